@@ -1,0 +1,71 @@
+/** Time as an argument. This file and `random.ts` are the only places that read the machine's clock or dice. */
+
+/** A running timer. `cancel` is idempotent. */
+export interface Timer {
+  cancel(): void;
+}
+
+/** Monotonic time, wall time and timers, so that whole worlds can run on virtual time. */
+export interface Clock {
+  /** Monotonic milliseconds with fraction, arbitrary origin, comparable within a process across threads. */
+  now(): number;
+  /** Milliseconds since the Unix epoch, with fraction; for traces and file names only. */
+  wallNow(): number;
+  /** Calls back once after `delayMs`. A pending timer does not keep the process alive unless `keepAlive`. */
+  setTimer(delayMs: number, callback: () => void, options?: { keepAlive?: boolean }): Timer;
+}
+
+export const systemClock: Clock = {
+  now: () => performance.timeOrigin + performance.now(),
+  wallNow: () => performance.timeOrigin + performance.now(),
+  setTimer(delayMs, callback, options = {}) {
+    const handle = setTimeout(callback, Math.min(delayMs, 0x7fffffff));
+    if (!options.keepAlive) handle.unref();
+    return { cancel: () => clearTimeout(handle) };
+  },
+};
+
+/** Resolves after `delayMs` on the given clock. */
+export function sleep(clock: Clock, delayMs: number): Promise<void> {
+  return new Promise((resolve) => {
+    clock.setTimer(delayMs, resolve, { keepAlive: true });
+  });
+}
+
+/** A clock that moves only when told; timers fire in order of time, then of creation. */
+export class VirtualClock implements Clock {
+  #nowMs = 0;
+  #sequence = 0;
+  readonly #timers: { atMs: number; sequence: number; callback: () => void }[] = [];
+
+  now(): number {
+    return this.#nowMs;
+  }
+
+  wallNow(): number {
+    return this.#nowMs;
+  }
+
+  setTimer(delayMs: number, callback: () => void): Timer {
+    const timer = { atMs: this.#nowMs + Math.max(0, delayMs), sequence: this.#sequence++, callback };
+    this.#timers.push(timer);
+    this.#timers.sort((a, b) => a.atMs - b.atMs || a.sequence - b.sequence);
+    return {
+      cancel: () => {
+        const index = this.#timers.indexOf(timer);
+        if (index >= 0) this.#timers.splice(index, 1);
+      },
+    };
+  }
+
+  /** Moves time forward by `byMs`, firing every timer that falls due on the way. */
+  advance(byMs: number): void {
+    const untilMs = this.#nowMs + byMs;
+    for (let next = this.#timers[0]; next !== undefined && next.atMs <= untilMs; next = this.#timers[0]) {
+      this.#timers.shift();
+      this.#nowMs = next.atMs;
+      next.callback();
+    }
+    this.#nowMs = untilMs;
+  }
+}

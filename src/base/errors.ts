@@ -1,0 +1,95 @@
+/** The one error class of the project. Callers match `code`, never the class or the text:
+ *  two copies of the package may be loaded, and errors cross threads and processes as data. */
+
+/** Every way an operation can fail. Closed: a new code is an API change.
+ *
+ *  usage        the caller broke the API's contract (wrong argument, wrong state)
+ *  config       a setting or environment variable is missing, malformed or disagrees between ranks
+ *  unsupported  the request is valid, this build, host or dtype cannot serve it
+ *  mismatch     ranks called different collectives
+ *  timeout      a deadline passed; says who arrived and who did not
+ *  peer-lost    a rank died or its connection broke
+ *  protocol     a peer sent bytes that violate the wire format
+ *  auth         a peer does not know the job's secret
+ *  aborted      cancelled by the caller's signal or because another rank failed
+ *  closed       used after close or destroy
+ *  out-of-memory  memory, shared memory or a budget is exhausted
+ *  system       the operating system refused */
+export type ErrorCode =
+  | 'usage'
+  | 'config'
+  | 'unsupported'
+  | 'mismatch'
+  | 'timeout'
+  | 'peer-lost'
+  | 'protocol'
+  | 'auth'
+  | 'aborted'
+  | 'closed'
+  | 'out-of-memory'
+  | 'system';
+
+/** What an error knows beside its text. Bytes are bytes, times are milliseconds, ranks are global. */
+export interface ErrorFields {
+  rank?: number;
+  peer?: number;
+  operation?: string;
+  sequence?: number;
+  bytes?: number;
+  timeoutMs?: number;
+  cause?: unknown;
+}
+
+/** A `ShoalError` as plain data, for other threads and processes. */
+export interface ErrorData extends Omit<ErrorFields, 'cause'> {
+  code: ErrorCode;
+  message: string;
+  cause?: string;
+}
+
+/** An operating error. The message names who, what and the next step. */
+export class ShoalError extends Error {
+  override readonly name = 'ShoalError';
+  readonly code: ErrorCode;
+  readonly rank: number | undefined;
+  readonly peer: number | undefined;
+  readonly operation: string | undefined;
+  readonly sequence: number | undefined;
+  readonly bytes: number | undefined;
+  readonly timeoutMs: number | undefined;
+
+  constructor(code: ErrorCode, message: string, fields: ErrorFields = {}) {
+    super(message, fields.cause === undefined ? undefined : { cause: fields.cause });
+    this.code = code;
+    this.rank = fields.rank;
+    this.peer = fields.peer;
+    this.operation = fields.operation;
+    this.sequence = fields.sequence;
+    this.bytes = fields.bytes;
+    this.timeoutMs = fields.timeoutMs;
+  }
+
+  toData(): ErrorData {
+    const { code, message, rank, peer, operation, sequence, bytes, timeoutMs } = this;
+    const cause = this.cause === undefined ? undefined : messageOf(this.cause);
+    return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, cause };
+  }
+
+  static fromData(data: ErrorData): ShoalError {
+    return new ShoalError(data.code, data.message, data);
+  }
+
+  /** Any thrown value as a `ShoalError`; one that already is stays itself. */
+  static from(thrown: unknown, code: ErrorCode = 'system', fields: ErrorFields = {}): ShoalError {
+    if (isShoalError(thrown)) return thrown;
+    return new ShoalError(code, messageOf(thrown), { ...fields, cause: thrown });
+  }
+}
+
+export function isShoalError(thrown: unknown): thrown is ShoalError {
+  return thrown instanceof Error && thrown.name === 'ShoalError' && 'code' in thrown;
+}
+
+export function messageOf(thrown: unknown): string {
+  return thrown instanceof Error ? thrown.message : String(thrown);
+}

@@ -1,0 +1,50 @@
+/** Randomness as an argument: the system's for secrets and identities, seeded for everything that must replay. */
+import { randomBytes } from 'node:crypto';
+
+export interface Random {
+  /** Uniform in [0, 1). */
+  next(): number;
+  /** Uniform integer in [0, bound). */
+  integer(bound: number): number;
+  /** `count` random bytes. */
+  bytes(count: number): Uint8Array;
+}
+
+/** Cryptographic randomness of the machine. */
+export const systemRandom: Random = {
+  next: () => randomBytes(6).readUIntLE(0, 6) / 2 ** 48,
+  integer: (bound) => Math.floor(systemRandom.next() * bound),
+  bytes: (count) => new Uint8Array(randomBytes(count)),
+};
+
+/** xoshiro128** seeded by SplitMix32: the same seed gives the same sequence on every machine.
+ *  Blackman & Vigna, "Scrambled linear pseudorandom number generators", 2018. */
+export function seededRandom(seed: number): Random {
+  let mix = seed >>> 0;
+  const splitMix = (): number => {
+    mix = (mix + 0x9e3779b9) >>> 0;
+    let z = mix;
+    z = Math.imul(z ^ (z >>> 16), 0x85ebca6b);
+    z = Math.imul(z ^ (z >>> 13), 0xc2b2ae35);
+    return (z ^ (z >>> 16)) >>> 0;
+  };
+  const s = [splitMix(), splitMix(), splitMix(), splitMix()];
+  const rotl = (x: number, k: number): number => ((x << k) | (x >>> (32 - k))) >>> 0;
+  const nextUint32 = (): number => {
+    const result = Math.imul(rotl(Math.imul(s[1], 5) >>> 0, 7), 9) >>> 0;
+    const t = (s[1] << 9) >>> 0;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= t;
+    s[3] = rotl(s[3] >>> 0, 11);
+    return result;
+  };
+  const next = (): number => (nextUint32() * 2 ** 21 + (nextUint32() >>> 11)) / 2 ** 53;
+  return {
+    next,
+    integer: (bound) => Math.floor(next() * bound),
+    bytes: (count) => Uint8Array.from({ length: count }, () => nextUint32() & 0xff),
+  };
+}

@@ -1,0 +1,132 @@
+/** The data plane: connections between processes with the semantics of RDMA verbs. One-sided writes land in the
+ *  destination's registered memory, optionally announced by a 32-bit immediate; small two-sided messages go beside them.
+ *  A fabric must not know ranks' collectives, plans or tensors.
+ *
+ *  Contract (checked by the conformance suite on every provider):
+ *  - On one connection everything is delivered in the order it was posted: messages, immediates, and the data of writes
+ *    before their immediate. Nothing is ordered between connections.
+ *  - `send` and `write` may be called while earlier ones are in flight; they never overtake.
+ *  - The source of a write must not change before its promise resolves. Resolution means the source may be reused, not
+ *    that the target has the data. A message given to `send` may be reused when `send` returns.
+ *  - The target checks every write. Unknown rkey or a range outside the region: nothing is written, and both sides see
+ *    the connection close with a `protocol` error.
+ *  - When a connection is lost, every pending promise rejects with `peer-lost` (fields `peer`, `bytes`), `onClose` fires
+ *    once with that error, and later calls reject with `closed`.
+ *  - Posted bytes that the peer does not take are bounded by `maxQueuedBytes`; beyond, `send` and `write` wait.
+ *  - Callbacks run on the thread that made the fabric, never inside a call to it. */
+import type { Clock } from '../base/clock.ts';
+import type { ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import type { Region } from '../memory/region.ts';
+
+export interface FabricCapabilities {
+  /** Peer memory can be mapped: `Connection.map` works, loads and stores replace writes. */
+  readonly loadStore: boolean;
+  /** Largest immediate, inclusive. */
+  readonly maxImmediate: number;
+  readonly maxMessageBytes: number;
+  readonly maxWriteBytes: number;
+}
+
+/** Everything about a registered region that a peer needs to write to it or map it; plain data, goes over the wire. */
+export interface RemoteRegion {
+  readonly rkey: number;
+  readonly bytes: number;
+  /** Provider-specific text (how to map it); empty where not mappable. At most 256 characters. */
+  readonly handle: string;
+}
+
+/** A region the provider accepts remote writes into. */
+export interface RegisteredRegion extends RemoteRegion {
+  readonly region: Region;
+  /** Later writes to it are refused. Idempotent. */
+  deregister(): void;
+}
+
+/** Local bytes: part of a region. */
+export interface Span {
+  readonly region: Region;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+/** Where a write lands. */
+export interface RemoteSpan {
+  readonly region: RemoteRegion;
+  readonly offset: number;
+}
+
+/** How to reach a listening fabric: provider name and URL-like candidates, best first (`tcp://10.0.0.4:41234`). */
+export interface FabricAddress {
+  readonly provider: string;
+  readonly candidates: readonly string[];
+}
+
+/** Who is at the other end, proved by the job secret during the handshake. */
+export interface PeerIdentity {
+  /** World name: connections of another world are refused. */
+  readonly world: string;
+  readonly rank: number;
+}
+
+export interface ConnectionHandlers {
+  /** `message` is valid during the call only. */
+  onMessage(message: Uint8Array): void;
+  onImmediate(immediate: number): void;
+  /** Exactly once. `undefined` after an orderly close by either side. */
+  onClose(error: ShoalError | undefined): void;
+}
+
+export interface Connection {
+  readonly peer: PeerIdentity;
+  /** What the connection goes over, for people: `shm`, `tcp 10.0.0.4:41234`. */
+  readonly description: string;
+  /** Must be called once, in the same turn the connection was received; deliveries wait for it. */
+  setHandlers(handlers: ConnectionHandlers): void;
+  send(message: Uint8Array): Promise<void>;
+  /** `source.bytes` may be 0; then only the immediate travels. Immediates are 0…maxImmediate. */
+  write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
+  /** loadStore fabrics: the peer's region, mapped here; the connection owns the mapping and caches it by rkey.
+   *  @throws ShoalError `unsupported` elsewhere. */
+  map(remote: RemoteRegion): Region;
+  /** Flushes what was posted (bounded by `timeoutMs`, default 1000), then closes both directions. Idempotent. */
+  close(timeoutMs?: number): Promise<void>;
+}
+
+export interface FabricOptions {
+  readonly identity: PeerIdentity;
+  /** Proves membership in both directions; never sent. */
+  readonly secret: Uint8Array;
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Unsent bytes per connection beyond which senders wait. Default 64 MiB. */
+  readonly maxQueuedBytes?: number;
+}
+
+export interface ConnectOptions {
+  readonly peer: PeerIdentity;
+  readonly timeoutMs: number;
+  readonly signal?: AbortSignal;
+}
+
+export interface Fabric {
+  readonly name: string;
+  readonly capabilities: FabricCapabilities;
+  register(region: Region): RegisteredRegion;
+  /** Starts accepting. `onConnection` receives connections whose handshake succeeded. */
+  listen(onConnection: (connection: Connection) => void): Promise<FabricAddress>;
+  /** Tries the candidates (in parallel where that is useful) and keeps the best that authenticates.
+   *  @throws ShoalError `timeout` or `peer-lost` when none answers (the message lists each candidate and why),
+   *          `auth` when the secret is wrong, `unsupported` when the provider cannot reach that host (shm, other host). */
+  connect(address: FabricAddress, options: ConnectOptions): Promise<Connection>;
+  close(): Promise<void>;
+}
+
+/** One line of the registry of providers. */
+export interface FabricProvider {
+  readonly name: string;
+  readonly description: string;
+  /** Why this host cannot use the provider, or undefined when it can. */
+  unavailable(): string | undefined;
+  create(options: FabricOptions): Fabric;
+}

@@ -1,0 +1,55 @@
+/** Reduction operators and which dtypes they are defined on. */
+import { ShoalError } from '../base/errors.ts';
+import { dtypeInfo, type DType } from './dtype.ts';
+
+/** Operators of all-reduce, reduce and reduce-scatter.
+ *
+ *  Sum      floats: canonical association; integers wrap; bool: or
+ *  Avg      Sum, then one division by the number of ranks; floats only
+ *  Product  bool: and
+ *  Min/Max  a NaN anywhere gives NaN; −0 < +0
+ *  Bit…     integers and bool
+ *  Premul   Sum of inputs each multiplied by a factor given with the call; floats only */
+export const ReduceOp = {
+  Sum: 'sum',
+  Avg: 'avg',
+  Product: 'product',
+  Min: 'min',
+  Max: 'max',
+  BitAnd: 'bit-and',
+  BitOr: 'bit-or',
+  BitXor: 'bit-xor',
+  Premul: 'premul',
+} as const;
+
+export type ReduceOp = (typeof ReduceOp)[keyof typeof ReduceOp];
+
+/** Operators that the kernels combine pairs of elements with; Avg and Premul are Sum plus a scaling. */
+export type CombineOp = Exclude<ReduceOp, 'avg' | 'premul'>;
+
+/** By code, as in the addon and on the wire: append only. */
+export const reduceOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'bit-and', 'bit-or', 'bit-xor', 'avg', 'premul'];
+
+export function reduceOpCode(op: ReduceOp): number {
+  return reduceOps.indexOf(op);
+}
+
+/** The pairwise operator under a reduction. */
+export function combineOpOf(op: ReduceOp): CombineOp {
+  return op === 'avg' || op === 'premul' ? 'sum' : op;
+}
+
+/** @throws ShoalError `unsupported` when the operator is unknown or not defined on the dtype. */
+export function checkReduceOp(op: ReduceOp, dtype: DType): void {
+  if (!reduceOps.includes(op)) {
+    throw new ShoalError('unsupported', `reduce op '${String(op)}' is not supported; use one of ${reduceOps.join(', ')}`);
+  }
+  const { kind } = dtypeInfo(dtype);
+  const bitwise = op === 'bit-and' || op === 'bit-or' || op === 'bit-xor';
+  if (bitwise && kind === 'float') {
+    throw new ShoalError('unsupported', `reduce op '${op}' is not defined on ${dtype}; it needs an integer dtype or bool`);
+  }
+  if ((op === 'avg' || op === 'premul') && kind !== 'float') {
+    throw new ShoalError('unsupported', `reduce op '${op}' is not defined on ${dtype}; it needs a float dtype, or use sum and divide`);
+  }
+}

@@ -1,0 +1,36 @@
+/** Regions: the memory that tensors, staging and control blocks live in.
+ *
+ *  A region is one contiguous range of bytes that several threads of a process, and with the addon several
+ *  processes of a host, can map. It must not know what is stored in it.
+ *
+ *    kind 'shared'  anonymous file (memfd), mapped by descriptor in this process, through /proc/<pid>/fd by others.
+ *                   It has no name in any file system: when the last process is gone, so is it.
+ *    kind 'thread'  a SharedArrayBuffer: threads of this process only. What the suite uses without the addon. */
+
+/** How another thread or process maps a region; structured-cloneable. */
+export type RegionShare =
+  | { readonly kind: 'shared'; readonly id: string; readonly pid: number; readonly fd: number; readonly bytes: number }
+  | { readonly kind: 'thread'; readonly id: string; readonly bytes: number; readonly buffer: SharedArrayBuffer };
+
+export interface Region {
+  /** Unique on this host for the life of the region: names the region, not the mapping. */
+  readonly id: string;
+  readonly bytes: number;
+  /** The mapping in this thread, page-aligned. `buffer.byteLength >= bytes`. */
+  readonly buffer: ArrayBuffer | SharedArrayBuffer;
+  readonly share: RegionShare;
+  /** Releases this mapping (and, for the creator, the descriptor). Views must not be used afterwards. Idempotent. */
+  close(): void;
+}
+
+/** Creates regions and maps those of others. One per thread. */
+export interface RegionAllocator {
+  /** 'shared' when other processes of this host can map what `create` returns. */
+  readonly kind: 'shared' | 'thread';
+  /** Zero-filled. Pages are reserved now, so that a full machine is an error here and not a SIGBUS later.
+   *  @throws ShoalError `unsupported` above the size one ArrayBuffer can have on this Node version,
+   *          `out-of-memory` when the host, its limits or the budget refuse. */
+  create(bytes: number): Region;
+  /** @throws ShoalError `unsupported` when the region cannot be mapped from here (another host, container or user). */
+  open(share: RegionShare): Region;
+}

@@ -1,0 +1,68 @@
+/** The step machine: a flat interpreter for the memory steps of a communication program. One call runs many steps
+ *  without returning to JavaScript: copies, reductions, signals to other threads or processes, and bounded waiting.
+ *  Two implementations (addon, JS twin) with one contract. It must not know ranks, algorithms or fabrics.
+ *
+ *  Code is a Float64Array of variable-length instructions; operands are numbers. A *location* is two operands:
+ *  segment index and byte offset. Segments are the memory the program may touch: every access is checked against the
+ *  segment's length, and an access outside stops the machine with status `fault` before anything is touched.
+ *  Signal words are aligned uint32; comparison is modular (`(int32)(word − value) ≥ 0`).
+ *
+ *   opcode   operands                                          meaning
+ *   0 end                                                      stop with status `done`
+ *   1 copy    target location, source location, bytes          memcpy; ranges must not overlap
+ *   2 reduce  dtype, op, count, scale, nTargets, target locations…, nSources, source locations…, nTree, tree…
+ *                                                              Kernels.reduce; dtype and op by code; scale NaN = none
+ *   3 scale   dtype, count, factor, target location, source location    Kernels.scale
+ *   4 signal  location, add, sleeper location, peer            word += add (release); then, if the uint32 at the sleeper
+ *                                                              location is not 0 (sequentially consistent with the add),
+ *                                                              set bit `peer` in the doorbell set
+ *   5 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`
+ *   6 publish location, value, sleeper location, peer          word := value (release); then as signal
+ *   7 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
+ *   8 call    argument                                         stop with status `call`; resume after the instruction
+ *   9 convert target dtype, source dtype, count, target location, source location     Kernels.convert */
+export const Opcode = {
+  End: 0,
+  Copy: 1,
+  Reduce: 2,
+  Scale: 3,
+  Signal: 4,
+  Wait: 5,
+  Publish: 6,
+  Match: 7,
+  Call: 8,
+  Convert: 9,
+} as const;
+
+export type MachineStatus = 'done' | 'waiting' | 'call' | 'differs' | 'fault';
+
+/** By the code that implementations return. */
+export const machineStatuses: readonly MachineStatus[] = ['done', 'waiting', 'call', 'differs', 'fault'];
+
+/** The memory of one program run. Segments may be replaced between runs (a peer's tensor differs per operation). */
+export interface Segments {
+  readonly count: number;
+  /** Binds segment `index`. `bytes` of the view bound every access. */
+  set(index: number, view: Uint8Array): void;
+}
+
+/** Where a program stands; owned by the caller, reused for every run. */
+export interface MachineState {
+  /** Index into the code of the next instruction. Set to 0 to start. */
+  pc: number;
+  /** Argument of `call` and `differs`. */
+  argument: number;
+  /** Peers whose doorbell must be rung: bit `peer % 32` of word `peer >> 5`. The caller rings and clears. */
+  readonly doorbells: Uint32Array;
+}
+
+export interface StepMachine {
+  readonly name: 'native' | 'js';
+  createSegments(count: number): Segments;
+  /** @param peers how many peers the doorbell set must hold. */
+  createState(peers: number): MachineState;
+  /** Runs from `state.pc` until the program stops. While a `wait` is not satisfied it spins for at most `spinNs`
+   *  nanoseconds in all (0: one look), yielding the CPU at once between looks when `yields` is true. On `waiting`, pc
+   *  stays at the wait, so that calling again continues there. */
+  run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus;
+}

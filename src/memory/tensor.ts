@@ -1,0 +1,45 @@
+/** Tensors: a dtype and a shape over part of a region. Row-major, contiguous. */
+import { ShoalError } from '../base/errors.ts';
+import { dtypeInfo, viewOf, type DType, type DTypeViews } from './dtype.ts';
+import type { Region } from './region.ts';
+
+export class Tensor<D extends DType = DType> {
+  readonly dtype: D;
+  readonly shape: readonly number[];
+  /** Number of elements. */
+  readonly count: number;
+  /** Number of bytes. */
+  readonly bytes: number;
+  readonly region: Region;
+  /** Where the first element lies in the region, in bytes. */
+  readonly byteOffset: number;
+  /** The elements, as a view of the region: no copy. */
+  readonly data: DTypeViews[D];
+
+  constructor(dtype: D, shape: readonly number[], region: Region, byteOffset: number) {
+    const { bytes: elementBytes } = dtypeInfo(dtype);
+    this.dtype = dtype;
+    this.shape = [...shape];
+    this.count = countOf(shape);
+    this.bytes = this.count * elementBytes;
+    this.region = region;
+    this.byteOffset = byteOffset;
+    if (byteOffset % elementBytes !== 0 || byteOffset + this.bytes > region.bytes) {
+      throw new ShoalError('usage', `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`);
+    }
+    this.data = viewOf(dtype, region.buffer, byteOffset, this.count);
+  }
+}
+
+/** Elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
+ *  @throws ShoalError `usage` for a dimension that is not a non-negative integer. */
+export function countOf(shape: readonly number[]): number {
+  let count = 1;
+  for (const dimension of shape) {
+    if (!Number.isSafeInteger(dimension) || dimension < 0) {
+      throw new ShoalError('usage', `shape [${shape.join(', ')}] is not valid: dimensions are non-negative integers`);
+    }
+    count *= dimension;
+  }
+  return count;
+}

@@ -1,0 +1,103 @@
+/** The plan: a collective operation as data. One program per rank over named buffers; no code, no memory, no sockets.
+ *  From a plan come the proof (verify), the cost, the simulation, the execution and the drawing.
+ *
+ *  Units: offsets and counts are elements; the dtype is chosen when the plan runs. */
+import type { ReduceTree } from '../memory/kernels.ts';
+import type { Topology } from './topology.ts';
+
+export type Collective =
+  | 'all-reduce'
+  | 'broadcast'
+  | 'reduce'
+  | 'all-gather'
+  | 'gather'
+  | 'scatter'
+  | 'reduce-scatter'
+  | 'all-to-all'
+  | 'barrier';
+
+/** What is asked for; a plan is built for exactly one of these. Every rank builds the same plan from the same request.
+ *
+ *  collective      buffers of rank r (elements)
+ *  all-reduce      data: count, in place
+ *  broadcast       data: count, in place, from root
+ *  reduce          data: count; root's becomes the result, other ranks' data is left as it was
+ *  all-gather      input: counts[r], output: Σ counts, segments in rank order
+ *  gather          input: counts[r]; root's output: Σ counts (other ranks: 0)
+ *  scatter         root's input: Σ counts (other ranks: 0); output: counts[r]
+ *  reduce-scatter  input: Σ counts, output: counts[r]
+ *  all-to-all      input: Σ_q splits[r][q] in order of q, output: Σ_q splits[q][r] in order of q
+ *  barrier         none */
+export interface PlanRequest {
+  readonly collective: Collective;
+  readonly topology: Topology;
+  /** Elements; meaning as above. 0 is allowed. */
+  readonly count: number;
+  /** Per-rank elements; for all-gather, gather, scatter, reduce-scatter. Their sum is `count`. */
+  readonly counts?: readonly number[];
+  /** splits[from][to] elements; for all-to-all. Their total is `count`. */
+  readonly splits?: readonly (readonly number[])[];
+  /** Root rank; for broadcast, reduce, gather, scatter. */
+  readonly root?: number;
+  /** Largest transfer in elements: larger ones are cut so that pieces pipeline. Default: no limit. */
+  readonly pieceCount?: number;
+}
+
+/** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. */
+export type BufferName = 'data' | 'input' | 'output' | 'scratch';
+
+/** Elements of one of the running rank's buffers. */
+export interface Span {
+  readonly buffer: BufferName;
+  readonly offset: number;
+  readonly count: number;
+}
+
+/** As Span, in another rank's buffer when `rank` is given and differs: only between ranks of one host. */
+export interface Location extends Span {
+  readonly rank?: number;
+}
+
+/** One step of a channel. Steps of a channel run in order; a step starts when the one before has finished, except that
+ *  `put` only starts a transfer: its source must not be changed until a `flush`, or until something that happens after the
+ *  peer has waited for it. */
+export type Step =
+  /** Copies `source` into `peer`'s `target`, then adds 1 to `peer`'s `signal`. */
+  | { readonly kind: 'put'; readonly peer: number; readonly source: Span; readonly target: Span; readonly signal: number }
+  /** Adds 1 to `peer`'s `signal`, after the effects of all earlier steps of this channel are visible. */
+  | { readonly kind: 'signal'; readonly peer: number; readonly signal: number }
+  /** Until own `signal` has been raised at least `value` times since the operation began. */
+  | { readonly kind: 'wait'; readonly signal: number; readonly value: number }
+  /** Every target := reduction of the sources along `tree` (postfix over the sources' indices). `final` marks that the
+   *  result holds every rank's contribution, so that Avg divides here, once. */
+  | {
+      readonly kind: 'reduce';
+      readonly targets: readonly Location[];
+      readonly sources: readonly Location[];
+      readonly tree: ReduceTree;
+      readonly final: boolean;
+    }
+  | { readonly kind: 'copy'; readonly target: Location; readonly source: Location }
+  /** Until all puts this channel has started have left their sources. */
+  | { readonly kind: 'flush' };
+
+/** What one rank does. Channels run concurrently. */
+export interface Program {
+  readonly rank: number;
+  readonly channels: readonly (readonly Step[])[];
+  /** Elements of scratch this rank needs. */
+  readonly scratchCount: number;
+  /** Signals are numbered 0…signalCount−1. Each signal has exactly one rank (and one channel of it) that raises it. */
+  readonly signalCount: number;
+}
+
+export interface Plan {
+  readonly request: PlanRequest;
+  /** For people and traces; the executor never looks at it. */
+  readonly algorithm: string;
+  /** 'canonical': sums follow the canonical tree of the topology, so bits equal those of every canonical plan. */
+  readonly association: 'canonical' | 'relaxed' | 'none';
+  /** True when partial reductions travel between ranks: 16-bit floats must then be widened to float32 for the operation. */
+  readonly partials: boolean;
+  readonly programs: readonly Program[];
+}

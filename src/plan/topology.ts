@@ -1,0 +1,34 @@
+/** Which ranks share a host. Plain data; part of what a plan is built for. */
+
+export interface Topology {
+  /** Global ranks per host, each list ascending, hosts in order of their first rank. */
+  readonly hosts: readonly (readonly number[])[];
+}
+
+/** All ranks on one host. */
+export function oneHost(n: number): Topology {
+  return { hosts: [Array.from({ length: n }, (_, rank) => rank)] };
+}
+
+/** One rank per host. */
+export function separateHosts(n: number): Topology {
+  return { hosts: Array.from({ length: n }, (_, rank) => [rank]) };
+}
+
+/** `hosts` hosts with `ranksPerHost` consecutive ranks each. */
+export function grid(hosts: number, ranksPerHost: number): Topology {
+  return {
+    hosts: Array.from({ length: hosts }, (_, h) => Array.from({ length: ranksPerHost }, (_, d) => h * ranksPerHost + d)),
+  };
+}
+
+export function rankCount(topology: Topology): number {
+  return topology.hosts.reduce((sum, host) => sum + host.length, 0);
+}
+
+/** Host index of every rank. */
+export function hostOfRanks(topology: Topology): number[] {
+  const hostOf: number[] = [];
+  topology.hosts.forEach((host, index) => host.forEach((rank) => (hostOf[rank] = index)));
+  return hostOf;
+}
