@@ -1,0 +1,183 @@
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { Handshake, handshakeBytesMax, type HandshakeOptions } from './auth.ts';
+import { isShoalError, type ShoalError } from './errors.ts';
+import { seededRandom } from './random.ts';
+
+const secret = new TextEncoder().encode('the secret of this job');
+
+function end(role: 'dialer' | 'acceptor', changes: Partial<HandshakeOptions> = {}): Handshake {
+  const rank = role === 'dialer' ? 3 : 5;
+  return new Handshake({ role, secret, purpose: 'test', world: 'w', rank, random: seededRandom(rank), ...changes });
+}
+
+interface Verdict {
+  peerRank?: number;
+  error?: ShoalError;
+  rest?: Uint8Array;
+}
+
+/** Both ends against each other, every byte stream cut into pieces of `pieceBytes`. */
+function converse(dialer: Handshake, acceptor: Handshake, pieceBytes = 1000): { dialer: Verdict; acceptor: Verdict } {
+  const ends = [dialer, acceptor];
+  const verdicts: Verdict[] = [{}, {}];
+  const inbox: Uint8Array[][] = [[], []];
+  const post = (to: number, bytes: Uint8Array | undefined): void => {
+    for (let at = 0; bytes !== undefined && at < bytes.length; at += pieceBytes) inbox[to]!.push(bytes.subarray(at, at + pieceBytes));
+  };
+  post(1, dialer.start());
+  expect(acceptor.start()).toBeUndefined();
+  while (inbox[0]!.length + inbox[1]!.length > 0) {
+    const to = inbox[0]!.length > 0 ? 0 : 1;
+    const bytes = inbox[to]!.shift()!;
+    const verdict = verdicts[to]!;
+    if (verdict.error !== undefined || verdict.peerRank !== undefined) continue;
+    try {
+      const step = ends[to]!.push(bytes);
+      post(1 - to, step.send);
+      if (step.done !== undefined) Object.assign(verdict, step.done);
+    } catch (thrown) {
+      if (!isShoalError(thrown)) throw thrown;
+      verdict.error = thrown;
+      post(1 - to, ends[to]!.refusal);
+    }
+  }
+  return { dialer: verdicts[0]!, acceptor: verdicts[1]! };
+}
+
+describe('handshake', () => {
+  it('authenticates both ends and tells each the rank of the other', () => {
+    for (const pieceBytes of [1, 7, 8, 99, 1000]) {
+      const { dialer, acceptor } = converse(end('dialer', { expectedPeer: 5 }), end('acceptor', { expectedPeer: 3 }), pieceBytes);
+      expect(dialer.peerRank).toBe(5);
+      expect(acceptor.peerRank).toBe(3);
+    }
+  });
+
+  it('gives back the bytes that follow the last frame, and asks for no more than its frames', () => {
+    const dialer = end('dialer');
+    const acceptor = end('acceptor');
+    expect(acceptor.bytesWanted).toBe(8);
+    const hello = acceptor.push(dialer.start()!);
+    const proof = dialer.push(hello.send!);
+    expect(acceptor.bytesWanted).toBe(8);
+    const step = acceptor.push(Buffer.concat([proof.send!, Buffer.from('tail')]));
+    expect(Buffer.from(step.done!.rest).toString()).toBe('tail');
+    expect(dialer.push(step.send!).done).toMatchObject({ peerRank: 5 });
+    expect(dialer.start()!.length + proof.send!.length).toBe(handshakeBytesMax);
+  });
+
+  it('a wrong secret is an auth error on both ends', () => {
+    const { dialer, acceptor } = converse(end('dialer', { secret: Buffer.from('guess') }), end('acceptor'));
+    expect(acceptor.error).toMatchObject({ code: 'auth', peer: 3 });
+    expect(dialer.error).toMatchObject({ code: 'auth' });
+  });
+
+  it('an acceptor without the secret cannot pass for a member', () => {
+    const dialer = end('dialer');
+    const impostor = end('acceptor', { secret: Buffer.from('guess') });
+    dialer.push(impostor.push(dialer.start()!).send!);
+    const forged = Buffer.alloc(40);
+    forged.set(dialer.start()!.subarray(0, 6));
+    forged[6] = 2;
+    forged[7] = 1;
+    expect(() => dialer.push(forged)).toThrow(expect.objectContaining({ code: 'auth' }));
+  });
+
+  it('a proof recorded from one conversation is refused in another', () => {
+    const dialer = end('dialer');
+    const hello = dialer.start()!;
+    const proof = dialer.push(end('acceptor').push(hello).send!).send!;
+    const later = end('acceptor', { random: seededRandom(99) });
+    later.push(hello);
+    expect(() => later.push(proof)).toThrow(expect.objectContaining({ code: 'auth' }));
+  });
+
+  it('a reflected handshake is refused', () => {
+    const dialer = end('dialer');
+    expect(() => dialer.push(dialer.start()!)).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  it.each([
+    ['another world', { world: 'other' }, /another world/],
+    ['another purpose', { purpose: 'store' }, /wrong port/],
+    ['another rank expected', { expectedPeer: 9 }, /expected rank 9 but reached rank 5/],
+    ['another world size', { worldSize: 8 }, /world size is 4 at rank 5 but 8 at rank 3/],
+  ] as const)('%s is a config error on both ends that says what differs', (_name, changes, text) => {
+    const { dialer, acceptor } = converse(end('dialer', changes), end('acceptor', { worldSize: 4 }));
+    expect(acceptor.error).toMatchObject({ code: 'config', message: expect.stringMatching(text) });
+    expect(dialer.error).toMatchObject({ code: 'config', message: expect.stringMatching(/refused rank 3/) });
+  });
+
+  it('an acceptor that waits for another rank refuses this one', () => {
+    const { dialer, acceptor } = converse(end('dialer'), end('acceptor', { expectedPeer: 7 }));
+    expect(acceptor.error).toMatchObject({ code: 'config', message: expect.stringMatching(/expected rank 7 but reached rank 3/) });
+    expect(dialer.error).toMatchObject({ code: 'config' });
+  });
+
+  it('another version is a config error', () => {
+    const hello = Buffer.from(end('dialer').start()!);
+    hello[5] = 2;
+    const acceptor = end('acceptor');
+    expect(() => acceptor.push(hello)).toThrow(expect.objectContaining({ code: 'config', message: expect.stringMatching(/version 1 here, 2/) }));
+    expect(acceptor.refusal).toHaveLength(136);
+  });
+
+  it('a stranger is refused at its first wrong byte and gets no answer', () => {
+    const acceptor = end('acceptor');
+    expect(() => acceptor.push(Buffer.from('GET / HTTP/1.1'))).toThrow(expect.objectContaining({ code: 'protocol' }));
+    expect(acceptor.refusal).toBeUndefined();
+  });
+
+  it('a refusal for the caller\'s reasons reaches the dialer', () => {
+    const dialer = end('dialer');
+    expect(() => dialer.push(end('acceptor').refuse('too many connections'))).toThrow(
+      expect.objectContaining({ code: 'aborted', message: expect.stringMatching(/too many connections/) }),
+    );
+  });
+
+  it('any change to any byte of a conversation is refused', () => {
+    fc.assert(
+      fc.property(fc.constantFrom(0, 1, 2, 3), fc.nat(99), fc.integer({ min: 1, max: 255 }), (frame, at, flip) => {
+        const dialer = end('dialer');
+        const acceptor = end('acceptor');
+        let frames = 0;
+        const tamper = (bytes: Uint8Array): Uint8Array => {
+          if (frames++ !== frame) return bytes;
+          const changed = Uint8Array.from(bytes);
+          changed[at % changed.length]! ^= flip;
+          return changed;
+        };
+        const attempt = (): boolean => {
+          const hello = acceptor.push(tamper(dialer.start()!)).send;
+          const proof = hello && dialer.push(tamper(hello)).send;
+          const answer = proof && acceptor.push(tamper(proof)).send;
+          return answer !== undefined && dialer.push(tamper(answer)).done !== undefined;
+        };
+        let finished = false;
+        try {
+          finished = attempt();
+        } catch (thrown) {
+          expect(isShoalError(thrown)).toBe(true);
+        }
+        expect(finished).toBe(false);
+      }),
+      { numRuns: 400 },
+    );
+  });
+
+  it('random bytes never do anything but end in a ShoalError', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 400 }), fc.boolean(), fc.constantFrom('dialer', 'acceptor'), (bytes, prefixed, role) => {
+        const handshake = end(role);
+        const input = prefixed ? Buffer.concat([Buffer.from('SHOAL\x01', 'latin1'), bytes]) : bytes;
+        try {
+          expect(handshake.push(input).done).toBeUndefined();
+        } catch (thrown) {
+          expect(isShoalError(thrown)).toBe(true);
+        }
+      }),
+      { numRuns: 500 },
+    );
+  });
+});

@@ -1,0 +1,289 @@
+/** Mutual authentication of two ends of a byte stream by the job's secret: HMAC-SHA256 challenge and response
+ *  (RFC 2104; both nonces under the proof, as in ISO/IEC 9798-4). Pure: bytes in, bytes or a verdict out; it must not
+ *  know sockets or time. It authenticates the ends when the connection is made; it does not encrypt what follows.
+ *
+ *    dialer                                   acceptor
+ *      HELLO  rank, nonce, world …  ────────▶   checks version, purpose, world, ranks
+ *      checks the same              ◀────────   HELLO  rank, nonce, world …
+ *      PROOF  HMAC(secret, …)       ────────▶   checks; a stranger never receives a proof from us
+ *      checks                       ◀────────   PROOF  HMAC(secret, …)
+ *                                               or, instead of any answer, REFUSAL code, text
+ *
+ *  Frames have fixed sizes, so one end holds at most 136 bytes of the other before it is authenticated:
+ *
+ *    byte  0      5        6      7       8            24           56      60             64           68      100
+ *    HELLO │SHOAL │version │type 1│role   │purpose (16)│SHA-256 of  │rank   │expected peer │world size  │nonce  │
+ *          │      │        │      │       │ASCII, 0-pad│world (32)  │u32 LE │u32, ~0 any   │u32, 0 any  │(32)   │
+ *    byte  0      5        6      7       8                                40
+ *    PROOF │SHOAL │version │type 2│role   │HMAC-SHA256(secret, label ‖ role ‖ dialer's HELLO ‖ acceptor's HELLO)│
+ *    byte  0      5        6      7       8                                136
+ *    REFUSAL SHOAL│version │type 3│code   │text, 0-padded (128)             │      the same in every version
+ *
+ *  role: 0 dialer, 1 acceptor; it is under the proof, so a proof cannot be reflected to its maker. */
+import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
+import { assert, unreachable } from './assert.ts';
+import { ShoalError, type ErrorCode } from './errors.ts';
+import type { Random } from './random.ts';
+
+const magic = Buffer.from('SHOAL', 'latin1');
+const version = 1;
+const type = { hello: 1, proof: 2, refusal: 3 } as const;
+const prefixBytes = 8;
+const helloBytes = 100;
+const proofBytes = 40;
+const refusalBytes = 136;
+const purposeBytes = 16;
+const anyRank = 0xffffffff;
+const label = 'shoal-handshake-1';
+/** By their code on the wire. */
+const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
+
+/** Most bytes that one end sends before it is authenticated. */
+export const handshakeBytesMax: number = helloBytes + proofBytes;
+
+export interface HandshakeOptions {
+  /** The dialer speaks first. */
+  readonly role: 'dialer' | 'acceptor';
+  /** The job's secret; never sent. An empty secret proves nothing. */
+  readonly secret: Uint8Array;
+  /** What the connection is for, ASCII, at most 16 characters; both ends must agree: a proof for one service is
+   *  worthless at another. */
+  readonly purpose: string;
+  /** World name; both ends must agree. */
+  readonly world: string;
+  /** When both ends give one, they must agree. */
+  readonly worldSize?: number;
+  /** This end, 0…2³²−2. */
+  readonly rank: number;
+  /** Refuse any other rank. Default: any. */
+  readonly expectedPeer?: number;
+  readonly random: Random;
+}
+
+export interface HandshakeStep {
+  /** Bytes to send now. */
+  readonly send?: Uint8Array;
+  /** Present once, when the peer is authenticated; `rest` are the bytes that followed its last frame. */
+  readonly done?: { readonly peerRank: number; readonly rest: Uint8Array };
+}
+
+/** One end of one handshake.
+ *
+ *  `push` throws `ShoalError`: `auth` (the peer does not know the secret), `protocol` (not our bytes), `config`
+ *  (version, purpose, world, world size or rank differ; the message says which), or what the peer's refusal says.
+ *  After a throw the caller sends `refusal`, when there is one, and closes. */
+export class Handshake {
+  readonly #options: HandshakeOptions;
+  readonly #ownHello: Buffer;
+  readonly #received = Buffer.alloc(refusalBytes);
+  #receivedBytes = 0;
+  #peerHello: Buffer | undefined;
+  #phase: 'hello' | 'proof' | 'done' | 'failed' = 'hello';
+  #refusal: Uint8Array | undefined;
+
+  constructor(options: HandshakeOptions) {
+    const { rank, expectedPeer, worldSize = 0, purpose } = options;
+    assert(/^[\x21-\x7e]{1,16}$/.test(purpose), () => `purpose '${purpose}' must be 1 to ${purposeBytes} ASCII characters`);
+    assert(isRank(rank) && (expectedPeer === undefined || isRank(expectedPeer)), () => `ranks ${rank}, ${expectedPeer} must be uint32`);
+    this.#options = options;
+    const hello = Buffer.alloc(helloBytes);
+    writePrefix(hello, type.hello, roleCode(options.role));
+    hello.write(purpose, 8, 'latin1');
+    createHash('sha256').update(options.world, 'utf8').digest().copy(hello, 24);
+    hello.writeUInt32LE(rank, 56);
+    hello.writeUInt32LE(expectedPeer ?? anyRank, 60);
+    hello.writeUInt32LE(worldSize, 64);
+    hello.set(options.random.bytes(32), 68);
+    this.#ownHello = hello;
+  }
+
+  /** What to send before anything arrives: the dialer's HELLO; undefined for the acceptor. */
+  start(): Uint8Array | undefined {
+    return this.#options.role === 'dialer' ? this.#ownHello : undefined;
+  }
+
+  /** How many more bytes the next step needs at least. Reading no more than this leaves `rest` empty. */
+  get bytesWanted(): number {
+    if (this.#phase === 'done' || this.#phase === 'failed') return 0;
+    return this.#frameBytes() - this.#receivedBytes;
+  }
+
+  /** What to send before closing, after `push` has thrown. Undefined when the peer is a stranger or refused us itself. */
+  get refusal(): Uint8Array | undefined {
+    return this.#refusal;
+  }
+
+  /** A refusal for reasons of the caller's own (`aborted`), for instance too many connections. */
+  refuse(text: string): Uint8Array {
+    this.#phase = 'failed';
+    return refusalFrame('aborted', text);
+  }
+
+  push(bytes: Uint8Array): HandshakeStep {
+    assert(this.#phase === 'hello' || this.#phase === 'proof', () => `handshake is over (${this.#phase})`);
+    const sends: Uint8Array[] = [];
+    let at = 0;
+    try {
+      while (at < bytes.length) {
+        const taken = Math.min(this.#frameBytes() - this.#receivedBytes, bytes.length - at);
+        this.#received.set(bytes.subarray(at, at + taken), this.#receivedBytes);
+        this.#receivedBytes += taken;
+        at += taken;
+        this.#checkPrefix();
+        if (this.#receivedBytes < this.#frameBytes()) continue;
+        const send = this.#onFrame(Buffer.from(this.#received.subarray(0, this.#receivedBytes)));
+        this.#receivedBytes = 0;
+        if (send !== undefined) sends.push(send);
+        if (this.#isDone()) {
+          const peerRank = this.#peerHello!.readUInt32LE(56);
+          return { ...joined(sends), done: { peerRank, rest: bytes.subarray(at) } };
+        }
+      }
+    } catch (error) {
+      this.#phase = 'failed';
+      throw error;
+    }
+    return joined(sends);
+  }
+
+  #isDone(): boolean {
+    return this.#phase === 'done';
+  }
+
+  /** Size of the frame being received: the prefix first, then by its type. */
+  #frameBytes(): number {
+    if (this.#receivedBytes < prefixBytes) return prefixBytes;
+    const received = this.#received[6];
+    return received === type.hello ? helloBytes : received === type.proof ? proofBytes : refusalBytes;
+  }
+
+  /** Refuses strangers at their first wrong byte. */
+  #checkPrefix(): void {
+    const got = this.#received.subarray(0, this.#receivedBytes);
+    const checked = Math.min(got.length, magic.length);
+    if (magic.compare(got, 0, checked, 0, checked) !== 0) throw this.#stranger('its first bytes are not a Shoal handshake');
+    if (got.length < prefixBytes) return;
+    const kind = got[6];
+    const expected = this.#phase === 'hello' ? type.hello : type.proof;
+    if (kind === type.refusal && this.#options.role === 'dialer') return;
+    if (got[5] !== version) {
+      throw this.#refused('config', `handshake version ${version} here, ${got[5]} at the peer; run the same Shoal everywhere`);
+    }
+    if (kind !== expected) throw this.#stranger(`handshake frame type ${kind} where ${expected} was expected`);
+    if (got[7] !== 1 - roleCode(this.#options.role)) throw this.#stranger('it claims our own role in the handshake');
+  }
+
+  #onFrame(frame: Buffer): Uint8Array | undefined {
+    if (frame[6] === type.refusal) throw this.#readRefusal(frame);
+    if (this.#phase === 'hello') {
+      this.#checkHello(frame);
+      this.#peerHello = frame;
+      this.#phase = 'proof';
+      return this.#options.role === 'acceptor' ? this.#ownHello : this.#proofFrame();
+    }
+    const claimed = frame.subarray(8, proofBytes);
+    const peerRole = this.#options.role === 'dialer' ? 'acceptor' : 'dialer';
+    if (!timingSafeEqual(claimed, this.#proofOf(peerRole))) {
+      const peer = this.#peerHello!.readUInt32LE(56);
+      throw this.#refused('auth', `rank ${this.#options.rank} and its peer, which says it is rank ${peer}, have different secrets for ${this.#options.purpose}`, peer);
+    }
+    this.#phase = 'done';
+    return this.#options.role === 'acceptor' ? this.#proofFrame() : undefined;
+  }
+
+  #checkHello(hello: Buffer): void {
+    const { rank, expectedPeer, purpose, worldSize = 0, world } = this.#options;
+    const peer = hello.readUInt32LE(56);
+    const peerPurpose = printable(hello.subarray(8, 24));
+    if (peerPurpose !== purpose) {
+      throw this.#refused('config', `rank ${rank} speaks '${purpose}' here, rank ${peer} speaks '${peerPurpose}'; it dialled the wrong port`, peer);
+    }
+    if (!hello.subarray(24, 56).equals(this.#ownHello.subarray(24, 56))) {
+      throw this.#refused('config', `rank ${peer} belongs to another world than rank ${rank} of world '${world}'; check the job's name and address`, peer);
+    }
+    const peerWorldSize = hello.readUInt32LE(64);
+    if (worldSize !== 0 && peerWorldSize !== 0 && worldSize !== peerWorldSize) {
+      throw this.#refused('config', `world size is ${worldSize} at rank ${rank} but ${peerWorldSize} at rank ${peer}; start every rank with the same`, peer);
+    }
+    if (expectedPeer !== undefined && peer !== expectedPeer) {
+      throw this.#refused('config', `rank ${rank} expected rank ${expectedPeer} but reached rank ${peer}`, peer);
+    }
+    const wanted = hello.readUInt32LE(60);
+    if (wanted !== anyRank && wanted !== rank) {
+      throw this.#refused('config', `rank ${peer} expected rank ${wanted} but reached rank ${rank}`, peer);
+    }
+  }
+
+  #proofFrame(): Uint8Array {
+    const frame = Buffer.alloc(proofBytes);
+    writePrefix(frame, type.proof, roleCode(this.#options.role));
+    this.#proofOf(this.#options.role).copy(frame, 8);
+    return frame;
+  }
+
+  #proofOf(role: HandshakeOptions['role']): Buffer {
+    const [dialer, acceptor] =
+      this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
+    return createHmac('sha256', this.#options.secret).update(label).update(Uint8Array.of(roleCode(role))).update(dialer).update(acceptor).digest();
+  }
+
+  #readRefusal(frame: Buffer): ShoalError {
+    const code = refusalCodes[frame[7]!] ?? 'protocol';
+    const peer = this.#options.expectedPeer;
+    const who = peer === undefined ? 'the peer' : `rank ${peer}`;
+    return new ShoalError(code, `${who} refused rank ${this.#options.rank}: ${printable(frame.subarray(prefixBytes))}`, this.#fields(peer));
+  }
+
+  #refused(code: 'auth' | 'config', text: string, peer?: number): ShoalError {
+    this.#refusal = refusalFrame(code, text);
+    return new ShoalError(code, text, this.#fields(peer));
+  }
+
+  #stranger(text: string): ShoalError {
+    return new ShoalError('protocol', `handshake of rank ${this.#options.rank} for ${this.#options.purpose} with a stranger: ${text}`, this.#fields());
+  }
+
+  #fields(peer?: number): { rank: number; peer?: number; operation: string } {
+    const fields = { rank: this.#options.rank, operation: `handshake ${this.#options.purpose}` };
+    return peer === undefined ? fields : { ...fields, peer };
+  }
+}
+
+function isRank(value: number): boolean {
+  return Number.isInteger(value) && value >= 0 && value < anyRank;
+}
+
+function roleCode(role: HandshakeOptions['role']): 0 | 1 {
+  switch (role) {
+    case 'dialer':
+      return 0;
+    case 'acceptor':
+      return 1;
+    default:
+      return unreachable(role);
+  }
+}
+
+function writePrefix(frame: Buffer, kind: number, last: number): void {
+  magic.copy(frame);
+  frame[5] = version;
+  frame[6] = kind;
+  frame[7] = last;
+}
+
+function refusalFrame(code: ErrorCode, text: string): Uint8Array {
+  const frame = Buffer.alloc(refusalBytes);
+  writePrefix(frame, type.refusal, refusalCodes.indexOf(code));
+  frame.write(text, prefixBytes, 'latin1');
+  return frame;
+}
+
+/** Text from outside: up to its first zero, printable ASCII only. */
+function printable(bytes: Buffer): string {
+  const end = bytes.indexOf(0);
+  return bytes.toString('latin1', 0, end < 0 ? bytes.length : end).replace(/[^\x20-\x7e]/g, '?');
+}
+
+function joined(sends: readonly Uint8Array[]): { send?: Uint8Array } {
+  return sends.length === 0 ? {} : { send: sends.length === 1 ? sends[0]! : Buffer.concat(sends) };
+}
