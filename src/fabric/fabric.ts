@@ -17,7 +17,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import type { Region } from '../memory/region.ts';
+import type { Region, RegionAllocator } from '../memory/region.ts';
 
 export interface FabricCapabilities {
   /** Peer memory can be mapped: `Connection.map` works, loads and stores replace writes. */
@@ -84,7 +84,8 @@ export interface Connection {
   /** Must be called once, in the same turn the connection was received; deliveries wait for it. */
   setHandlers(handlers: ConnectionHandlers): void;
   send(message: Uint8Array): Promise<void>;
-  /** `source.bytes` may be 0; then only the immediate travels. Immediates are 0…maxImmediate. */
+  /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not looked at.
+   *  Immediates are integers 0…maxImmediate. */
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
   /** loadStore fabrics: the peer's region, mapped here; the connection owns the mapping and caches it by rkey.
    *  @throws ShoalError `unsupported` elsewhere. */
@@ -101,6 +102,14 @@ export interface FabricOptions {
   readonly random: Random;
   /** Unsent bytes per connection beyond which senders wait. Default 64 MiB. */
   readonly maxQueuedBytes?: number;
+  /** `tcp`: addresses to listen on; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
+  readonly listenHosts?: readonly string[];
+  /** `shm`: maps the peers' regions. Default: one of its own. */
+  readonly regions?: RegionAllocator;
+  /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */
+  readonly hostId?: string;
+  /** Told of every incoming connection that was turned away and why; for logs. */
+  readonly onRefused?: (error: ShoalError) => void;
 }
 
 export interface ConnectOptions {
