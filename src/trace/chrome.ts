@@ -1,0 +1,155 @@
+/** Traces in the JSON format of Chrome's trace viewer, which Perfetto opens: process = rank, thread = lane. One event per
+ *  line, so that a file can be read with a text tool. Times are microseconds since the file's `clockStartMs`; merge.ts
+ *  aligns the files of several ranks. Format: "Trace Event Format", Google, phases X, i, C and M. */
+import { counterKind, spanKind, type TraceSnapshot } from './recorder.ts';
+import { writeFileWhole } from './write-file.ts';
+
+/** Whose trace it is. */
+export interface TraceProcess {
+  readonly rank: number;
+  readonly host: string;
+  readonly pid: number;
+  /** Added to this process's clock it gives rank 0's; milliseconds. Measured by the group when it starts. */
+  readonly offsetMs: number;
+}
+
+/** What Shoal writes about a file, under `otherData`. */
+export interface TraceMetadata {
+  readonly format: 'shoal-trace';
+  readonly version: 1;
+  readonly processes: readonly (TraceProcess & {
+    /** Time zero of the file's timestamps for this process, on its clock; milliseconds. */
+    readonly clockStartMs: number;
+    /** The same moment in this host's wall time. */
+    readonly wallStart: string;
+    /** Events that fell out of the rings. */
+    readonly dropped: number;
+  })[];
+}
+
+/** One event; `ts` and `dur` in microseconds. */
+export interface ChromeEvent {
+  readonly ph: 'X' | 'i' | 'C' | 'M';
+  readonly name: string;
+  readonly pid: number;
+  readonly tid: number;
+  readonly ts: number;
+  readonly dur?: number;
+  readonly cat?: string;
+  readonly s?: 't';
+  readonly args?: Readonly<Record<string, string | number>>;
+}
+
+export interface ChromeTrace {
+  readonly traceEvents: readonly ChromeEvent[];
+  readonly displayTimeUnit: 'ms';
+  readonly otherData: TraceMetadata;
+}
+
+/** The trace of one process from the snapshots of its threads. */
+export function chromeTrace(process: TraceProcess, snapshots: readonly TraceSnapshot[]): ChromeTrace {
+  const first = snapshots.reduce((a, b) => (a.startMs <= b.startMs ? a : b), snapshots[0] ?? { startMs: 0, startWallMs: 0 });
+  const pid = process.rank;
+  const traceEvents: ChromeEvent[] = [
+    { ph: 'M', name: 'process_name', pid, tid: 0, ts: 0, args: { name: `rank ${process.rank} (${process.host}, pid ${process.pid})` } },
+    { ph: 'M', name: 'process_sort_index', pid, tid: 0, ts: 0, args: { sort_index: process.rank } },
+  ];
+  let tid = 0;
+  for (const snapshot of snapshots) {
+    tid += appendThread(traceEvents, snapshot, { pid, tid, zeroMs: first.startMs });
+  }
+  const dropped = snapshots.reduce((sum, snapshot) => sum + snapshot.dropped, 0);
+  const wallStart = new Date(first.startWallMs).toISOString();
+  return {
+    traceEvents,
+    displayTimeUnit: 'ms',
+    otherData: { format: 'shoal-trace', version: 1, processes: [{ ...process, clockStartMs: first.startMs, wallStart, dropped }] },
+  };
+}
+
+/** The trace as text, in pieces that together are one JSON document. */
+export function* formatChromeTrace(trace: ChromeTrace): Generator<string> {
+  yield `{"displayTimeUnit":${JSON.stringify(trace.displayTimeUnit)},\n"otherData":${JSON.stringify(trace.otherData)},\n"traceEvents":[`;
+  for (const [index, event] of trace.traceEvents.entries()) yield `${index === 0 ? '\n' : ',\n'}${JSON.stringify(event)}`;
+  yield '\n]}\n';
+}
+
+/** Writes `<folder>/trace-rank-<rank>.json`, whole or not at all, and returns its path.
+ *  @throws ShoalError `system` when the folder cannot be written. */
+export function writeChromeTrace(folder: string, process: TraceProcess, snapshots: readonly TraceSnapshot[]): string {
+  return writeFileWhole(folder, `trace-rank-${process.rank}.json`, formatChromeTrace(chromeTrace(process, snapshots)));
+}
+
+/** Appends one thread's events and returns how many rows (tids) it took. */
+function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { pid: number; tid: number; zeroMs: number }): number {
+  const { pid, zeroMs } = place;
+  const micros = (timeMs: number): number => Math.round((timeMs - zeroMs) * 1e6) / 1e3;
+  const rows = assignRows(snapshot);
+  for (const [row, text] of rows.names.entries()) {
+    const tid = place.tid + row;
+    events.push({ ph: 'M', name: 'thread_name', pid, tid, ts: 0, args: { name: text } });
+    events.push({ ph: 'M', name: 'thread_sort_index', pid, tid, ts: 0, args: { sort_index: tid } });
+  }
+  for (const index of rows.order) {
+    const { text: name, category: cat, argument } = snapshot.names[snapshot.nameIds[index]];
+    const tid = place.tid + rows.ofEvent[index];
+    const ts = micros(snapshot.timesMs[index]);
+    const kind = snapshot.kinds[index];
+    if (kind === counterKind) {
+      events.push({ ph: 'C', name, pid, tid, ts, cat, args: { [argument ?? 'value']: finite(snapshot.values[index]) } });
+      continue;
+    }
+    const args = argument === undefined ? {} : { args: { [argument]: finite(snapshot.arguments[index]) } };
+    if (kind === spanKind) {
+      // From the rounded end, so that a span that ends with its parent still does after rounding.
+      const endTs = micros(snapshot.timesMs[index] + Math.max(0, snapshot.values[index]));
+      const dur = Math.round((endTs - ts) * 1e3) / 1e3;
+      events.push({ ph: 'X', name, pid, tid, ts, dur, cat, ...args });
+    } else {
+      events.push({ ph: 'i', name, pid, tid, ts, s: 't', cat, ...args });
+    }
+  }
+  return rows.names.length;
+}
+
+/** Viewers draw a row as a stack: spans of one row must nest. Operations of one lane may overlap, though, so a lane gets
+ *  as many rows as it needs, each span going to the first row whose open spans contain it.
+ *
+ *    lane      ├─ a ──────┤          row 0   ├─ a ──────┤   ├─ c ─┤
+ *                   ├─ b ──────┤     row 1        ├─ b ──────┤
+ *                          ├ c ─┤                                     */
+function assignRows(snapshot: TraceSnapshot): { names: string[]; ofEvent: Uint32Array; order: Uint32Array } {
+  const { kinds, laneIds, timesMs, values } = snapshot;
+  const duration = (index: number): number => (kinds[index] === spanKind ? Math.max(0, values[index]) : 0);
+  const order = Uint32Array.from(kinds.keys()).sort((a, b) => timesMs[a] - timesMs[b] || duration(b) - duration(a) || a - b);
+  const names = [...snapshot.lanes];
+  const ofEvent = new Uint32Array(kinds.length);
+  // Per lane its rows; per row the ends of the spans that are open, outermost first.
+  const lanes = snapshot.lanes.map((_, lane) => [{ row: lane, ends: [] as number[] }]);
+  for (const index of order) {
+    const lane = laneIds[index];
+    if (kinds[index] !== spanKind) {
+      ofEvent[index] = lane;
+      continue;
+    }
+    const startMs = timesMs[index];
+    const endMs = startMs + duration(index);
+    let place = lanes[lane].find(({ ends }) => {
+      while (ends.length > 0 && ends[ends.length - 1] <= startMs) ends.pop();
+      return ends.length === 0 || ends[ends.length - 1] >= endMs;
+    });
+    if (place === undefined) {
+      const row = names.push(`${snapshot.lanes[lane]} +${lanes[lane].length}`) - 1;
+      place = { row, ends: [] };
+      lanes[lane].push(place);
+    }
+    place.ends.push(endMs);
+    ofEvent[index] = place.row;
+  }
+  return { names, ofEvent, order };
+}
+
+/** JSON has no infinities; the document must stay valid whatever a counter holds. */
+function finite(value: number): number | string {
+  return Number.isFinite(value) ? value : String(value);
+}
