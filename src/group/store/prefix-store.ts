@@ -1,5 +1,6 @@
 /** A part of another store: every key gets a prefix, so that groups, worlds and restarts do not meet.
  *  `count` is that of the whole store beneath, as in c10d. Closing it does not close the store beneath. */
+import { setMaxListeners } from 'node:events';
 import { closedStore } from './key-waits.ts';
 import type { Store, StoreWait } from './store.ts';
 
@@ -12,6 +13,8 @@ export class PrefixStore implements Store {
   constructor(store: Store, prefix: string) {
     this.#store = store;
     this.#prefix = `${prefix}/`;
+    // One listener per wait in flight, which the store beneath bounds.
+    setMaxListeners(0, this.#closing.signal);
   }
 
   async set(key: string, value: Uint8Array): Promise<void> {
