@@ -8,7 +8,7 @@
  *   bucket 0     [p4]                              ≤ firstBucketBytes
  *   bucket 1     [p3 · pad · p2 · pad · p1]        ≤ bucketBytes
  *   bucket 2     [p0]                              larger than a bucket: alone */
-import { assert, must } from '../base/assert.ts';
+import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
@@ -75,7 +75,7 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
     open.delete(dtype);
   };
   for (let parameter = parameters.length - 1; parameter >= 0; parameter--) {
-    const { dtype, shape } = must(parameters[parameter], () => `parameter ${parameter}`);
+    const { dtype, shape } = parameters[parameter];
     const count = countOf(shape);
     const { bytes: elementBytes } = dtypeInfo(dtype);
     const aligned = parameterAlignment / elementBytes;
@@ -94,7 +94,7 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
     open.set(dtype, { limit, count, slots: [{ parameter, offset: 0, count }] });
   }
   for (const [dtype, bucket] of [...open]) close(dtype, bucket);
-  const lastExpected = ({ slots }: Bucket): number => must(slots.at(-1), () => 'bucket without slots').parameter;
+  const lastExpected = ({ slots }: Bucket): number => slots[slots.length - 1].parameter;
   buckets.sort((a, b) => lastExpected(b) - lastExpected(a));
   assert(
     buckets.reduce((sum, { slots }) => sum + slots.length, 0) === parameters.length,

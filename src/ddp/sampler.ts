@@ -5,7 +5,6 @@
  *   rank 0 of 4   7 · · · 4 · · · 6 ·   · ·      position ≡ rank (mod size)
  *
  *  Batch k of size B on N ranks together is batch k of size N·B on one rank. */
-import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 
@@ -67,7 +66,7 @@ export class DistributedSampler implements Iterable<number> {
     }
     this.#order ??= this.#permutation();
     // The remainder is the padding: past the end the permutation starts again.
-    return must(this.#order[(this.#rank + position * this.#size) % this.#items], () => `item at ${position}`);
+    return this.#order[(this.#rank + position * this.#size) % this.#items];
   }
 
   *[Symbol.iterator](): Iterator<number> {
@@ -89,8 +88,8 @@ export class DistributedSampler implements Iterable<number> {
     const random = seededRandom((this.#seed ^ Math.imul(this.#epoch + 1, 0x9e3779b1)) >>> 0);
     for (let last = order.length - 1; last > 0; last--) {
       const other = random.integer(last + 1);
-      const item = must(order[last], () => `item ${last}`);
-      order[last] = must(order[other], () => `item ${other}`);
+      const item = order[last];
+      order[last] = order[other];
       order[other] = item;
     }
     return order;

@@ -1,0 +1,174 @@
+/** Data-parallel training with jax-js: trees of arrays in and out of the reducer. The only file of the project that imports
+ *  `@jax-js/jax` (an optional peer dependency). It must not know the model, the optimiser or how gradients were computed.
+ *
+ *   gradients (wasm memory) ─ dataSync: one copy ─▶ array ─ one copy ─▶ bucket (shared memory) ─ all-reduce ─▶
+ *   ─ np.array: one copy ─▶ averaged gradients (wasm memory)
+ *
+ *  Ownership follows jax-js: a method consumes the arrays it is given, as every jax-js function does, and what it returns is the
+ *  caller's. Pass `tree.ref(x)` to keep a tree. Exception, as for reads in jax-js: `verifyReplicas` and `checksum` only
+ *  look and consume nothing.
+ *
+ *  A jitted step computes all gradients before the first can be read, so buckets overlap with the reading of later
+ *  gradients, not with the backward pass itself. */
+import { DType, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
+import { assert } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { ReduceOp } from '../../memory/reduce-op.ts';
+import type { ParameterSpec } from '../buckets.ts';
+import { checksum } from '../checksum.ts';
+import { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
+
+/** Any nesting of plain objects and lists with arrays at the leaves. */
+export type ArrayTree = JsTree<np.Array>;
+
+export interface AverageOptions {
+  /** Samples behind these gradients; needed, and only allowed, with weighting 'samples'. */
+  readonly samples?: number;
+}
+
+/** Makes every rank start from rank 0's parameters and returns what averages their gradients. Collective.
+ *  Consumes `params`; the broadcast ones are `params` of the result.
+ *  @throws ShoalError `mismatch` on every rank when their trees differ in names, order, shapes or dtypes;
+ *          `unsupported` for leaves that are not float32 or float64 arrays. */
+export async function distribute<T extends ArrayTree>(group: ReducerGroup, params: T, options: ReducerOptions = {}): Promise<DistributedModel<T>> {
+  const specs = leafSpecs(params);
+  const structure = tree.structure<np.Array>(params);
+  const reducer = new Reducer(group, specs, options);
+  try {
+    // Copies of our own: what a read returns may be shared with other arrays, and the broadcast overwrites it.
+    const values = tree.leaves<np.Array>(params).map((leaf) => readOnce(leaf).slice());
+    await reducer.broadcastParameters(values);
+    const arrays = values.map((value, index) => arrayOf(value, specs[index]));
+    return new DistributedModel(group, reducer, specs, structure, tree.unflatten(structure, arrays) as T);
+  } catch (thrown) {
+    reducer.close();
+    throw thrown;
+  }
+}
+
+/** The replicas of one model. Made by `distribute`. */
+export class DistributedModel<T extends ArrayTree> {
+  /** Rank 0's initial parameters. Owned by the caller: read it once, or keep it with `tree.ref`. */
+  readonly params: T;
+  readonly #group: ReducerGroup;
+  readonly #reducer: Reducer;
+  readonly #specs: readonly ParameterSpec[];
+  readonly #structure: JsTreeDef;
+
+  /** Use `distribute`. */
+  constructor(group: ReducerGroup, reducer: Reducer, specs: readonly ParameterSpec[], structure: JsTreeDef, params: T) {
+    this.#group = group;
+    this.#reducer = reducer;
+    this.#specs = specs;
+    this.#structure = structure;
+    this.params = params;
+  }
+
+  /** What communication cost so far. */
+  get stats(): ReducerStats {
+    return this.#reducer.stats;
+  }
+
+  /** Collective. Consumes this rank's gradients; gives their average over all ranks. The backward pass has already finished
+   *  or runs now, on this thread. */
+  async average(gradients: T, options: AverageOptions = {}): Promise<T> {
+    this.#give(gradients, options);
+    await this.#reducer.finish();
+    return this.#take();
+  }
+
+  /** As `average`, blocking this thread instead of returning to the event loop. */
+  averageSync(gradients: T, options: AverageOptions = {}): T {
+    this.#give(gradients, options);
+    this.#reducer.finishSync();
+    return this.#take();
+  }
+
+  /** Consumes the gradients of a micro-batch and adds them up locally, without communication; the next `average` includes
+   *  them. Divide each micro-batch's loss by their number, unless weighting is 'samples'. */
+  accumulate(gradients: T, options: AverageOptions = {}): void {
+    this.#reducer.noSync(() => this.#give(gradients, options));
+  }
+
+  /** Collective, weighting 'samples': takes part in a step for which this rank has no samples left. Gives the gradients of
+   *  the others, or undefined when no rank had any: training is over. */
+  async averageWithout(): Promise<T | undefined> {
+    this.#reducer.begin({ samples: 0 });
+    const { weight } = await this.#reducer.finish();
+    return weight === 0 ? undefined : this.#take();
+  }
+
+  /** Collective. The mean of one number per rank, for losses and metrics: each rank counts alike. */
+  async mean(value: number): Promise<number> {
+    const one = Float64Array.of(value);
+    await this.#group.allReduce(one, { op: ReduceOp.Avg, name: 'ddp/mean' });
+    return one[0];
+  }
+
+  /** Collective. The checksum of `params`, equal on every rank. Consumes nothing.
+   *  @throws ShoalError `mismatch` on every rank, naming the ranks that differ and the first parameter in which they do. */
+  async verifyReplicas(params: T): Promise<string> {
+    return this.#reducer.verifyReplicas(this.#leaves(tree.ref(params)).map((leaf) => readOnce(leaf)));
+  }
+
+  /** 16 hex digits over the bits of `params`. Consumes nothing, does not communicate. */
+  checksum(params: T): string {
+    return checksum(this.#leaves(tree.ref(params)).map((leaf) => readOnce(leaf)));
+  }
+
+  /** Gives the buckets back. Idempotent. */
+  close(): void {
+    this.#reducer.close();
+  }
+
+  /** Reads gradients last to first, the order in which buckets fill, so that the first bucket is on its way early. */
+  #give(gradients: T, { samples }: AverageOptions): void {
+    const leaves = this.#leaves(gradients);
+    if (samples !== undefined) this.#reducer.begin({ samples });
+    for (let index = leaves.length - 1; index >= 0; index--) this.#reducer.gradientReady(index, readOnce(leaves[index]));
+  }
+
+  #take(): T {
+    const arrays = this.#specs.map((spec, index) => arrayOf(this.#reducer.gradient(index) as Float32Array | Float64Array, spec));
+    return tree.unflatten(this.#structure, arrays) as T;
+  }
+
+  #leaves(given: T): np.Array[] {
+    const [leaves, structure] = tree.flatten<np.Array>(given);
+    if (structure.equals(this.#structure)) return leaves;
+    throw new ShoalError('usage', `ddp: the tree ${structure.toString()} differs from that of the parameters, ${this.#structure.toString()}`);
+  }
+}
+
+/** The leaf's elements; consumes it. */
+function readOnce(leaf: np.Array): Float32Array | Float64Array {
+  return leaf.dataSync() as Float32Array | Float64Array;
+}
+
+/** An array of its own: the elements are copied. */
+function arrayOf(values: Float32Array | Float64Array, { shape, dtype }: ParameterSpec): np.Array {
+  return np.array(values as Float32Array<ArrayBuffer>, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32 });
+}
+
+/** Name (`blocks.0.qkv`), shape and dtype of every leaf, in the order of `tree.leaves`. */
+function leafSpecs(params: ArrayTree): ParameterSpec[] {
+  const specs: ParameterSpec[] = [];
+  const visit = (node: ArrayTree, path: string): void => {
+    if (node instanceof np.Array) {
+      specs.push({ name: path || 'params', shape: [...node.shape], dtype: floatDType(node, path) });
+    } else if (typeof node === 'object' && node !== null) {
+      for (const [key, child] of Object.entries(node)) visit(child, path ? `${path}.${key}` : key);
+    } else {
+      throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${String(node)}; every leaf must be an array`);
+    }
+  };
+  visit(params, '');
+  assert(specs.length === tree.leaves(params).length, () => 'the walk and jax-js agree on what a leaf is');
+  return specs;
+}
+
+function floatDType({ dtype }: np.Array, path: string): 'float32' | 'float64' {
+  if (dtype === DType.Float32) return 'float32';
+  if (dtype === DType.Float64) return 'float64';
+  throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`);
+}

@@ -1,0 +1,34 @@
+/** Fingerprints of parameters: equal bits, equal fingerprint, on every machine. For comparing replicas, not for security. */
+import { createHash } from 'node:crypto';
+import { ShoalError } from '../base/errors.ts';
+
+/** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits. */
+export function checksum(arrays: Iterable<ArrayBufferView>): string {
+  const hash = createHash('sha256');
+  for (const array of arrays) {
+    hash.update(`${array.byteLength};`);
+    hash.update(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+  }
+  return hash.digest('hex').slice(0, 16);
+}
+
+/** What `ranks` of a group gave, in one line: `rank 2 has ab…, ranks 0, 1, 3 have cd…`; most frequent last. */
+export function describeDisagreement(values: readonly string[]): string {
+  const ranksOf = new Map<string, number[]>();
+  for (const [rank, value] of values.entries()) ranksOf.set(value, [...(ranksOf.get(value) ?? []), rank]);
+  return [...ranksOf]
+    .toSorted(([, a], [, b]) => a.length - b.length || (b[0] ?? 0) - (a[0] ?? 0))
+    .map(([value, ranks]) => `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')} ${ranks.length === 1 ? 'has' : 'have'} ${value}`)
+    .join('; ');
+}
+
+/** @throws ShoalError `usage` when `text` is not a checksum. */
+export function checksumBytes(text: string): Uint8Array {
+  if (!/^[0-9a-f]{16}$/.test(text)) throw new ShoalError('usage', `'${text}' is not a checksum: 16 hexadecimal digits`);
+  return Uint8Array.from(Buffer.from(text, 'hex'));
+}
+
+/** The checksums that `bytes` holds, eight bytes each. */
+export function checksumsOf(bytes: Uint8Array): string[] {
+  return Array.from({ length: bytes.length / 8 }, (_, i) => Buffer.from(bytes.subarray(i * 8, i * 8 + 8)).toString('hex'));
+}

@@ -1,0 +1,7 @@
+/** Data-parallel training: the public face of `shoal/ddp`. */
+export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type ParameterSpec } from './buckets.ts';
+export { checksum } from './checksum.ts';
+export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
+export { DistributedSampler, type SamplerOptions } from './sampler.ts';
+/** The generator behind the sampler: for initial parameters that are the same on every machine. */
+export { seededRandom, type Random } from '../base/random.ts';

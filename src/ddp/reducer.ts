@@ -1,0 +1,514 @@
+/** The data-parallel reducer: averages gradients over a group's ranks, bucket by bucket, while the rest of the backward pass
+ *  is still running. Arrays in, arrays out; it must not know a framework (adapters/ do), nor how an all-reduce works.
+ *  Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+ *
+ *   gradientReady(4) ─▶ bucket 0 [p4]        full ─▶ all-reduce ddp/bucket-0 ─┐
+ *   gradientReady(3) ─▶ bucket 1 [p3 · · ]                                    │ in flight during
+ *   gradientReady(1) ─▶ bucket 1 [p3 · p1]                                    │ the backward pass
+ *   gradientReady(2) ─▶ bucket 1 [p3 p2 p1]  full ─▶ all-reduce ddp/bucket-1 ─┤
+ *   gradientReady(0) ─▶ bucket 2 [p0]        full ─▶ all-reduce ddp/bucket-2 ─┤
+ *   finish()         ──────────────────────────────── waits for all ◀─────────┘
+ *
+ *  Buckets start strictly in order, a full one waiting for those before it, so that every rank issues the same sequence of
+ *  collectives whatever order its gradients arrive in. */
+import { systemClock, type Clock } from '../base/clock.ts';
+import { isShoalError, ShoalError } from '../base/errors.ts';
+import type { ProcessGroup, Work } from '../group/types.ts';
+import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
+import { ReduceOp } from '../memory/reduce-op.ts';
+import type { Tensor } from '../memory/tensor.ts';
+import { assignBuckets, MiB, type Bucket, type ParameterSpec } from './buckets.ts';
+import { checksum, checksumBytes, checksumsOf, describeDisagreement } from './checksum.ts';
+
+/** What the reducer needs of a process group. */
+export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'>;
+
+/** How ranks count in the average.
+ *   ranks    each rank alike: right when all have the same batch size
+ *   samples  by the samples each announces with `begin`: right for uneven batches, and for ranks that have run out */
+export type Weighting = 'ranks' | 'samples';
+
+export interface ReducerOptions {
+  /** Default 25 MiB. */
+  readonly bucketBytes?: number;
+  /** Default 1 MiB. */
+  readonly firstBucketBytes?: number;
+  /** `false` (default): `finish` refuses a step in which a parameter got no gradient, naming it.
+   *  `true`: it counts as zeros on this rank. */
+  readonly findUnused?: boolean;
+  /** Default 'ranks'. */
+  readonly weighting?: Weighting;
+  /** Of each collective. Default: the group's. Milliseconds. */
+  readonly timeoutMs?: number;
+  /** For `stats` only. Default: the system's. */
+  readonly clock?: Clock;
+}
+
+/** What communication cost. Times are milliseconds, bytes are those of buckets. */
+export interface ReducerStats {
+  /** Synchronised steps. */
+  readonly steps: number;
+  /** All-reduces started. */
+  readonly buckets: number;
+  /** Bytes this rank gave to all-reduce. */
+  readonly bytes: number;
+  /** Time spent in `finish` waiting: what communication adds to the step. */
+  readonly exposedMs: number;
+  /** From the start of the first bucket to the end of `finish`: exposed and hidden together. */
+  readonly spanMs: number;
+}
+
+/** What a synchronised step comes to. */
+export interface StepResult {
+  /** Weighting 'samples': of all ranks since the last step; 0 when every rank has run out. Weighting 'ranks': the group's size. */
+  readonly weight: number;
+}
+
+interface BucketState extends Bucket {
+  readonly index: number;
+  readonly name: string;
+  readonly tensor: Tensor;
+  /** Gradients missing in this step. */
+  missing: number;
+  work: Work | undefined;
+}
+
+interface ParameterState extends ParameterSpec {
+  readonly count: number;
+  readonly bucket: BucketState;
+  /** Its part of the bucket: accumulates, then holds the average. */
+  readonly gradient: TypedArray;
+  /** Got its gradient in this step. */
+  ready: boolean;
+  /** Holds something of this step or of the micro-batches before it. */
+  filled: boolean;
+}
+
+/** Averages gradients of one set of parameters. Methods must be called in the same pattern on every rank; calls must not overlap. */
+export class Reducer {
+  readonly #group: ReducerGroup;
+  readonly #clock: Clock;
+  readonly #findUnused: boolean;
+  readonly #weighting: Weighting;
+  readonly #call: { readonly timeoutMs?: number };
+  readonly #registration: string;
+  readonly #buckets: BucketState[];
+  readonly #parameters: ParameterState[];
+  /** This rank's samples since the last synchronised step; after `finish`, of all ranks. */
+  readonly #samples = new Float64Array(1);
+  #samplesWork: Work | undefined;
+  /** Samples of the backward pass under way; NaN before `begin`. */
+  #batchSamples = Number.NaN;
+  #synchronise = true;
+  #next = 0;
+  #startedMs = Number.NaN;
+  #failure: ShoalError | undefined;
+  #closed = false;
+  #stats = { steps: 0, buckets: 0, bytes: 0, exposedMs: 0, spanMs: 0 };
+
+  /** Allocates the buckets; does not communicate.
+   *  @throws ShoalError `usage`, `unsupported` as `assignBuckets`; `out-of-memory` when the buckets do not fit. */
+  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = {}) {
+    const { bucketBytes = 25 * MiB, firstBucketBytes = MiB, findUnused = false, weighting = 'ranks', timeoutMs, clock = systemClock } = options;
+    this.#group = group;
+    this.#clock = clock;
+    this.#findUnused = findUnused;
+    this.#weighting = weighting;
+    this.#call = timeoutMs === undefined ? {} : { timeoutMs };
+    if (weighting === 'samples') {
+      for (const { name, dtype } of parameters) {
+        if (dtypeInfo(dtype).bytes === 2) {
+          throw new ShoalError('unsupported', `parameter '${name}' is ${dtype}, whose range cannot hold gradients times samples; use float32 gradients or weighting 'ranks'`);
+        }
+      }
+    }
+    this.#registration = registrationText(parameters, { bucketBytes, firstBucketBytes, weighting });
+    const assigned = assignBuckets(parameters, { bucketBytes, firstBucketBytes });
+    this.#buckets = [];
+    try {
+      for (const [index, bucket] of assigned.entries()) {
+        const tensor = group.tensor(bucket.dtype, [bucket.count]);
+        this.#buckets.push({ ...bucket, index, name: `ddp/bucket-${index}`, tensor, missing: bucket.slots.length, work: undefined });
+      }
+    } catch (thrown) {
+      for (const { tensor } of this.#buckets) group.release(tensor);
+      throw thrown;
+    }
+    const states = new Array<ParameterState>(parameters.length);
+    for (const bucket of this.#buckets) {
+      for (const { parameter, offset, count } of bucket.slots) {
+        const spec = parameters[parameter];
+        const gradient = bucket.tensor.data.subarray(offset, offset + count);
+        states[parameter] = { ...spec, count, bucket, gradient, ready: false, filled: false };
+      }
+    }
+    this.#parameters = states;
+  }
+
+  /** Since construction. */
+  get stats(): ReducerStats {
+    return { ...this.#stats };
+  }
+
+  /** Bytes and parameter names of each bucket, in the order in which they start. */
+  get buckets(): { readonly bytes: number; readonly parameters: readonly string[] }[] {
+    return this.#buckets.map(({ bytes, slots }) => ({ bytes, parameters: slots.map(({ parameter }) => this.#parameter(parameter).name) }));
+  }
+
+  /** Collective. Checks that all ranks registered the same parameters and settings, then overwrites `arrays`, in
+   *  registration order, with rank 0's values.
+   *  @throws ShoalError `mismatch` on every rank, with each rank's first difference from rank 0. */
+  async broadcastParameters(arrays: readonly TypedArray[]): Promise<void> {
+    this.#checkUsable();
+    this.#checkArrays(arrays, 'broadcastParameters');
+    try {
+      await this.#verifyRegistration();
+      // Through the buckets: one collective each instead of one per parameter, and no staging copies.
+      for (const bucket of this.#buckets) {
+        for (const { parameter } of bucket.slots) copyInto(this.#parameter(parameter).gradient, arrays[parameter]);
+        await this.#group.broadcast(bucket.tensor, { ...this.#call, root: 0, name: `ddp/parameters-${bucket.index}` });
+        for (const { parameter } of bucket.slots) copyInto(arrays[parameter], this.#parameter(parameter).gradient);
+      }
+    } catch (thrown) {
+      throw this.#fail(thrown);
+    }
+  }
+
+  /** Weighting 'samples': announces the backward pass over `samples` samples whose mean gradient follows. With 0 samples no
+   *  gradients follow and this rank contributes nothing: what a rank does that has run out while others have not.
+   *  @throws ShoalError `usage` for anything but a non-negative integer, or with weighting 'ranks'. */
+  begin({ samples }: { readonly samples: number }): void {
+    this.#checkUsable();
+    if (this.#weighting !== 'samples') throw new ShoalError('usage', "ddp: begin() needs weighting: 'samples'; with weighting 'ranks' all ranks count alike");
+    if (!Number.isSafeInteger(samples) || samples < 0) throw new ShoalError('usage', `ddp: samples is ${samples}; it must be a non-negative integer`);
+    if (this.#next > 0 || this.#parameters.some(({ ready }) => ready)) {
+      throw new ShoalError('usage', 'ddp: begin() in the middle of a step; call it before the first gradient, and finish() after the last');
+    }
+    if (this.#synchronise && !Number.isNaN(this.#batchSamples)) throw new ShoalError('usage', 'ddp: begin() twice for one step; call finish() between steps');
+    this.#batchSamples = samples;
+    this.#samples[0] += samples;
+  }
+
+  /** Takes this rank's gradient of parameter `index` (a copy; adds it to what micro-batches in `noSync` left) and starts every
+   *  bucket that is now complete. Any order; once per parameter and step, any number of times within `noSync`.
+   *  @throws ShoalError `usage` for an array that does not fit the parameter, and for a second gradient. */
+  gradientReady(index: number, array: TypedArray): void {
+    this.#checkUsable();
+    const parameter = this.#parameter(index);
+    this.#checkArray(parameter, array);
+    const weight = this.#gradientWeight();
+    if (this.#synchronise && parameter.ready) {
+      throw new ShoalError('usage', `ddp: parameter '${parameter.name}' got a second gradient in one step; call finish() between steps, or accumulate with noSync()`);
+    }
+    if (parameter.filled) addScaled(parameter.gradient, array, weight, parameter);
+    else if (weight === 1) copyInto(parameter.gradient, array);
+    else copyScaled(parameter.gradient, array, weight);
+    parameter.filled = true;
+    if (!this.#synchronise) return;
+    parameter.ready = true;
+    parameter.bucket.missing--;
+    this.#startComplete();
+  }
+
+  /** Runs one or more micro-batches without communication: their gradients add up locally until the next step outside.
+   *  The average is that of the sums: divide each micro-batch's loss by their number, unless weighting is 'samples'. */
+  noSync<T>(micro: () => T): T {
+    this.#checkUsable();
+    if (!this.#synchronise) throw new ShoalError('usage', 'ddp: noSync() inside noSync()');
+    if (this.#next > 0 || this.#parameters.some(({ ready }) => ready)) {
+      throw new ShoalError('usage', 'ddp: noSync() in the middle of a step; call finish() first');
+    }
+    this.#synchronise = false;
+    const end = (): void => {
+      this.#synchronise = true;
+      this.#batchSamples = Number.NaN;
+    };
+    let result: T;
+    try {
+      result = micro();
+    } catch (thrown) {
+      end();
+      throw thrown;
+    }
+    if (result instanceof Promise) return result.finally(end) as T;
+    end();
+    return result;
+  }
+
+  /** Ends the step: waits until every bucket is averaged. Then `gradient(i)` holds the average until the next gradient.
+   *  @throws ShoalError `usage` naming the parameters without gradient (unless `findUnused`); the group's error when an
+   *  all-reduce failed, after which the reducer refuses everything with that error. */
+  async finish(): Promise<StepResult> {
+    const beganMs = this.#clock.now();
+    this.#complete();
+    // All of them, so that no rejection is left unobserved; the first failure counts.
+    for (const work of this.#inFlight()) {
+      try {
+        await work;
+      } catch (thrown) {
+        this.#fail(thrown);
+      }
+    }
+    return this.#settle(beganMs);
+  }
+
+  /** As `finish`, blocking this thread. */
+  finishSync(): StepResult {
+    const beganMs = this.#clock.now();
+    this.#complete();
+    for (const work of this.#inFlight()) {
+      try {
+        work.waitSync();
+      } catch (thrown) {
+        this.#fail(thrown);
+      }
+    }
+    return this.#settle(beganMs);
+  }
+
+  /** The averaged gradient of parameter `index`: a view of its bucket, valid from `finish` to the next `gradientReady`.
+   *  16-bit floats are given as their bits. */
+  gradient(index: number): TypedArray {
+    return this.#parameter(index).gradient;
+  }
+
+  /** One whole step: takes all gradients, in registration order, and overwrites them with their averages. */
+  async average(gradients: readonly TypedArray[]): Promise<StepResult> {
+    this.#checkUsable();
+    this.#checkArrays(gradients, 'average');
+    for (let index = gradients.length - 1; index >= 0; index--) this.gradientReady(index, gradients[index]);
+    const result = await this.finish();
+    for (const [index, array] of gradients.entries()) copyInto(array, this.#parameter(index).gradient);
+    return result;
+  }
+
+  /** Collective. The checksum of `arrays` (in registration order), which is the same on every rank.
+   *  @throws ShoalError `mismatch` on every rank, naming the ranks that differ and the first parameter in which they do. */
+  async verifyReplicas(arrays: readonly TypedArray[]): Promise<string> {
+    this.#checkUsable();
+    this.#checkArrays(arrays, 'verifyReplicas');
+    const own = checksum(arrays);
+    const all = await this.#gather(checksumBytes(own), 'ddp/checksum');
+    const values = checksumsOf(all);
+    if (values.every((value) => value === own)) return own;
+    // Every rank sees the same values, so every rank takes this path.
+    const each = await this.#gather(Uint8Array.from(arrays.flatMap((array) => [...checksumBytes(checksum([array]))])), 'ddp/checksum-each');
+    const count = arrays.length;
+    const ofRank = checksumsOf(each);
+    const first = this.#parameters.findIndex((_, i) => values.some((_value, rank) => ofRank[rank * count + i] !== ofRank[i]));
+    const where = first < 0 ? '' : `, first in '${this.#parameter(first).name}'`;
+    throw new ShoalError(
+      'mismatch',
+      `replicas differ${where}: ${describeDisagreement(values)}; did a rank change its parameters outside the averaged step?`,
+      { rank: this.#group.rank, operation: 'ddp/checksum' },
+    );
+  }
+
+  /** Gives the buckets back. Idempotent. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const { tensor } of this.#buckets) this.#group.release(tensor);
+  }
+
+  #parameter(index: number): ParameterState {
+    const found = this.#parameters[index];
+    if (found) return found;
+    throw new ShoalError('usage', `ddp: there is no parameter ${index}; ${this.#parameters.length} are registered`);
+  }
+
+  #checkUsable(): void {
+    if (this.#failure) throw this.#failure;
+    if (this.#closed) throw new ShoalError('closed', 'ddp: the reducer is closed', { rank: this.#group.rank });
+  }
+
+  /** Remembers the first failure; returns it. */
+  #fail(thrown: unknown): ShoalError {
+    this.#failure ??= isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp' });
+    return this.#failure;
+  }
+
+  #checkArrays(arrays: readonly TypedArray[], method: string): void {
+    if (arrays.length !== this.#parameters.length) {
+      throw new ShoalError('usage', `ddp: ${method} got ${arrays.length} arrays for ${this.#parameters.length} parameters`);
+    }
+    for (const [index, array] of arrays.entries()) this.#checkArray(this.#parameter(index), array);
+  }
+
+  #checkArray({ name, dtype, shape, count, gradient }: ParameterState, array: TypedArray): void {
+    if (array.length === count && array.BYTES_PER_ELEMENT === gradient.BYTES_PER_ELEMENT && array.constructor === gradient.constructor) return;
+    const given = `${array.constructor.name} of ${array.length}`;
+    throw new ShoalError('usage', `ddp: parameter '${name}' is ${dtype}[${shape.join(', ')}], a ${gradient.constructor.name} of ${count} elements; got a ${given}`);
+  }
+
+  /** Factor of the gradients of the backward pass under way. */
+  #gradientWeight(): number {
+    if (this.#weighting === 'ranks') return 1;
+    if (this.#batchSamples > 0) return this.#batchSamples;
+    const what = this.#batchSamples === 0 ? 'a gradient after begin({ samples: 0 })' : 'a gradient before begin({ samples })';
+    throw new ShoalError('usage', `ddp: ${what}; announce the samples of each backward pass`);
+  }
+
+  /** Starts the complete buckets at the head of the order. */
+  #startComplete(): void {
+    for (let bucket = this.#buckets[this.#next]; bucket?.missing === 0; bucket = this.#buckets[this.#next]) {
+      if (this.#next === 0) this.#startStep();
+      // By samples, gradients are already multiplied by them: their sum is divided by all samples when it is there.
+      const op = this.#weighting === 'ranks' ? ReduceOp.Avg : ReduceOp.Sum;
+      try {
+        bucket.work = this.#group.allReduce(bucket.tensor, { ...this.#call, op, name: bucket.name });
+      } catch (thrown) {
+        throw this.#fail(thrown);
+      }
+      this.#next++;
+      this.#stats.buckets++;
+      this.#stats.bytes += bucket.bytes;
+    }
+  }
+
+  #startStep(): void {
+    this.#startedMs = this.#clock.now();
+    if (this.#weighting !== 'samples') return;
+    try {
+      this.#samplesWork = this.#group.allReduce(this.#samples, { ...this.#call, op: ReduceOp.Sum, name: 'ddp/samples' });
+    } catch (thrown) {
+      throw this.#fail(thrown);
+    }
+  }
+
+  /** Accounts for missing gradients, so that every bucket is started. */
+  #complete(): void {
+    this.#checkUsable();
+    if (!this.#synchronise) throw new ShoalError('usage', 'ddp: finish() inside noSync(); call it after the last micro-batch, outside');
+    const ranOut = this.#weighting === 'samples' && this.#batchSamples === 0;
+    if (this.#weighting === 'samples' && Number.isNaN(this.#batchSamples)) {
+      throw new ShoalError('usage', 'ddp: finish() without begin({ samples }); a rank without samples calls begin({ samples: 0 })');
+    }
+    const missing = this.#parameters.filter(({ ready }) => !ready);
+    if (missing.length > 0 && !this.#findUnused && !ranOut) {
+      const names = missing.slice(0, 8).map(({ name }) => `'${name}'`);
+      const more = missing.length > names.length ? ` and ${missing.length - names.length} more` : '';
+      throw new ShoalError(
+        'usage',
+        `ddp: rank ${this.#group.rank} has no gradient for ${names.join(', ')}${more}; give every parameter one, or pass findUnused: true to count missing ones as zeros`,
+        { rank: this.#group.rank },
+      );
+    }
+    for (const parameter of missing) {
+      if (!parameter.filled) parameter.gradient.fill(0 as never);
+      parameter.ready = true;
+      parameter.bucket.missing--;
+    }
+    this.#startComplete();
+    // No parameters, no buckets: the samples still have to be counted.
+    if (this.#buckets.length === 0) this.#startStep();
+  }
+
+  *#inFlight(): Generator<Work> {
+    if (this.#samplesWork) yield this.#samplesWork;
+    for (const { work } of this.#buckets) if (work) yield work;
+  }
+
+  /** After all work is done: results, counters, and the state of a fresh step. */
+  #settle(beganMs: number): StepResult {
+    if (this.#failure) throw this.#failure;
+    const weight = this.#weighting === 'ranks' ? this.#group.size : this.#samples[0];
+    if (this.#weighting === 'samples' && weight > 0) {
+      // Zero samples: every rank has run out, and the sums are zeros already.
+      for (const { tensor } of this.#buckets) divide(tensor.data as DTypeViews['float32' | 'float64'], weight);
+    }
+    const now = this.#clock.now();
+    this.#stats.steps++;
+    this.#stats.exposedMs += now - beganMs;
+    this.#stats.spanMs += now - this.#startedMs;
+    for (const parameter of this.#parameters) {
+      parameter.ready = false;
+      parameter.filled = false;
+    }
+    for (const bucket of this.#buckets) {
+      bucket.missing = bucket.slots.length;
+      bucket.work = undefined;
+    }
+    this.#samples[0] = 0;
+    this.#samplesWork = undefined;
+    this.#batchSamples = Number.NaN;
+    this.#next = 0;
+    return { weight };
+  }
+
+  /** Two rounds: fingerprints always, the registrations themselves only when those differ. */
+  async #verifyRegistration(): Promise<void> {
+    const own = new TextEncoder().encode(this.#registration);
+    const head = new Uint8Array(16);
+    head.set(checksumBytes(checksum([own])));
+    new DataView(head.buffer).setFloat64(8, own.length, true);
+    const heads = await this.#gather(head, 'ddp/registration');
+    const differs = Array.from({ length: this.#group.size }, (_, rank) => rank).some((rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) !== 0);
+    if (!differs) return;
+    const view = new DataView(heads.buffer, heads.byteOffset, heads.byteLength);
+    const counts = Array.from({ length: this.#group.size }, (_, rank) => view.getFloat64(rank * 16 + 8, true));
+    const all = new Uint8Array(counts.reduce((a, b) => a + b, 0));
+    await this.#group.allGather(all, own, { ...this.#call, counts, name: 'ddp/registrations' });
+    let from = 0;
+    const registrations = counts.map((count) => {
+      from += count;
+      return new TextDecoder().decode(all.subarray(from - count, from)).split('\n');
+    });
+    throw new ShoalError('mismatch', `ddp: ranks registered different parameters: ${registrationDifferences(registrations)}`, {
+      rank: this.#group.rank,
+      operation: 'ddp/registration',
+    });
+  }
+
+  async #gather(own: Uint8Array, name: string): Promise<Uint8Array> {
+    const all = new Uint8Array(own.length * this.#group.size);
+    try {
+      await this.#group.allGather(all, own, { ...this.#call, name });
+    } catch (thrown) {
+      throw this.#fail(thrown);
+    }
+    return all;
+  }
+}
+
+/** One line of settings, then one per parameter: what has to agree between ranks. */
+function registrationText(parameters: readonly ParameterSpec[], settings: Record<string, number | string>): string {
+  const lines = parameters.map(({ name, shape, dtype }) => `${JSON.stringify(name)} ${dtype}[${shape.join(', ')}]`);
+  const first = Object.entries(settings).map(([setting, value]) => `${setting}=${value}`);
+  return [first.join(' '), ...lines].join('\n');
+}
+
+/** For each rank that differs from rank 0, the first difference. */
+function registrationDifferences(registrations: readonly (readonly string[])[]): string {
+  const reference = registrations[0];
+  const differences: string[] = [];
+  for (const [rank, lines] of registrations.entries()) {
+    const at = Array.from({ length: Math.max(lines.length, reference.length) }, (_, i) => i).find((i) => lines[i] !== reference[i]);
+    if (at === undefined) continue;
+    const where = at === 0 ? 'settings' : `parameter ${at - 1}`;
+    differences.push(`${where} is ${lines[at] ?? 'missing'} on rank ${rank} but ${reference[at] ?? 'missing'} on rank 0`);
+  }
+  return differences.join('; ');
+}
+
+function copyInto(target: TypedArray, source: TypedArray): void {
+  target.set(source as never);
+}
+
+function copyScaled(target: TypedArray, source: TypedArray, factor: number): void {
+  const [t, s] = [target, source] as [Float32Array, Float32Array];
+  for (let i = 0; i < t.length; i++) t[i] = s[i] * factor;
+}
+
+function addScaled(target: TypedArray, source: TypedArray, factor: number, { name, dtype }: ParameterSpec): void {
+  if (dtype !== 'float32' && dtype !== 'float64') {
+    throw new ShoalError('unsupported', `ddp: parameter '${name}' is ${dtype}: micro-batches add up in float32 or float64 only; convert the gradients`);
+  }
+  const [t, s] = [target, source] as [Float32Array, Float32Array];
+  if (factor === 1) for (let i = 0; i < t.length; i++) t[i] = t[i] + s[i];
+  else for (let i = 0; i < t.length; i++) t[i] = t[i] + s[i] * factor;
+}
+
+function divide(values: Float32Array | Float64Array, divisor: number): void {
+  for (let i = 0; i < values.length; i++) values[i] = values[i] / divisor;
+}
