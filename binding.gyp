@@ -1,0 +1,22 @@
+{
+  'targets': [
+    {
+      'target_name': 'shoal',
+      'sources': [
+        'native/addon.cc',
+        'native/regions.cc',
+        'native/kernels.cc',
+        'native/kernels_generic.cc',
+        'native/kernels_avx2.cc',
+        'native/step_machine.cc',
+      ],
+      'defines': ['NAPI_VERSION=8'],
+      # The order of every rounding is part of the contract: no contraction, no fast-math.
+      # Element views of one buffer may differ in type (in-place conversion), hence no strict aliasing.
+      'cflags': ['-O3', '-ffp-contract=off', '-fno-trapping-math', '-fno-math-errno', '-fno-strict-aliasing', '-fvisibility=hidden', '-Wall', '-Wextra'],
+      'cflags!': ['-O2', '-fno-omit-frame-pointer'],
+      'cflags_cc': ['-std=c++17', '-fno-exceptions', '-fno-rtti'],
+      'cflags_cc!': ['-std=gnu++17', '-std=gnu++20'],
+    },
+  ],
+}

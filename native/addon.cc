@@ -1,0 +1,167 @@
+// The addon's face to JavaScript. Typed in src/memory/native.ts, the only file that loads it.
+//
+// Stateless but for what lives in handles, so that any number of threads may load it.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels.h"
+#include "napi_args.h"
+#include "regions.h"
+#include "small_buffer.h"
+#include "step_machine.h"
+
+namespace shoal {
+namespace {
+
+/// Raised with every change of this interface; the loader refuses a binary built from other sources.
+constexpr double kInterfaceVersion = 1;
+
+bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
+  double number;
+  if (!get(env, value, number) || !(number >= 0 && number < static_cast<double>(limit))) return false;
+  out = static_cast<size_t>(number);
+  return true;
+}
+
+/// Views of a JavaScript array, all at least as long as the first.
+bool get_views(napi_env env, napi_value array, uint32_t count, uint8_t** out, size_t& bytes) {
+  for (uint32_t k = 0; k < count; k++) {
+    napi_value element;
+    Bytes view;
+    if (napi_get_element(env, array, k, &element) != napi_ok || !get(env, element, view)) return false;
+    if (bytes == SIZE_MAX) bytes = view.size;
+    if (view.size != bytes) return false;
+    out[k] = view.data;
+  }
+  return true;
+}
+
+/// reduce(dtype, op, targets: Uint8Array[], sources: Uint8Array[], tree: number[], scale: number | NaN)
+napi_value reduce(napi_env env, napi_callback_info info) {
+  napi_value values[6];
+  size_t dtype, op, depth, bytes = SIZE_MAX;
+  uint32_t target_count, source_count, tree_count;
+  double factor;
+  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, dtype) || !get_code(env, values[1], kOps, op) ||
+      napi_get_array_length(env, values[2], &target_count) != napi_ok || napi_get_array_length(env, values[3], &source_count) != napi_ok ||
+      napi_get_array_length(env, values[4], &tree_count) != napi_ok || !get(env, values[5], factor) || target_count == 0) {
+    return fail_arguments(env);
+  }
+  SmallBuffer<uint8_t*, 16> targets(target_count), sources(source_count);
+  SmallBuffer<int32_t, 64> tree(tree_count);
+  if (!get_views(env, values[2], target_count, targets.data(), bytes) || !get_views(env, values[3], source_count, sources.data(), bytes)) {
+    return fail_arguments(env);
+  }
+  for (uint32_t k = 0; k < tree_count; k++) {
+    napi_value node;
+    if (napi_get_element(env, values[4], k, &node) != napi_ok || napi_get_value_int32(env, node, &tree[k]) != napi_ok) return fail_arguments(env);
+  }
+  const ReduceLoop loop = kernels().reduce[dtype][op];
+  const bool scaled = !std::isnan(factor);
+  if (loop == nullptr || (scaled && !is_float(dtype)) || !check_tree(tree.data(), tree_count, source_count, depth)) return fail_arguments(env);
+  const size_t count = bytes / kElementBytes[dtype];
+  loop({count, scaled, factor, targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
+  return nullptr;
+}
+
+/// scale(dtype, target, source, factor)
+napi_value scale(napi_env env, napi_callback_info info) {
+  napi_value values[4];
+  size_t dtype;
+  Bytes target, source;
+  double factor;
+  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, dtype) || !is_float(dtype) || !get(env, values[1], target) ||
+      !get(env, values[2], source) || !get(env, values[3], factor) || target.size != source.size) {
+    return fail_arguments(env);
+  }
+  kernels().scale[dtype](target.data, source.data, target.size / kElementBytes[dtype], factor);
+  return nullptr;
+}
+
+/// convert(targetDtype, target, sourceDtype, source)
+napi_value convert(napi_env env, napi_callback_info info) {
+  napi_value values[4];
+  size_t target_dtype, source_dtype;
+  Bytes target, source;
+  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, target_dtype) || !get(env, values[1], target) ||
+      !get_code(env, values[2], kDTypes, source_dtype) || !get(env, values[3], source) ||
+      target.size / kElementBytes[target_dtype] != source.size / kElementBytes[source_dtype]) {
+    return fail_arguments(env);
+  }
+  convert_loop(target_dtype, source_dtype)(target.data, source.data, target.size / kElementBytes[target_dtype]);
+  return nullptr;
+}
+
+/// copy(target, source)
+napi_value copy(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  Bytes target, source;
+  if (!arguments(env, info, values) || !get(env, values[0], target) || !get(env, values[1], source) || target.size != source.size) {
+    return fail_arguments(env);
+  }
+  std::memmove(target.data, source.data, target.size);
+  return nullptr;
+}
+
+/// createSegments(count): a handle
+napi_value create_segments(napi_env env, napi_callback_info info) {
+  napi_value values[1], handle;
+  size_t count;
+  if (!arguments(env, info, values) || !get_code(env, values[0], 1 << 24, count)) return fail_arguments(env);
+  auto* segments = new std::vector<Segment>(count);
+  const auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::vector<Segment>*>(data); };
+  if (napi_create_external(env, segments, finalize, nullptr, &handle) != napi_ok) {
+    delete segments;
+    return fail(env, "EINVAL", "napi_create_external failed");
+  }
+  return handle;
+}
+
+/// setSegment(handle, index, view). The caller keeps the view alive.
+napi_value set_segment(napi_env env, napi_callback_info info) {
+  napi_value values[3];
+  std::vector<Segment>* segments;
+  size_t index;
+  Bytes view;
+  if (!arguments(env, info, values) || !get_external(env, values[0], segments) || !get_code(env, values[1], segments->size(), index) ||
+      !get(env, values[2], view)) {
+    return fail_arguments(env);
+  }
+  (*segments)[index] = {view.data, view.size};
+  return nullptr;
+}
+
+/// runSteps(code, segments, registers, spinNs, yields): status code
+napi_value run(napi_env env, napi_callback_info info) {
+  napi_value values[5], result;
+  Doubles code, registers;
+  std::vector<Segment>* segments;
+  SpinPolicy spin;
+  if (!arguments(env, info, values) || !get(env, values[0], code) || !get_external(env, values[1], segments) || !get(env, values[2], registers) ||
+      registers.size < 2 || !get(env, values[3], spin.spin_ns) || !get(env, values[4], spin.yields)) {
+    return fail_arguments(env);
+  }
+  const Status status = run_steps(code.data, code.size, *segments, {registers.data, registers.size}, spin);
+  return napi_create_int32(env, static_cast<int32_t>(status), &result) == napi_ok ? result : nullptr;
+}
+
+napi_value init(napi_env env, napi_value exports) {
+  set_number(env, exports, "version", kInterfaceVersion);
+  napi_value isa;
+  if (napi_create_string_utf8(env, kernels().isa, NAPI_AUTO_LENGTH, &isa) == napi_ok) napi_set_named_property(env, exports, "isa", isa);
+  export_regions(env, exports);
+  set_function(env, exports, "reduce", reduce);
+  set_function(env, exports, "scale", scale);
+  set_function(env, exports, "convert", convert);
+  set_function(env, exports, "copy", copy);
+  set_function(env, exports, "createSegments", create_segments);
+  set_function(env, exports, "setSegment", set_segment);
+  set_function(env, exports, "runSteps", run);
+  return exports;
+}
+
+}  // namespace
+}  // namespace shoal
+
+NAPI_MODULE_INIT() { return shoal::init(env, exports); }

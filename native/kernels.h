@@ -1,0 +1,69 @@
+// Arithmetic on elements: the tables of loops, one per instruction set, and the checked entry points.
+//
+// Contract: src/memory/kernels.ts. Bits equal those of the JavaScript twin, NaN payloads excepted.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal {
+
+constexpr size_t kDTypes = 12;
+constexpr size_t kOps = 7;
+
+/// By code, as in dtype.ts.
+enum DType : size_t { kF64, kF32, kF16, kBF16, kI64, kI32, kI16, kI8, kU32, kU16, kU8, kBool };
+/// By code, as in reduce-op.ts.
+enum Op : size_t { kSum, kProduct, kMin, kMax, kBitAnd, kBitOr, kBitXor };
+
+constexpr size_t kElementBytes[kDTypes] = {8, 4, 2, 2, 8, 4, 2, 1, 4, 2, 1, 1};
+inline bool is_float(size_t dtype) { return dtype <= kBF16; }
+
+/// One reduction. The tree is postfix over `sources`; −1 combines the two on top.
+struct ReduceCall {
+  size_t count;
+  bool scaled;
+  double scale;
+  uint8_t* const* targets;
+  size_t target_count;
+  const uint8_t* const* sources;
+  size_t source_count;
+  const int32_t* tree;
+  size_t tree_count;
+  size_t tree_depth;
+};
+
+using ReduceLoop = void (*)(const ReduceCall&);
+using ScaleLoop = void (*)(uint8_t* target, const uint8_t* source, size_t count, double factor);
+using ConvertLoop = void (*)(uint8_t* target, const uint8_t* source, size_t count);
+
+struct KernelTable {
+  const char* isa;
+  ReduceLoop reduce[kDTypes][kOps];  // null where the operator is not defined on the dtype
+  ScaleLoop scale[kDTypes];          // null for what is not a float
+  ConvertLoop widen[2];              // float16, bfloat16 → float32
+  ConvertLoop narrow[2];             // float32 → float16, bfloat16
+};
+
+extern const KernelTable kGenericKernels;
+#if defined(__x86_64__)
+extern const KernelTable kAvx2Kernels;
+#endif
+
+/// The best table this CPU can run.
+const KernelTable& kernels();
+
+/// Any dtype to any other. Never null.
+ConvertLoop convert_loop(size_t target_dtype, size_t source_dtype);
+
+/// Whether `tree` is a postfix expression over `source_count` sources that leaves one value; if so, how deep its stack gets.
+bool check_tree(const int32_t* tree, size_t tree_count, size_t source_count, size_t& depth);
+
+/// True when two of the ranges overlap, a target that is exactly a source excepted. Sorts the array.
+struct Range {
+  const uint8_t* from;
+  size_t bytes;
+  bool target;
+};
+bool ranges_conflict(Range* ranges, size_t count);
+
+}  // namespace shoal

@@ -1,0 +1,78 @@
+// Reading arguments and throwing errors at the border to JavaScript.
+//
+// The TypeScript side checks what users pass; these checks only keep a wrong call from touching memory.
+#pragma once
+#include <node_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shoal {
+
+/// Throws an Error with `code` 'ESTATE'-like text and returns nullptr, so that callers can `return fail(…)`.
+inline napi_value fail(napi_env env, const char* code, const char* message) {
+  napi_throw_error(env, code, message);
+  return nullptr;
+}
+
+inline napi_value fail_arguments(napi_env env) { return fail(env, "EINVAL", "shoal addon: wrong arguments"); }
+
+template <size_t N>
+bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N]) {
+  size_t count = N;
+  return napi_get_cb_info(env, info, &count, values, nullptr, nullptr) == napi_ok && count == N;
+}
+
+inline bool get(napi_env env, napi_value value, double& out) { return napi_get_value_double(env, value, &out) == napi_ok; }
+inline bool get(napi_env env, napi_value value, bool& out) { return napi_get_value_bool(env, value, &out) == napi_ok; }
+
+struct Bytes {
+  uint8_t* data;
+  size_t size;
+};
+
+/// The bytes of a Uint8Array over any kind of buffer.
+inline bool get(napi_env env, napi_value value, Bytes& out) {
+  napi_typedarray_type type;
+  void* data = nullptr;
+  size_t length = 0;
+  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_uint8_array) return false;
+  out = {static_cast<uint8_t*>(data), length};
+  return true;
+}
+
+struct Doubles {
+  double* data;
+  size_t size;
+};
+
+inline bool get(napi_env env, napi_value value, Doubles& out) {
+  napi_typedarray_type type;
+  void* data = nullptr;
+  size_t length = 0;
+  if (napi_get_typedarray_info(env, value, &type, &length, &data, nullptr, nullptr) != napi_ok || type != napi_float64_array) return false;
+  out = {static_cast<double*>(data), length};
+  return true;
+}
+
+template <class T>
+bool get_external(napi_env env, napi_value value, T*& out) {
+  void* data = nullptr;
+  if (napi_get_value_external(env, value, &data) != napi_ok || data == nullptr) return false;
+  out = static_cast<T*>(data);
+  return true;
+}
+
+inline void set_number(napi_env env, napi_value object, const char* name, double value) {
+  napi_value number;
+  if (napi_create_double(env, value, &number) == napi_ok) napi_set_named_property(env, object, name, number);
+}
+
+inline void set_function(napi_env env, napi_value object, const char* name, napi_callback callback) {
+  napi_value function;
+  if (napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, nullptr, &function) == napi_ok) {
+    napi_set_named_property(env, object, name, function);
+  }
+}
+
+}  // namespace shoal
