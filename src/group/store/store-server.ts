@@ -42,6 +42,8 @@ export interface StoreServerOptions {
   readonly handshakeMs?: number;
   /** Results a client does not read, beyond which it is cut off. Default 256 MiB. */
   readonly maxQueuedBytes?: number;
+  /** `no`: the server alone does not keep its process from ending. Default `yes`. */
+  readonly keepProcessAlive?: 'yes' | 'no';
   /** An authenticated connection began or ended; `peer` is the number the client gave in the handshake. */
   readonly onConnect?: (peer: number) => void;
   readonly onDisconnect?: (peer: number) => void;
@@ -84,6 +86,7 @@ export class StoreServer {
       store.#server.listen({ host, port: options.port ?? 0, backlog: 1024 }, resolve);
     });
     store.#server.removeAllListeners('error');
+    if (options.keepProcessAlive === 'no') store.#server.unref();
     // Accepting fails when descriptors run out; the clients that are there go on, the others try again.
     store.#server.on('error', () => undefined);
     return store;
@@ -117,11 +120,6 @@ export class StoreServer {
     });
   }
 
-  /** A server that is not kept alive does not keep its process alive. */
-  unref(): void {
-    this.#server.unref();
-  }
-
   /** Cuts every connection off; clients see `peer-lost`. Idempotent. */
   async close(): Promise<void> {
     if (!this.#server.listening) return;
@@ -135,6 +133,7 @@ export class StoreServer {
   #accept(socket: Socket): void {
     const { clock, random, secret, world, worldSize } = this.#options;
     socket.on('error', () => socket.destroy());
+    if (this.#options.keepProcessAlive === 'no') socket.unref();
     const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random });
     this.#strangers.add(socket);
     this.#pushOutOldest();
