@@ -7,5 +7,7 @@ export default defineConfig({
     hookTimeout: 30_000,
     maxWorkers: 2,
     pool: 'forks',
+    reporters: ['default', './scripts/summary-reporter.ts'],
+    coverage: { include: ['src/**/*.ts'], exclude: ['src/**/*.test.ts', 'src/**/conformance.ts', 'src/**/testing/**'] },
   },
 });

@@ -15,7 +15,10 @@ describe('createLogger', () => {
     clock.advance(((12 * 60 + 1) * 60 + 3) * 1000 + 123);
     logger.warn('rank 5 is late', { operation: 'all-reduce', sequence: 7 });
     logger.debug('connected');
-    expect(lines).toEqual(['12:01:03.123 rank 3 warn  rank 5 is late operation=all-reduce sequence=7\n', '12:01:03.123 rank 3 debug connected\n']);
+    expect(lines).toEqual([
+      '12:01:03.123 rank 3 warn  rank 5 is late operation=all-reduce sequence=7\n',
+      '12:01:03.123 rank 3 debug connected\n',
+    ]);
   });
 
   it('prints only the level asked for and above', () => {

@@ -67,9 +67,7 @@ function formatRecord(text: string, speaker: string): string {
 
 /** Peers' text ends up in messages: it must neither start new lines nor move the terminal's cursor. */
 function oneLine(text: string): string {
-  return text
-    .replace(/\s*\n\s*/g, ' · ')
-    .replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, '0')}`);
+  return text.replace(/\s*\n\s*/g, ' · ').replace(/\p{Cc}/gu, (character) => `\\x${character.charCodeAt(0).toString(16).padStart(2, '0')}`);
 }
 
 /** `process.stderr` of a worker thread passes through the main thread's event loop, which training code blocks for

@@ -38,7 +38,12 @@ export function parseMilliseconds(text: string): number | undefined {
 
 /** The shortest exact binary form: `25MiB`, `1536KiB`, `100`. Inverse of `parseBytes`. */
 export function formatBytes(bytes: number): string {
-  for (const [unit, factor] of [['TiB', 2 ** 40], ['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]] as const) {
+  for (const [unit, factor] of [
+    ['TiB', 2 ** 40],
+    ['GiB', 2 ** 30],
+    ['MiB', 2 ** 20],
+    ['KiB', 2 ** 10],
+  ] as const) {
     if (bytes >= factor && bytes % factor === 0) return `${bytes / factor}${unit}`;
   }
   return String(bytes);

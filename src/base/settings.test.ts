@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { isShoalError, ShoalError } from './errors.ts';
+import { isShoalError, type ShoalError } from './errors.ts';
 import { formatBytes, parseBytes, parseMilliseconds } from './quantity.ts';
 import {
   defaultSettings,
@@ -81,7 +81,7 @@ describe('readSettings', () => {
     expect(error.message).toContain(accepted);
   });
 
-  it('reads another system\'s names, in order, and prefers its own', () => {
+  it("reads another system's names, in order, and prefers its own", () => {
     expect(readSettings({ FAIRRING_TOTAL_MEMORY: '104857600' }).stagingBytes).toBe(104_857_600);
     const all = { NCCL_SOCKET_IFNAME: '^docker0,lo', GLOO_SOCKET_IFNAME: 'eth1', TP_SOCKET_IFNAME: 'eth0' };
     expect(readSettings(all).interfaces).toEqual(['eth0']);
@@ -100,7 +100,10 @@ describe('resolveSettings', () => {
   });
 
   it('names the nearest setting for a variable nobody reads', () => {
-    const { warnings } = resolveSettings({ SHOAL_TIMEOUT: '1', SHOAL_QQQQQQQQQQQQQQQQ: '1', SHOAL_JOB: '1', PATH: '/bin' }, { reserved: ['SHOAL_JOB'] });
+    const { warnings } = resolveSettings(
+      { SHOAL_TIMEOUT: '1', SHOAL_QQQQQQQQQQQQQQQQ: '1', SHOAL_JOB: '1', PATH: '/bin' },
+      { reserved: ['SHOAL_JOB'] },
+    );
     expect(warnings).toEqual([
       'SHOAL_QQQQQQQQQQQQQQQQ is not a setting of Shoal and has no effect',
       'SHOAL_TIMEOUT is not a setting of Shoal and has no effect; did you mean SHOAL_TIMEOUT_MS?',

@@ -63,14 +63,24 @@ function define<V extends SettingValue>(
   return { name, kind, section, fallback, description, aliases: [], sensitive: false, ...extras };
 }
 
-const integer = (name: Name, section: SettingSection, fallback: number, description: string, range: Range = {}): SettingDefinition<number> =>
-  define('integer', name, section, fallback, description, { least: 0, ...range });
+const integer = (
+  name: Name,
+  section: SettingSection,
+  fallback: number,
+  description: string,
+  range: Range = {},
+): SettingDefinition<number> => define('integer', name, section, fallback, description, { least: 0, ...range });
 
 const bytes = (name: Name, section: SettingSection, fallback: number, description: string, range: Range = {}): SettingDefinition<number> =>
   define('bytes', name, section, fallback, description, { least: 0, ...range });
 
-const milliseconds = (name: Name, section: SettingSection, fallback: number, description: string, range: Range = {}): SettingDefinition<number> =>
-  define('milliseconds', name, section, fallback, description, { least: 1, ...range });
+const milliseconds = (
+  name: Name,
+  section: SettingSection,
+  fallback: number,
+  description: string,
+  range: Range = {},
+): SettingDefinition<number> => define('milliseconds', name, section, fallback, description, { least: 1, ...range });
 
 const flag = (name: Name, section: SettingSection, fallback: boolean, description: string): SettingDefinition<boolean> =>
   define('flag', name, section, fallback, description);
@@ -121,8 +131,12 @@ export const settingDefinitions = {
     'standard',
     "How calls are compared between ranks before a result is returned. `strict` also compares names and the callers' positions in the source.",
   ),
-  timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 'collectives', 300_000, 'Ends an operation that not every rank has joined.', { most: 0x7fffffff }),
-  slowMs: milliseconds('SHOAL_SLOW_MS', 'collectives', 2_000, 'A warning names the ranks that are late by this much.', { most: 0x7fffffff }),
+  timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 'collectives', 300_000, 'Ends an operation that not every rank has joined.', {
+    most: 0x7fffffff,
+  }),
+  slowMs: milliseconds('SHOAL_SLOW_MS', 'collectives', 2_000, 'A warning names the ranks that are late by this much.', {
+    most: 0x7fffffff,
+  }),
   stagingBytes: bytes('SHOAL_STAGING_BYTES', 'collectives', 50 * MiB, 'Staging memory per group: bounds how many slices are in flight.', {
     least: 4096,
     aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
@@ -149,22 +163,44 @@ export const settingDefinitions = {
       ],
     },
   ),
-  hostId: text('SHOAL_HOST_ID', 'network', '', 'Overrides the identity of this host, so that one machine can play several in tests. Empty: probed.'),
+  hostId: text(
+    'SHOAL_HOST_ID',
+    'network',
+    '',
+    'Overrides the identity of this host, so that one machine can play several in tests. Empty: probed.',
+  ),
   connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 'network', 30_000, 'Ends an attempt to reach the store or a peer.', {
     most: 0x7fffffff,
   }),
-  secret: text('SHOAL_SECRET', 'network', '', 'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.', {
-    sensitive: true,
-  }),
+  secret: text(
+    'SHOAL_SECRET',
+    'network',
+    '',
+    'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.',
+    {
+      sensitive: true,
+    },
+  ),
   insecure: flag('SHOAL_INSECURE', 'network', false, 'Allows a job over several hosts without a secret.'),
 
   sharedMemoryMax: bytes('SHOAL_SHARED_MEMORY_MAX', 'memory', 0, 'Budget of shared memory per process. 0: none.'),
-  native: flag('SHOAL_NATIVE', 'memory', true, 'Use the native addon when it is built; off: JavaScript kernels and no shared memory between processes.'),
+  native: flag(
+    'SHOAL_NATIVE',
+    'memory',
+    true,
+    'Use the native addon when it is built; off: JavaScript kernels and no shared memory between processes.',
+  ),
 
   bucketBytes: bytes('SHOAL_BUCKET_BYTES', 'training', 25 * MiB, 'Size of a gradient bucket of data-parallel training.', { least: 1 }),
-  firstBucketBytes: bytes('SHOAL_FIRST_BUCKET_BYTES', 'training', MiB, 'Size of the bucket that is ready first: small, so that communication starts early.', {
-    least: 1,
-  }),
+  firstBucketBytes: bytes(
+    'SHOAL_FIRST_BUCKET_BYTES',
+    'training',
+    MiB,
+    'Size of the bucket that is ready first: small, so that communication starts early.',
+    {
+      least: 1,
+    },
+  ),
 
   commThread: choice(
     'SHOAL_COMM_THREAD',
@@ -173,18 +209,37 @@ export const settingDefinitions = {
     'worker',
     'Where communication runs: its own thread, so that it overlaps with compute, or the calling thread.',
   ),
-  spinMicroseconds: integer('SHOAL_SPIN_US', 'execution', 50, 'Time a blocking wait polls shared memory before it sleeps, in microseconds.', {
-    most: 1_000_000,
-  }),
+  spinMicroseconds: integer(
+    'SHOAL_SPIN_US',
+    'execution',
+    50,
+    'Time a blocking wait polls shared memory before it sleeps, in microseconds.',
+    {
+      most: 1_000_000,
+    },
+  ),
 
-  logLevel: choice('SHOAL_LOG_LEVEL', 'diagnostics', ['debug', 'info', 'warn', 'error', 'silent'], 'warn', 'Least severe messages to print.'),
+  logLevel: choice(
+    'SHOAL_LOG_LEVEL',
+    'diagnostics',
+    ['debug', 'info', 'warn', 'error', 'silent'],
+    'warn',
+    'Least severe messages to print.',
+  ),
   traceDir: text('SHOAL_TRACE', 'diagnostics', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
   traceEvents: integer('SHOAL_TRACE_EVENTS', 'diagnostics', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {
     least: 16,
     most: 1 << 24,
   }),
-  flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 'diagnostics', 256, 'Operations per rank that the flight recorder keeps. 0: off.', { most: 1 << 20 }),
-  flightRecorderDir: text('SHOAL_FLIGHT_RECORDER_DIR', 'diagnostics', '', 'Folder where a failing rank leaves its last operations. Empty: none is written.'),
+  flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 'diagnostics', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
+    most: 1 << 20,
+  }),
+  flightRecorderDir: text(
+    'SHOAL_FLIGHT_RECORDER_DIR',
+    'diagnostics',
+    '',
+    'Folder where a failing rank leaves its last operations. Empty: none is written.',
+  ),
 } as const;
 
 type Definitions = typeof settingDefinitions;

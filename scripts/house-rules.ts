@@ -1,0 +1,290 @@
+/** The rules of the house that no compiler knows: layers, where time and chance come from, who loads the addon, what a
+ *  file looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/house-rules.test.ts). */
+import { parseSync, type Comment, type Program } from 'oxc-parser';
+
+export interface SourceFile {
+  /** Relative to the repository, with `/`. */
+  readonly path: string;
+  readonly text: string;
+}
+
+export interface Layer {
+  /** Below src/. */
+  readonly folder: string;
+  /** A layer imports layers of smaller rank only. */
+  readonly rank: number;
+  readonly purpose: string;
+  /** True: no input or output, hence no imports of Node's modules or of packages. */
+  readonly pure?: boolean;
+}
+
+/** A folder whose files must all be reachable from one file that lists them. */
+export interface RegistryRule {
+  readonly folder: string;
+  readonly file: string;
+}
+
+export interface LayerTable {
+  readonly layers: readonly Layer[];
+  readonly registries: readonly RegistryRule[];
+}
+
+export interface Violation {
+  readonly path: string;
+  readonly line: number;
+  readonly rule: string;
+  readonly message: string;
+}
+
+const linesMax = 700;
+const nativeLoader = 'src/memory/native.ts';
+
+/** Every violation in `files`, which are all sources of the repository; in order of path and line. */
+export function checkSources(files: readonly SourceFile[], table: LayerTable): Violation[] {
+  const parsed = files.map(parse);
+  const violations = [
+    ...parsed.flatMap((file) => [
+      ...checkLayers(file, table, new Set(files.map(({ path }) => path))),
+      ...checkTimeAndChance(file),
+      ...checkNativeLoader(file),
+      ...checkState(file),
+      ...checkAppearance(file),
+    ]),
+    ...checkFolders(files, table),
+    ...checkRegistries(parsed, table),
+  ];
+  return violations.sort((a, b) => (a.path === b.path ? a.line - b.line : a.path < b.path ? -1 : 1));
+}
+
+/** One line per violation, as compilers print them. */
+export function formatViolation({ path, line, rule, message }: Violation): string {
+  return `${path}:${line}: ${rule}: ${message}`;
+}
+
+interface ParsedFile extends SourceFile {
+  readonly program: Program;
+  readonly comments: readonly Comment[];
+  readonly imports: readonly { readonly specifier: string; readonly offset: number }[];
+}
+
+/** A syntax-tree node as the walk sees it. */
+interface Node {
+  readonly type: string;
+  readonly start: number;
+  readonly [key: string]: unknown;
+}
+
+function parse(file: SourceFile): ParsedFile {
+  const { program, comments, errors } = parseSync(file.path, file.text);
+  if (errors.length > 0) throw new Error(`${file.path}: ${errors[0].message}`);
+  const imports: { specifier: string; offset: number }[] = [];
+  walk(program, (node) => {
+    const specifier = importedBy(node);
+    if (specifier !== undefined) imports.push({ specifier, offset: node.start });
+  });
+  return { ...file, program, comments, imports };
+}
+
+const importTypes = new Set(['ImportDeclaration', 'ExportNamedDeclaration', 'ExportAllDeclaration', 'ImportExpression', 'TSImportType']);
+
+/** What a node imports, in any form; `new URL('./x', import.meta.url)` is how threads are started. */
+function importedBy(node: Node): string | undefined {
+  if (importTypes.has(node.type)) return literal(node.source ?? node.argument);
+  if (node.type !== 'NewExpression' || nameOf(node.callee) !== 'URL') return undefined;
+  const [specifier, base] = node.arguments as unknown[];
+  return dotted(base) === 'import.meta.url' ? literal(specifier) : undefined;
+}
+
+// ── layers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+function checkLayers(file: ParsedFile, table: LayerTable, known: ReadonlySet<string>): Violation[] {
+  if (!file.path.startsWith('src/')) return [];
+  const own = layerOf(file.path, table);
+  return file.imports.flatMap(({ specifier, offset }) => {
+    const report = (message: string): Violation[] => [violation(file, offset, 'layers', message)];
+    if (!specifier.startsWith('.')) {
+      if (specifier === 'shoal' || specifier.startsWith('shoal/')) return report('the package does not import itself by name');
+      return own?.pure && !isTest(file.path) ? report(`${own.folder} is pure and must not import ${specifier}`) : [];
+    }
+    const target = resolveRelative(file.path, specifier);
+    // Threads are started from built JavaScript.
+    const source = known.has(target) ? target : target.replace(/\.js$/, '.ts');
+    if (!source.startsWith('src/')) return own === undefined ? [] : report(`${specifier} is outside src`);
+    if (!known.has(source)) return report(`${specifier} does not exist`);
+    if (isTest(source) && !isTest(file.path)) return report(`${specifier} is test code and is not built`);
+    const other = layerOf(source, table);
+    if (own === undefined) return [];
+    if (other === undefined) return report(`${own.folder} must not import ${specifier}, which is above all layers`);
+    if (other.folder === own.folder || other.rank < own.rank) return [];
+    return report(`${own.folder} (rank ${own.rank}) must not import ${other.folder} (rank ${other.rank})`);
+  });
+}
+
+function checkFolders(files: readonly SourceFile[], table: LayerTable): Violation[] {
+  const folders = new Set(files.flatMap(({ path }) => /^src\/([^/]+)\//.exec(path)?.[1] ?? []));
+  const listed = new Set(table.layers.map(({ folder }) => folder));
+  const at = (message: string): Violation => ({ path: 'layers.json', line: 1, rule: 'layers', message });
+  return [
+    ...[...folders].filter((folder) => !listed.has(folder)).map((folder) => at(`src/${folder} is not in the table`)),
+    ...[...listed].filter((folder) => !folders.has(folder)).map((folder) => at(`src/${folder} is in the table and does not exist`)),
+  ];
+}
+
+/** A registry is one array in one file; a file beside it that it does not reach is dead. */
+function checkRegistries(files: readonly ParsedFile[], table: LayerTable): Violation[] {
+  const byPath = new Map(files.map((file) => [file.path, file]));
+  return table.registries.flatMap(({ folder, file }) => {
+    const root = byPath.get(file);
+    if (root === undefined) return [{ path: 'layers.json', line: 1, rule: 'registries', message: `${file} does not exist` }];
+    const reached = new Set<string>();
+    const visit = (one: ParsedFile): void => {
+      if (reached.has(one.path)) return;
+      reached.add(one.path);
+      for (const { specifier } of one.imports) {
+        const next = specifier.startsWith('.') ? byPath.get(resolveRelative(one.path, specifier)) : undefined;
+        if (next !== undefined) visit(next);
+      }
+    };
+    visit(root);
+    return files
+      .filter(({ path }) => path.startsWith(`${folder}/`) && !isTest(path) && !reached.has(path))
+      .map((one) => violation(one, 0, 'registries', `not listed in ${file}`));
+  });
+}
+
+function layerOf(path: string, { layers }: LayerTable): Layer | undefined {
+  return layers.find(({ folder }) => path.startsWith(`src/${folder}/`));
+}
+
+// ── time and chance ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+const bannedMembers = new Set(['Date.now', 'performance.now', 'Math.random', 'process.hrtime', 'Atomics.waitAsync']);
+const bannedNames = new Set(['setTimeout', 'setInterval']);
+const bannedModules = new Set(['node:timers', 'node:timers/promises', 'timers', 'timers/promises']);
+
+/** Only src/base reads the clock, starts timers or throws dice: everything else must run on virtual time and replay. */
+function checkTimeAndChance(file: ParsedFile): Violation[] {
+  if (!file.path.startsWith('src/') || file.path.startsWith('src/base/')) return [];
+  const found: Violation[] = [];
+  const report = (offset: number, what: string): void => {
+    found.push(violation(file, offset, 'time-and-chance', `${what} outside src/base; take a Clock or a Random as an argument`));
+  };
+  for (const { specifier, offset } of file.imports) if (bannedModules.has(specifier)) report(offset, specifier);
+  walk(file.program, (node, parent) => {
+    if (node.type === 'MemberExpression') {
+      const name = dotted(node)?.replace(/^globalThis\./, '');
+      if (name !== undefined && (bannedMembers.has(name) || bannedNames.has(name))) report(node.start, name);
+    } else if (node.type === 'NewExpression' && nameOf(node.callee) === 'Date' && (node.arguments as unknown[]).length === 0) {
+      report(node.start, 'new Date()');
+    } else if (node.type === 'Identifier' && bannedNames.has(nameOf(node) ?? '') && !isPropertyName(node, parent)) {
+      report(node.start, nameOf(node) ?? '');
+    }
+  });
+  return found;
+}
+
+function isPropertyName(node: Node, parent: Node | undefined): boolean {
+  if (parent === undefined || parent.computed === true) return false;
+  if (parent.type === 'ImportSpecifier') return true;
+  return parent.property === node || parent.key === node;
+}
+
+// ── the addon, state, appearance ────────────────────────────────────────────────────────────────────────────────────
+
+/** Everything works without the addon because one file decides whether it is there. */
+function checkNativeLoader(file: ParsedFile): Violation[] {
+  if (!file.path.startsWith('src/') || file.path === nativeLoader || isTest(file.path)) return [];
+  const found: Violation[] = [];
+  const report = (offset: number, what: string): void => {
+    found.push(violation(file, offset, 'native-loader', `${what}: only ${nativeLoader} loads the addon`));
+  };
+  for (const { specifier, offset } of file.imports) if (/node-gyp-build|\.node$/.test(specifier)) report(offset, specifier);
+  walk(file.program, (node) => {
+    if (node.type === 'MemberExpression' && dotted(node) === 'process.dlopen') report(node.start, 'process.dlopen');
+    if (node.type === 'Literal' && /\.node$/.test(literal(node) ?? '')) report(node.start, literal(node) ?? '');
+  });
+  return found;
+}
+
+/** Two worlds must fit in one process: nothing at the top of a module changes. */
+function checkState(file: ParsedFile): Violation[] {
+  if (!file.path.startsWith('src/') || isTest(file.path)) return [];
+  return (file.program.body as unknown as Node[]).flatMap((statement) => {
+    const declaration = (statement.type === 'ExportNamedDeclaration' ? statement.declaration : statement) as Node | null;
+    if (declaration?.type !== 'VariableDeclaration' || declaration.declare === true || declaration.kind === 'const') return [];
+    return [violation(file, statement.start, 'no-global-state', 'a variable at the top of a module is shared by the whole process')];
+  });
+}
+
+function checkAppearance(file: ParsedFile): Violation[] {
+  const found: Violation[] = [];
+  const report = (offset: number, rule: string, message: string): void => void found.push(violation(file, offset, rule, message));
+  for (const { value, start } of file.comments) {
+    const mark = /\b(TODO|FIXME|XXX|HACK)\b/.exec(value);
+    if (mark !== null) report(start, 'no-leftovers', `${mark[1]} in a comment`);
+  }
+  const lines = file.text.split('\n').length;
+  if (lines > linesMax) report(0, 'file-size', `${lines} lines, more than ${linesMax}: which second noun is hiding?`);
+  const name = file.path.split('/').at(-1) ?? '';
+  if (!/^_?[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9-]+)*\.(ts|mjs)$/.test(name)) report(0, 'file-name', `${name} is not kebab-case`);
+  if (/(^|[-.])(util|utils|helper|helpers|manager)([-.]|$)/.test(name)) report(0, 'file-name', `${name} says nothing: name the noun`);
+  if (file.path.startsWith('src/') && !isTest(file.path) && !/^(#!.*\n)?\s*(\/\*\*|\/\/)/.test(file.text)) {
+    report(0, 'header', 'the file does not begin with a comment that says what it is');
+  }
+  return found;
+}
+
+// ── trees and paths ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** Code that exists for tests and is not built. */
+export function isTest(path: string): boolean {
+  return /\.(test|bench|test-d)\.ts$|\/conformance\.ts$|\/testing\//.test(path) || path.startsWith('test/');
+}
+
+/** `src/a/b.ts` + `../c/d.ts` → `src/c/d.ts`. */
+function resolveRelative(from: string, specifier: string): string {
+  const parts = from.split('/').slice(0, -1);
+  for (const part of specifier.split('/')) {
+    if (part === '..') parts.pop();
+    else if (part !== '.') parts.push(part);
+  }
+  return parts.join('/');
+}
+
+function violation(file: SourceFile, offset: number, rule: string, message: string): Violation {
+  return { path: file.path, line: file.text.slice(0, offset).split('\n').length, rule, message };
+}
+
+function walk(value: unknown, visit: (node: Node, parent: Node | undefined) => void, parent?: Node): void {
+  if (Array.isArray(value)) {
+    for (const one of value) walk(one, visit, parent);
+  } else if (isNode(value)) {
+    visit(value, parent);
+    for (const key of Object.keys(value)) walk(value[key], visit, value);
+  }
+}
+
+function isNode(value: unknown): value is Node {
+  return typeof value === 'object' && value !== null && 'type' in value && typeof value.type === 'string';
+}
+
+function nameOf(value: unknown): string | undefined {
+  return isNode(value) && value.type === 'Identifier' ? String(value.name) : undefined;
+}
+
+function literal(value: unknown): string | undefined {
+  if (!isNode(value)) return undefined;
+  if (value.type === 'TSLiteralType') return literal(value.literal);
+  return value.type === 'Literal' && typeof value.value === 'string' ? value.value : undefined;
+}
+
+/** `a.b.c`, also for `a['b'].c` and optional chains; undefined for anything computed. */
+function dotted(value: unknown): string | undefined {
+  if (!isNode(value)) return undefined;
+  if (value.type === 'ChainExpression') return dotted(value.expression);
+  if (value.type === 'MetaProperty') return 'import.meta';
+  if (value.type !== 'MemberExpression') return nameOf(value);
+  const object = dotted(value.object);
+  const property = value.computed === true ? literal(value.property) : nameOf(value.property);
+  return object === undefined || property === undefined ? undefined : `${object}.${property}`;
+}

@@ -1,0 +1,29 @@
+/** The repository's files, for the scripts and tests that check it. */
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { LayerTable, SourceFile } from './house-rules.ts';
+
+export const repositoryRoot = dirname(dirname(fileURLToPath(import.meta.url)));
+
+const sourceFolders = ['src', 'test', 'scripts', 'bench', 'examples'];
+
+/** Every TypeScript and script file that belongs to the project. */
+export function readSources(): SourceFile[] {
+  return sourceFolders.flatMap((folder) =>
+    readdirSync(join(repositoryRoot, folder), { recursive: true, encoding: 'utf8' })
+      .filter((name) => /\.(ts|mjs)$/.test(name) && !name.includes('node_modules'))
+      .map((name) => `${folder}/${name}`)
+      .sort()
+      .map((path) => ({ path, text: readText(path) })),
+  );
+}
+
+export function readLayerTable(): LayerTable {
+  return JSON.parse(readText('layers.json')) as LayerTable;
+}
+
+/** A file of the repository as text. */
+export function readText(path: string): string {
+  return readFileSync(join(repositoryRoot, path), 'utf8');
+}

@@ -1,0 +1,84 @@
+/** The house rules hold for every source, and each rule can fail. */
+import { describe, expect, it } from 'vitest';
+import { checkSources, formatViolation, type LayerTable, type SourceFile } from '../scripts/house-rules.ts';
+import { readLayerTable, readSources } from '../scripts/repository.ts';
+
+const table: LayerTable = {
+  layers: [
+    { folder: 'base', rank: 0, purpose: '' },
+    { folder: 'plan', rank: 1, purpose: '', pure: true },
+    { folder: 'fabric', rank: 1, purpose: '' },
+    { folder: 'group', rank: 2, purpose: '' },
+  ],
+  registries: [{ folder: 'src/group/algorithms', file: 'src/group/registry.ts' }],
+};
+
+const skeleton: Readonly<Record<string, string>> = {
+  'src/base/clock.ts': 'export const now = () => Date.now(); setTimeout(now, 1);',
+  'src/plan/ir.ts': "import '../base/clock.ts';",
+  'src/fabric/tcp.ts': "import { connect } from 'node:net';\nexport { connect };",
+  'src/group/registry.ts': "import './algorithms/ring.ts';",
+  'src/group/algorithms/ring.ts': "import '../../plan/ir.ts';",
+  'src/group/group.test.ts': "import './registry.ts';",
+  'src/index.ts': "export * from './group/registry.ts';",
+};
+
+/** What the rules say about the skeleton with some files changed. `// what it is` is put in front of each. */
+function check(changes: Readonly<Record<string, string>>): string[] {
+  const files: SourceFile[] = Object.entries({ ...skeleton, ...changes }).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
+  return checkSources(files, table).map(formatViolation);
+}
+
+describe('the house rules', () => {
+  it('hold for every source of the repository', () => {
+    const sources = readSources();
+    expect(sources.length).toBeGreaterThan(50);
+    expect(checkSources(sources, readLayerTable()).map(formatViolation)).toEqual([]);
+  });
+
+  it('accept the skeleton that the cases below break', () => {
+    expect(check({})).toEqual([]);
+  });
+
+  const time = 'time-and-chance';
+  it.each<[rule: string, path: string, text: string]>([
+    [time, 'src/group/a.ts', 'export const t = Date.now();'],
+    [time, 'src/group/a.ts', "export const t = Date['now']();"],
+    [time, 'src/group/a.ts', 'export const t = globalThis.performance.now();'],
+    [time, 'src/group/a.ts', 'export const t = new Date();'],
+    [time, 'src/group/a.ts', 'export const t = Math.random();'],
+    [time, 'src/group/a.ts', 'export const f = () => setTimeout(() => {}, 5);'],
+    [time, 'src/group/a.ts', 'export const later = setInterval;'],
+    [time, 'src/group/a.ts', "import { setTimeout as sleep } from 'node:timers/promises';\nexport { sleep };"],
+    [time, 'src/group/group.test.ts', 'await new Promise((done) => setTimeout(done, 100));'],
+    ['native-loader', 'src/group/a.ts', "import load from 'node-gyp-build';\nexport { load };"],
+    ['native-loader', 'src/group/a.ts', "export const file = 'build/Release/shoal.node';"],
+    ['native-loader', 'src/group/a.ts', "process.dlopen(module, 'x');"],
+    ['no-global-state', 'src/group/a.ts', 'let worlds = 0;\nexport const count = () => worlds++;'],
+    ['no-global-state', 'src/group/a.ts', 'export let worlds = 0;'],
+    ['no-leftovers', 'src/group/a.ts', '/* FIXME: later */'],
+    ['file-size', 'src/group/a.ts', '\n'.repeat(700)],
+    ['file-name', 'src/group/processGroup.ts', ''],
+    ['file-name', 'src/group/group-helper.ts', ''],
+    ['registries', 'src/group/algorithms/dead.ts', 'export const dead = 1;'],
+  ])('%s: %s: %s', (rule, path, text) => {
+    const found = check({ [path]: text });
+    expect(found).toHaveLength(1);
+    expect(found[0]).toContain(`${path}:`);
+    expect(found[0]).toContain(`: ${rule}: `);
+  });
+
+  it('want a header in every module', () => {
+    const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
+    const found = checkSources([...files, { path: 'src/group/a.ts', text: 'export const a = 1;' }], table);
+    expect(found).toMatchObject([{ path: 'src/group/a.ts', line: 1, rule: 'header' }]);
+  });
+
+  it('let names that only look like banned ones pass', () => {
+    expect(
+      check({
+        'src/group/a.ts': "export const a = { setTimeout: 1, now: 'Date.now' }.setTimeout; export const at = new Date(0); // Date.now()",
+      }),
+    ).toEqual([]);
+  });
+});

@@ -1,0 +1,72 @@
+/** Imports go down, whatever their form: the rule itself is tested here, the repository in house-rules.test.ts. */
+import { describe, expect, it } from 'vitest';
+import { checkSources, type LayerTable } from '../scripts/house-rules.ts';
+import { readLayerTable } from '../scripts/repository.ts';
+
+const table: LayerTable = {
+  layers: [
+    { folder: 'base', rank: 0, purpose: '' },
+    { folder: 'plan', rank: 1, purpose: '', pure: true },
+    { folder: 'fabric', rank: 1, purpose: '' },
+    { folder: 'group', rank: 2, purpose: '' },
+  ],
+  registries: [],
+};
+
+const skeleton: Readonly<Record<string, string>> = {
+  'src/base/errors.ts': '',
+  'src/plan/ir.ts': "import type { E } from '../base/errors.ts';",
+  'src/fabric/fabric.ts': '',
+  'src/group/group.ts': "import '../fabric/fabric.ts'; import './worker.ts'; new Worker(new URL('./worker.js', import.meta.url));",
+  'src/group/worker.ts': '',
+  'src/group/group.test.ts': "import './testing/ranks.ts';",
+  'src/group/testing/ranks.ts': '',
+  'src/index.ts': "export * from './group/group.ts';",
+};
+
+function check(path: string, text: string): string[] {
+  const files = Object.entries({ ...skeleton, [path]: text }).map(([one, body]) => ({ path: one, text: `// what it is\n${body}` }));
+  return checkSources(files, table).map(({ rule, message }) => `${rule}: ${message}`);
+}
+
+describe('layers', () => {
+  it('accept imports that go down', () => {
+    expect(check('src/base/errors.ts', '')).toEqual([]);
+  });
+
+  it.each([
+    ['up', 'src/base/errors.ts', "import '../group/group.ts';", 'base (rank 0) must not import group (rank 2)'],
+    ['sideways', 'src/plan/ir.ts', "import '../fabric/fabric.ts';", 'plan (rank 1) must not import fabric (rank 1)'],
+    ['types', 'src/base/errors.ts', "import type { G } from '../group/group.ts';", 'base (rank 0) must not import group'],
+    ['re-exports', 'src/base/errors.ts', "export * from '../group/group.ts';", 'base (rank 0) must not import group'],
+    ['dynamic imports', 'src/base/errors.ts', "await import('../group/group.ts');", 'base (rank 0) must not import group'],
+    ['inline types', 'src/base/errors.ts', "export type G = import('../group/group.ts').G;", 'base (rank 0) must not import group'],
+    ['threads', 'src/base/errors.ts', "new Worker(new URL('../group/worker.js', import.meta.url));", 'base (rank 0) must not import group'],
+    ['tests', 'src/base/errors.test.ts', "import '../group/group.ts';", 'base (rank 0) must not import group'],
+    ['the public face', 'src/group/group.ts', "import '../index.ts';", 'above all layers'],
+    ['its own name', 'src/group/group.ts', "import { x } from 'shoal';", 'does not import itself'],
+    ['pure layers and Node', 'src/plan/ir.ts', "import 'node:fs';", 'plan is pure and must not import node:fs'],
+    ['pure layers and packages', 'src/plan/ir.ts', "import 'pino';", 'plan is pure and must not import pino'],
+    ['test code in the product', 'src/group/group.ts', "import './testing/ranks.ts';", 'is test code and is not built'],
+    ['files that are not there', 'src/group/group.ts', "import './gone.ts';", './gone.ts does not exist'],
+    ['files outside src', 'src/group/group.ts', "import '../../scripts/x.ts';", 'is outside src'],
+    ['folders without a rank', 'src/extra/a.ts', '', 'src/extra is not in the table'],
+  ])('refuse %s', (_, path, text, expected) => {
+    const found = check(path, text);
+    expect(found).toHaveLength(1);
+    expect(found[0]).toMatch(/^layers: /);
+    expect(found[0]).toContain(expected);
+  });
+
+  it('refuse a table with a layer that does not exist', () => {
+    const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
+    const more = { ...table, layers: [...table.layers, { folder: 'ghost', rank: 9, purpose: '' }] };
+    expect(checkSources(files, more)).toMatchObject([{ path: 'layers.json', message: 'src/ghost is in the table and does not exist' }]);
+  });
+
+  it('have unique folders, each with a purpose', () => {
+    const { layers } = readLayerTable();
+    expect(new Set(layers.map(({ folder }) => folder)).size).toBe(layers.length);
+    for (const { purpose } of layers) expect(purpose).not.toBe('');
+  });
+});

@@ -1,0 +1,47 @@
+/** The reporter under a real vitest: what a person and a script see at the end of `npm test`. */
+import { spawnSync } from 'node:child_process';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { repositoryRoot } from '../scripts/repository.ts';
+
+function runCases(environment: Readonly<Record<string, string>>, ...more: readonly string[]): { lines: string[]; status: number | null } {
+  const vitest = join(repositoryRoot, 'node_modules/vitest/vitest.mjs');
+  const config = join(repositoryRoot, 'test/fixtures/summary/vitest.config.ts');
+  // A nested run must not believe it is a worker of this one.
+  const inherited = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('VITEST')));
+  const { stdout, status } = spawnSync(process.execPath, [vitest, 'run', '--config', config, ...more], {
+    cwd: repositoryRoot,
+    env: { ...inherited, NO_COLOR: '1', ...environment },
+    encoding: 'utf8',
+  });
+  return { lines: stdout.trimEnd().split('\n'), status };
+}
+
+describe('the summary', () => {
+  it('ends with the counts after the skips and their reasons', () => {
+    const { lines, status } = runCases({});
+    expect(lines.at(-1)).toBe('2 passed, 0 failed, 4 skipped');
+    expect(lines).toContain('skipped: cases.ts > skips: no second host');
+    expect(lines).toContain('skipped: cases.ts > shared memory (skipped: the addon is off) > maps: the addon is off');
+    expect(lines.some((line) => /Tests {2}2 passed/.test(line))).toBe(true);
+    expect(status).toBe(0);
+  });
+
+  it('counts failures', () => {
+    const { lines, status } = runCases({ FAILS: '1' });
+    expect(lines.at(-1)).toBe('2 passed, 1 failed, 3 skipped');
+    expect(status).toBe(1);
+  });
+
+  it('fails the run for a skip without a reason', () => {
+    const { lines, status } = runCases({ UNEXPLAINED: '1' });
+    expect(lines.some((line) => line.startsWith('skipped: cases.ts > skips silently: NO REASON GIVEN'))).toBe(true);
+    expect(status).toBe(1);
+  });
+
+  it('does not count what a name filter leaves out as skipped', () => {
+    const { lines, status } = runCases({}, '-t', 'also');
+    expect(lines.at(-1)).toBe('1 passed, 0 failed');
+    expect(status).toBe(0);
+  });
+});
