@@ -1,0 +1,170 @@
+/** Halving-doubling on the canonical tree, for any number of ranks. Where two subtrees meet, each range of the vector has
+ *  an owner on either side; one gives its partial sum to the other, so that afterwards all ranks below share the work
+ *  evenly. The way back retraces the exchanges with finished values. ⌈log₂ n⌉ hops each way, 2(n−1)/n·S per rank.
+ *
+ *      ranks 0 1 2 3, shares in the order 0 2 1 3 (so that every exchange is one range):
+ *
+ *      0 │████████│        │██░░░░░░│ 0+1: first half, of it │██      │ all four
+ *      1 │████████│  ──▶   │    ██░░│ 0+1: second half       │    ██  │
+ *      2 │████████│        │██░░    │ 2+3                    │  ██    │
+ *      3 │████████│        │    ██░░│ 2+3                    │      ██│
+ *
+ *  Ownership is worked out from the root of the tree down: a rank of the left half also carries an even part of what the
+ *  right half's ranks end up with, and the other way round. Powers of two give Rabenseifner's algorithm (2004) with
+ *  pairs at growing distance; other sizes need no extra phase for left-over ranks. */
+import { must } from '../../base/assert.ts';
+import type { AssociationNode, AssociationTree } from '../../plan/association.ts';
+import { span, within, type PlanBuilder } from '../../plan/builder.ts';
+import type { Span } from '../../plan/ir.ts';
+import { joined, split, type Range } from '../../plan/partition.ts';
+import type { Algorithm } from './algorithm.ts';
+
+export const halvingDoubling: Algorithm = {
+  name: 'halving-doubling',
+  summary: 'medium sizes on many ranks: log₂ n hops and least bytes per rank',
+  association: 'canonical',
+  build: {
+    'all-reduce': (b) => {
+      const shares = split(b.request.count, b.n);
+      const owned: Ownership = new Map(interleaved(b.tree).map((rank, index) => [rank, shares[index].count > 0 ? [shares[index]] : []]));
+      const meetings = meetingsOf(b.tree, owned);
+      halve(b, meetings, { leaf: 'data', sum: (_, range) => span('data', range), result: (_, range) => span('data', range) });
+      double(b, meetings.reverse(), 'data');
+    },
+    'reduce-scatter': (b) => {
+      const sums = b.ranks.map((rank) => b.scratch(rank, b.request.count));
+      halve(b, meetingsOf(b.tree, ownSegments(b)), {
+        leaf: 'input',
+        sum: (rank, { offset, count }) => within(sums[rank], offset, count),
+        result: (rank, range) => b.part('output', rank, range),
+      });
+    },
+    'all-gather': (b) => {
+      for (const rank of b.ranks) b.copy(rank, span('output', b.segments[rank]), b.part('input', rank));
+      double(b, meetingsOf(b.tree, ownSegments(b)).reverse(), 'output');
+    },
+  },
+};
+
+/** Which ranges each rank holds the (partial) sum of. Disjoint, and together the whole vector. */
+type Ownership = ReadonlyMap<number, readonly Range[]>;
+
+/** One range that changes hands where two subtrees meet. */
+interface Handover {
+  /** Owns it in its own half before. */
+  readonly from: number;
+  /** Owns it in its own half before, and the sum of both afterwards. */
+  readonly to: number;
+  readonly range: Range;
+}
+
+interface Meeting {
+  readonly node: AssociationNode;
+  readonly handovers: readonly Handover[];
+}
+
+/** One meeting per inner node, children before parents, such that the ranks of `tree` finally own `owned`. */
+function meetingsOf(tree: AssociationTree, owned: Ownership): Meeting[] {
+  if (tree.kind === 'leaf') return [];
+  const { left, right } = tree;
+  const toRight = lend(right, left, owned);
+  const toLeft = lend(left, right, owned);
+  const before = (half: AssociationTree, lent: readonly Handover[]): Ownership =>
+    new Map(
+      half.ranks.map((rank) => [rank, joined([...(owned.get(rank) ?? []), ...lent.filter(({ from }) => from === rank).map(({ range }) => range)])]),
+    );
+  return [
+    ...meetingsOf(left, before(left, toRight)),
+    ...meetingsOf(right, before(right, toLeft)),
+    { node: tree, handovers: [...toRight, ...toLeft] },
+  ];
+}
+
+/** What the ranks of `owners` own is carried, until both halves meet, in even parts by the ranks of `carriers`. */
+function lend(owners: AssociationTree, carriers: AssociationTree, owned: Ownership): Handover[] {
+  const ranges = inOrder(owners, owned);
+  const total = ranges.reduce((sum, { range }) => sum + range.count, 0);
+  const parts = split(total, carriers.ranks.length);
+  const order = [...carriers.ranks].sort((x, y) => startOf(x, owned) - startOf(y, owned));
+  const handovers: Handover[] = [];
+  let at = 0;
+  for (const { rank: to, range } of ranges) {
+    for (const [index, part] of parts.entries()) {
+      const from = Math.max(part.offset, at);
+      const end = Math.min(part.offset + part.count, at + range.count);
+      if (from < end) handovers.push({ from: order[index], to, range: { offset: range.offset + from - at, count: end - from } });
+    }
+    at += range.count;
+  }
+  return handovers;
+}
+
+/** Phase 1: partial sums are handed over and combined until every rank owns its ranges of the whole sum. */
+function halve(
+  b: PlanBuilder,
+  meetings: readonly Meeting[],
+  places: {
+    /** Holds a rank's own contribution. */
+    readonly leaf: 'data' | 'input';
+    /** Takes partial sums. */
+    readonly sum: (rank: number, range: Range) => Span;
+    /** Takes the whole sum. */
+    readonly result: (rank: number, range: Range) => Span;
+  },
+): void {
+  for (const { node, handovers } of meetings) {
+    const partial = (half: AssociationTree, rank: number, range: Range): Span =>
+      half.kind === 'leaf' ? span(places.leaf, range) : places.sum(rank, range);
+    const sideOf = (rank: number): AssociationTree => (node.left.ranks.includes(rank) ? node.left : node.right);
+    const arrivals = handovers.flatMap(({ from, to, range: whole }) => {
+      const slot = b.scratch(to, whole.count);
+      return b.pieces(whole).map((range) => {
+        const incoming = within(slot, range.offset - whole.offset, range.count);
+        return { to, range, incoming, arrival: b.send(from, to, partial(sideOf(from), from, range), incoming) };
+      });
+    });
+    for (const { to, range, incoming, arrival } of arrivals) {
+      b.wait(arrival);
+      const own = partial(sideOf(to), to, range);
+      const [left, right] = sideOf(to) === node.left ? [own, incoming] : [incoming, own];
+      const final = node === b.tree;
+      b.combine(to, final ? places.result(to, range) : places.sum(to, range), { left, right, final });
+    }
+  }
+}
+
+/** Phase 2, from the root of the tree down: what was handed over comes back finished. */
+function double(b: PlanBuilder, meetings: readonly Meeting[], buffer: 'data' | 'output'): void {
+  for (const { handovers } of meetings) {
+    const arrivals = handovers.flatMap(({ from, to, range: whole }) =>
+      b.pieces(whole).map((range) => b.send(to, from, span(buffer, range), span(buffer, range))),
+    );
+    for (const arrival of arrivals) b.wait(arrival);
+  }
+}
+
+/** The ranges of a subtree's ranks in order of their offset. */
+function inOrder(tree: AssociationTree, owned: Ownership): { rank: number; range: Range }[] {
+  return tree.ranks.flatMap((rank) => rangesOf(rank, owned).map((range) => ({ rank, range }))).sort((x, y) => x.range.offset - y.range.offset);
+}
+
+function startOf(rank: number, owned: Ownership): number {
+  return rangesOf(rank, owned).at(0)?.offset ?? Number.MAX_SAFE_INTEGER;
+}
+
+function rangesOf(rank: number, owned: Ownership): readonly Range[] {
+  return must(owned.get(rank), () => `rank ${rank} is in the tree and has no ownership`);
+}
+
+/** For reduce-scatter and all-gather the ranges are given: each rank's segment. */
+function ownSegments(b: PlanBuilder): Ownership {
+  return new Map(b.ranks.map((rank) => [rank, joined([b.segments[rank]])]));
+}
+
+/** The ranks of a tree such that ranks which meet late stand next to each other: left and right halves alternate. */
+function interleaved(tree: AssociationTree): number[] {
+  if (tree.kind === 'leaf') return [tree.rank];
+  const [left, right] = [interleaved(tree.left), interleaved(tree.right)];
+  const keyed = [left, right].flatMap((side) => side.map((rank, index) => ({ rank, key: (index + 0.5) / side.length })));
+  return keyed.sort((x, y) => x.key - y.key).map(({ rank }) => rank);
+}

@@ -1,0 +1,114 @@
+/** Host-direct: all ranks on one host load from and store to each other's buffers; nothing is sent, no scratch.
+ *
+ *      all-reduce, rank r:   everyone arrived ─▶ share r of all data ══⊕══▶ share r of all data ─▶ everyone done
+ *
+ *  Every element is loaded once per rank and stored once per rank, which is the least possible; shares are whole cache
+ *  lines, so no two ranks store to one line. The arrival signals say that a peer's buffer may be read, the done signals
+ *  that its owner may use it again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
+import { at, span, type PlanBuilder } from '../../plan/builder.ts';
+import type { Location, Span } from '../../plan/ir.ts';
+import { segments, split } from '../../plan/partition.ts';
+import type { Algorithm } from './algorithm.ts';
+
+export const hostDirect: Algorithm = {
+  name: 'host-direct',
+  summary: 'all ranks on one host with shared memory, any size: loads and stores, no transfers',
+  association: 'canonical',
+  supports: ({ topology }) =>
+    topology.hosts.length === 1 ? undefined : `it needs all ranks on one host and there are ${topology.hosts.length} hosts; use direct`,
+  build: {
+    'all-reduce': (b) => {
+      reduceShares(b, b.ranks);
+    },
+    reduce: (b) => {
+      reduceShares(b, [b.root]);
+    },
+    'reduce-scatter': (b) => {
+      b.barrier();
+      for (const rank of b.ranks) {
+        for (const range of b.pieces(b.segments[rank])) {
+          b.reduceAll(rank, [b.part('output', rank, range)], (peer) => at(peer, span('input', range)));
+        }
+      }
+      b.barrier();
+    },
+    'all-gather': (b) => {
+      pull(b, (_, peer) => ({
+        source: b.part('input', peer),
+        target: span('output', b.segments[peer]),
+      }));
+    },
+    'all-to-all': (b) => {
+      const splits = b.request.splits ?? [];
+      const outgoing = splits.map((row) => segments(row));
+      const incoming = b.ranks.map((to) => segments(splits.map((row) => row[to])));
+      pull(b, (rank, peer) => ({ source: span('input', outgoing[peer][rank]), target: span('output', incoming[rank][peer]) }));
+    },
+    broadcast: (b) => {
+      const whole = span('data', { offset: 0, count: b.request.count });
+      rootServes(b, () => ({ target: whole, source: at(b.root, whole) }));
+    },
+    scatter: (b) => {
+      rootServes(b, (rank) => ({
+        target: b.part('output', rank),
+        source: at(b.root, span('input', b.segments[rank])),
+      }));
+      b.copy(b.root, b.part('output', b.root), span('input', b.segments[b.root]));
+    },
+    gather: (b) => {
+      rootServes(b, (rank) => ({
+        target: at(b.root, span('output', b.segments[rank])),
+        source: b.part('input', rank),
+      }));
+      b.copy(b.root, span('output', b.segments[b.root]), b.part('input', b.root));
+    },
+    barrier: (b) => b.barrier(),
+  },
+};
+
+/** Each rank reduces its share of everyone's data into that of `targets`. */
+function reduceShares(b: PlanBuilder, targets: readonly number[]): void {
+  b.barrier();
+  split(b.request.count, b.n).forEach((share, rank) => {
+    for (const range of b.pieces(share)) {
+      const data = span('data', range);
+      b.reduceAll(
+        rank,
+        targets.map((peer) => at(peer, data)),
+        (peer) => at(peer, data),
+      );
+    }
+  });
+  b.barrier();
+}
+
+/** Each rank copies from every peer's input, its own first, into its output. */
+function pull(b: PlanBuilder, spansOf: (rank: number, peer: number) => { source: Span; target: Span }): void {
+  const arrived = b.ranks.map((rank) => new Map(b.peersOf(rank).map((peer) => [peer, b.notify(rank, peer)])));
+  for (const rank of b.ranks) {
+    const own = spansOf(rank, rank);
+    b.copy(rank, own.target, own.source);
+  }
+  const done = b.ranks.flatMap((rank) =>
+    b.peersOf(rank).map((peer) => {
+      b.wait(arrived[peer].get(rank));
+      const { source, target } = spansOf(rank, peer);
+      b.copy(rank, target, at(peer, source));
+      return b.notify(rank, peer);
+    }),
+  );
+  for (const arrival of done) b.wait(arrival);
+}
+
+/** Each other rank copies from or to the root's buffers once the root is there; the root waits until all have. */
+function rootServes(b: PlanBuilder, copyOf: (rank: number) => { target: Location; source: Location }): void {
+  const others = b.peersOf(b.root);
+  const arrivals = others.map((rank) => b.notify(b.root, rank));
+  const done = others.map((rank, index) => {
+    b.wait(arrivals[index]);
+    const { target, source } = copyOf(rank);
+    b.copy(rank, target, source);
+    return b.notify(rank, b.root);
+  });
+  for (const arrival of done) b.wait(arrival);
+}

@@ -1,0 +1,123 @@
+/** From a request and an algorithm's name to a plan. Checks the request, fills in even counts, and handles what no
+ *  algorithm needs to know: one rank, and nothing to do. */
+import { ShoalError } from '../base/errors.ts';
+import { PlanBuilder } from '../plan/builder.ts';
+import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';
+import type { Algorithm } from './algorithms/algorithm.ts';
+import { algorithms } from './registry.ts';
+
+/** In the order of the documentation. */
+export const collectives: readonly Collective[] = [
+  'all-reduce',
+  'broadcast',
+  'reduce',
+  'all-gather',
+  'gather',
+  'scatter',
+  'reduce-scatter',
+  'all-to-all',
+  'barrier',
+];
+
+const rooted: readonly Collective[] = ['broadcast', 'reduce', 'gather', 'scatter'];
+const counted: readonly Collective[] = ['all-gather', 'gather', 'scatter', 'reduce-scatter'];
+const reducing: readonly Collective[] = ['all-reduce', 'reduce', 'reduce-scatter'];
+
+/** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
+ *  @throws ShoalError `usage` for a malformed request or an unknown name, `unsupported` when the algorithm cannot serve it. */
+export function buildPlan(algorithmName: string, request: PlanRequest): Plan {
+  const algorithm = algorithmNamed(algorithmName);
+  const complete = completeRequest(request);
+  const reason = whyUnsupported(algorithm, complete);
+  if (reason !== undefined) throw new ShoalError('unsupported', `${algorithm.name} cannot ${complete.collective}: ${reason}`);
+  const builder = new PlanBuilder(complete);
+  if (builder.n === 1) copyToSelf(builder);
+  else if (complete.count > 0 || complete.collective === 'barrier') algorithm.build[complete.collective]?.(builder);
+  return builder.finish(algorithm.name, reducing.includes(complete.collective) ? algorithm.association : 'none');
+}
+
+/** @throws ShoalError `usage` listing the known names. */
+export function algorithmNamed(name: string): Algorithm {
+  const algorithm = algorithms.find((each) => each.name === name);
+  if (algorithm) return algorithm;
+  throw new ShoalError('usage', `unknown algorithm '${name}'; use one of ${algorithms.map((each) => each.name).join(', ')}`);
+}
+
+/** Why an algorithm cannot serve a request; undefined when it can. */
+export function whyUnsupported(algorithm: Algorithm, request: PlanRequest): string | undefined {
+  if (algorithm.build[request.collective] === undefined) {
+    const others = algorithms.filter((each) => each.build[request.collective] !== undefined).map((each) => each.name);
+    return `it has no such collective; use one of ${others.join(', ')}`;
+  }
+  return algorithm.supports?.(request);
+}
+
+/** The request with `counts`, `splits` and `root` where its collective has them.
+ *  @throws ShoalError `usage` for what does not fit together. */
+export function completeRequest(request: PlanRequest): PlanRequest {
+  const { collective, topology, count } = request;
+  const fail = (message: string): never => {
+    throw new ShoalError('usage', `${String(collective)}: ${message}`, { operation: String(collective) });
+  };
+  if (!collectives.includes(collective)) fail(`unknown collective; use one of ${collectives.join(', ')}`);
+  const ranks = topology.hosts.flat().sort((x, y) => x - y);
+  if (ranks.length === 0 || topology.hosts.some((host) => host.length === 0)) fail('every host of the topology needs a rank');
+  if (ranks.some((rank, index) => rank !== index)) fail(`the topology must hold each rank 0…${ranks.length - 1} once, not ${ranks.join(' ')}`);
+  if (!isCount(count)) fail(`count must be a whole number of elements, not ${count}`);
+  const { pieceCount } = request;
+  if (pieceCount !== undefined && (!isCount(pieceCount) || pieceCount < 1)) fail(`pieceCount must be at least 1 element, not ${pieceCount}`);
+  const n = ranks.length;
+  const complete: { -readonly [K in keyof PlanRequest]: PlanRequest[K] } = { collective, topology, count };
+  if (pieceCount !== undefined) complete.pieceCount = pieceCount;
+  if (rooted.includes(collective)) {
+    complete.root = request.root ?? 0;
+    if (!isCount(complete.root) || complete.root >= n) fail(`root ${complete.root} is not one of the ranks 0…${n - 1}`);
+  } else if (request.root !== undefined) {
+    fail('it has no root');
+  }
+  if (counted.includes(collective)) {
+    complete.counts = request.counts ?? evenly(count, n) ?? fail(`count ${count} does not divide evenly among ${n} ranks; give counts`);
+    checkCounts(complete.counts, n, fail);
+    const sum = total(complete.counts);
+    if (sum !== count) fail(`counts [${complete.counts.join(', ')}] sum to ${sum}, not to count ${count}`);
+  } else if (request.counts !== undefined) {
+    fail('it takes no counts');
+  }
+  if (collective === 'all-to-all') {
+    const even = count % n === 0 ? evenly(count / n, n) : undefined;
+    complete.splits = request.splits ?? (even ? ranks.map(() => even) : fail(`count ${count} does not divide evenly among ${n}×${n} pairs; give splits`));
+    if (complete.splits.length !== n) fail(`splits needs one row for each of ${n} ranks, not ${complete.splits.length}`);
+    for (const row of complete.splits) checkCounts(row, n, fail);
+    const sum = total(complete.splits.flat());
+    if (sum !== count) fail(`splits sum to ${sum}, not to count ${count}`);
+  } else if (request.splits !== undefined) {
+    fail('it takes no splits');
+  }
+  if (collective === 'barrier' && count !== 0) fail(`it moves no elements; count must be 0, not ${count}`);
+  return complete;
+}
+
+/** The whole operation of a world of one. In place there is nothing to do. */
+function copyToSelf(b: PlanBuilder): void {
+  const { collective, count } = b.request;
+  if (collective === 'barrier' || collective === 'all-reduce' || collective === 'broadcast' || collective === 'reduce') return;
+  b.copy(0, { buffer: 'output', offset: 0, count }, { buffer: 'input', offset: 0, count });
+}
+
+function isCount(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+function checkCounts(counts: readonly number[], n: number, fail: (message: string) => never): void {
+  if (counts.length !== n) fail(`${counts.length} counts were given for ${n} ranks`);
+  const bad = counts.find((count) => !isCount(count));
+  if (bad !== undefined) fail(`counts must be whole numbers of elements, not ${bad}`);
+}
+
+function evenly(count: number, parts: number): number[] | undefined {
+  return count % parts === 0 ? Array.from({ length: parts }, () => count / parts) : undefined;
+}
+
+function total(counts: readonly number[]): number {
+  return counts.reduce((sum, each) => sum + each, 0);
+}

@@ -1,0 +1,174 @@
+/** Selection: which algorithm an operation takes when none is asked for. A table of rules, first match wins; the user's
+ *  rules stand before the defaults. A pure function of what all ranks share, so that all choose alike; it must not look at
+ *  anything one rank alone knows, such as where its buffer lies. */
+import { ShoalError } from '../base/errors.ts';
+import type { Collective } from '../plan/ir.ts';
+import { rankCount, type Topology } from '../plan/topology.ts';
+import { collectives } from './build.ts';
+import { algorithms } from './registry.ts';
+
+/** `one-host`: all ranks on one host that can load from and store to each other's memory. */
+export type TopologyClass = 'one-host' | 'network';
+
+/** One row of the table. */
+export interface SelectionRule {
+  readonly collective: Collective;
+  /** Undefined: any. */
+  readonly topologyClass?: TopologyClass;
+  /** Of the whole operation: count × element size. From inclusive, to exclusive, to may be infinite. */
+  readonly bytesFrom: number;
+  readonly bytesTo: number;
+  /** Most ranks the rule is for; infinite for any number. */
+  readonly ranksMax: number;
+  /** Only when sums may be taken in any order. */
+  readonly relaxed?: true;
+  readonly algorithm: string;
+}
+
+export interface SelectionInput {
+  readonly collective: Collective;
+  /** count × element size. */
+  readonly bytes: number;
+  readonly topology: Topology;
+  /** Whether ranks of one host can load from and store to each other's memory. The same on all ranks. */
+  readonly loadStore: boolean;
+  /** Canonical: sums have the bits of the canonical tree. Relaxed: any order, the same bits on all ranks. */
+  readonly order: 'canonical' | 'relaxed';
+  /** The user's rules, from `parseSelection`. */
+  readonly overrides?: readonly SelectionRule[];
+}
+
+const KiB = 1024;
+const MiB = 1024 * KiB;
+const any = Number.POSITIVE_INFINITY;
+
+/** Thresholds follow from the cost model (docs/algorithms.md): a hop costs some 50 µs, a message 15 µs of its sender's time, a
+ *  byte 1 ns. So n−1 messages at once beat log₂ n hops up to about 16 ranks, and sending everything everywhere pays only
+ *  while (n−1)·S is small against a hop. */
+const defaults: readonly SelectionRule[] = [
+  ...collectives.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
+  row('all-reduce', { bytesFrom: MiB, relaxed: true, algorithm: 'ring' }),
+  row('all-reduce', { bytesTo: 4 * KiB, ranksMax: 16, algorithm: 'one-shot' }),
+  row('all-reduce', { ranksMax: 16, algorithm: 'direct' }),
+  row('all-reduce', { bytesTo: 32 * KiB, algorithm: 'tree' }),
+  row('all-reduce', { bytesTo: MiB, algorithm: 'halving-doubling' }),
+  row('all-reduce', { algorithm: 'direct' }),
+  row('broadcast', { bytesTo: 4 * KiB, ranksMax: 16, algorithm: 'one-shot' }),
+  row('broadcast', { bytesTo: 256 * KiB, algorithm: 'tree' }),
+  row('broadcast', { algorithm: 'direct' }),
+  row('reduce', { bytesTo: 64 * KiB, algorithm: 'tree' }),
+  row('reduce', { algorithm: 'direct' }),
+  row('all-gather', { ranksMax: 16, algorithm: 'direct' }),
+  row('all-gather', { bytesTo: MiB, algorithm: 'halving-doubling' }),
+  row('all-gather', { algorithm: 'direct' }),
+  row('gather', { ranksMax: 16, algorithm: 'direct' }),
+  row('gather', { bytesTo: 64 * KiB, algorithm: 'tree' }),
+  row('gather', { algorithm: 'direct' }),
+  row('scatter', { ranksMax: 16, algorithm: 'direct' }),
+  row('scatter', { bytesTo: 64 * KiB, algorithm: 'tree' }),
+  row('scatter', { algorithm: 'direct' }),
+  row('reduce-scatter', { bytesFrom: MiB, relaxed: true, algorithm: 'ring' }),
+  row('reduce-scatter', { ranksMax: 16, algorithm: 'direct' }),
+  row('reduce-scatter', { bytesTo: MiB, algorithm: 'halving-doubling' }),
+  row('reduce-scatter', { algorithm: 'direct' }),
+  row('all-to-all', { algorithm: 'direct' }),
+  row('barrier', { ranksMax: 8, algorithm: 'one-shot' }),
+  row('barrier', { algorithm: 'tree' }),
+];
+
+/** All rules in the order they are tried. */
+export function selectionTable(overrides: readonly SelectionRule[] = []): SelectionRule[] {
+  return [...overrides, ...defaults];
+}
+
+/** The algorithm's name, for `buildPlan`. */
+export function selectAlgorithm(input: SelectionInput): string {
+  const ranks = rankCount(input.topology);
+  const topologyClass: TopologyClass = input.topology.hosts.length === 1 && input.loadStore ? 'one-host' : 'network';
+  const rule = selectionTable(input.overrides).find(
+    (each) =>
+      each.collective === input.collective &&
+      (each.topologyClass ?? topologyClass) === topologyClass &&
+      each.bytesFrom <= input.bytes &&
+      input.bytes < each.bytesTo &&
+      ranks <= each.ranksMax &&
+      (each.relaxed !== true || input.order === 'relaxed'),
+  );
+  if (rule) return rule.algorithm;
+  throw new ShoalError('usage', `unknown collective '${input.collective}'; use one of ${collectives.join(', ')}`);
+}
+
+/** Rules from a setting: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Sizes in bytes with k, m, g for powers of
+ *  1024; `*` for every collective the algorithm has. Sizes that no rule covers keep the default. Empty text: no rules.
+ *  @throws ShoalError `config` naming the part that is wrong. */
+export function parseSelection(text: string): SelectionRule[] {
+  const parts = text.split(';').filter((part) => part.trim() !== '');
+  return parts.flatMap((part) => {
+    const [name, list, ...rest] = part.split(':').map((each) => each.trim());
+    if (list === undefined || list === '' || rest.length > 0) fail(part, `expected 'collective:algorithm' or 'collective:from-to=algorithm,…'`);
+    if (name !== '*' && !isCollective(name)) fail(part, `unknown collective '${name}'; use one of ${collectives.join(', ')} or *`);
+    return list.split(',').flatMap((item) => parseItem(part, name, item.trim()));
+  });
+}
+
+/** The table as text, one line per rule. */
+export function formatTable(rules: readonly SelectionRule[]): string {
+  const lines = [
+    ['collective', 'topology', 'bytes', 'ranks', 'order', 'algorithm'],
+    ...rules.map((each) => [
+      each.collective,
+      each.topologyClass ?? 'any',
+      `${formatSize(each.bytesFrom)}-${formatSize(each.bytesTo)}`,
+      each.ranksMax === any ? 'any' : `≤ ${each.ranksMax}`,
+      each.relaxed ? 'relaxed' : 'any',
+      each.algorithm,
+    ]),
+  ];
+  const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
+  return lines.map((line) => line.map((cell, column) => cell.padEnd(widths[column])).join('  ').trimEnd()).join('\n');
+}
+
+function row(collective: Collective, rule: Partial<SelectionRule> & { readonly algorithm: string }): SelectionRule {
+  return { collective, bytesFrom: 0, bytesTo: any, ranksMax: any, ...rule };
+}
+
+function parseItem(part: string, name: string, item: string): SelectionRule[] {
+  const match = /^(?:([^-=]+)-([^-=]+)=)?([a-z][a-z-]*)$/.exec(item);
+  if (!match) fail(part, `'${item}' is not 'algorithm' or 'from-to=algorithm'`);
+  const [, from, to, algorithm] = match;
+  const known = algorithms.find((each) => each.name === algorithm);
+  if (!known) fail(part, `unknown algorithm '${algorithm}'; use one of ${algorithms.map((each) => each.name).join(', ')}`);
+  const bytesFrom = from === undefined ? 0 : parseSize(part, from);
+  const bytesTo = to === undefined ? any : parseSize(part, to);
+  if (bytesFrom >= bytesTo) fail(part, `'${item}' covers no size: from must be below to`);
+  const wanted = name === '*' ? collectives.filter((each) => known.build[each]) : collectives.filter((each) => each === name);
+  const missing = wanted.find((each) => known.build[each] === undefined);
+  if (missing !== undefined) {
+    const others = algorithms.filter((each) => each.build[missing]).map((each) => each.name);
+    fail(part, `${algorithm} has no ${missing}; use one of ${others.join(', ')}`);
+  }
+  return wanted.map((collective) => row(collective, { bytesFrom, bytesTo, algorithm }));
+}
+
+const units: Readonly<Record<string, number>> = { '': 1, k: KiB, m: MiB, g: 1024 * MiB };
+
+function parseSize(part: string, text: string): number {
+  if (text.trim() === 'inf') return any;
+  const match = /^(\d{1,15})([kmg]?)$/i.exec(text.trim());
+  if (!match) fail(part, `'${text}' is not a size; write bytes such as 0, 4096, 4k, 25m, 1g or inf`);
+  return Number(match[1]) * units[match[2].toLowerCase()];
+}
+
+function formatSize(bytes: number): string {
+  if (bytes === any) return 'inf';
+  const unit = ['g', 'm', 'k'].find((each) => bytes >= units[each] && bytes % units[each] === 0) ?? '';
+  return `${bytes / units[unit]}${unit}`;
+}
+
+function isCollective(name: string): name is Collective {
+  return collectives.some((each) => each === name);
+}
+
+function fail(part: string, message: string): never {
+  throw new ShoalError('config', `selection rule '${part.trim()}': ${message}`);
+}

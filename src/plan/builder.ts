@@ -1,0 +1,230 @@
+/** The plan builder: what algorithm files write plans with. It emits steps for all ranks, numbers signals, counts how
+ *  often each was raised, and lays out scratch, so that an algorithm says only who sends what to whom and when it is used.
+ *  It must not know algorithms or collectives; whether the result is right is the verifier's business.
+ *
+ *      const sent = b.send(1, 0, data(0, 8), slot);    rank 1: put ──▶ rank 0: signal 0 becomes 1
+ *      b.wait(sent);                                   rank 0: wait signal 0 ≥ 1
+ *
+ *  Spans of no elements are dropped by every verb: nothing is emitted for them. */
+import { assert } from '../base/assert.ts';
+import { canonicalTree, postfix, type AssociationTree } from './association.ts';
+import type { BufferName, Location, Plan, PlanRequest, Program, Span, Step } from './ir.ts';
+import { lineCount, pieces, segments, type Range } from './partition.ts';
+import { hostOfRanks, rankCount, type Topology } from './topology.ts';
+
+/** What a `send` or `notify` will have done at its target once `wait` returns. Undefined: nothing was to be sent. */
+export type Arrival = { readonly rank: number; readonly signal: number; readonly value: number } | undefined;
+
+export class PlanBuilder {
+  readonly request: PlanRequest;
+  readonly topology: Topology;
+  /** Number of ranks. */
+  readonly n: number;
+  /** 0…n−1. */
+  readonly ranks: readonly number[];
+  readonly root: number;
+  /** The canonical association of the topology. */
+  readonly tree: AssociationTree;
+  readonly hostOf: readonly number[];
+  /** Ranges of the per-rank counts in the buffer that holds all of them. */
+  readonly segments: readonly Range[];
+  readonly #programs: ProgramDraft[];
+  #channel = 0;
+  #partials = false;
+
+  /** @param request with `counts` or `splits` filled in where the collective has them. */
+  constructor(request: PlanRequest) {
+    this.request = request;
+    this.topology = request.topology;
+    this.n = rankCount(request.topology);
+    this.ranks = Array.from({ length: this.n }, (_, rank) => rank);
+    this.root = request.root ?? 0;
+    this.tree = canonicalTree(request.topology);
+    this.hostOf = hostOfRanks(request.topology);
+    this.segments = segments(request.counts ?? []);
+    this.#programs = this.ranks.map((rank) => new ProgramDraft(rank));
+  }
+
+  /** All other ranks, beginning with the next one: at step k everyone talks to rank + k, so no rank is everyone's target. */
+  peersOf(rank: number): number[] {
+    return this.ranks.slice(1).map((k) => (rank + k) % this.n);
+  }
+
+  /** What `emit` emits goes to channel `index` of its ranks. */
+  onChannel(index: number, emit: () => void): void {
+    const before = this.#channel;
+    this.#channel = index;
+    try {
+      emit();
+    } finally {
+      this.#channel = before;
+    }
+  }
+
+  /** `range` in pieces of at most the request's `pieceCount`. */
+  pieces(range: Range): Range[] {
+    return pieces(range, this.request.pieceCount ?? Number.MAX_SAFE_INTEGER);
+  }
+
+  /** Where `rank`'s part of the whole, or `range` of it, lies in its `buffer` that holds nothing else. */
+  part(buffer: BufferName, rank: number, range: Range = this.segments[rank]): Span {
+    return { buffer, offset: range.offset - this.segments[rank].offset, count: range.count };
+  }
+
+  /** Fresh scratch of `rank`, beginning on a line. */
+  scratch(rank: number, count: number): Span {
+    const draft = this.#programs[rank];
+    const offset = draft.scratchCount;
+    draft.scratchCount += Math.ceil(count / lineCount) * lineCount;
+    return { buffer: 'scratch', offset, count };
+  }
+
+  /** Starts copying `from`'s source into `to`'s target. The source must stay as it is until `flush`, or until something that
+   *  happens after `to` has waited for the arrival. */
+  send(from: number, to: number, source: Span, target: Span): Arrival {
+    assert(source.count === target.count, () => `send of ${source.count} elements into ${target.count}`);
+    if (source.count === 0) return undefined;
+    const arrival = this.#arrival(from, to);
+    this.#emit(from, { kind: 'put', peer: to, source, target, signal: arrival.signal });
+    this.#programs[from].unflushed.add(this.#channel);
+    return arrival;
+  }
+
+  /** Tells `to` that `from`'s earlier steps are done. */
+  notify(from: number, to: number): NonNullable<Arrival> {
+    const arrival = this.#arrival(from, to);
+    this.#emit(from, { kind: 'signal', peer: to, signal: arrival.signal });
+    return arrival;
+  }
+
+  /** The rank an arrival is for waits for it; emitted once per channel, also when several sends to it share the wait. */
+  wait(arrival: Arrival): void {
+    if (arrival === undefined) return;
+    const { rank, signal, value } = arrival;
+    const draft = this.#programs[rank];
+    const key = `${this.#channel}:${signal}`;
+    if ((draft.waited.get(key) ?? 0) >= value) return;
+    draft.waited.set(key, value);
+    this.#emit(rank, { kind: 'wait', signal, value });
+  }
+
+  /** A send that its target waits for at once. */
+  transfer(from: number, to: number, source: Span, target: Span): void {
+    this.wait(this.send(from, to, source, target));
+  }
+
+  /** Every one of `ranks` tells every other one that it got here, and waits for the same from all. */
+  barrier(ranks: readonly number[] = this.ranks): void {
+    const arrivals = ranks.flatMap((rank, index) => rotate(ranks, index).map((peer) => this.notify(rank, peer)));
+    for (const arrival of arrivals) this.wait(arrival);
+  }
+
+  /** Nothing is emitted when both are the same place. */
+  copy(rank: number, target: Location, source: Location): void {
+    assert(source.count === target.count, () => `copy of ${source.count} elements into ${target.count}`);
+    const [to, from] = [local(rank, target), local(rank, source)];
+    if (source.count === 0 || (to.buffer === from.buffer && to.rank === from.rank && to.offset === from.offset)) return;
+    this.#emit(rank, { kind: 'copy', target: to, source: from });
+  }
+
+  /** `rank` reduces all ranks' contributions along the canonical tree; `sourceOf` says where each rank's lies. The result is final. */
+  reduceAll(rank: number, targets: readonly Location[], sourceOf: (rank: number) => Location): void {
+    if (targets[0].count === 0) return;
+    const sources = this.ranks.map(sourceOf);
+    this.#reduce(rank, { targets, sources, tree: postfix(this.tree, (each) => each), final: true });
+  }
+
+  /** `rank` combines two partial results, `left` before `right`. `final`: together they hold every rank's contribution. */
+  combine(rank: number, target: Span, operands: { left: Span; right: Span; final: boolean }): void {
+    if (target.count === 0) return;
+    const { left, right, final } = operands;
+    this.#reduce(rank, { targets: [target], sources: [left, right], tree: [0, 1, -1], final });
+  }
+
+  /** Until `rank`'s sends so far have left their sources. */
+  flush(rank: number): void {
+    if (this.#programs[rank].unflushed.delete(this.#channel)) this.#emit(rank, { kind: 'flush' });
+  }
+
+  /** The plan. Channels that sent end with a flush, because a caller may reuse its buffers when its program has ended. */
+  finish(algorithm: string, association: Plan['association']): Plan {
+    for (const rank of this.ranks) {
+      for (const channel of [...this.#programs[rank].unflushed]) this.onChannel(channel, () => this.flush(rank));
+    }
+    const programs = this.#programs.map((draft) => draft.finish());
+    return { request: this.request, algorithm, association, partials: this.#partials, programs };
+  }
+
+  #reduce(rank: number, step: Omit<Extract<Step, { kind: 'reduce' }>, 'kind'>): void {
+    for (const { count } of [...step.targets, ...step.sources]) {
+      assert(count === step.targets[0].count, () => 'operands of a reduction have equal counts');
+    }
+    if (!step.final) this.#partials = true;
+    const own = (location: Location): Location => local(rank, location);
+    this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
+  }
+
+  #arrival(from: number, to: number): NonNullable<Arrival> {
+    assert(from !== to, () => `rank ${from} sends to itself`);
+    const draft = this.#programs[to];
+    const key = `${from}:${this.#channel}`;
+    const raised = draft.raised.get(key) ?? { signal: draft.raised.size, value: 0 };
+    raised.value += 1;
+    draft.raised.set(key, raised);
+    return { rank: to, ...raised };
+  }
+
+  #emit(rank: number, step: Step): void {
+    const { channels } = this.#programs[rank];
+    while (channels.length <= this.#channel) channels.push([]);
+    channels[this.#channel].push(step);
+  }
+}
+
+/** A span of a buffer. */
+export function span(buffer: BufferName, range: Range): Span {
+  return { buffer, offset: range.offset, count: range.count };
+}
+
+/** The elements of `outer` from `offset` on. */
+export function within(outer: Span, offset: number, count: number): Span {
+  assert(offset >= 0 && offset + count <= outer.count, () => `[${offset}, ${offset + count}) is outside a span of ${outer.count}`);
+  return { buffer: outer.buffer, offset: outer.offset + offset, count };
+}
+
+/** A span of another rank's buffer. */
+export function at(rank: number, location: Span): Location {
+  return { ...location, rank };
+}
+
+class ProgramDraft {
+  readonly rank: number;
+  readonly channels: Step[][] = [[]];
+  /** Signals of this rank by who raises them (`rank:channel`), with how often that has been emitted. */
+  readonly raised = new Map<string, { readonly signal: number; value: number }>();
+  /** Highest value waited for by `channel:signal`. */
+  readonly waited = new Map<string, number>();
+  /** Channels with sends since their last flush. */
+  readonly unflushed = new Set<number>();
+  scratchCount = 0;
+
+  constructor(rank: number) {
+    this.rank = rank;
+  }
+
+  finish(): Program {
+    return { rank: this.rank, channels: this.channels, scratchCount: this.scratchCount, signalCount: this.raised.size };
+  }
+}
+
+/** A location in the running rank's own memory carries no rank. */
+function local(rank: number, location: Location): Location {
+  if (location.rank !== rank) return location;
+  const { buffer, offset, count } = location;
+  return { buffer, offset, count };
+}
+
+/** The other entries, beginning after `index`. */
+function rotate(ranks: readonly number[], index: number): number[] {
+  return [...ranks.slice(index + 1), ...ranks.slice(0, index)];
+}
