@@ -1,0 +1,86 @@
+/** The addon, typed, and its only loader. Everything the addon does has a twin in JavaScript except memory shared between
+ *  processes, so that its absence is never an error here. Each thread loads it for itself.
+ *
+ *  The binary is build/Release/shoal.node under the package's root, which is two folders above this file both in `src` and
+ *  in `dist`. `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { messageOf } from '../base/errors.ts';
+
+declare const opaque: unique symbol;
+/** A native object; only functions of the addon look inside. */
+interface Handle<Name extends string> {
+  readonly [opaque]: Name;
+}
+export type MappingHandle = Handle<'mapping'>;
+export type SegmentsHandle = Handle<'segments'>;
+
+/** A mapping of shared memory. */
+export interface NativeMapping {
+  readonly buffer: ArrayBuffer;
+  readonly handle: MappingHandle;
+  /** The creator's descriptor; −1 for a mapping of another's. */
+  readonly fd: number;
+  readonly device: number;
+  readonly inode: number;
+}
+
+/** What the addon throws from region functions: `code` is the errno's name. */
+export interface NativeError extends Error {
+  readonly code: string;
+}
+
+export interface Native {
+  readonly version: number;
+  /** Instruction set of the kernels in use: `avx2` or `generic`. */
+  readonly isa: string;
+  createRegion(bytes: number): NativeMapping;
+  openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
+  closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
+  /** dtypes and operators by code. Arguments must have passed kernels/check.ts. A NaN scale means none. */
+  reduce(dtype: number, op: number, targets: readonly Uint8Array[], sources: readonly Uint8Array[], tree: readonly number[], scale: number): void;
+  scale(dtype: number, target: Uint8Array, source: Uint8Array, factor: number): void;
+  convert(targetDtype: number, target: Uint8Array, sourceDtype: number, source: Uint8Array): void;
+  copy(target: Uint8Array, source: Uint8Array): void;
+  createSegments(count: number): SegmentsHandle;
+  /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
+  setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;
+  /** Returns an index into `machineStatuses`. */
+  runSteps(code: Float64Array, segments: SegmentsHandle, registers: Float64Array, spinNs: number, yields: boolean): number;
+}
+
+export interface NativeOptions {
+  readonly enabled: boolean;
+}
+
+/** Interface this code was written against; the addon carries the same number. */
+const interfaceVersion = 1;
+
+/** Where the addon is when it is built. */
+export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));
+
+/** The addon, or undefined when it is disabled, not built, or cannot be loaded. */
+export function loadNative(options: NativeOptions): Native | undefined {
+  const loaded = load(options);
+  return typeof loaded === 'string' ? undefined : loaded;
+}
+
+/** Why `loadNative` returns undefined, with the next step; undefined when it does not. */
+export function nativeUnavailableReason(options: NativeOptions = { enabled: true }): string | undefined {
+  const loaded = load(options);
+  return typeof loaded === 'string' ? loaded : undefined;
+}
+
+function load(options: NativeOptions): Native | string {
+  if (!options.enabled) return 'the native addon is disabled by the settings';
+  if (process.env.SHOAL_NATIVE === '0') return 'the native addon is disabled by SHOAL_NATIVE=0';
+  if (!existsSync(nativeBinary)) return `the native addon is not built (${nativeBinary} does not exist); run npm rebuild to see why`;
+  try {
+    const native = createRequire(import.meta.url)(nativeBinary) as Native;
+    if (native.version === interfaceVersion) return native;
+    return `the native addon has interface ${native.version}, this package needs ${interfaceVersion}; run npm rebuild`;
+  } catch (error) {
+    return `the native addon cannot be loaded: ${messageOf(error)}; run npm rebuild`;
+  }
+}

@@ -1,0 +1,65 @@
+/** The checks every new region passes, whatever its memory: a valid size, one ArrayBuffer, the budget, the host.
+ *  One per allocator; counts the bytes of the regions it has let through and that are still open. */
+import { constants } from 'node:buffer';
+import { ShoalError } from '../../base/errors.ts';
+import type { AvailableMemory } from './available-memory.ts';
+
+export interface RegionBudgetOptions {
+  /** Bytes all open regions of the allocator may have together. Default: no limit of its own. */
+  readonly budget?: number;
+  readonly available: () => AvailableMemory;
+}
+
+export class RegionBudget {
+  readonly #budget: number;
+  readonly #available: () => AvailableMemory;
+  #usedBytes = 0;
+
+  constructor(options: RegionBudgetOptions) {
+    this.#budget = options.budget ?? Infinity;
+    this.#available = options.available;
+  }
+
+  get usedBytes(): number {
+    return this.#usedBytes;
+  }
+
+  /** Counts `bytes` as used, or throws: `usage`, `unsupported` or `out-of-memory` as in RegionAllocator.create. */
+  take(bytes: number): void {
+    checkRegionBytes(bytes);
+    if (bytes > this.#budget - this.#usedBytes) {
+      throw new ShoalError(
+        'out-of-memory',
+        `a region of ${bytes} bytes does not fit the memory budget: ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget`,
+        { bytes },
+      );
+    }
+    const { bytes: availableBytes, limitedBy } = this.#available();
+    if (bytes > availableBytes) {
+      throw new ShoalError(
+        'out-of-memory',
+        `a region of ${bytes} bytes does not fit: ${limitedBy} leaves ${availableBytes} bytes; use fewer or smaller tensors or raise the limit`,
+        { bytes },
+      );
+    }
+    this.#usedBytes += bytes;
+  }
+
+  giveBack(bytes: number): void {
+    this.#usedBytes -= bytes;
+  }
+}
+
+/** @throws ShoalError `usage` when not a size, `unsupported` when above what one ArrayBuffer can have here. */
+export function checkRegionBytes(bytes: number): void {
+  if (!Number.isSafeInteger(bytes) || bytes < 0) {
+    throw new ShoalError('usage', `a region of ${bytes} bytes is not valid: the size is a non-negative integer`);
+  }
+  if (bytes > constants.MAX_LENGTH) {
+    throw new ShoalError(
+      'unsupported',
+      `a region of ${bytes} bytes is too large: one ArrayBuffer has at most ${constants.MAX_LENGTH} bytes on Node ${process.version}; split the tensor or use a newer Node`,
+      { bytes },
+    );
+  }
+}
