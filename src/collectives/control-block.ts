@@ -1,0 +1,126 @@
+/** The control block: through it the ranks of a group announce operations and raise each other's signals.
+ *  One per rank and group, in the owner's memory. Ranks of the same host map it; for ranks elsewhere each side keeps a
+ *  mirror of the begin lines that messages fill in, and signals arrive as immediates.
+ *
+ *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
+ *    128  slot 0     begin line 128 B, then signalMax lines of 64 B with one u32 signal each
+ *         slot 1 …   operation number s uses slot s mod slotCount
+ *
+ *    begin line      +0 published u32 = s + 1, written last   +16 contract, 16 B
+ *                    +32 data or input: rkey f64, offset f64   +48 output   +64 scratch
+ *
+ *  A slot may be used again once every rank has completed the operation before: hence `completed`.
+ *  Layout only; who writes when is the business of the group. */
+import type { BufferName } from '../plan/ir.ts';
+
+export const headerBytes = 128;
+export const headerCompletedOffset = 0;
+export const headerSleepingOffset = 4;
+export const beginLineBytes = 128;
+export const beginContractOffset = 16;
+export const contractBytes = 16;
+const beginBuffersOffset = 32;
+const signalLineBytes = 64;
+
+/** Byte offset of a signal within a slot. */
+export function signalOffset(signal: number): number {
+  return beginLineBytes + signal * signalLineBytes;
+}
+
+export function slotBytes(signalMax: number): number {
+  return beginLineBytes + signalMax * signalLineBytes;
+}
+
+export function controlBlockBytes(slotCount: number, signalMax: number): number {
+  return headerBytes + slotCount * slotBytes(signalMax);
+}
+
+/** Byte offset, within the begin line, of a buffer's address: rkey, then offset, both float64. `data` shares its place
+ *  with `input`: no collective has both. */
+export function beginBufferOffset(buffer: BufferName): number {
+  switch (buffer) {
+    case 'data':
+    case 'input':
+      return beginBuffersOffset;
+    case 'output':
+      return beginBuffersOffset + 16;
+    case 'scratch':
+      return beginBuffersOffset + 32;
+  }
+}
+
+/** Views of one block, made once: whole-block words, and per slot the bytes the machine works on. */
+export class ControlBlock {
+  readonly header: Uint8Array;
+  readonly slots: readonly Uint8Array[];
+  readonly #words: Int32Array;
+  readonly #lines: readonly DataView[];
+  readonly #slotBytes: number;
+
+  constructor(buffer: ArrayBufferLike, byteOffset: number, slotCount: number, signalMax: number) {
+    this.#slotBytes = slotBytes(signalMax);
+    this.#words = new Int32Array(buffer, byteOffset, controlBlockBytes(slotCount, signalMax) / 4);
+    this.header = new Uint8Array(buffer, byteOffset, headerBytes);
+    const slotStart = (slot: number): number => byteOffset + headerBytes + slot * this.#slotBytes;
+    this.slots = Array.from({ length: slotCount }, (_, slot) => new Uint8Array(buffer, slotStart(slot), this.#slotBytes));
+    this.#lines = this.slots.map((view) => new DataView(view.buffer, view.byteOffset, beginLineBytes));
+  }
+
+  get completed(): number {
+    return Atomics.load(this.#words, headerCompletedOffset / 4) >>> 0;
+  }
+
+  set completed(count: number) {
+    Atomics.store(this.#words, headerCompletedOffset / 4, count | 0);
+  }
+
+  get sleeping(): boolean {
+    return Atomics.load(this.#words, headerSleepingOffset / 4) !== 0;
+  }
+
+  set sleeping(value: boolean) {
+    Atomics.store(this.#words, headerSleepingOffset / 4, value ? 1 : 0);
+  }
+
+  /** Sequence number + 1 of the operation last announced in the slot. */
+  published(slot: number): number {
+    return Atomics.load(this.#words, this.#slotWord(slot)) >>> 0;
+  }
+
+  publish(slot: number, value: number): void {
+    Atomics.store(this.#words, this.#slotWord(slot), value | 0);
+  }
+
+  contract(slot: number): Uint8Array {
+    return this.slots[slot].subarray(beginContractOffset, beginContractOffset + contractBytes);
+  }
+
+  /** Where the owner's buffer of the operation in this slot lies. */
+  bufferAddress(slot: number, buffer: BufferName): { rkey: number; offset: number } {
+    const at = beginBufferOffset(buffer);
+    return { rkey: this.#lines[slot].getFloat64(at, true), offset: this.#lines[slot].getFloat64(at + 8, true) };
+  }
+
+  setBufferAddress(slot: number, buffer: BufferName, address: { rkey: number; offset: number }): void {
+    const at = beginBufferOffset(buffer);
+    this.#lines[slot].setFloat64(at, address.rkey, true);
+    this.#lines[slot].setFloat64(at + 8, address.offset, true);
+  }
+
+  beginLine(slot: number): Uint8Array {
+    return this.slots[slot].subarray(0, beginLineBytes);
+  }
+
+  raise(slot: number, signal: number): void {
+    Atomics.add(this.#words, this.#slotWord(slot) + signalOffset(signal) / 4, 1);
+  }
+
+  clearSignals(slot: number, signalCount: number): void {
+    const first = this.#slotWord(slot);
+    for (let signal = 0; signal < signalCount; signal++) Atomics.store(this.#words, first + signalOffset(signal) / 4, 0);
+  }
+
+  #slotWord(slot: number): number {
+    return (headerBytes + slot * this.#slotBytes) / 4;
+  }
+}

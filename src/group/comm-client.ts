@@ -1,0 +1,114 @@
+/** The main thread's end of the comm side: numbers work, sends commands, settles work when events arrive.
+ *  One per world. It must not know what collectives mean. */
+import { systemClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { TraceSnapshot } from '../trace/recorder.ts';
+import type { CommHost, CommHostHandlers } from './comm-host.ts';
+import type { Command, CommEvent, WorldInfo } from './comm-protocol.ts';
+import { PendingWork, type WorkWaiter } from './work.ts';
+
+/** A command that is answered by a `done` event, before it has its work number. */
+type WorkCommand = Extract<Command, { work: number }>;
+type Unnumbered<C> = C extends WorkCommand ? Omit<C, 'work'> : never;
+
+export class CommClient implements WorkWaiter {
+  readonly #host: CommHost;
+  readonly #pending = new Map<number, PendingWork>();
+  readonly #ready: Promise<WorldInfo>;
+  #resolveReady!: (info: WorldInfo) => void;
+  #rejectReady!: (error: ShoalError) => void;
+  #trace: TraceSnapshot | undefined;
+  #nextWork = 1;
+  #lost: ShoalError | undefined;
+  #nextGroupId = 1;
+
+  constructor(createHost: (handlers: CommHostHandlers) => CommHost) {
+    this.#ready = new Promise((resolve, reject) => {
+      this.#resolveReady = resolve;
+      this.#rejectReady = reject;
+    });
+    this.#host = createHost({ onEvent: (event) => this.#onEvent(event), onLost: (error) => this.#onLost(error) });
+  }
+
+  /** The world is set up. @throws ShoalError why not. */
+  ready(): Promise<WorldInfo> {
+    return this.#ready;
+  }
+
+  /** Smallest group id this rank has not used; ranks agree on the largest of theirs. */
+  get nextGroupId(): number {
+    return this.#nextGroupId;
+  }
+
+  useGroupId(id: number): void {
+    this.#nextGroupId = Math.max(this.#nextGroupId, id + 1);
+  }
+
+  post(command: Exclude<Command, WorkCommand>): void {
+    if (!this.#lost) this.#host.post(command);
+  }
+
+  start(command: Unnumbered<WorkCommand>, description: string, hooks: { onSuccess?: () => void; onSettled?: () => void } = {}): PendingWork {
+    const work = this.#nextWork++;
+    const pending = new PendingWork(this, description, hooks);
+    if (this.#lost) {
+      pending.settle(this.#lost);
+      return pending;
+    }
+    if (this.#pending.size === 0) this.#host.keepAlive(true);
+    this.#pending.set(work, pending);
+    this.#host.post({ ...command, work } as WorkCommand);
+    return pending;
+  }
+
+  async takeTrace(): Promise<TraceSnapshot | undefined> {
+    await this.start({ type: 'trace' }, 'collecting the trace');
+    return this.#trace;
+  }
+
+  async terminate(error: ShoalError): Promise<void> {
+    this.#fail(error);
+    await this.#host.terminate();
+  }
+
+  readonly now = (): number => systemClock.now();
+
+  pump(timeoutMs: number): boolean {
+    this.#host.drain();
+    if (this.#pending.size === 0) return true;
+    const blocked = this.#host.block(Math.min(timeoutMs, 0x7fffffff));
+    this.#host.drain();
+    return blocked;
+  }
+
+  #onEvent(event: CommEvent): void {
+    if (event.type === 'ready') {
+      this.#resolveReady(event.info);
+      this.#release();
+    } else if (event.type === 'failed') this.#fail(ShoalError.fromData(event.error));
+    else {
+      if (event.trace) this.#trace = event.trace;
+      const pending = this.#pending.get(event.work);
+      this.#pending.delete(event.work);
+      pending?.settle(event.error && ShoalError.fromData(event.error));
+      this.#release();
+    }
+  }
+
+  #release(): void {
+    if (this.#pending.size === 0) this.#host.keepAlive(false);
+  }
+
+  #onLost(error: ShoalError): void {
+    this.#fail(error);
+  }
+
+  #fail(error: ShoalError): void {
+    this.#lost ??= error;
+    this.#rejectReady(this.#lost);
+    this.#ready.catch(() => undefined);
+    const pending = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const work of pending) work.settle(this.#lost);
+  }
+}

@@ -1,0 +1,183 @@
+/** The comm side of a process: joins the world, then carries out commands of the facades. Runs in the comm thread or, for
+ *  tests and simulation, inline. Everything it needs from the machine comes as an argument. */
+import { must } from '../base/assert.ts';
+import type { Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Fabric } from '../fabric/fabric.ts';
+import type { Kernels } from '../memory/kernels.ts';
+import type { RegionAllocator } from '../memory/region.ts';
+import type { StepMachine } from '../memory/step-machine.ts';
+import type { BufferName } from '../plan/ir.ts';
+import { bootstrap, type Joined } from './bootstrap.ts';
+import { measureClockOffset } from './clock-offset.ts';
+import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { BoundBuffer, Buffers } from './operation.ts';
+import type { OperationLog } from './operation-log.ts';
+import type { Store } from './store/store.ts';
+import { World } from './world.ts';
+
+/** The machine as the comm side sees it. */
+export interface CommEnvironment {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly hostId: string;
+  readonly hostName: string;
+  readonly pid: number;
+  readonly version: string;
+  /** CPUs this process may use. */
+  readonly cpus: number;
+  /** Opens the store and, with the secret learnt there, the fabrics. */
+  meet(plan: WorldPlan): Promise<Meeting>;
+  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
+}
+
+export interface Meeting {
+  /** Name of the world: connections of others are refused. */
+  readonly name: string;
+  readonly store: Store;
+  /** Best first. */
+  readonly fabrics: readonly Fabric[];
+}
+
+export class CommCore {
+  readonly #plan: WorldPlan;
+  readonly #environment: CommEnvironment;
+  readonly #emit: (event: CommEvent) => void;
+  #store: Store | undefined;
+  #world: World | undefined;
+
+  constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
+    this.#plan = plan;
+    this.#environment = environment;
+    this.#emit = emit;
+  }
+
+  /** Joins the world; `ready` or `failed` follows. Never rejects. */
+  async start(): Promise<void> {
+    const { clock, hostId, hostName, pid, version } = this.#environment;
+    const { size, joinTimeoutMs } = this.#plan;
+    try {
+      if (size === 1) {
+        this.#world = this.#newWorld('alone', []);
+        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']] }, 0);
+        return;
+      }
+      const { name, store, fabrics } = await this.#environment.meet(this.#plan);
+      this.#store = store;
+      const world = this.#newWorld(name, fabrics);
+      this.#world = world;
+      const joined = await bootstrap({ world, store, hostId, hostName, pid, version, joinTimeoutMs });
+      world.log.debug(`links: ${joined.fabricOf[world.rank].map((fabric, rank) => `${rank}:${fabric}`).join(' ')}`);
+      await this.#ready(joined, await measureClockOffset(world, clock));
+    } catch (thrown) {
+      this.#emit({ type: 'failed', error: ShoalError.from(thrown).toData() });
+      await this.#shutDown(0);
+    }
+  }
+
+  handle(command: Command): void {
+    switch (command.type) {
+      case 'map':
+        this.#open.regions.adopt(command.share);
+        return;
+      case 'unmap':
+        this.#open.regions.remove(this.#open.regions.byId(command.regionId).key);
+        return;
+      case 'collective':
+        this.#attempt(command.work, () => this.#collective(command));
+        return;
+      case 'message':
+        this.#attempt(command.work, () => this.#message(command));
+        return;
+      case 'open-group':
+        this.#settle(command.work, this.#open.openGroup(command.spec, command.timeoutMs));
+        return;
+      case 'close-group':
+        this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
+        return;
+      case 'trace':
+        this.#emit({ type: 'done', work: command.work, trace: this.#environment.recorder.trace.snapshot() });
+        return;
+      case 'close':
+        this.#settle(command.work, this.#shutDown(command.timeoutMs));
+        return;
+    }
+  }
+
+  #newWorld(name: string, fabrics: readonly Fabric[]): World {
+    const { rank, size, settings } = this.#plan;
+    return new World({ ...this.#environment, name, fabrics, rank, size, settings });
+  }
+
+  /** Opens the group of all ranks and reports. */
+  async #ready(joined: Joined, clockOffsetMs: number): Promise<void> {
+    const { rank, size, joinTimeoutMs } = this.#plan;
+    const globalRanks = Array.from({ length: size }, (_, each) => each);
+    await this.#open.openGroup({ id: 0, name: 'world', globalRanks, rank, topology: joined.topology }, joinTimeoutMs);
+    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
+  }
+
+  get #open(): World {
+    return must(this.#world, () => 'commands come after ready');
+  }
+
+  #collective(command: Extract<Command, { type: 'collective' }>): void {
+    const { work, call, timeoutMs } = command;
+    const buffers: Buffers = {};
+    for (const name of Object.keys(command.buffers) as BufferName[]) {
+      const buffer = command.buffers[name];
+      if (buffer) buffers[name] = this.#bound(buffer);
+    }
+    const group = this.#open.group(command.group);
+    if (!group) throw destroyed(command.group);
+    group.submit({ call, buffers, timeoutMs, complete: (error) => this.#done(work, error) });
+  }
+
+  #message(command: Extract<Command, { type: 'message' }>): void {
+    const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
+    const group = this.#open.group(command.group);
+    if (!group) throw destroyed(command.group);
+    const request = { group, peer, tag, dtype, count, timeoutMs, buffer: this.#bound(command.buffer), complete: (error?: ShoalError) => this.#done(work, error) };
+    if (direction === 'send') this.#open.pointToPoint.send(request);
+    else this.#open.pointToPoint.recv(request);
+  }
+
+  #bound(buffer: SharedBuffer): BoundBuffer {
+    const { key, region } = this.#open.regions.byId(buffer.regionId);
+    return { key, region, offset: buffer.offset, bytes: buffer.bytes };
+  }
+
+  async #shutDown(timeoutMs: number): Promise<void> {
+    await this.#world?.close(timeoutMs);
+    await this.#store?.close();
+  }
+
+  #attempt(work: number, run: () => void): void {
+    try {
+      run();
+    } catch (thrown) {
+      this.#done(work, ShoalError.from(thrown));
+    }
+  }
+
+  #settle(work: number, promise: Promise<unknown>): void {
+    promise.then(
+      () => this.#done(work, undefined),
+      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
+    );
+  }
+
+  #done(work: number, error: ShoalError | undefined): void {
+    this.#emit(error ? { type: 'done', work, error: error.toData() } : { type: 'done', work });
+  }
+}
+
+function destroyed(group: number): ShoalError {
+  return new ShoalError('closed', `group ${group} was destroyed`);
+}

@@ -1,0 +1,75 @@
+/** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
+import type { ErrorData } from '../base/errors.ts';
+import type { Environment, Settings } from '../base/settings.ts';
+import type { DType } from '../memory/dtype.ts';
+import type { RegionShare } from '../memory/region.ts';
+import type { BufferName } from '../plan/ir.ts';
+import type { Topology } from '../plan/topology.ts';
+import type { TraceSnapshot } from '../trace/recorder.ts';
+import type { CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-engine.ts';
+
+/** How a rank joins a world. */
+export interface WorldPlan {
+  readonly rank: number;
+  readonly size: number;
+  /** Where ranks meet: `env://`, `tcp://host:port`, `file:///path`. */
+  readonly url: string;
+  /** Variables of the launcher. */
+  readonly environment: Environment;
+  readonly joinTimeoutMs: number;
+  readonly settings: Settings;
+}
+
+/** Part of a region that both threads map. */
+export interface SharedBuffer {
+  readonly regionId: string;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export type Command =
+  | { readonly type: 'map'; readonly share: RegionShare }
+  | { readonly type: 'unmap'; readonly regionId: string }
+  | {
+      readonly type: 'collective';
+      readonly work: number;
+      readonly group: number;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  | {
+      readonly type: 'message';
+      readonly work: number;
+      readonly group: number;
+      readonly direction: 'send' | 'recv';
+      readonly peer: number;
+      readonly tag: number;
+      readonly dtype: DType;
+      readonly count: number;
+      readonly buffer: SharedBuffer;
+      readonly timeoutMs: number;
+    }
+  | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
+  | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
+  | { readonly type: 'trace'; readonly work: number }
+  | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
+
+/** What is known once the world is set up. */
+export interface WorldInfo {
+  /** World ranks by machine. */
+  readonly hosts: readonly (readonly number[])[];
+  /** World ranks by shared memory. */
+  readonly topology: Topology;
+  /** fabricOf[a][b]: what rank a reaches rank b over. */
+  readonly fabricOf: readonly (readonly string[])[];
+  /** What to add to this rank's wall time to get rank 0's, milliseconds. */
+  readonly clockOffsetMs: number;
+}
+
+export type CommEvent =
+  | { readonly type: 'ready'; readonly info: WorldInfo }
+  /** The world could not be set up; nothing else follows. */
+  | { readonly type: 'failed'; readonly error: ErrorData }
+  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly trace?: TraceSnapshot };

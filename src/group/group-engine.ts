@@ -1,0 +1,578 @@
+/** One group on one rank, in the comm thread: sequences collectives, checks contracts, runs plans, notices late and lost
+ *  ranks. Collectives begin in the order they were submitted, run concurrently, and finish in any order.
+ *
+ *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
+ *  store-then-load on both sides. */
+import { assert, must } from '../base/assert.ts';
+import type { Timer } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import type { RemoteSpan, Span } from '../fabric/fabric.ts';
+import type { Kernels } from '../memory/kernels.ts';
+import type { Topology } from '../plan/topology.ts';
+import { describeCall, describeContract, encodeContract, sameContract, type CollectiveCall } from './contract.ts';
+import { Diagnosis, type Report } from './diagnosis.ts';
+import { Operation, type Buffers, type OperationHost } from './operation.ts';
+import type { PeerLink } from './peer-link.ts';
+import { PlanRunner, type PreparedPlan } from './plan-runner.ts';
+import type { ScratchPool } from './scratch-pool.ts';
+import { beginMessageBytes, encodeBegin, encodeCompleted, encodeControl, signalImmediate, type ControlMessage } from './wire.ts';
+import type { World } from './world.ts';
+
+/** How long ranks have to say what they called before an error is made without them. */
+const diagnosisMs = 500;
+/** Calls remembered for reports. */
+const historyMax = 64;
+
+export interface GroupSpec {
+  readonly id: number;
+  readonly name: string;
+  /** World rank of each group rank. */
+  readonly globalRanks: readonly number[];
+  readonly rank: number;
+  /** In group ranks. */
+  readonly topology: Topology;
+}
+
+export interface SubmittedCall {
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
+
+export class GroupEngine implements OperationHost {
+  readonly spec: GroupSpec;
+  readonly rank: number;
+  readonly size: number;
+  readonly links: readonly (PeerLink | undefined)[];
+  readonly blocks: ControlBlock[] = [];
+  readonly #world: World;
+  readonly #plans: PlanRunner;
+  readonly #slotCount: number;
+  readonly #signalMax: number;
+  readonly #ownKey: number;
+  /** Source of writes that carry only their immediate, and per rank where such writes go. */
+  readonly #nothing: Span;
+  readonly #blockKeys: number[] = [];
+  readonly #networkPeers: readonly PeerLink[];
+  readonly #hostPeers: readonly number[];
+  readonly #beginMessage = new Uint8Array(beginMessageBytes);
+  readonly #queue: Operation[] = [];
+  #inFlight: Operation[] = [];
+  readonly #history: { sequence: number; call: CollectiveCall }[] = [];
+  /** Collectives each rank made before it left; undefined while it stays. */
+  readonly #callsAtLeave: (number | undefined)[];
+  #submitted = 0;
+  #begun = 0;
+  #completed = 0;
+  #finishedAhead = new Set<number>();
+  #completedSent = 0;
+  #status: GroupStatus = 'opening';
+  #failure: ShoalError | undefined;
+  #diagnosis: Diagnosis | undefined;
+  #watchdog: Timer | undefined;
+  #watchdogAtMs = Infinity;
+  #pumping = false;
+  #pumpAgain = false;
+  /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
+  readonly #spinMs: number;
+  #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
+  #idle: (() => void) | undefined;
+
+  constructor(world: World, spec: GroupSpec) {
+    this.#world = world;
+    this.spec = spec;
+    this.rank = spec.rank;
+    this.size = spec.globalRanks.length;
+    this.links = spec.globalRanks.map((rank) => (rank === world.rank ? undefined : world.link(rank)));
+    this.#networkPeers = this.links.filter((link) => link !== undefined && !link.loadStore) as PeerLink[];
+    this.#hostPeers = this.links.flatMap((link, rank) => (link?.loadStore ? [rank] : []));
+    this.#callsAtLeave = spec.globalRanks.map(() => undefined);
+    this.#slotCount = world.settings.inFlightMax;
+    this.#signalMax = world.signalMaxOf(this.size);
+    this.#spinMs = this.#hostPeers.length + 1 > world.cpus ? 0 : world.settings.spinMicroseconds / 1000;
+    this.#plans = new PlanRunner({
+      machine: world.machine,
+      overrides: world.selection,
+      order: world.settings.order,
+      rank: spec.rank,
+      topology: spec.topology,
+      loadStore: this.links.map((link) => link === undefined || link.loadStore),
+    });
+    const { key, region } = world.regions.create(controlBlockBytes(this.#slotCount, this.#signalMax));
+    this.#ownKey = key;
+    this.blocks[this.rank] = new ControlBlock(region.buffer, 0, this.#slotCount, this.#signalMax);
+    this.#nothing = { region, offset: 0, bytes: 0 };
+  }
+
+  get scratch(): ScratchPool {
+    return this.#world.scratch;
+  }
+
+  get kernels(): Kernels {
+    return this.#world.kernels;
+  }
+
+  get failure(): ShoalError | undefined {
+    return this.#failure;
+  }
+
+  // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
+  open(timeoutMs: number): Promise<void> {
+    const message = encodeControl({ type: 'group-open', group: this.spec.id, name: this.spec.name, key: this.#ownKey, offset: 0 });
+    return new Promise<void>((resolve, reject) => {
+      this.#opened = { resolve, reject };
+      for (const link of this.links) link?.post(message);
+      this.#world.clock.setTimer(timeoutMs, () => {
+        if (this.#status !== 'opening') return;
+        const missing = this.spec.globalRanks.filter((_, rank) => !this.blocks[rank]);
+        this.fail(
+          new ShoalError('timeout', `group '${this.spec.name}' did not open within ${timeoutMs} ms: rank ${missing.join(', ')} did not join; does every rank create it?`, {
+            timeoutMs,
+            peer: missing[0],
+          }),
+        );
+      });
+      this.#checkOpen();
+    });
+  }
+
+  /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */
+  async leave(timeoutMs: number): Promise<void> {
+    if (this.#status === 'closed') return;
+    if (this.#status === 'open' && this.#busy()) {
+      await new Promise<void>((resolve) => {
+        this.#idle = resolve;
+        this.#world.clock.setTimer(timeoutMs, resolve);
+      });
+    }
+    for (const link of this.links) link?.post(encodeControl({ type: 'leave', group: this.spec.id, calls: this.#submitted }));
+    this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
+    this.#status = 'closed';
+    this.#watchdog?.cancel();
+  }
+
+  /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
+  fail(error: ShoalError, options: { tellOthers: boolean } = { tellOthers: true }): void {
+    if (this.#status === 'failed' || this.#status === 'closed') return;
+    this.#status = 'failed';
+    this.#failure = error;
+    this.#watchdog?.cancel();
+    this.#world.recordFailure(this.spec, error);
+    if (options.tellOthers) {
+      const message = encodeControl({ type: 'abort', group: this.spec.id, error: error.toData() });
+      for (const link of this.links) link?.post(message);
+    }
+    this.#opened?.reject(error);
+    this.#opened = undefined;
+    this.#abandonAll(error);
+  }
+
+  // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  submit(request: SubmittedCall): void {
+    const error = this.refusal();
+    if (error) {
+      request.complete(error);
+      return;
+    }
+    const { call } = request;
+    let plan: PreparedPlan;
+    try {
+      plan = this.#plans.prepare(call);
+    } catch (thrown) {
+      request.complete(ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind }));
+      return;
+    }
+    const sequence = this.#submitted++;
+    this.#history.push({ sequence, call });
+    if (this.#history.length > historyMax) this.#history.shift();
+    const operation = new Operation(this, {
+      ...request,
+      sequence,
+      slot: sequence % this.#slotCount,
+      submittedMs: this.#world.clock.now(),
+      plan,
+    });
+    this.#world.recorder.created(this.spec, operation);
+    this.#queue.push(operation);
+    this.#armWatchdog(operation);
+    this.pump();
+  }
+
+  /** Why no further call is taken; undefined while the group works. */
+  refusal(): ShoalError | undefined {
+    if (this.#failure) return this.#failure;
+    if (this.#status === 'closed') return new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank });
+    return undefined;
+  }
+
+  // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
+  pump(): void {
+    if (this.#pumping) {
+      this.#pumpAgain = true;
+      return;
+    }
+    this.#pumping = true;
+    try {
+      do {
+        this.#pumpAgain = false;
+        this.#pumpUntilIdle();
+      } while (this.#pumpAgain);
+    } finally {
+      this.#pumping = false;
+    }
+    if (!this.#busy()) this.#idle?.();
+  }
+
+  #pumpUntilIdle(): void {
+    if (this.#status !== 'open') return;
+    const own = this.blocks[this.rank];
+    own.sleeping = false;
+    const { clock } = this.#world;
+    const spinMs = this.#spinMs;
+    let deadlineMs = clock.now() + spinMs;
+    while (this.#queue.length + this.#inFlight.length > 0) {
+      if (this.#step()) {
+        deadlineMs = clock.now() + spinMs;
+        continue;
+      }
+      if (this.#hostPeers.length > 0 && clock.now() < deadlineMs) continue;
+      if (own.sleeping) return;
+      own.sleeping = true; // and look once more: what arrived in between rings no bell
+    }
+    own.sleeping = false;
+  }
+
+  /** One look at everything; true when something moved. */
+  #step(): boolean {
+    let moved = false;
+    while (this.#queue.length > 0 && this.#inFlight.length < this.#slotCount && this.#slotFree()) {
+      this.#announce(must(this.#queue.shift(), () => 'the queue is not empty'));
+      moved = true;
+    }
+    for (const operation of this.#inFlight) {
+      if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
+      if (operation.phase === 'running' && this.#advance(operation)) moved = true;
+    }
+    if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
+    return moved;
+  }
+
+  /** The next sequence number's slot is free on every rank. */
+  #slotFree(): boolean {
+    const needed = this.#begun - this.#slotCount + 1;
+    return needed <= 0 || this.blocks.every((block) => block.completed >= needed);
+  }
+
+  #announce(operation: Operation): void {
+    this.#begun += 1;
+    this.#inFlight.push(operation);
+    const own = this.blocks[this.rank];
+    const { slot, sequence, call } = operation;
+    try {
+      operation.prepare(this.#plans.take(operation.plan));
+      assert(must(operation.execution, () => 'prepared').lowered.signalCount <= this.#signalMax, () => `plan needs more than ${this.#signalMax} signals`);
+    } catch (thrown) {
+      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
+      return;
+    }
+    encodeContract(call, sequence, own.contract(slot), { strict: this.#world.settings.contract === 'strict' });
+    operation.phase = 'announced';
+    own.publish(slot, sequence + 1);
+    this.#wakeHostPeers();
+    if (this.#networkPeers.length > 0) {
+      encodeBegin(this.#beginMessage, this.spec.id, this.#completed, own.beginLine(slot));
+      this.#completedSent = this.#completed;
+      for (const link of this.#networkPeers) link.post(this.#beginMessage.slice());
+    }
+  }
+
+  /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
+  #agree(operation: Operation): boolean {
+    const { slot, sequence } = operation;
+    const own = this.blocks[this.rank].contract(slot);
+    let all = true;
+    for (let rank = 0; rank < this.size; rank++) {
+      if (operation.agreed[rank]) continue;
+      if (this.blocks[rank].published(slot) !== sequence + 1) {
+        all = false;
+        const calls = this.#callsAtLeave[rank];
+        if (calls !== undefined && calls <= sequence) this.#diagnose('mismatch', sequence, operation.timeoutMs);
+      } else if (sameContract(own, this.blocks[rank].contract(slot))) operation.agreed[rank] = true;
+      else {
+        this.#diagnose('mismatch', sequence, operation.timeoutMs);
+        return false;
+      }
+    }
+    if (!all || this.#diagnosis || !operation.canBind()) return false;
+    try {
+      must(operation.execution, () => 'announced operations have an execution').bind(operation);
+    } catch (thrown) {
+      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
+      return false;
+    }
+    operation.phase = 'running';
+    this.#world.recorder.started(this.spec, operation);
+    return true;
+  }
+
+  /** True when the operation finished. */
+  #advance(operation: Operation): boolean {
+    const execution = must(operation.execution, () => 'running operations have an execution');
+    try {
+      if (execution.run(0, { yields: this.#spinMs === 0 }) === 'waiting') return false;
+    } catch (thrown) {
+      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence: operation.sequence }));
+      return true;
+    }
+    this.blocks[this.rank].clearSignals(operation.slot, execution.lowered.signalCount);
+    this.#plans.give(operation.plan, execution);
+    operation.execution = undefined;
+    this.#finished(operation.sequence);
+    operation.finish(undefined);
+    this.#world.recorder.finished(this.spec, operation, undefined);
+    return true;
+  }
+
+  /** Advances the count of contiguous completed operations and lets the others know. */
+  #finished(sequence: number): void {
+    this.#finishedAhead.add(sequence);
+    while (this.#finishedAhead.delete(this.#completed)) this.#completed += 1;
+    this.blocks[this.rank].completed = this.#completed;
+    this.#wakeHostPeers();
+    if (this.#networkPeers.length > 0 && this.#completed - this.#completedSent >= this.#slotCount / 2) {
+      this.#completedSent = this.#completed;
+      const message = encodeCompleted(this.spec.id, this.#completed);
+      for (const link of this.#networkPeers) link.post(message);
+    }
+  }
+
+  #wakeHostPeers(): void {
+    for (const rank of this.#hostPeers) if (this.blocks[rank].sleeping) this.#ringRank(rank);
+  }
+
+  #ringRank(rank: number): void {
+    this.links[rank]?.ring();
+  }
+
+  #busy(): boolean {
+    return this.#queue.length + this.#inFlight.length > 0;
+  }
+
+  // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
+
+  putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void> {
+    const link = must(this.links[rank], () => 'puts go to other ranks');
+    const immediate = signalImmediate(this.spec.id, slot, signal);
+    return link.write(source ?? this.#nothing, target ?? { region: link.remote(this.#blockKeys[rank]), offset: 0 }, immediate);
+  }
+
+  ring(doorbells: Uint32Array): void {
+    for (let word = 0; word < doorbells.length; word++) {
+      if (doorbells[word] === 0) continue;
+      for (let bit = 0; bit < 32; bit++) {
+        if ((doorbells[word] & (1 << bit)) === 0) continue;
+        const rank = word * 32 + bit;
+        if (rank === this.rank) this.#pumpAgain = true;
+        else this.#ringRank(rank);
+      }
+      doorbells[word] = 0;
+    }
+  }
+
+  progress(): void {
+    this.pump();
+  }
+
+  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  onSignal(slot: number, signal: number): void {
+    if (slot >= this.#slotCount || signal >= this.#signalMax) throw new ShoalError('protocol', `signal ${signal} of slot ${slot} does not exist`);
+    this.blocks[this.rank].raise(slot, signal);
+    this.pump();
+  }
+
+  onBegin(rank: number, completed: number, line: Uint8Array): void {
+    const block = this.blocks[rank];
+    if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
+    const published = new DataView(line.buffer, line.byteOffset, line.byteLength).getUint32(0, true);
+    const slot = (published - 1) % this.#slotCount;
+    if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
+    block.completed = completed;
+    block.beginLine(slot).set(line.subarray(4), 4);
+    block.publish(slot, published);
+    this.pump();
+  }
+
+  onCompleted(rank: number, completed: number): void {
+    if (!this.blocks[rank]) throw new ShoalError('protocol', 'unexpected completed message');
+    this.blocks[rank].completed = completed;
+    this.pump();
+  }
+
+  onControl(rank: number, message: ControlMessage): void {
+    switch (message.type) {
+      case 'group-open':
+        this.#onOpen(rank, message.key, message.offset);
+        return;
+      case 'leave':
+        this.#callsAtLeave[rank] = message.calls;
+        this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.spec.globalRanks[rank]);
+        this.pump();
+        return;
+      case 'abort':
+        this.fail(ShoalError.fromData(message.error), { tellOthers: false });
+        return;
+      case 'report':
+        this.#onReport(rank, message);
+        return;
+      default:
+        throw new ShoalError('protocol', `control message '${message.type}' is not for groups`);
+    }
+  }
+
+  /** The link to a member closed. `error` undefined: in an orderly way. */
+  onLinkClosed(rank: number, error: ShoalError | undefined): void {
+    if (this.#status === 'closed' || this.#status === 'failed') return;
+    const calls = this.#callsAtLeave[rank];
+    if (error === undefined && calls !== undefined) {
+      this.pump();
+      return;
+    }
+    const global = this.spec.globalRanks[rank];
+    const doing = this.#inFlight[0] ?? this.#queue[0];
+    const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
+    this.fail(
+      new ShoalError('peer-lost', `rank ${global} was lost ${during} of group '${this.spec.name}': ${error?.message ?? 'it closed its connection'}; see that rank's own output`, {
+        peer: global,
+        rank: this.#world.rank,
+        operation: doing?.call.kind,
+        sequence: doing?.sequence,
+        cause: error,
+      }),
+    );
+  }
+
+  #onOpen(rank: number, key: number, offset: number): void {
+    const link = must(this.links[rank], () => 'another rank opens');
+    if (this.blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.spec.name}' twice`);
+    const bytes = controlBlockBytes(this.#slotCount, this.#signalMax);
+    if (link.loadStore) {
+      const region = link.map(key);
+      if (offset + bytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
+      this.blocks[rank] = new ControlBlock(region.buffer, offset, this.#slotCount, this.#signalMax);
+    } else {
+      this.blocks[rank] = new ControlBlock(new ArrayBuffer(bytes), 0, this.#slotCount, this.#signalMax);
+    }
+    this.#blockKeys[rank] = key;
+    this.#checkOpen();
+  }
+
+  #checkOpen(): void {
+    for (let rank = 0; rank < this.size; rank++) if (!this.blocks[rank]) return;
+    if (this.#status !== 'opening') return;
+    this.#status = 'open';
+    this.#opened?.resolve();
+    this.#opened = undefined;
+    this.pump();
+  }
+
+  // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
+
+  #armWatchdog(operation: Operation): void {
+    const { slowMs } = this.#world.settings;
+    const due = operation.warned ? operation.timeoutMs : Math.min(slowMs, operation.timeoutMs);
+    const atMs = operation.submittedMs + due;
+    if (atMs >= this.#watchdogAtMs) return;
+    this.#watchdog?.cancel();
+    this.#watchdogAtMs = atMs;
+    this.#watchdog = this.#world.clock.setTimer(Math.max(0, atMs - this.#world.clock.now()), () => this.#watch());
+  }
+
+  #watch(): void {
+    this.#watchdogAtMs = Infinity;
+    if (this.#status !== 'open') return;
+    const nowMs = this.#world.clock.now();
+    for (const operation of [...this.#inFlight, ...this.#queue]) {
+      const waitedMs = nowMs - operation.submittedMs;
+      if (waitedMs >= operation.timeoutMs - 0.5) {
+        this.#diagnose('timeout', operation.sequence, operation.timeoutMs);
+        return;
+      }
+      if (!operation.warned && waitedMs >= this.#world.settings.slowMs - 0.5) {
+        operation.warned = true;
+        this.#world.log.warn(`${describeCall(operation.call, operation.sequence)} of group '${this.spec.name}' waits for ${this.#lateRanks(operation)}`);
+      }
+      this.#armWatchdog(operation);
+    }
+  }
+
+  #lateRanks(operation: Operation): string {
+    const late = this.spec.globalRanks.filter((_, rank) => this.blocks[rank].published(operation.slot) !== operation.sequence + 1);
+    return late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
+  }
+
+  #diagnose(code: 'mismatch' | 'timeout', sequence: number, timeoutMs: number): void {
+    if (this.#diagnosis || this.#status !== 'open') return;
+    const call = this.#history.find((entry) => entry.sequence === sequence)?.call;
+    this.#diagnosis = new Diagnosis({ code, sequence, timeoutMs, operation: call?.kind ?? 'collective', globalRanks: this.spec.globalRanks });
+    const own = this.#reportOn(sequence);
+    this.#diagnosis.add(this.rank, own);
+    this.#callsAtLeave.forEach((calls, rank) => {
+      if (calls !== undefined) this.#diagnosis?.add(rank, { text: `left the group after ${calls} calls`, arrived: false });
+    });
+    const message = encodeControl({ type: 'report', group: this.spec.id, code, sequence, timeoutMs, ...own });
+    for (const link of this.links) link?.post(message);
+    this.#world.clock.setTimer(diagnosisMs, () => this.#conclude(), { keepAlive: true });
+    this.#concludeIfComplete();
+  }
+
+  #onReport(rank: number, message: Extract<ControlMessage, { type: 'report' }>): void {
+    this.#diagnose(message.code, message.sequence, message.timeoutMs);
+    this.#diagnosis?.add(rank, message);
+    this.#concludeIfComplete();
+  }
+
+  #leftError(rank: number): ShoalError {
+    const global = this.spec.globalRanks[rank];
+    return new ShoalError('peer-lost', `rank ${global} left group '${this.spec.name}' before it took part in a transfer`, { peer: global });
+  }
+
+  #concludeIfComplete(): void {
+    if (this.#diagnosis?.complete) this.#conclude();
+  }
+
+  #conclude(): void {
+    if (this.#diagnosis && this.#status === 'open') this.fail(this.#diagnosis.error(this.spec.name), { tellOthers: false });
+  }
+
+  /** What this rank knows of its own call number `sequence`. */
+  #reportOn(sequence: number): Report {
+    const made = this.#history.find((entry) => entry.sequence === sequence);
+    if (made) return { text: describeCall(made.call, sequence), arrived: sequence < this.#begun };
+    if (sequence < this.#submitted) return { text: describeContract(this.blocks[this.rank].contract(sequence % this.#slotCount)), arrived: true };
+    const last = this.#history.at(-1);
+    return { text: `has not called it; ${last ? `its last call was ${describeCall(last.call, last.sequence)}` : 'it has called nothing yet'}`, arrived: false };
+  }
+
+  #abandonAll(error: ShoalError): void {
+    const ended = [...this.#inFlight, ...this.#queue];
+    this.#inFlight = [];
+    this.#queue.length = 0;
+    for (const operation of ended) {
+      operation.execution?.abandon();
+      operation.finish(error);
+      this.#world.recorder.finished(this.spec, operation, error);
+    }
+    this.#world.pointToPoint.abandon(this, error);
+    this.#idle?.();
+  }
+}

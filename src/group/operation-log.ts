@@ -1,0 +1,90 @@
+/** What the comm thread remembers and draws of its operations: the flight recorder (always on, for the question after a
+ *  failure) and the trace (when asked for). */
+import { ShoalError } from '../base/errors.ts';
+import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
+import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { Operation } from './operation.ts';
+
+interface Logged {
+  readonly record: RecordId;
+  startedMs: number;
+}
+
+export class OperationLog {
+  readonly flight: FlightRecorder;
+  readonly trace: TraceRecorder;
+  readonly #operations = new Map<Operation, Logged>();
+  readonly #names = new Map<string, NameId>();
+  readonly #lanes = new Map<string, LaneId>();
+
+  constructor(flight: FlightRecorder, trace: TraceRecorder) {
+    this.flight = flight;
+    this.trace = trace;
+  }
+
+  addGroup(group: GroupSpec): void {
+    this.flight.addGroup({ name: group.name, description: group.name, ranks: group.globalRanks });
+  }
+
+  removeGroup(group: GroupSpec): void {
+    this.flight.removeGroup(group.name);
+  }
+
+  created(group: GroupSpec, operation: Operation): void {
+    const { call, sequence, timeoutMs } = operation;
+    const record = this.flight.schedule({
+      group: group.name,
+      sequence,
+      isP2P: false,
+      profilingName: `shoal:${call.kind.replaceAll('-', '_')}`,
+      inputSizes: [[call.count]],
+      inputDtypes: [call.dtype],
+      outputSizes: [[call.count]],
+      outputDtypes: [call.dtype],
+      timeoutMs,
+      stack: call.site === undefined ? undefined : `Error\n    at ${call.site}:1`,
+    });
+    this.#operations.set(operation, { record, startedMs: 0 });
+  }
+
+  started(group: GroupSpec, operation: Operation): void {
+    const logged = this.#operations.get(operation);
+    if (!logged) return;
+    this.flight.start(logged.record);
+    if (!this.trace.enabled) return;
+    logged.startedMs = this.trace.now();
+    // The wait for the others is drawn apart from the work, so that a straggler shows as somebody else's wait.
+    const waited = this.#name(`${operation.call.kind} wait`, 'bytes');
+    this.trace.complete(waited, operation.submittedMs, this.#lane(`${group.name} waits`), operation.call.count);
+  }
+
+  finished(group: GroupSpec, operation: Operation, error: ShoalError | undefined): void {
+    const logged = this.#operations.get(operation);
+    if (!logged) return;
+    this.#operations.delete(operation);
+    if (error) this.flight.fail(logged.record, error.message);
+    else this.flight.complete(logged.record);
+    if (!this.trace.enabled || logged.startedMs === 0) return;
+    const name = this.#name(`${operation.call.kind} ${operation.plan.plan.algorithm}`, 'count');
+    this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
+  }
+
+  #name(text: string, argument: string): NameId {
+    let id = this.#names.get(text);
+    if (id === undefined) {
+      id = this.trace.name(text, { category: 'collective', argument });
+      this.#names.set(text, id);
+    }
+    return id;
+  }
+
+  #lane(text: string): LaneId {
+    let id = this.#lanes.get(text);
+    if (id === undefined) {
+      id = this.trace.lane(text);
+      this.#lanes.set(text, id);
+    }
+    return id;
+  }
+}

@@ -1,0 +1,94 @@
+/** From a call to something that runs: selects the algorithm, builds the plan, lowers this rank's program, and keeps the
+ *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first. */
+import { ShoalError } from '../base/errors.ts';
+import { buildPlan } from '../collectives/build.ts';
+import { Execution } from '../collectives/executor.ts';
+import { lowerProgram, type Lowered } from '../collectives/lower.ts';
+import { selectAlgorithm, type SelectionRule } from '../collectives/select.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
+import type { StepMachine } from '../memory/step-machine.ts';
+import type { Plan, PlanRequest } from '../plan/ir.ts';
+import type { Topology } from '../plan/topology.ts';
+import type { CollectiveCall } from './contract.ts';
+
+const plansMax = 256;
+
+interface PreparedPlan {
+  readonly plan: Plan;
+  readonly computeType: DType;
+  readonly lowered: Lowered;
+  /** Executions not in use. */
+  readonly free: Execution[];
+}
+
+export interface PlanRunnerOptions {
+  readonly machine: StepMachine;
+  /** The user's rules. */
+  readonly overrides: readonly SelectionRule[];
+  readonly order: 'canonical' | 'relaxed';
+  readonly rank: number;
+  readonly topology: Topology;
+  /** Per rank: its memory can be loaded and stored from here. */
+  readonly loadStore: readonly boolean[];
+}
+
+/** Plans of one group. */
+export class PlanRunner {
+  readonly #options: PlanRunnerOptions;
+  readonly #prepared = new Map<string, PreparedPlan>();
+
+  constructor(options: PlanRunnerOptions) {
+    this.#options = options;
+  }
+
+  /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
+  prepare(call: CollectiveCall): PreparedPlan {
+    const key = keyOf(call);
+    const known = this.#prepared.get(key);
+    if (known) {
+      this.#prepared.delete(key);
+      this.#prepared.set(key, known);
+      return known;
+    }
+    const prepared = this.#build(call);
+    this.#prepared.set(key, prepared);
+    if (this.#prepared.size > plansMax) for (const oldest of this.#prepared.keys()) return this.#drop(oldest, prepared);
+    return prepared;
+  }
+
+  /** An execution for the plan, not in use by any other operation. */
+  take(prepared: PreparedPlan): Execution {
+    return prepared.free.pop() ?? new Execution(prepared.lowered, this.#options.machine, this.#options.loadStore.length);
+  }
+
+  give(prepared: PreparedPlan, execution: Execution): void {
+    prepared.free.push(execution);
+  }
+
+  #drop(key: string, prepared: PreparedPlan): PreparedPlan {
+    this.#prepared.delete(key);
+    return prepared;
+  }
+
+  #build(call: CollectiveCall): PreparedPlan {
+    const { overrides, order, rank, topology, loadStore } = this.#options;
+    const { kind: collective, count, counts, splits, root } = call;
+    const request: PlanRequest = { collective, topology, count, counts, splits, root };
+    const bytes = count * dtypeInfo(call.dtype).bytes;
+    const algorithm = selectAlgorithm({ collective, bytes, topology, loadStore: loadStore.every(Boolean), order, overrides });
+    const plan = buildPlan(algorithm, request);
+    const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
+    const program = plan.programs[rank];
+    if (!program) throw new ShoalError('usage', `plan '${plan.algorithm}' has no program for rank ${rank}`);
+    const lowered = lowerProgram(program, { dtype: computeType, op: call.op, size: loadStore.length, loadStore });
+    return { plan, computeType, lowered, free: [] };
+  }
+}
+
+function keyOf(call: CollectiveCall): string {
+  const { kind, dtype, op, count, root, counts, splits } = call;
+  const uneven = counts || splits ? JSON.stringify([counts, splits]) : '';
+  return `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${uneven}`;
+}
+
+export type { PreparedPlan };

@@ -1,0 +1,417 @@
+/** The process group as user code sees it: checks arguments, makes buffers reachable, and hands calls to the comm side.
+ *  What a call does there is not known here. */
+import { CallSites } from '../base/call-site.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { DType } from '../memory/dtype.ts';
+import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
+import { countOf, Tensor } from '../memory/tensor.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
+import type { BufferName } from '../plan/ir.ts';
+import { CallBuffers, operand, type Operand } from './call-buffers.ts';
+import type { CommClient } from './comm-client.ts';
+import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
+import type { CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
+import type {
+  AllToAllOptions,
+  CallOptions,
+  CountsOptions,
+  PeerOptions,
+  ProcessGroup,
+  ReduceOptions,
+  RootOptions,
+  TensorLike,
+  Work,
+} from './types.ts';
+import { checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
+import { PendingWork } from './work.ts';
+import { groupIdMax } from './wire.ts';
+
+/** What all groups of a world share on the main thread. */
+export interface WorldHandle {
+  readonly client: CommClient;
+  readonly memory: TensorMemory;
+  readonly info: WorldInfo;
+  readonly timeoutMs: number;
+  /** Ends the world; called when its first group is destroyed. */
+  close(timeoutMs: number): Promise<void>;
+}
+
+interface BufferUse {
+  readonly name: BufferName;
+  readonly operand: Operand;
+  readonly reads: boolean;
+  readonly writes: boolean;
+}
+
+const destroyTimeoutMs = 10_000;
+
+export class CommGroup implements ProcessGroup {
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly localRank: number;
+  readonly localSize: number;
+  readonly hosts: readonly (readonly number[])[];
+  readonly globalRanks: readonly number[];
+  readonly #world: WorldHandle;
+  readonly #spec: GroupSpec;
+  readonly #sites = new CallSites();
+  readonly #blocks = new Map<Tensor, MemoryBlock>();
+  readonly #released = new WeakSet<Tensor>();
+  #destroyed: Promise<void> | undefined;
+
+  constructor(world: WorldHandle, spec: GroupSpec) {
+    this.#world = world;
+    this.#spec = spec;
+    this.name = spec.name;
+    this.rank = spec.rank;
+    this.size = spec.globalRanks.length;
+    this.globalRanks = spec.globalRanks;
+    this.hosts = restrict(world.info.hosts, spec.globalRanks);
+    ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
+  }
+
+  // ── tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    this.#checkUsable();
+    const block = this.#world.memory.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
+    const tensor = new Tensor(dtype, shape, block.region, block.offset);
+    new Uint8Array(block.region.buffer, block.offset, tensor.bytes).fill(0);
+    this.#blocks.set(tensor, block);
+    return tensor;
+  }
+
+  release(tensor: Tensor): void {
+    const block = this.#blocks.get(tensor);
+    if (!block) throw new ShoalError('usage', this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`);
+    this.#blocks.delete(tensor);
+    this.#released.add(tensor);
+    this.#world.memory.free(block);
+  }
+
+  // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  allReduce(data: TensorLike, options: ReduceOptions = {}): Work {
+    const target = this.#operand(data, 'the data of allReduce');
+    return this.#collective('all-reduce', target, target.count, options, { ...this.#reduction(target, options) }, [
+      { name: 'data', operand: target, reads: true, writes: true },
+    ]);
+  }
+
+  broadcast(data: TensorLike, options: RootOptions = {}): Work {
+    const target = this.#operand(data, 'the data of broadcast');
+    const root = rootOf(options, this.size);
+    return this.#collective('broadcast', target, target.count, options, { root }, [
+      { name: 'data', operand: target, reads: root === this.rank, writes: root !== this.rank },
+    ]);
+  }
+
+  reduce(data: TensorLike, options: ReduceOptions & RootOptions = {}): Work {
+    const target = this.#operand(data, 'the data of reduce');
+    const root = rootOf(options, this.size);
+    return this.#collective('reduce', target, target.count, options, { root, ...this.#reduction(target, options) }, [
+      { name: 'data', operand: target, reads: true, writes: root === this.rank },
+    ]);
+  }
+
+  allGather(output: TensorLike, input: TensorLike, options: CountsOptions = {}): Work {
+    const { source, target, counts } = this.#gathering('allGather', output, input, options);
+    return this.#collective('all-gather', target, target.count, options, { counts }, [
+      { name: 'input', operand: source, reads: true, writes: false },
+      { name: 'output', operand: target, reads: false, writes: true },
+    ]);
+  }
+
+  gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = {}): Work {
+    const root = rootOf(options, this.size);
+    this.#checkRootOnly('the output of gather', output, root);
+    const source = this.#operand(input, 'the input of gather');
+    const counts = options.counts ?? even(source.count, this.size);
+    const total = this.#checkCounts('gather', counts, source, output === null ? undefined : this.#operand(output, 'the output of gather'));
+    const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
+    if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
+    return this.#collective('gather', source, total, options, { root, counts: options.counts }, buffers);
+  }
+
+  scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = {}): Work {
+    const root = rootOf(options, this.size);
+    this.#checkRootOnly('the input of scatter', input, root);
+    const target = this.#operand(output, 'the output of scatter');
+    const counts = options.counts ?? even(target.count, this.size);
+    const total = this.#checkCounts('scatter', counts, target, input === null ? undefined : this.#operand(input, 'the input of scatter'));
+    const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
+    if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
+    return this.#collective('scatter', target, total, options, { root, counts: options.counts }, buffers);
+  }
+
+  reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = {}): Work {
+    const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
+    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...this.#reduction(source, options) }, [
+      { name: 'input', operand: target, reads: true, writes: false },
+      { name: 'output', operand: source, reads: false, writes: true },
+    ]);
+  }
+
+  allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = {}): Work {
+    const source = this.#operand(input, 'the input of allToAll');
+    const target = this.#operand(output, 'the output of allToAll');
+    this.#checkSameDtype('allToAll', source, target);
+    const inputSplits = this.#splits('inputSplits', options.inputSplits, source);
+    const outputSplits = this.#splits('outputSplits', options.outputSplits, target);
+    const buffers: BufferUse[] = [
+      { name: 'input', operand: source, reads: true, writes: false },
+      { name: 'output', operand: target, reads: false, writes: true },
+    ];
+    if (options.inputSplits === undefined && options.outputSplits === undefined) {
+      const splits = this.globalRanks.map(() => even(source.count / this.size, this.size));
+      return this.#collective('all-to-all', source, source.count * this.size, options, { splits }, buffers);
+    }
+    return this.#deferred('allToAll', async (site) => {
+      const matrix = await this.#exchangeSplits(inputSplits, outputSplits, options);
+      const total = matrix.flat().reduce((sum, count) => sum + count, 0);
+      await this.#collective('all-to-all', source, total, options, { splits: matrix, site }, buffers);
+    });
+  }
+
+  barrier(options: CallOptions = {}): Work {
+    return this.#collective('barrier', { dtype: 'uint8' }, 0, options, {}, []);
+  }
+
+  monitoredBarrier(options: CallOptions = {}): Work {
+    return this.#collective('barrier', { dtype: 'uint8' }, 0, { name: 'monitored', ...options }, {}, []);
+  }
+
+  // ── point to point ──────────────────────────────────────────────────────────────────────────────────────────────
+
+  send(data: TensorLike, peer: number, options: PeerOptions = {}): Work {
+    return this.#message('send', data, peer, options);
+  }
+
+  recv(data: TensorLike, peer: number, options: PeerOptions = {}): Work {
+    return this.#message('recv', data, peer, options);
+  }
+
+  // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async split(color: number | null, options: { key?: number; timeoutMs?: number } = {}): Promise<ProcessGroup | null> {
+    if (color !== null && !Number.isInteger(color)) throw new ShoalError('usage', `the colour of split must be an integer or null, not ${color}`);
+    const key = options.key ?? this.rank;
+    const mine = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key), BigInt(this.#world.client.nextGroupId));
+    const all = new BigInt64Array(mine.length * this.size);
+    await this.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
+    const rows = this.globalRanks.map((_, rank) => {
+      const [itsColor, present, itsKey, nextId] = [...all.subarray(rank * 4, rank * 4 + 4)].map(Number);
+      return { rank, color: present === 1 ? itsColor : null, key: itsKey, nextId };
+    });
+    const id = Math.max(...rows.map((row) => row.nextId));
+    this.#world.client.useGroupId(id);
+    if (color === null) return null;
+    const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
+    return this.#open(id, `${this.name}/split-${id}:${color}`, members.map((row) => row.rank), options.timeoutMs);
+  }
+
+  async newGroup(ranks: readonly number[], options: { timeoutMs?: number; name?: string } = {}): Promise<ProcessGroup | null> {
+    const valid = ranks.length > 0 && new Set(ranks).size === ranks.length && ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < this.size);
+    if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${this.size - 1}`);
+    const ids = new Int32Array(this.size);
+    await this.allGather(ids, Int32Array.of(this.#world.client.nextGroupId), { timeoutMs: options.timeoutMs, name: `newGroup ${ranks.join(',')}` });
+    const id = Math.max(...ids);
+    this.#world.client.useGroupId(id);
+    if (!ranks.includes(this.rank)) return null;
+    return this.#open(id, options.name ?? `${this.name}/group-${id}`, ranks, options.timeoutMs);
+  }
+
+  destroy(options: { timeoutMs?: number } = {}): Promise<void> {
+    this.#destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
+    return this.#destroyed;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.destroy();
+  }
+
+  /** What this rank reaches each rank of the group over: `shm`, `tcp`, `self`. */
+  get links(): readonly string[] {
+    const row = this.#world.info.fabricOf[this.globalRanks[this.rank]];
+    return this.globalRanks.map((rank) => row[rank]);
+  }
+
+  /** fabricOf[a][b] for all ranks of the world. */
+  get linkMatrix(): readonly (readonly string[])[] {
+    return this.#world.info.fabricOf;
+  }
+
+  // ── how calls are made ──────────────────────────────────────────────────────────────────────────────────────────
+
+  #collective(
+    kind: CollectiveCall['kind'],
+    { dtype }: { dtype: DType },
+    count: number,
+    options: CallOptions,
+    extra: Partial<CollectiveCall>,
+    uses: readonly BufferUse[],
+  ): PendingWork {
+    this.#checkUsable();
+    const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
+    const call: CollectiveCall = { kind, dtype, count, name: options.name, site: this.#sites.current(), ...extra };
+    const { staging, buffers } = this.#reach(uses);
+    return this.#world.client.start({ type: 'collective', group: this.#spec.id, call, buffers, timeoutMs }, `${kind} of group '${this.name}'`, hooksOf(staging));
+  }
+
+  #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
+    this.#checkUsable();
+    const value = this.#operand(data, `the data of ${direction}`);
+    if (!Number.isInteger(peer) || peer < 0 || peer >= this.size || peer === this.rank) {
+      throw new ShoalError('usage', `${direction} needs another rank of 0…${this.size - 1}, not ${peer} (this is rank ${this.rank})`);
+    }
+    const tag = checkTag(options.tag ?? 0);
+    const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
+    const { staging, buffers } = this.#reach([{ name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' }]);
+    const buffer = buffers.data as SharedBuffer;
+    const { dtype, count } = value;
+    return this.#world.client.start(
+      { type: 'message', group: this.#spec.id, direction, peer, tag, dtype, count, buffer, timeoutMs },
+      `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
+      hooksOf(staging),
+    );
+  }
+
+  #reach(uses: readonly BufferUse[]): { staging: CallBuffers; buffers: Partial<Record<BufferName, SharedBuffer>> } {
+    const staging = new CallBuffers(this.#world.memory);
+    const buffers: Partial<Record<BufferName, SharedBuffer>> = {};
+    for (const use of uses) buffers[use.name] = staging.add(use.operand, use);
+    return { staging, buffers };
+  }
+
+  /** An operation of several steps as one `Work`. */
+  #deferred(description: string, run: (site: string | undefined) => Promise<void>): Work {
+    const work = new PendingWork(this.#world.client, description);
+    run(this.#sites.current()).then(
+      () => work.settle(undefined),
+      (thrown: unknown) => work.settle(ShoalError.from(thrown)),
+    );
+    return work;
+  }
+
+  async #exchangeSplits(inputSplits: readonly number[], outputSplits: readonly number[], options: CallOptions): Promise<number[][]> {
+    const mine = Float64Array.from([...inputSplits, ...outputSplits]);
+    const all = new Float64Array(mine.length * this.size);
+    await this.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'allToAll splits' });
+    const row = (rank: number, part: number): number[] => [...all.subarray((2 * rank + part) * this.size, (2 * rank + part + 1) * this.size)];
+    const matrix = this.globalRanks.map((_, rank) => row(rank, 0));
+    for (let from = 0; from < this.size; from++) {
+      for (let to = 0; to < this.size; to++) {
+        const expected = row(to, 1)[from];
+        if (matrix[from][to] === expected) continue;
+        throw new ShoalError('mismatch', `allToAll: rank ${from} sends ${matrix[from][to]} elements to rank ${to}, which expects ${expected}; inputSplits[to] and outputSplits[from] must agree`, {
+          operation: 'all-to-all',
+          rank: this.rank,
+          peer: from === this.rank ? to : from,
+        });
+      }
+    }
+    return matrix;
+  }
+
+  async #open(id: number, name: string, ranks: readonly number[], timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup> {
+    if (id > groupIdMax) throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
+    const globalRanks = ranks.map((rank) => this.globalRanks[rank]);
+    const topology = { hosts: restrict(this.#world.info.topology.hosts, globalRanks) };
+    const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology };
+    await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${name}'`);
+    return new CommGroup(this.#world, spec);
+  }
+
+  async #end(timeoutMs: number): Promise<void> {
+    for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
+    if (this.#spec.id === 0) {
+      await this.#world.close(timeoutMs);
+      return;
+    }
+    await this.#world.client.start({ type: 'close-group', group: this.#spec.id, timeoutMs }, `destroying group '${this.name}'`);
+    for (const block of this.#blocks.values()) this.#world.memory.free(block);
+    this.#blocks.clear();
+  }
+
+  // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #checkUsable(): void {
+    if (this.#destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
+  }
+
+  #operand(value: TensorLike, role: string): Operand {
+    if (value instanceof Tensor && this.#released.has(value)) throw new ShoalError('usage', `${role} has been released`);
+    return operand(value, role);
+  }
+
+  #reduction({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
+    checkReduceOp(op, dtype);
+    if ((op === ReduceOp.Premul) !== (factor !== undefined)) throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
+    return factor === undefined ? { op } : { op, factor };
+  }
+
+  #checkSameDtype(operation: string, a: Operand, b: Operand): void {
+    if (a.dtype !== b.dtype) throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
+  }
+
+  #checkRootOnly(role: string, value: TensorLike | null, root: number): void {
+    if ((value !== null) === (this.rank === root)) return;
+    throw new ShoalError('usage', this.rank === root ? `${role} is missing on the root (rank ${root})` : `${role} must be null on rank ${this.rank}: only the root (rank ${root}) has it`);
+  }
+
+  /** The arguments of an operation between one part per rank and the whole. */
+  #gathering(operation: string, whole: TensorLike, part: TensorLike, options: CountsOptions): { source: Operand; target: Operand; counts?: readonly number[] } {
+    const source = this.#operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
+    const target = this.#operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
+    this.#checkCounts(operation, options.counts ?? even(source.count, this.size), source, target);
+    return { source, target, counts: options.counts };
+  }
+
+  /** @returns the total. */
+  #checkCounts(operation: string, counts: readonly number[], part: Operand, whole: Operand | undefined): number {
+    if (counts.length !== this.size || !counts.every((count) => Number.isSafeInteger(count) && count >= 0)) {
+      throw new ShoalError('usage', `${operation}: counts [${counts.join(', ')}] must be ${this.size} non-negative integers, one per rank`);
+    }
+    if (counts[this.rank] !== part.count) {
+      throw new ShoalError('usage', `${operation}: this rank's part has ${part.count} elements, counts say ${counts[this.rank]} for rank ${this.rank}`);
+    }
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    if (!whole) return total;
+    this.#checkSameDtype(operation, part, whole);
+    if (whole.count !== total) throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${this.size} ranks have ${total}`);
+    return total;
+  }
+
+  #splits(role: string, splits: readonly number[] | undefined, value: Operand): readonly number[] {
+    if (splits === undefined) {
+      if (value.count % this.size !== 0) throw new ShoalError('usage', `allToAll: ${value.count} elements do not divide by ${this.size} ranks; give ${role}`);
+      return even(value.count / this.size, this.size);
+    }
+    const total = splits.reduce((sum, count) => sum + count, 0);
+    if (splits.length !== this.size || !splits.every((count) => Number.isSafeInteger(count) && count >= 0) || total !== value.count) {
+      throw new ShoalError('usage', `allToAll: ${role} [${splits.join(', ')}] must be ${this.size} non-negative integers that sum to ${value.count}`);
+    }
+    return splits;
+  }
+}
+
+function hooksOf(staging: CallBuffers): { onSuccess?: () => void } {
+  if (!staging.staged) return {};
+  return {
+    onSuccess: () => {
+      staging.copyOut();
+      staging.release();
+    },
+  };
+}
+
+/** The hosts of a subset of ranks, renumbered by position in the subset; hosts in order of their first rank. */
+function restrict(hosts: readonly (readonly number[])[], globalRanks: readonly number[]): number[][] {
+  return hosts
+    .map((host) => globalRanks.flatMap((global, rank) => (host.includes(global) ? [rank] : [])))
+    .filter((host) => host.length > 0)
+    .sort((a, b) => a[0] - b[0]);
+}

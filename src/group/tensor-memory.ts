@@ -1,0 +1,109 @@
+/** Memory for tensors and for staging foreign arrays, on the main thread; every region is also mapped by the comm thread.
+ *
+ *    ≤ 512 KiB    blocks of a power of two (128 B and up) cut from 1 MiB slabs, so that small tensors share regions
+ *    larger       a region each, size rounded up to a page
+ *
+ *  Freed blocks are reused; freed large regions are kept up to a budget, because mapping memory costs more than copying it. */
+import { ShoalError } from '../base/errors.ts';
+import type { Region, RegionAllocator } from '../memory/region.ts';
+
+const smallestBytes = 128;
+const slabBytes = 2 ** 20;
+const largestBlockBytes = slabBytes / 2;
+const pageBytes = 4096;
+
+export interface MemoryBlock {
+  readonly region: Region;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export interface TensorMemoryOptions {
+  readonly allocator: RegionAllocator;
+  /** Freed large regions kept for reuse, bytes. */
+  readonly cacheBytesMax: number;
+  readonly onCreate: (region: Region) => void;
+  readonly onDrop: (region: Region) => void;
+}
+
+export class TensorMemory {
+  readonly #options: TensorMemoryOptions;
+  readonly #regions = new Map<string, Region>();
+  readonly #freeBlocks = new Map<number, MemoryBlock[]>();
+  readonly #freeRegions = new Map<number, Region[]>();
+  #cachedBytes = 0;
+  #closed = false;
+
+  constructor(options: TensorMemoryOptions) {
+    this.#options = options;
+  }
+
+  /** True for memory of this world, which communication reaches in place. */
+  owns(region: Region): boolean {
+    return this.#regions.get(region.id) === region;
+  }
+
+  /** Garbage or zeros. @throws ShoalError `out-of-memory`, `unsupported`, `closed`. */
+  allocate(bytes: number): MemoryBlock {
+    if (this.#closed) throw new ShoalError('closed', 'the process group was destroyed; make tensors before');
+    if (bytes > largestBlockBytes) {
+      const size = Math.ceil(bytes / pageBytes) * pageBytes;
+      return { region: this.#takeRegion(size), offset: 0, bytes: size };
+    }
+    const size = Math.max(smallestBytes, 2 ** Math.ceil(Math.log2(Math.max(1, bytes))));
+    const free = this.#freeBlocks.get(size) ?? this.#cutSlab(size);
+    const block = free.pop();
+    if (block) return block;
+    return this.#cutSlab(size).pop() as MemoryBlock;
+  }
+
+  free(block: MemoryBlock): void {
+    if (this.#closed) return;
+    if (block.bytes <= largestBlockBytes) {
+      this.#freeBlocks.get(block.bytes)?.push(block);
+      return;
+    }
+    if (this.#cachedBytes + block.bytes > this.#options.cacheBytesMax) {
+      this.#drop(block.region);
+      return;
+    }
+    this.#cachedBytes += block.bytes;
+    const cached = this.#freeRegions.get(block.bytes);
+    if (cached) cached.push(block.region);
+    else this.#freeRegions.set(block.bytes, [block.region]);
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#freeBlocks.clear();
+    this.#freeRegions.clear();
+    // Mappings are left to the garbage collector: the caller may still read its tensors.
+    this.#regions.clear();
+  }
+
+  #takeRegion(bytes: number): Region {
+    const cached = this.#freeRegions.get(bytes)?.pop();
+    if (cached) {
+      this.#cachedBytes -= bytes;
+      return cached;
+    }
+    const region = this.#options.allocator.create(bytes);
+    this.#regions.set(region.id, region);
+    this.#options.onCreate(region);
+    return region;
+  }
+
+  #cutSlab(size: number): MemoryBlock[] {
+    const region = this.#takeRegion(slabBytes);
+    const blocks = this.#freeBlocks.get(size) ?? [];
+    this.#freeBlocks.set(size, blocks);
+    for (let offset = slabBytes - size; offset >= 0; offset -= size) blocks.push({ region, offset, bytes: size });
+    return blocks;
+  }
+
+  #drop(region: Region): void {
+    this.#regions.delete(region.id);
+    this.#options.onDrop(region);
+    region.close();
+  }
+}

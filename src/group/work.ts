@@ -1,0 +1,83 @@
+/** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
+ *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
+import { ShoalError } from '../base/errors.ts';
+import type { Work } from './types.ts';
+
+/** How a `Work` waits without the event loop; given by the comm client. */
+export interface WorkWaiter {
+  readonly now: () => number;
+  /** Delivers events; blocks at most `timeoutMs` for the first. False when this thread cannot block. */
+  pump(timeoutMs: number): boolean;
+}
+
+export class PendingWork implements Work {
+  readonly #waiter: WorkWaiter;
+  readonly #description: string;
+  #done = false;
+  #error: ShoalError | undefined;
+  /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
+  #onSuccess: (() => void) | undefined;
+  #onSettled: (() => void) | undefined;
+  #promise: Promise<void> | undefined;
+  #resolve: (() => void) | undefined;
+  #reject: ((error: ShoalError) => void) | undefined;
+
+  constructor(waiter: WorkWaiter, description: string, hooks: { onSuccess?: () => void; onSettled?: () => void } = {}) {
+    this.#waiter = waiter;
+    this.#description = description;
+    this.#onSuccess = hooks.onSuccess;
+    this.#onSettled = hooks.onSettled;
+  }
+
+  get done(): boolean {
+    return this.#done;
+  }
+
+  get error(): ShoalError | undefined {
+    return this.#error;
+  }
+
+  settle(error: ShoalError | undefined): void {
+    if (this.#done) return;
+    this.#error = error;
+    try {
+      if (!error) this.#onSuccess?.();
+    } catch (thrown) {
+      this.#error = ShoalError.from(thrown, 'usage');
+    }
+    this.#done = true;
+    this.#onSettled?.();
+    this.#onSuccess = undefined;
+    this.#onSettled = undefined;
+    if (this.#error) this.#reject?.(this.#error);
+    else this.#resolve?.();
+  }
+
+  waitSync(timeoutMs = Infinity): void {
+    const deadlineMs = this.#waiter.now() + timeoutMs;
+    while (!this.#done) {
+      const leftMs = deadlineMs - this.#waiter.now();
+      if (leftMs <= 0) {
+        throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, { timeoutMs });
+      }
+      if (!this.#waiter.pump(leftMs)) {
+        throw new ShoalError('usage', `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`);
+      }
+    }
+    if (this.#error) throw this.#error;
+  }
+
+  then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    this.#promise ??= new Promise<void>((resolve, reject) => {
+      if (!this.#done) {
+        this.#resolve = resolve;
+        this.#reject = reject;
+      } else if (this.#error) reject(this.#error);
+      else resolve();
+    });
+    return this.#promise.then(onFulfilled, onRejected);
+  }
+}

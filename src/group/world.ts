@@ -1,0 +1,287 @@
+/** The world of one rank, in the comm thread: links to all ranks, memory they may reach, groups, messages.
+ *
+ *      fabrics ──▶ links ──▶ onMessage ──▶ group engines, point-to-point
+ *      store ─── who is where (bootstrap.ts)
+ *
+ *  It routes and owns; what operations do is the business of the groups. Nothing here is shared between two worlds. */
+import { must } from '../base/assert.ts';
+import type { Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Settings } from '../base/settings.ts';
+import { parseSelection, type SelectionRule } from '../collectives/select.ts';
+import type { Connection, Fabric } from '../fabric/fabric.ts';
+import type { Kernels } from '../memory/kernels.ts';
+import type { RegionAllocator } from '../memory/region.ts';
+import type { StepMachine } from '../memory/step-machine.ts';
+import { GroupEngine, type GroupSpec } from './group-engine.ts';
+import type { OperationLog } from './operation-log.ts';
+import { PeerLink } from './peer-link.ts';
+import { PointToPoint } from './point-to-point.ts';
+import { ScratchPool } from './scratch-pool.ts';
+import { SharedRegions } from './shared-regions.ts';
+import { beginMessageBytes, decodeControl, encodeControl, decodeGroupHeader, decodeImmediate, MessageType, signalMaxLimit, type ControlMessage } from './wire.ts';
+
+/** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
+const earlyMessagesMax = 1024;
+
+export interface WorldOptions {
+  /** Connections of worlds with other names are refused. */
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly fabrics: readonly Fabric[];
+  /** CPUs this process may use: with more ranks than that on a host, waiting must give the CPU away at once. */
+  readonly cpus: number;
+  /** A group failed: the moment to write what is known. */
+  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
+}
+
+export class World {
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly fabrics: readonly Fabric[];
+  readonly regions: SharedRegions;
+  readonly scratch: ScratchPool;
+  readonly pointToPoint: PointToPoint;
+  /** The user's rules for choosing algorithms. */
+  readonly selection: readonly SelectionRule[];
+  readonly cpus: number;
+  readonly #links = new Map<number, PeerLink>();
+  readonly #groups = new Map<number, GroupEngine>();
+  readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
+  readonly #onFailure: WorldOptions['onFailure'];
+  #linkAdded: (() => void) | undefined;
+  #closing = false;
+
+  constructor(options: WorldOptions) {
+    this.name = options.name;
+    this.rank = options.rank;
+    this.size = options.size;
+    this.settings = options.settings;
+    this.clock = options.clock;
+    this.log = options.log;
+    this.recorder = options.recorder;
+    this.kernels = options.kernels;
+    this.machine = options.machine;
+    this.fabrics = options.fabrics;
+    this.cpus = options.cpus;
+    this.#onFailure = options.onFailure;
+    this.selection = parseSelection(options.settings.algorithms);
+    this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
+    this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
+    this.pointToPoint = new PointToPoint(this);
+  }
+
+  /** Signals a control block has per slot: two per peer and channel, for a handful of channels. */
+  signalMaxOf(groupSize: number): number {
+    return Math.min(signalMaxLimit, 16 + 8 * groupSize);
+  }
+
+  // ── links ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Takes over a connection, dialled or accepted. A second one to the same rank is closed. */
+  addLink(connection: Connection, fabric: Fabric): void {
+    const { rank } = connection.peer;
+    if (this.#links.has(rank) || rank === this.rank || rank >= this.size) {
+      connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose() {} });
+      this.log.warn(`a second connection of rank ${rank} was closed`);
+      void connection.close(0);
+      return;
+    }
+    const link = new PeerLink(connection, fabric);
+    this.#links.set(rank, link);
+    connection.setHandlers({
+      onMessage: (message) => this.#guard(link, () => this.#onMessage(link, message)),
+      onImmediate: (immediate) => this.#guard(link, () => this.#onImmediate(link, immediate)),
+      onClose: (error) => this.#onClose(link, error),
+    });
+    this.regions.announceTo(link);
+    this.#linkAdded?.();
+  }
+
+  link(rank: number): PeerLink {
+    return must(this.#links.get(rank), () => `world rank ${rank} is linked`);
+  }
+
+  get links(): readonly PeerLink[] {
+    return [...this.#links.values()];
+  }
+
+  /** Resolves when every rank is linked; the caller adds the deadline. */
+  async linked(): Promise<void> {
+    while (this.#links.size < this.size - 1) {
+      await new Promise<void>((resolve) => {
+        this.#linkAdded = resolve;
+      });
+    }
+  }
+
+  missingLinks(): number[] {
+    return Array.from({ length: this.size }, (_, rank) => rank).filter((rank) => rank !== this.rank && !this.#links.has(rank));
+  }
+
+  // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
+    const group = new GroupEngine(this, spec);
+    this.#groups.set(spec.id, group);
+    this.recorder.addGroup(spec);
+    const early = this.#early.get(spec.id) ?? [];
+    this.#early.delete(spec.id);
+    for (const { link, message } of early) this.#guard(link, () => group.onControl(this.#groupRank(group, link), message));
+    for (const rank of spec.globalRanks) {
+      if (rank !== this.rank && this.link(rank).closed) group.onLinkClosed(spec.globalRanks.indexOf(rank), undefined);
+    }
+    await group.open(timeoutMs);
+    return group;
+  }
+
+  group(id: number): GroupEngine | undefined {
+    return this.#groups.get(id);
+  }
+
+  async closeGroup(id: number, timeoutMs: number): Promise<void> {
+    const group = this.#groups.get(id);
+    if (!group) return;
+    await group.leave(timeoutMs);
+    this.#groups.delete(id);
+    this.recorder.removeGroup(group.spec);
+  }
+
+  recordFailure(group: GroupSpec, error: ShoalError): void {
+    this.#onFailure?.(group, error);
+  }
+
+  /** Leaves all groups, flushes and closes all links. Bounded by `timeoutMs` for work and as much again for links. */
+  async close(timeoutMs: number): Promise<void> {
+    if (this.#closing) return;
+    this.#closing = true;
+    await Promise.all([...this.#groups.keys()].map((id) => this.closeGroup(id, timeoutMs)));
+    await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
+    await Promise.all(this.fabrics.map((fabric) => fabric.close()));
+    this.regions.close();
+  }
+
+  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #onMessage(link: PeerLink, message: Uint8Array): void {
+    switch (message[0]) {
+      case MessageType.Begin: {
+        const { group, completed } = decodeGroupHeader(message);
+        this.#withGroup(link, group, (engine, rank) => engine.onBegin(rank, completed, message.subarray(8, beginMessageBytes)));
+        return;
+      }
+      case MessageType.Completed: {
+        const { group, completed } = decodeGroupHeader(message);
+        this.#withGroup(link, group, (engine, rank) => engine.onCompleted(rank, completed));
+        return;
+      }
+      case MessageType.Doorbell:
+        for (const group of this.#groups.values()) group.pump();
+        return;
+      case MessageType.Control:
+        this.#onControl(link, decodeControl(message));
+        return;
+      case MessageType.Offer:
+        this.pointToPoint.onOffer(link, message);
+        return;
+      case MessageType.Accept:
+        this.pointToPoint.onAccept(link, message);
+        return;
+      case MessageType.Taken:
+        this.pointToPoint.onTaken(link, message);
+        return;
+      default:
+        throw new ShoalError('protocol', `unknown message type ${message[0]}`);
+    }
+  }
+
+  #onImmediate(link: PeerLink, immediate: number): void {
+    const decoded = decodeImmediate(immediate);
+    if ('transfer' in decoded) this.pointToPoint.onLanded(link, decoded.transfer);
+    else this.#withGroup(link, decoded.group, (engine) => engine.onSignal(decoded.slot, decoded.signal));
+  }
+
+  #onControl(link: PeerLink, message: ControlMessage): void {
+    switch (message.type) {
+      case 'region':
+        link.announce(message.key, message.remote);
+        for (const group of this.#groups.values()) group.pump();
+        return;
+      case 'withdraw':
+        link.withdraw(message.key);
+        return;
+      case 'ping':
+        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));
+        return;
+      case 'pong':
+        this.onPong?.(link.rank, message.sentMs, message.atMs);
+        return;
+      default: {
+        const group = this.#groups.get(message.group);
+        if (group) group.onControl(this.#groupRank(group, link), message);
+        else this.#keepEarly(link, message);
+      }
+    }
+  }
+
+  /** Told of answers to pings; used while clocks are compared. */
+  onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
+
+  /** Only a group's opening can be early; what comes for a group that is gone is of no interest. */
+  #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
+    if (message.type !== 'group-open') return;
+    const early = this.#early.get(message.group) ?? [];
+    if (early.length >= earlyMessagesMax) throw new ShoalError('protocol', `rank ${link.rank} opens too many groups`);
+    early.push({ link, message });
+    this.#early.set(message.group, early);
+  }
+
+  #withGroup(link: PeerLink, id: number, deliver: (group: GroupEngine, rank: number) => void): void {
+    const group = this.#groups.get(id);
+    if (group) deliver(group, this.#groupRank(group, link));
+  }
+
+  #groupRank(group: GroupEngine, link: PeerLink): number {
+    const rank = group.spec.globalRanks.indexOf(link.rank);
+    if (rank < 0) throw new ShoalError('protocol', `rank ${link.rank} is not in group '${group.spec.name}'`);
+    return rank;
+  }
+
+  /** A peer that sends nonsense loses its connection; its groups learn why. */
+  #guard(link: PeerLink, deliver: () => void): void {
+    if (link.closed) return;
+    try {
+      deliver();
+    } catch (thrown) {
+      const error = ShoalError.from(thrown, 'system', { peer: link.rank });
+      this.#onClose(link, new ShoalError(error.code, `what rank ${link.rank} sent could not be handled: ${error.message}`, { peer: link.rank, cause: thrown }));
+      void link.connection.close(0);
+    }
+  }
+
+  #onClose(link: PeerLink, error: ShoalError | undefined): void {
+    if (link.closed) return;
+    link.markClosed(error ?? new ShoalError('closed', `rank ${link.rank} has left`, { peer: link.rank }));
+    if (this.#closing) return;
+    for (const group of this.#groups.values()) {
+      const rank = group.spec.globalRanks.indexOf(link.rank);
+      if (rank >= 0) group.onLinkClosed(rank, error);
+    }
+  }
+}
