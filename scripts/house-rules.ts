@@ -39,6 +39,11 @@ export interface Violation {
 const linesMax = 700;
 const nativeLoader = 'src/memory/native.ts';
 
+/** Environment variables of ours that a text names in quotes or as a property, such as `SHOAL_TRACE`. */
+export function environmentNames(text: string): string[] {
+  return [...text.matchAll(/(?<![A-Z0-9_])SHOAL_[A-Z0-9_]*[A-Z0-9](?![A-Z0-9_*])/g)].map(([name]) => name);
+}
+
 /** Every violation in `files`, which are all sources of the repository; in order of path and line. */
 export function checkSources(files: readonly SourceFile[], table: LayerTable): Violation[] {
   const parsed = files.map(parse);

@@ -59,7 +59,14 @@ describe('chromeTrace', () => {
     const trace = chromeTrace(rankProcess(3), [recorder.snapshot()]);
     const document = JSON.parse([...formatChromeTrace(trace)].join('')) as ChromeTrace;
     expect(document).toEqual(trace);
-    expect(document.traceEvents).toContainEqual({ ph: 'M', name: 'process_name', pid: 3, tid: 0, ts: 0, args: { name: 'rank 3 (host-a, pid 103)' } });
+    expect(document.traceEvents).toContainEqual({
+      ph: 'M',
+      name: 'process_name',
+      pid: 3,
+      tid: 0,
+      ts: 0,
+      args: { name: 'rank 3 (host-a, pid 103)' },
+    });
     expect(document.traceEvents).toContainEqual({ ph: 'M', name: 'thread_name', pid: 3, tid: 0, ts: 0, args: { name: 'comm' } });
     expect(document.traceEvents.filter((event) => event.ph !== 'M')).toEqual([
       { ph: 'X', name: 'all-reduce', pid: 3, tid: 0, ts: 1500, dur: 250, cat: 'group', args: { bytes: 1024 } },

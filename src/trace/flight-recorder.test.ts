@@ -33,7 +33,12 @@ describe('FlightRecorder', () => {
     const { clock, recorder } = start(8);
     clock.advance(1);
     const id = recorder.schedule(allReduce(0));
-    expect(recorder.dump().entries[0]).toMatchObject({ state: 'scheduled', retired: false, time_discovered_started_ns: null, duration_ms: null });
+    expect(recorder.dump().entries[0]).toMatchObject({
+      state: 'scheduled',
+      retired: false,
+      time_discovered_started_ns: null,
+      duration_ms: null,
+    });
     clock.advance(1);
     recorder.start(id);
     expect(recorder.dump().entries[0]).toMatchObject({ state: 'started', time_discovered_started_ns: 2e6, retired: false });

@@ -147,7 +147,16 @@ export class FlightRecorder {
     const createdMs = clock.wallNow();
     const slot = this.#slots[recordId % size];
     if (slot === undefined) {
-      this.#slots.push({ recordId, operation, state: 'scheduled', createdMs, startedMs: never, completedMs: never, retired: false, error: null });
+      this.#slots.push({
+        recordId,
+        operation,
+        state: 'scheduled',
+        createdMs,
+        startedMs: never,
+        completedMs: never,
+        retired: false,
+        error: null,
+      });
     } else {
       slot.recordId = recordId;
       slot.operation = operation;

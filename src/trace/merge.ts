@@ -13,7 +13,8 @@ export function mergeTraces(traces: readonly ChromeTrace[]): ChromeTrace {
   if (processes.length === 0) throw new ShoalError('usage', 'there are no traces to merge');
   const startMs = new Map<number, number>();
   for (const { rank, clockStartMs, offsetMs } of processes) {
-    if (startMs.has(rank)) throw new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
+    if (startMs.has(rank))
+      throw new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
     startMs.set(rank, clockStartMs + offsetMs);
   }
   const zeroMs = Math.min(...startMs.values());

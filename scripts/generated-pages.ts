@@ -1,0 +1,72 @@
+/** The pages, and parts of pages, that are written from the sources: the settings and the table of layers. */
+import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings.ts';
+import type { LayerTable } from './house-rules.ts';
+
+export interface Page {
+  /** Relative to the repository. */
+  readonly path: string;
+  readonly text: string;
+}
+
+const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
+  collectives: 'Collectives',
+  network: 'Network',
+  memory: 'Memory',
+  training: 'Training',
+  execution: 'Execution',
+  diagnostics: 'Diagnostics',
+};
+
+/** Every generated page as it should be. `read` gives the page as it is now, for those that are generated in part. */
+export function generatedPages(layers: LayerTable, read: (path: string) => string): Page[] {
+  return [
+    { path: 'docs/settings.md', text: settingsPage() },
+    { path: 'ARCHITECTURE.md', text: replacePart(read('ARCHITECTURE.md'), 'layers', layersTable(layers)) },
+  ];
+}
+
+/** `text` with everything between `<!-- name:begin … -->` and `<!-- name:end -->` replaced.
+ *  @throws Error when the marks are missing: the part would silently go stale. */
+export function replacePart(text: string, name: string, part: string): string {
+  const pattern = new RegExp(`(<!-- ${name}:begin[^>]*-->\\n)[\\s\\S]*?(<!-- ${name}:end -->)`);
+  if (!pattern.test(text)) throw new Error(`the marks <!-- ${name}:begin --> and <!-- ${name}:end --> are missing`);
+  return text.replace(pattern, (_, begin: string, end: string) => `${begin}${part}\n${end}`);
+}
+
+function settingsPage(): string {
+  const sections = Object.entries(sectionTitles).map(([section, title]) => {
+    const definitions = settingKeys.map((key): SettingDefinition => settingDefinitions[key]).filter((one) => one.section === section);
+    return `## ${title}\n\n${definitions.map(settingEntry).join('\n\n')}\n`;
+  });
+  return `# Settings
+
+<!-- Generated from src/base/settings.ts by \`npm run docs\`; do not edit. -->
+
+Settings are environment variables. An empty variable counts as unset. A value that is not accepted stops the program with
+a \`config\` error that names the variable, the value and what is accepted; a \`SHOAL_*\` variable that nobody reads is
+reported with the nearest name. \`shoal info\` prints every setting in force and where it came from.
+
+Sizes are in bytes or with a unit (\`64KiB\`, \`25MiB\`, \`1.5GiB\`; \`K\`, \`M\`, \`G\` mean the same, \`KB\`, \`MB\`, \`GB\` are
+decimal), times in milliseconds or with a unit (\`500ms\`, \`30s\`, \`5min\`, \`1h\`).
+
+${sections.join('\n')}`;
+}
+
+function settingEntry(definition: SettingDefinition): string {
+  const fallback = formatSetting(definition, definition.fallback);
+  const facts = [
+    `Default: ${fallback === '' ? 'empty' : `\`${fallback}\``}.`,
+    `Accepts: ${describeAccepted(definition)}.`,
+    ...(definition.aliases.length === 0 ? [] : [`Also read from: ${definition.aliases.map(({ name }) => `\`${name}\``).join(', ')}.`]),
+    ...(definition.sensitive ? ['Never printed.'] : []),
+  ];
+  return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.map((fact) => `- ${fact}`).join('\n')}`;
+}
+
+/** Highest rank first, as one draws a building. */
+function layersTable({ layers }: LayerTable): string {
+  const rows = layers
+    .toSorted((a, b) => b.rank - a.rank)
+    .map(({ folder, rank, purpose }) => `| ${rank} | \`src/${folder}\` | ${purpose} |`);
+  return ['| rank | folder | what it is |', '|---|---|---|', ...rows].join('\n');
+}

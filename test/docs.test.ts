@@ -1,0 +1,78 @@
+/** The documentation against the sources: generated pages are fresh, links lead somewhere, nothing is left out. */
+import { existsSync, readdirSync } from 'node:fs';
+import { dirname, join, normalize } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import type { ErrorCode } from '../src/base/errors.ts';
+import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
+import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
+import { readLayerTable, readText, repositoryRoot } from '../scripts/repository.ts';
+
+const docs = readdirSync(join(repositoryRoot, 'docs')).filter((name) => name.endsWith('.md'));
+const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
+
+// A code that is missing here, or one too many, does not compile.
+const errorCodes: Readonly<Record<ErrorCode, true>> = {
+  usage: true,
+  config: true,
+  unsupported: true,
+  mismatch: true,
+  timeout: true,
+  'peer-lost': true,
+  protocol: true,
+  auth: true,
+  aborted: true,
+  closed: true,
+  'out-of-memory': true,
+  system: true,
+};
+
+describe('generated pages', () => {
+  it.each(generatedPages(readLayerTable(), readText).map(({ path, text }) => [path, text]))(
+    '%s is what npm run docs writes',
+    (path, text) => {
+      expect(readText(path)).toBe(text);
+    },
+  );
+
+  it('describe every setting', () => {
+    const page = readText('docs/settings.md');
+    for (const key of settingKeys) expect(page).toContain(`### \`${settingDefinitions[key].name}\``);
+  });
+
+  it('are replaced between their marks only', () => {
+    const text = 'a\n<!-- x:begin, by a script -->\nold\n<!-- x:end -->\nb $1\n';
+    expect(replacePart(text, 'x', 'new $&')).toBe('a\n<!-- x:begin, by a script -->\nnew $&\n<!-- x:end -->\nb $1\n');
+    expect(() => replacePart(text, 'y', 'new')).toThrow(/y:begin/);
+  });
+});
+
+describe('pages', () => {
+  it('lead to files that exist', () => {
+    const broken = pages.flatMap((page) => linksOf(page).filter((target) => !existsSync(join(repositoryRoot, target))));
+    expect(broken).toEqual([]);
+  });
+
+  it('are all in the index', () => {
+    const listed = linksOf('docs/README.md');
+    expect(docs.map((name) => `docs/${name}`).filter((page) => page !== 'docs/README.md' && !listed.includes(page))).toEqual([]);
+  });
+
+  it('explain every error code', () => {
+    const headings = [...readText('docs/errors.md').matchAll(/^## `(.+)`$/gm)].map(([, code]) => code);
+    expect(headings.toSorted()).toEqual(Object.keys(errorCodes).toSorted());
+  });
+
+  it('name only commands that package.json has', () => {
+    const { scripts } = JSON.parse(readText('package.json')) as { scripts: Record<string, string> };
+    const named = pages.flatMap((page) => [...readText(page).matchAll(/npm run ([a-z0-9:-]+)/g)].map(([, name]) => name));
+    expect(named.filter((name) => scripts[name] === undefined)).toEqual([]);
+  });
+});
+
+/** Relative targets of a page's links, as paths in the repository. */
+function linksOf(page: string): string[] {
+  return [...readText(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g)]
+    .map(([, target]) => target)
+    .filter((target) => !target.includes(':'))
+    .map((target) => normalize(join(dirname(page), target)));
+}
