@@ -42,6 +42,12 @@ describe('layers', () => {
     ['dynamic imports', 'src/base/errors.ts', "await import('../group/group.ts');", 'base (rank 0) must not import group'],
     ['inline types', 'src/base/errors.ts', "export type G = import('../group/group.ts').G;", 'base (rank 0) must not import group'],
     ['threads', 'src/base/errors.ts', "new Worker(new URL('../group/worker.js', import.meta.url));", 'base (rank 0) must not import group'],
+    [
+      'threads from dist',
+      'src/base/errors.ts',
+      "new Worker(new URL('../../dist/group/worker.js', import.meta.url));",
+      'base (rank 0) must not import group',
+    ],
     ['tests', 'src/base/errors.test.ts', "import '../group/group.ts';", 'base (rank 0) must not import group'],
     ['the public face', 'src/group/group.ts', "import '../index.ts';", 'above all layers'],
     ['its own name', 'src/group/group.ts', "import { x } from 'shoal';", 'does not import itself'],
