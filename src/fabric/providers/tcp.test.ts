@@ -1,0 +1,169 @@
+import net from 'node:net';
+import { afterEach, describe, expect, it } from 'vitest';
+import { Handshake } from '../../base/auth.ts';
+import { systemClock } from '../../base/clock.ts';
+import type { ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { describeFabric, Inbox } from '../conformance.ts';
+import type { FabricAddress } from '../fabric.ts';
+import { encodeHeader, FrameType } from '../frame.ts';
+import { threadRegion } from '../testing/regions.ts';
+import { TcpFabric, type TcpOptions } from './tcp.ts';
+
+describeFabric('tcp', () => ({
+  create: (options) => new TcpFabric(options),
+  region: threadRegion,
+  raw: {
+    purpose: 'fabric-tcp',
+    connect(address) {
+      const [, host, port] = /tcp:\/\/([^:]+):(\d+)/.exec(address.candidates[0]!)!;
+      return net.connect(Number(port), host);
+    },
+  },
+  pendingConnections: (fabric) => (fabric as TcpFabric).pendingConnections,
+}));
+
+describe('tcp', () => {
+  const cleanups: (() => unknown)[] = [];
+  afterEach(async () => {
+    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
+  });
+  const fabricOf = (rank: number, changes: Partial<TcpOptions> = {}): TcpFabric => {
+    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank + 1) };
+    const fabric = new TcpFabric({ ...options, ...changes });
+    cleanups.push(() => fabric.close());
+    return fabric;
+  };
+  const peer = { world: 'w', rank: 1 };
+
+  it('receives writes without a copy in user space: every byte goes from the kernel into the region', async () => {
+    const [a, b] = [fabricOf(0), fabricOf(1)];
+    const arrived = new Promise<Inbox>((resolve) => {
+      void b.listen((connection) => resolve(new Inbox(connection))).then(async (address) => {
+        const inbox = new Inbox(await a.connect(address, { peer, timeoutMs: 10_000 }));
+        for (let k = 0; k < 16; k++) {
+          const bytes = 4 * 1024 * 1024 + k;
+          await inbox.connection.write({ region: source, offset: k, bytes }, { region: registered, offset: 3 * k }, k);
+        }
+      });
+    });
+    const source = threadRegion(8 * 1024 * 1024);
+    new Uint8Array(source.buffer).forEach((_, k, all) => (all[k] = k * 31));
+    const target = threadRegion(8 * 1024 * 1024);
+    const registered = b.register(target);
+    await (await arrived).until(16);
+    const total = 16 * 4 * 1024 * 1024 + 120;
+    expect(b.counters).toMatchObject({ bytesCopied: 0, bytesReceivedInPlace: total });
+    expect(a.counters).toMatchObject({ bytesCopied: 0, bytesReceivedInPlace: 0, framesSent: 17 });
+    const last = Buffer.from(target.buffer, 45, 4 * 1024 * 1024 + 15);
+    expect(last.equals(Buffer.from(source.buffer, 15, 4 * 1024 * 1024 + 15))).toBe(true);
+  });
+
+  it('counts the one copy a message costs', async () => {
+    const [a, b] = [fabricOf(0), fabricOf(1)];
+    const address = await b.listen((connection) => void new Inbox(connection));
+    const inbox = new Inbox(await a.connect(address, { peer, timeoutMs: 10_000 }));
+    await inbox.connection.send(new Uint8Array(100));
+    expect(a.counters.bytesCopied).toBe(100);
+  });
+
+  it('probes all candidates, keeps one, and the peer hears of one connection only', async () => {
+    const [a, b] = [fabricOf(0), fabricOf(1, { listenHosts: ['127.0.0.1', '127.0.0.2', '127.0.0.3'] })];
+    const inboxes: Inbox[] = [];
+    const address = await b.listen((connection) => inboxes.push(new Inbox(connection)));
+    expect(address.candidates).toHaveLength(3);
+    const withDead = { provider: 'tcp', candidates: ['tcp://127.0.0.1:1', ...address.candidates] };
+    const inbox = new Inbox(await a.connect(withDead, { peer, timeoutMs: 10_000 }));
+    await inbox.connection.send(Buffer.from('hello'));
+    await inbox.connection.close();
+    expect(inboxes).toHaveLength(1);
+    expect(inboxes[0]!.events).toEqual([{ message: 'hello' }, { closed: undefined }]);
+    expect(b.pendingConnections).toBe(0);
+  });
+
+  it('keeps dialling a peer that does not listen yet', async () => {
+    const port = await freePort();
+    const a = fabricOf(0);
+    const attempts: net.Socket[] = [];
+    const connecting = a.connect({ provider: 'tcp', candidates: [`tcp://127.0.0.1:${port}`] }, { peer, timeoutMs: 20_000 });
+    // A listener that ends every connection unheard, then the real one on the same port.
+    const early = net.createServer((socket) => {
+      attempts.push(socket.on('error', () => undefined));
+      socket.destroy();
+      if (attempts.length === 3) early.close();
+    });
+    await new Promise<void>((resolve) => early.listen(port, '127.0.0.1', resolve));
+    await new Promise((resolve) => early.once('close', resolve));
+    const b = fabricOf(1);
+    const { candidates } = await b.listen((connection) => void new Inbox(connection));
+    const relay = net.createServer((socket) => {
+      const onward = net.connect(Number(candidates[0]!.split(':').at(-1)), '127.0.0.1');
+      socket.pipe(onward).pipe(socket);
+      socket.on('error', () => onward.destroy());
+      onward.on('error', () => socket.destroy());
+    });
+    await new Promise<void>((resolve) => relay.listen(port, '127.0.0.1', resolve));
+    cleanups.push(() => relay.close());
+    const inbox = new Inbox(await connecting);
+    await inbox.connection.close();
+    expect(attempts.length).toBeGreaterThanOrEqual(3);
+  });
+
+  it('an error lists every candidate with its own reason', async () => {
+    const a = fabricOf(0);
+    const candidates = [`tcp://127.0.0.1:${await freePort()}`, `tcp://127.0.0.2:${await freePort()}`];
+    const error = await a.connect({ provider: 'tcp', candidates }, { peer, timeoutMs: 100 }).catch((thrown: ShoalError) => thrown);
+    expect(error).toMatchObject({ code: 'timeout', rank: 0, peer: 1, timeoutMs: 100 });
+    for (const candidate of candidates) expect((error as ShoalError).message).toMatch(new RegExp(`${candidate}: .*ECONNREFUSED.*attempts`));
+    const malformed = a.connect({ provider: 'tcp', candidates: ['tcp://nowhere'] }, { peer, timeoutMs: 100 });
+    await expect(malformed).rejects.toMatchObject({ code: 'config' });
+  });
+
+  it('listens on loopback only unless told, and says which address it cannot have', async () => {
+    const { candidates } = await fabricOf(0).listen(() => undefined);
+    expect(candidates).toEqual([expect.stringMatching(/^tcp:\/\/127\.0\.0\.1:\d+$/)]);
+    const elsewhere = fabricOf(1, { listenHosts: ['192.0.2.1'] }).listen(() => undefined);
+    await expect(elsewhere).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(/192\.0\.2\.1/) });
+  });
+
+  it('a region deregistered while a write is arriving is not touched any more, and the connection ends', async () => {
+    const b = fabricOf(1);
+    const target = threadRegion(1024 * 1024);
+    const registered = b.register(target);
+    const header = Buffer.alloc(64);
+    let socket!: net.Socket;
+    /** A member that stops in the middle of a payload. */
+    const dialRaw = ({ candidates }: FabricAddress): void => {
+      socket = net.connect(Number(candidates[0]!.split(':').at(-1)), '127.0.0.1');
+      cleanups.push(() => socket.destroy());
+      const dialer = new Handshake({ role: 'dialer', secret: Buffer.from('s'), purpose: 'fabric-tcp', world: 'w', rank: 0, random: seededRandom(9) });
+      socket.write(dialer.start()!);
+      socket.on('data', (bytes) => {
+        const { send, done } = dialer.bytesWanted > 0 ? dialer.push(bytes) : {};
+        if (send !== undefined) socket.write(send);
+        if (done === undefined) return;
+        const fields = { flags: 0, immediate: 0, rkey: registered.rkey, offset: 0 };
+        encodeHeader(new DataView(header.buffer, header.byteOffset), 0, { ...fields, type: FrameType.Open, bytes: 0 });
+        encodeHeader(new DataView(header.buffer, header.byteOffset), 32, { ...fields, type: FrameType.Write, bytes: 1024 * 1024 });
+        socket.write(Buffer.concat([header, Buffer.alloc(1000, 1)]));
+      });
+    };
+    const arrived = new Promise<Inbox>((resolve) => void b.listen((connection) => resolve(new Inbox(connection))).then(dialRaw));
+    const inbox = await arrived;
+    const bytes = new Uint8Array(target.buffer);
+    while (bytes[999] !== 1) await new Promise((resolve) => setImmediate(resolve));
+    registered.deregister();
+    expect(await inbox.end()).toMatchObject({ code: 'protocol', message: expect.stringMatching(/deregistered while rank 0 was writing/) });
+    socket.write(Buffer.alloc(1000, 1));
+    await new Promise((resolve) => socket.once('close', resolve));
+    expect(bytes[1000]).toBe(0);
+  });
+});
+
+async function freePort(): Promise<number> {
+  const server = net.createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as net.AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}

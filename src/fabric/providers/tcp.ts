@@ -1,0 +1,222 @@
+/** Fabric over TCP. A write is one frame: header, then the bytes from the source; the receiver checks the header and has
+ *  the kernel put the bytes straight into the destination region. No copies in user space on either side.
+ *
+ *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
+ *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
+import net from 'node:net';
+import os from 'node:os';
+import { Handshake } from '../../base/auth.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Region } from '../../memory/region.ts';
+import { Acceptor } from '../acceptor.ts';
+import { dial } from '../dial.ts';
+import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion, RemoteSpan, Span } from '../fabric.ts';
+import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
+import { emptyCounters, FramedSocket, type StreamCounters, type WireTap } from '../framed-socket.ts';
+import { offeredAddresses } from '../interfaces.ts';
+import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
+import { RegionTable } from '../region-table.ts';
+import { StreamConnection } from '../stream-connection.ts';
+
+const purpose = 'fabric-tcp';
+/** Longer writes travel as several frames; only the last carries the immediate. */
+const frameBytesMax = 2 ** 30;
+const wildcards: readonly string[] = ['0.0.0.0', '::'];
+
+export interface TcpOptions extends FabricOptions {
+  /** Faults on the wire, for tests. */
+  readonly wire?: WireTap;
+}
+
+export class TcpFabric implements Fabric {
+  readonly name = 'tcp';
+  readonly capabilities = capabilitiesOf({ loadStore: false });
+  readonly counters: StreamCounters = emptyCounters();
+  readonly #options: TcpOptions;
+  readonly #regions: RegionTable;
+  readonly #connections = new Set<StreamConnection>();
+  #acceptor: Acceptor | undefined;
+  #closed = false;
+
+  constructor(options: TcpOptions) {
+    this.#options = options;
+    const onDeregister = (rkey: number): void => this.#connections.forEach((connection) => connection.onDeregistered(rkey));
+    this.#regions = new RegionTable({ random: options.random, onDeregister });
+  }
+
+  /** Incoming sockets that have not proved themselves yet. */
+  get pendingConnections(): number {
+    return this.#acceptor?.pending ?? 0;
+  }
+
+  register(region: Region): RegisteredRegion {
+    return this.#regions.register(region);
+  }
+
+  async listen(onConnection: (connection: Connection) => void): Promise<FabricAddress> {
+    if (this.#closed || this.#acceptor !== undefined) throw new ShoalError('usage', 'tcp fabric listens already or is closed');
+    const { wire, listenHosts = defaultListenHosts } = this.#options;
+    const acceptor = new Acceptor({
+      fabric: this.#options,
+      purpose,
+      counters: this.counters,
+      ...(wire && { wire }),
+      describe: ({ remoteAddress, remotePort }) => `tcp from ${remoteAddress}:${remotePort}`,
+      onStream: (stream) => this.#awaitOpen(stream, onConnection),
+    });
+    this.#acceptor = acceptor;
+    const candidates: string[] = [];
+    for (const host of listenHosts) {
+      const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
+      const family = net.isIP(host) === 6 ? 'IPv6' : 'IPv4';
+      const addresses = wildcards.includes(host)
+        ? offeredAddresses(os.networkInterfaces()).flatMap((offered) => (offered.family === family ? [offered.address] : []))
+        : [host];
+      for (const address of addresses) candidates.push(candidateOf(address, port));
+    }
+    if (candidates.length === 0) {
+      acceptor.close();
+      throw new ShoalError('config', `listening on ${listenHosts.join(', ')} gives no address to offer: this host has loopback interfaces only`);
+    }
+    return { provider: this.name, candidates };
+  }
+
+  async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
+    const { identity, clock, random } = this.#options;
+    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
+    const stream = await dial(
+      address.candidates,
+      { ...options, rank: identity.rank, clock, random },
+      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (loser) => loser.abort(),
+    );
+    const connection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions);
+    this.#connections.add(connection);
+    stream.hold();
+    stream.start(connection);
+    stream.postControl(FrameType.Open, {});
+    return connection;
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#acceptor?.close();
+    await Promise.all([...this.#connections].map((connection) => connection.close()));
+    this.#regions.clear();
+  }
+
+  async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<FramedSocket> {
+    const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { host, port } = parseCandidate(candidate);
+    const description = `tcp ${candidate.slice('tcp://'.length)}`;
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
+    const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
+    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      const handshake = new Handshake({ role: 'dialer', secret, purpose, world: identity.world, rank: identity.rank, expectedPeer: peer.rank, random });
+      await stream.authenticate(handshake, peer.world);
+      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
+      return stream;
+    } catch (thrown) {
+      stream.abort();
+      throw thrown;
+    } finally {
+      signal.removeEventListener('abort', onAbort);
+    }
+  }
+
+  /** A dialer that probed several addresses opens one; the others end here without having been a connection. */
+  #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
+    return new Promise((resolve) => {
+      const onOpen = (): void => {
+        this.#connections.add(connection);
+        stream.hold();
+        resolve();
+        onConnection(connection);
+      };
+      const connection: TcpConnection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions, onOpen);
+      void stream.ended.then(resolve);
+      stream.start(connection);
+    });
+  }
+}
+
+class TcpConnection extends StreamConnection {
+  readonly #regions: RegionTable;
+  #onOpen: (() => void) | undefined;
+  #receivingRkey = 0;
+
+  constructor(stream: FramedSocket, counters: StreamCounters, onEnded: (connection: StreamConnection) => void, regions: RegionTable, onOpen?: () => void) {
+    super(stream, counters, onEnded);
+    this.#regions = regions;
+    this.#onOpen = onOpen;
+  }
+
+  override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
+    checkSource(source, immediate);
+    const last = { immediate: immediate ?? 0, flags: immediate === undefined ? 0 : flagSet };
+    if (source.bytes === 0) return immediate === undefined ? undefined : this.postOrdered(FrameType.Immediate, last);
+    const { rkey } = target.region;
+    let done = 0;
+    for (; source.bytes - done > frameBytesMax; done += frameBytesMax) {
+      const part = Buffer.from(source.region.buffer, source.offset + done, frameBytesMax);
+      this.stream.postControl(FrameType.Write, { rkey, offset: target.offset + done }, part);
+    }
+    const payload = Buffer.from(source.region.buffer, source.offset + done, source.bytes - done);
+    return this.postOrdered(FrameType.Write, { ...last, rkey, offset: target.offset + done }, payload);
+  }
+
+  /** The kernel may be filling the region right now: only ending the socket stops that at once. */
+  override onDeregistered(rkey: number): void {
+    if (this.stream.receivingInto === undefined || this.#receivingRkey !== rkey) return;
+    const fields = { peer: this.peer.rank };
+    this.stream.fail(new ShoalError('protocol', `region with rkey ${rkey} was deregistered while rank ${this.peer.rank} was writing to it`, fields));
+  }
+
+  override place(header: Readonly<FrameHeader>): Uint8Array {
+    this.#checkOpen(header);
+    return super.place(header);
+  }
+
+  override onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    this.#checkOpen(header);
+    super.onFrame(header, payload);
+  }
+
+  protected override placeOther(header: Readonly<FrameHeader>): Uint8Array {
+    if (header.type !== FrameType.Write) return super.placeOther(header);
+    this.#receivingRkey = header.rkey;
+    return this.#regions.locate(header.rkey, header.offset, header.bytes);
+  }
+
+  protected override onOtherFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    if (header.type === FrameType.Write && payload !== undefined) {
+      this.#receivingRkey = 0;
+      this.deliverImmediate(header);
+    } else if (header.type === FrameType.Open && this.#onOpen !== undefined) {
+      const onOpen = this.#onOpen;
+      this.#onOpen = undefined;
+      onOpen();
+    } else {
+      super.onOtherFrame(header, payload);
+    }
+  }
+
+  /** The first frame of a dialer is `open`. */
+  #checkOpen(header: Readonly<FrameHeader>): void {
+    if (this.#onOpen !== undefined && header.type !== FrameType.Open) throw new ShoalError('protocol', `frame of type ${header.type} before open`);
+  }
+}
+
+function candidateOf(address: string, port: number): string {
+  return net.isIP(address) === 6 ? `tcp://[${address}]:${port}` : `tcp://${address}:${port}`;
+}
+
+function parseCandidate(candidate: string): { host: string; port: number } {
+  const parts = /^tcp:\/\/(?:\[([^\]]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(candidate);
+  const port = Number(parts?.[3]);
+  const host = parts?.[1] ?? parts?.[2];
+  if (host === undefined || port < 1 || port > 65_535) throw new ShoalError('config', `'${candidate}' is not an address like tcp://10.0.0.4:41234`);
+  return { host, port };
+}
