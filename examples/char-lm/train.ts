@@ -1,0 +1,109 @@
+/** Trains a character-level language model on real text, in one process or in many:
+ *
+ *    npx tsx examples/char-lm/train.ts                  one process
+ *    npx shoal run -n 2 examples/char-lm/train.ts       two processes, each with batches of its own
+ *
+ *  What makes it distributed is marked ◆. */
+import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { initProcessGroup } from 'shoal'; // ◆
+import { DistributedSampler, seededRandom } from 'shoal/ddp'; // ◆
+import { distribute } from 'shoal/ddp/jax-js'; // ◆
+import { Adam } from './adam.ts';
+import { loadCorpus, unigramLoss, windowCount, windows } from './corpus.ts';
+import { generate } from './generate.ts';
+import { createModel, createParameters, type ModelConfig } from './model.ts';
+import type { RankResult } from './summary.ts';
+
+const { values } = parseArgs({
+  options: {
+    text: { type: 'string', multiple: true, default: [] },
+    steps: { type: 'string', default: '150' },
+    /** Windows per process and step. */
+    batch: { type: 'string', default: '32' },
+    rate: { type: 'string', default: '0.006' },
+    seed: { type: 'string', default: '1' },
+    /** Folder for rank-<n>.json. */
+    out: { type: 'string' },
+  },
+});
+const [steps, batch, rate, seed] = [values.steps, values.batch, values.rate, values.seed].map(Number);
+
+await init('wasm'); // single-threaded under Node.js
+defaultDevice('wasm');
+const corpus = loadCorpus({ patterns: values.text, charactersMax: 400_000, vocabularyMax: 96 });
+const config: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 64, width: 64, layers: 2, heads: 4 };
+const model = createModel(config);
+
+const group = await initProcessGroup(); // ◆
+const ddp = await distribute(group, createParameters(config, seededRandom(seed))); // ◆ starts every rank from rank 0's parameters
+const sampler = new DistributedSampler(windowCount(corpus.training, config.context), { group, seed, dropLast: true }); // ◆
+const print = (line: string): void => (group.rank === 0 ? console.log(line) : undefined); // ◆
+let { params } = ddp;
+
+const adam = new Adam<typeof params>({ rate, warmupSteps: Math.min(20, steps), steps });
+const shaped = (tokens: Int32Array): np.Array => np.array(tokens, { shape: [tokens.length / config.context, config.context] });
+const sample = (): string =>
+  generate(model, params, config, { vocabulary: corpus.vocabulary, prompt: 'The ', count: 200, temperature: 0.7, random: seededRandom(seed) });
+
+/** Whole batches, one epoch after the other, without end. */
+function* batches(): Generator<[np.Array, np.Array]> {
+  if (sampler.length < batch) throw new Error(`the text has ${sampler.length} windows per process, fewer than a batch of ${batch}`);
+  for (let epoch = 0; ; epoch++) {
+    sampler.setEpoch(epoch);
+    for (const items of sampler.batches(batch)) {
+      if (items.length === batch) yield windows(corpus.training, items, config.context).map(shaped) as [np.Array, np.Array];
+    }
+  }
+}
+
+print(`text: ${corpus.training.length + corpus.heldOut.length} characters of ${corpus.files.length} files: ${corpus.files.join(' ')}`);
+const before = group.rank === 0 ? sample() : '';
+print(`before: ${JSON.stringify(before)}`);
+
+const losses: [number, number][] = [];
+const next = batches();
+let [startedMs, waitedMs, seconds, tokensPerSecond, communicating] = [0, 0, 0, 0, 0];
+for (let step = 1; step <= steps; step++) {
+  const [inputs, targets] = next.next().value as [np.Array, np.Array];
+  const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
+  const averaged = await ddp.average(gradients); // ◆
+  params = adam.update(params, averaged);
+  const ownLoss = loss.item();
+  if (step > 1 && step % 5 > 0 && step < steps) continue;
+  losses.push([step, await ddp.mean(ownLoss)]); // ◆
+  if (step === 1) {
+    // The clock starts here: the first step compiles the model.
+    [startedMs, waitedMs] = [performance.now(), ddp.stats.exposedMs];
+    continue;
+  }
+  seconds = (performance.now() - startedMs) / 1000;
+  tokensPerSecond = ((step - 1) * batch * config.context * group.size) / seconds;
+  communicating = (ddp.stats.exposedMs - waitedMs) / 1000 / seconds;
+  const figures = `loss ${losses.at(-1)?.[1].toFixed(4)} tokens/s ${tokensPerSecond.toFixed(0)} communicating ${(communicating * 100).toFixed(1)}%`;
+  print(`step ${step}/${steps} ${figures}`);
+}
+
+const checksum = await ddp.verifyReplicas(params); // ◆ equal bits on every rank, or an error
+await group.destroy(); // ◆
+
+const blocks = Math.floor(windowCount(corpus.heldOut, config.context) / batch);
+let heldOutLoss = 0;
+for (let block = 0; block < blocks; block++) {
+  const items = Array.from({ length: batch }, (_, i) => block * batch + i);
+  const [inputs, targets] = windows(corpus.heldOut, items, config.context).map(shaped);
+  heldOutLoss += model.loss(tree.ref(params), inputs, targets).item() / blocks;
+}
+const after = group.rank === 0 ? sample() : '';
+print(`after: ${JSON.stringify(after)}`);
+print(`held-out loss ${heldOutLoss.toFixed(4)}, of a unigram model ${unigramLoss(corpus).toFixed(4)}; parameters ${checksum}`);
+if (values.out !== undefined) {
+  const { rank, size } = group;
+  const text = { files: [...corpus.files], characters: corpus.training.length + corpus.heldOut.length, unigramLoss: unigramLoss(corpus) };
+  const measured = { seconds, tokensPerSecond, communicating, losses, heldOutLoss, checksum, before, after };
+  const result: RankResult = { rank, size, text, model: config, training: { steps, batch, rate, seed }, ...measured };
+  mkdirSync(values.out, { recursive: true });
+  writeFileSync(join(values.out, `rank-${rank}.json`), JSON.stringify(result));
+}
