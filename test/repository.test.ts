@@ -40,6 +40,12 @@ describe('the lock file', () => {
     expect(installed.filter(([, { resolved }]) => resolved !== undefined)).toEqual([]);
     expect(installed.filter(([, { version, integrity }]) => version === undefined || integrity === undefined)).toEqual([]);
   });
+
+  it('has every optional package: npm ci refuses a lock file that leaves one out', () => {
+    const names = new Set(installed.map(([path]) => path.replace(/^.*node_modules\//, '')));
+    const wanted = installed.flatMap(([, { optionalDependencies = {} }]) => Object.keys(optionalDependencies));
+    expect(wanted.filter((name) => !names.has(name))).toEqual([]);
+  });
 });
 
 describe('commands', () => {
