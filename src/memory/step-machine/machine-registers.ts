@@ -1,0 +1,32 @@
+/** The state of a program in memory that the addon reads and writes too.
+ *
+ *    byte 0        8           16
+ *    │ pc float64 │ argument │ doorbells uint32 … │      a whole number of float64 */
+import { assert } from '../../base/assert.ts';
+import type { MachineState } from '../step-machine.ts';
+
+export class MachineRegisters implements MachineState {
+  readonly words: Float64Array;
+  readonly doorbells: Uint32Array;
+
+  /** @param peers how many bits of the doorbell set can be named; rounded up to a multiple of 64, at least 64. */
+  constructor(peers: number) {
+    assert(Number.isSafeInteger(peers) && peers >= 0, () => `peers is a count, not ${peers}`);
+    this.words = new Float64Array(2 + Math.max(1, Math.ceil(peers / 64)));
+    this.doorbells = new Uint32Array(this.words.buffer, 16);
+  }
+
+  get pc(): number {
+    return this.words[0];
+  }
+  set pc(index: number) {
+    this.words[0] = index;
+  }
+
+  get argument(): number {
+    return this.words[1];
+  }
+  set argument(value: number) {
+    this.words[1] = value;
+  }
+}

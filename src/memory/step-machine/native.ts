@@ -1,0 +1,46 @@
+/** The step machine of the addon: one call into native code per run. */
+import { assert } from '../../base/assert.ts';
+import type { Native, SegmentsHandle } from '../native.ts';
+import { machineStatuses, type MachineState, type MachineStatus, type Segments, type StepMachine } from '../step-machine.ts';
+import { BoundSegments } from './bound-segments.ts';
+import { MachineRegisters } from './machine-registers.ts';
+
+/** Keeps the views, and with them the memory, alive while their addresses are known natively. */
+class NativeSegments extends BoundSegments {
+  readonly handle: SegmentsHandle;
+  readonly #native: Native;
+
+  constructor(native: Native, count: number) {
+    super(count);
+    this.#native = native;
+    this.handle = native.createSegments(count);
+  }
+
+  override set(index: number, view: Uint8Array): void {
+    super.set(index, view);
+    this.#native.setSegment(this.handle, index, view);
+  }
+}
+
+export class NativeStepMachine implements StepMachine {
+  readonly name = 'native';
+  readonly #native: Native;
+
+  constructor(native: Native) {
+    this.#native = native;
+  }
+
+  createSegments(count: number): Segments {
+    return new NativeSegments(this.#native, count);
+  }
+
+  createState(peers: number): MachineState {
+    return new MachineRegisters(peers);
+  }
+
+  run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus {
+    assert(segments instanceof NativeSegments && state instanceof MachineRegisters, () => 'segments and state come from another step machine');
+    if (!segments.intact()) return 'fault';
+    return machineStatuses[this.#native.runSteps(code, segments.handle, state.words, spinNs, yields)];
+  }
+}
