@@ -1,0 +1,118 @@
+/** Every algorithm × collective × world × size is proved by the verifier, and run by the interpreter in random orders. */
+import { describe, expect, it } from 'vitest';
+import { seededRandom } from '../../base/random.ts';
+import { interpret } from '../../plan/interpret.ts';
+import type { Collective, PlanRequest } from '../../plan/ir.ts';
+import { oneHost, grid, rankCount, separateHosts, type Topology } from '../../plan/topology.ts';
+import { assertVerified } from '../../plan/verify.ts';
+import { buildPlan, collectives } from '../build.ts';
+import { algorithms } from '../registry.ts';
+
+const ranksMax = 17;
+
+const flat: Topology[] = Array.from({ length: ranksMax }, (_, index) => oneHost(index + 1));
+const severalHosts: Topology[] = [
+  ...[2, 3, 5, 8].map((n) => separateHosts(n)),
+  grid(2, 2),
+  grid(2, 4),
+  grid(4, 2),
+  grid(3, 2),
+  grid(2, 3),
+  // Uneven, and ranks that are not consecutive on their host.
+  { hosts: [[0, 1, 2], [3], [4, 5]] },
+  { hosts: [[0, 3, 4], [1], [2, 5]] },
+  { hosts: [[0, 2, 4, 6, 8], [1, 3, 5, 7]] },
+];
+
+/** Requests of a collective that between them meet every edge: nothing, less than a share each, uneven, cut in pieces. */
+function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
+  const n = rankCount(topology);
+  const roots = [...new Set([0, n - 1, n >> 1])];
+  const sum = (counts: readonly number[]): number => counts.reduce((total, each) => total + each, 0);
+  switch (collective) {
+    case 'barrier':
+      return [{ collective, topology, count: 0 }];
+    case 'all-reduce':
+    case 'broadcast':
+    case 'reduce': {
+      const counts = [...new Set([0, 1, n - 1, n, n + 1, 1000])];
+      const sizes: Partial<PlanRequest>[] = [...counts.map((count) => ({ count })), { count: 1000, pieceCount: 48 }, { count: 37, pieceCount: 5 }];
+      if (collective === 'all-reduce') return sizes.map((size) => ({ collective, topology, count: 0, ...size }));
+      return roots.flatMap((root) => sizes.map((size) => ({ collective, topology, count: 0, root, ...size })));
+    }
+    case 'all-to-all': {
+      const rows = [
+        Array.from({ length: n }, (_, from) => Array.from({ length: n }, (__, to) => (from * 7 + to * 5) % 4)),
+        Array.from({ length: n }, () => Array.from({ length: n }, () => 3)),
+        Array.from({ length: n }, (_, from) => Array.from({ length: n }, () => (from === 0 ? 9 : 0))),
+      ];
+      return [
+        { collective, topology, count: 0 },
+        ...rows.map((splits) => ({ collective, topology, splits, count: sum(splits.flat()) })),
+        { collective, topology, splits: rows[0], count: sum(rows[0].flat()), pieceCount: 2 },
+      ];
+    }
+    default: {
+      const uneven = Array.from({ length: n }, (_, rank) => (rank * 13 + 5) % 11);
+      const sparse = Array.from({ length: n }, (_, rank) => (rank === n - 1 ? 50 : 0));
+      const shapes: Partial<PlanRequest>[] = [
+        { count: 0 },
+        { count: n },
+        { count: 60 * n, pieceCount: 32 },
+        { counts: uneven, count: sum(uneven) },
+        { counts: uneven, count: sum(uneven), pieceCount: 3 },
+        { counts: sparse, count: 50 },
+      ];
+      if (collective === 'gather' || collective === 'scatter') {
+        return roots.flatMap((root) => shapes.map((shape) => ({ collective, topology, count: 0, root, ...shape })));
+      }
+      return shapes.map((shape) => ({ collective, topology, count: 0, ...shape }));
+    }
+  }
+}
+
+for (const algorithm of algorithms) {
+  describe(algorithm.name, () => {
+    const own = collectives.filter((collective) => algorithm.build[collective] !== undefined);
+    it.each(own)('%s is proved', { timeout: 120_000 }, (collective) => {
+      let proved = 0;
+      for (const topology of [...flat, ...severalHosts]) {
+        for (const request of requestsOf(collective, topology)) {
+          if (algorithm.supports?.(request) !== undefined) continue;
+          assertVerified(buildPlan(algorithm.name, request));
+          proved += 1;
+        }
+      }
+      expect(proved).toBeGreaterThanOrEqual(ranksMax);
+    });
+
+    it.each(own)('%s comes out right in random orders', { timeout: 120_000 }, (collective) => {
+      const random = seededRandom(20_261_101);
+      for (const topology of [oneHost(1), oneHost(2), oneHost(3), oneHost(5), grid(2, 2), { hosts: [[0, 3, 4], [1], [2, 5]] }]) {
+        for (const request of requestsOf(collective, topology).filter(({ count }) => count < 500)) {
+          if (algorithm.supports?.(request) !== undefined) continue;
+          const plan = buildPlan(algorithm.name, request);
+          expect(interpret(plan, random), JSON.stringify(request)).toMatchObject({ problems: [], ok: true });
+        }
+      }
+    });
+  });
+}
+
+describe('availability', () => {
+  it.each(collectives)('%s is available anywhere, and by host-direct on one host', (collective) => {
+    const anywhere = algorithms.filter((algorithm) => algorithm.supports === undefined && algorithm.build[collective]);
+    expect(anywhere.map(({ name }) => name)).toContain('direct');
+    expect(algorithms.find(({ name }) => name === 'host-direct')?.build[collective]).toBeDefined();
+  });
+});
+
+describe('partials', () => {
+  it('are declared exactly by plans that pass unfinished sums between ranks', () => {
+    const topology = separateHosts(4);
+    const partialsOf = (name: string): boolean => buildPlan(name, { collective: 'all-reduce', topology, count: 256 }).partials;
+    expect(['direct', 'one-shot', 'tree', 'halving-doubling', 'ring'].map(partialsOf)).toEqual([false, false, true, true, true]);
+    const two = { collective: 'all-reduce', topology: separateHosts(2), count: 256 } as const;
+    expect(algorithms.filter(({ supports }) => !supports).map(({ name }) => buildPlan(name, two).partials)).not.toContain(true);
+  });
+});

@@ -1,0 +1,83 @@
+/** Happens-before between accesses. An access A is before an access B when B's thread knew, before B began, that one of A's
+ *  ends had ended. Two accesses to the same element of which one writes must be ordered one way or the other.
+ *
+ *      rank 0:  put ───────────────────▶ flush          the put reads its source in this span,
+ *      rank 1:        ··· lands ··· wait                and writes its target in this one
+ *
+ *  Also here: what an operation owes its caller. Before a rank's buffers are touched by a peer, that rank must have begun
+ *  (puts excepted: a transfer starts only when its target takes part, which the executor's contract check sees to); and
+ *  when a rank's program ends, nobody touches its buffers any more. */
+import type { Location } from './ir.ts';
+import { spanText } from './structure.ts';
+import { nameOf, type Access, type Event, type Execution } from './symbolic.ts';
+
+export function raceProblems(execution: Execution): string[] {
+  return [...conflicts(execution), ...earlyTouches(execution), ...lateTouches(execution)];
+}
+
+/** Whether a rank, when its program has ended, knows that every other one has begun. */
+export function knowsAllBegan(execution: Execution, rank: number): boolean {
+  const known = execution.knownAtEnd[rank];
+  return execution.knownAtEnd.every((_, other) => other === rank || hasBegun(execution, other, known));
+}
+
+function conflicts(execution: Execution): string[] {
+  const problems: string[] = [];
+  for (const accesses of byBuffer(execution.accesses)) {
+    if (!accesses.some(({ writes }) => writes)) continue;
+    accesses.sort((a, b) => a.offset - b.offset);
+    let open: Access[] = [];
+    for (const access of accesses) {
+      open = open.filter(({ offset, count }) => offset + count > access.offset);
+      for (const other of open) {
+        if (!access.writes && !other.writes) continue;
+        if (isSame(access.event, other.event) || isBefore(access, other.event) || isBefore(other, access.event)) continue;
+        problems.push(`race: ${describe(other)} and ${describe(access)} are not ordered`);
+      }
+      open.push(access);
+    }
+  }
+  return problems;
+}
+
+function earlyTouches(execution: Execution): string[] {
+  const early = execution.accesses.filter(({ event, rank }) => {
+    const isPut = event.thread.steps[event.step].kind === 'put';
+    return !isPut && rank !== event.thread.rank && !hasBegun(execution, rank, event.known);
+  });
+  return early.map((access) => `${describe(access)} before it knows that rank ${access.rank} has begun`);
+}
+
+function lateTouches(execution: Execution): string[] {
+  const late = execution.accesses.filter(({ rank, ends }) => !ends.some((end) => execution.knownAtEnd[rank][end.thread] > end.step));
+  return late.map((access) => `${describe(access)}, possibly after rank ${access.rank}'s program has ended`);
+}
+
+function hasBegun(execution: Execution, rank: number, known: Int32Array): boolean {
+  return execution.threads.some((thread) => thread.rank === rank && known[thread.index] > 0);
+}
+
+function byBuffer(accesses: readonly Access[]): Access[][] {
+  const groups = new Map<string, Access[]>();
+  for (const access of accesses) {
+    const key = `${access.buffer}${access.rank}`;
+    const group = groups.get(key);
+    if (group) group.push(access);
+    else groups.set(key, [access]);
+  }
+  return [...groups.values()];
+}
+
+function isBefore(access: Access, event: Event): boolean {
+  return access.ends.some((end) => (end.thread === event.thread.index ? end.step < event.step : event.known[end.thread] > end.step));
+}
+
+function isSame(a: Event, b: Event): boolean {
+  return a.thread === b.thread && a.step === b.step;
+}
+
+function describe({ event, rank, writes, buffer, offset, count }: Access): string {
+  const { thread, step } = event;
+  const location: Location = { buffer, offset, count, rank };
+  return `${nameOf(thread)} step ${step} (${thread.steps[step].kind}) ${writes ? 'writes' : 'reads'} ${spanText(location)}`;
+}

@@ -1,0 +1,152 @@
+/** The verifier's first look, at each step by itself: spans inside their buffers, ranks that exist, remote locations on the
+ *  own host only, well-formed trees, operands that overlap only as the kernels allow. */
+import type { BufferName, Location, Plan, Program, Step } from './ir.ts';
+import { bufferCounts } from './postcondition.ts';
+import { hostOfRanks, rankCount } from './topology.ts';
+
+/** Everything wrong with the plan's form, readable; nothing else is worth checking before this list is empty. */
+export function structureProblems(plan: Plan): string[] {
+  const { request, programs } = plan;
+  const n = rankCount(request.topology);
+  if (programs.length !== n) return [`there are ${programs.length} programs for ${n} ranks`];
+  const problems: string[] = [];
+  const hostOf = hostOfRanks(request.topology);
+  programs.forEach((program, rank) => {
+    if (program.rank !== rank) problems.push(`program ${rank} says it is rank ${program.rank}'s`);
+    if (!isCount(program.scratchCount)) problems.push(`rank ${rank}: scratchCount is ${program.scratchCount}`);
+    if (!isCount(program.signalCount)) problems.push(`rank ${rank}: signalCount is ${program.signalCount}`);
+  });
+  if (problems.length > 0) return problems;
+  const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount }));
+  for (const program of programs) {
+    program.channels.forEach((steps, channel) => {
+      steps.forEach((step, index) => {
+        const check = new StepCheck(program, { programs, sizes, hostOf });
+        for (const problem of check.problems(step)) problems.push(`rank ${program.rank} channel ${channel} step ${index}: ${problem}`);
+      });
+    });
+  }
+  return problems;
+}
+
+interface Surroundings {
+  readonly programs: readonly Program[];
+  readonly sizes: readonly Readonly<Record<BufferName, number>>[];
+  readonly hostOf: readonly number[];
+}
+
+class StepCheck {
+  readonly #rank: number;
+  readonly #around: Surroundings;
+  readonly #problems: string[] = [];
+
+  constructor(program: Program, around: Surroundings) {
+    this.#rank = program.rank;
+    this.#around = around;
+  }
+
+  problems(step: Step): readonly string[] {
+    switch (step.kind) {
+      case 'put':
+        if (step.peer === this.#rank) this.#problems.push('puts to itself; use copy');
+        if (!this.#signal(step.peer, step.signal)) break;
+        this.#location(step.source);
+        this.#location({ ...step.target, rank: step.peer }, 'put');
+        this.#sameCounts([step.source, step.target]);
+        break;
+      case 'signal':
+        this.#signal(step.peer, step.signal);
+        break;
+      case 'wait':
+        this.#signal(this.#rank, step.signal);
+        if (!isCount(step.value) || step.value < 1) this.#problems.push(`waits for the value ${step.value}`);
+        break;
+      case 'copy':
+        this.#location(step.source);
+        this.#location(step.target);
+        this.#sameCounts([step.source, step.target]);
+        if (this.#overlap(step.source, step.target)) this.#problems.push(`source ${spanText(step.source)} and target ${spanText(step.target)} overlap`);
+        break;
+      case 'reduce':
+        this.#reduce(step);
+        break;
+      case 'flush':
+        break;
+    }
+    return this.#problems;
+  }
+
+  #reduce({ targets, sources, tree }: Extract<Step, { kind: 'reduce' }>): void {
+    if (targets.length === 0 || sources.length === 0) this.#problems.push('reduces nothing');
+    for (const location of [...targets, ...sources]) this.#location(location);
+    this.#sameCounts([...targets, ...sources]);
+    let depth = 0;
+    for (const entry of tree) {
+      if (entry === -1) depth -= 1;
+      else if (isCount(entry) && entry < sources.length) depth += 1;
+      else this.#problems.push(`its tree names source ${entry} of ${sources.length}`);
+      if (depth < 1) break;
+    }
+    if (depth !== 1) this.#problems.push(`its tree [${tree.join(' ')}] is not one expression in postfix`);
+    targets.forEach((target, index) => {
+      for (const other of targets.slice(index + 1)) {
+        if (this.#overlap(target, other)) this.#problems.push(`targets ${spanText(target)} and ${spanText(other)} overlap`);
+      }
+      for (const source of sources) {
+        const exact = target.offset === source.offset && target.count === source.count;
+        if (!exact && this.#overlap(target, source)) {
+          this.#problems.push(`target ${spanText(target)} and source ${spanText(source)} overlap without being equal`);
+        }
+      }
+    });
+  }
+
+  #signal(rank: number, signal: number): boolean {
+    const program = this.#around.programs.at(rank);
+    if (!isCount(rank) || program === undefined) {
+      this.#problems.push(`names rank ${rank}, which does not exist`);
+      return false;
+    }
+    if (!isCount(signal) || signal >= program.signalCount) {
+      this.#problems.push(`names signal ${signal} of rank ${rank}, which has ${program.signalCount}`);
+      return false;
+    }
+    return true;
+  }
+
+  #location(location: Location, access: 'own' | 'put' = 'own'): void {
+    const rank = location.rank ?? this.#rank;
+    const sizes = this.#around.sizes.at(rank);
+    if (!isCount(rank) || sizes === undefined) {
+      this.#problems.push(`names rank ${rank}, which does not exist`);
+      return;
+    }
+    if (access === 'own' && this.#around.hostOf[rank] !== this.#around.hostOf[this.#rank]) {
+      this.#problems.push(`touches ${spanText(location)} directly, which is on another host`);
+    }
+    const { buffer, offset, count } = location;
+    const inside = isCount(offset) && isCount(count) && count > 0 && offset + count <= sizes[buffer];
+    if (!inside) this.#problems.push(`${spanText(location)} is empty or outside the buffer's ${sizes[buffer]} elements`);
+  }
+
+  #sameCounts(locations: readonly Location[]): void {
+    if (locations.some(({ count }) => count !== locations[0].count)) {
+      this.#problems.push(`its operands have different counts: ${locations.map(({ count }) => count).join(', ')}`);
+    }
+  }
+
+  #overlap(a: Location, b: Location): boolean {
+    const same = (a.rank ?? this.#rank) === (b.rank ?? this.#rank) && a.buffer === b.buffer;
+    return same && a.offset < b.offset + b.count && b.offset < a.offset + a.count;
+  }
+}
+
+function isCount(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+/** `data[0, 8)` or `data[0, 8) of 3`. */
+export function spanText(location: Location): string {
+  const { buffer, offset, count, rank } = location;
+  return `${buffer}[${offset}, ${offset + count})${rank === undefined ? '' : ` of ${rank}`}`;
+}
