@@ -31,7 +31,9 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 const options = { charactersMax: 1e6, vocabularyMax: 96 };
 const filesOf = (...patterns: string[]): string[] =>
-  loadCorpus({ ...options, patterns: [...patterns, join(folder, 'a.txt')] }).files.map((file) => file.slice(file.indexOf('shoal-corpus-') + 20));
+  loadCorpus({ ...options, patterns: [...patterns, join(folder, 'a.txt')] }).files.map((file) =>
+    file.slice(file.indexOf('shoal-corpus-') + 20),
+  );
 
 describe('corpus', () => {
   test.each([
@@ -69,7 +71,9 @@ describe('corpus', () => {
   });
 
   test('too little text and missing files are refused by name', () => {
-    expect(() => loadCorpus({ ...options, patterns: [join(folder, 'b', '*.txt')] })).toThrow(/b\/\*\.txt: 4500 characters in 1 files; at least/);
+    expect(() => loadCorpus({ ...options, patterns: [join(folder, 'b', '*.txt')] })).toThrow(
+      /b\/\*\.txt: 4500 characters in 1 files; at least/,
+    );
     expect(() => loadCorpus({ ...options, patterns: [join(folder, 'missing')] })).toThrow(/missing/);
   });
 });
@@ -84,7 +88,9 @@ const batchOf = (rows: number, seed: number): [np.Array, np.Array] => {
 
 describe('model', () => {
   test('an untrained one predicts about uniformly', () => {
-    const loss = createModel(config).loss(createParameters(config, seededRandom(1)), ...batchOf(16, 2)).item();
+    const loss = createModel(config)
+      .loss(createParameters(config, seededRandom(1)), ...batchOf(16, 2))
+      .item();
     expect(Math.abs(loss - Math.log(config.vocabulary))).toBeLessThan(0.3);
   });
 
@@ -107,7 +113,11 @@ describe('model', () => {
     // Along the gradient g the loss changes by h·|g|² to first order; symmetric differences leave an error of order h².
     const h = 1e-2;
     const moved = (sign: number): number => {
-      const shifted = tree.map((p: np.Array, g: np.Array) => p.add(g.mul(sign * h)), tree.ref(parameters), tree.ref(gradients)) as typeof parameters;
+      const shifted = tree.map(
+        (p: np.Array, g: np.Array) => p.add(g.mul(sign * h)),
+        tree.ref(parameters),
+        tree.ref(gradients),
+      );
       return model.loss(shifted, inputs.ref, targets.ref).item();
     };
     const slope = (moved(1) - moved(-1)) / (2 * h);
@@ -131,7 +141,13 @@ describe('model', () => {
       // jax-js is lazy: reading something each step keeps the chain of pending work short.
       losses.push(loss.item());
     }
-    const text = generate(model, parameters, wide, { vocabulary: corpus.vocabulary, prompt: 'the quick brown', count: 29, temperature: 0.1, random: seededRandom(1) });
+    const text = generate(model, parameters, wide, {
+      vocabulary: corpus.vocabulary,
+      prompt: 'the quick brown',
+      count: 29,
+      temperature: 0.1,
+      random: seededRandom(1),
+    });
     expect(losses[89]).toBeLessThan(0.5);
     expect(text).toBe(sentence.slice(0, 44));
   });
@@ -144,7 +160,10 @@ test('N ranks with batch B follow the loss curve of one rank with batch N·B, wi
     const curves = await onEveryRank(world, async (group) => {
       const model = createModel(config);
       // Different seeds: the broadcast has to make them equal.
-      const ddp = await distribute(group, createParameters(config, seededRandom(1 + group.rank)), { firstBucketBytes: 1024, bucketBytes: 4096 });
+      const ddp = await distribute(group, createParameters(config, seededRandom(1 + group.rank)), {
+        firstBucketBytes: 1024,
+        bucketBytes: 4096,
+      });
       let { params } = ddp;
       const adam = new Adam<typeof params>({ rate: 0.005, warmupSteps: 4, steps: 20 });
       const sampler = new DistributedSampler(windowCount(tokens, config.context), { group, seed: 5, dropLast: true });
@@ -167,6 +186,7 @@ test('N ranks with batch B follow the loss curve of one rank with batch N·B, wi
   expect(one[19]).toBeLessThan(one[0] - 0.1);
   for (const size of [2, 3]) {
     const curve = await train(size, 24 / size);
-    for (const [step, loss] of one.entries()) expect(Math.abs(curve[step] - loss) / loss, `step ${step} of ${size} ranks`).toBeLessThan(1e-4);
+    for (const [step, loss] of one.entries())
+      expect(Math.abs(curve[step] - loss) / loss, `step ${step} of ${size} ranks`).toBeLessThan(1e-4);
   }
 });

@@ -49,7 +49,8 @@ export function loadCorpus({ patterns, charactersMax, vocabularyMax }: CorpusOpt
       text += content.slice(0, charactersMax - text.length);
     }
     if (text.length >= charactersMin) return tokenize(files, text, vocabularyMax);
-    if (patterns.length > 0) throw new Error(`${patterns.join(', ')}: ${text.length} characters in ${files.length} files; at least ${charactersMin} are needed`);
+    if (patterns.length > 0)
+      throw new Error(`${patterns.join(', ')}: ${text.length} characters in ${files.length} files; at least ${charactersMin} are needed`);
   }
   throw new Error(`no text in ${found.flat().join(', ')}; name some files with --text`);
 }

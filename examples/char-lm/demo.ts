@@ -59,7 +59,9 @@ async function train(size: number): Promise<RankResult[]> {
     console.error(errors.join('\n'));
     throw new Error(`training on ${size} processes ended with ${signal ?? `code ${code}`}; logs are in ${out}`);
   }
-  return Array.from({ length: size }, (_, rank) => rankResultSchema.parse(JSON.parse(readFileSync(join(out, `rank-${rank}.json`), 'utf8'))));
+  return Array.from({ length: size }, (_, rank) =>
+    rankResultSchema.parse(JSON.parse(readFileSync(join(out, `rank-${rank}.json`), 'utf8'))),
+  );
 }
 
 /** Training has to end with the same parameters everywhere, and must have learned more than the frequency of characters. */
@@ -78,7 +80,9 @@ function summarize(results: readonly RankResult[]): RunSummary {
 
 function table(rows: readonly (readonly string[])[]): string {
   const widths = rows[0].map((_, column) => Math.max(...rows.map((row) => row[column].length)));
-  return rows.map((row) => row.map((cell, column) => (column === 0 ? cell.padEnd(widths[0]) : cell.padStart(widths[column]))).join('  ')).join('\n');
+  return rows
+    .map((row) => row.map((cell, column) => (column === 0 ? cell.padEnd(widths[0]) : cell.padStart(widths[column]))).join('  '))
+    .join('\n');
 }
 
 const all: RankResult[][] = [];
@@ -91,7 +95,13 @@ const summary: Summary = summarySchema.parse({
   kind: 'char-lm',
   startedAt,
   seconds: (Date.now() - Date.parse(startedAt)) / 1000,
-  host: { cpus: cpus().length, cpuModel: cpus()[0]?.model ?? 'unknown', node: process.version, platform: process.platform, arch: process.arch },
+  host: {
+    cpus: cpus().length,
+    cpuModel: cpus()[0]?.model ?? 'unknown',
+    node: process.version,
+    platform: process.platform,
+    arch: process.arch,
+  },
   text,
   model,
   training,
@@ -103,7 +113,9 @@ mkdirSync(dirname(path), { recursive: true });
 writeFileSync(path, `${JSON.stringify(summary, null, 2)}\n`);
 
 console.log(`\ntext: ${text.characters} characters of ${text.files.join(', ')}`);
-console.log(`\nbefore training:\n${last.before}\n\nafter training on ${last.processes} ${last.processes === 1 ? 'process' : 'processes'}:\n${last.after}\n`);
+console.log(
+  `\nbefore training:\n${last.before}\n\nafter training on ${last.processes} ${last.processes === 1 ? 'process' : 'processes'}:\n${last.after}\n`,
+);
 const columns: [string, (run: RunSummary) => string][] = [
   ['processes', ({ processes: size }) => String(size)],
   ['tokens/s (first step not counted)', ({ tokensPerSecond }) => tokensPerSecond.toFixed(0)],
@@ -114,7 +126,8 @@ const columns: [string, (run: RunSummary) => string][] = [
   ['held-out loss of a unigram model', () => text.unigramLoss.toFixed(4)],
 ];
 const rows = columns.map(([name, cell]) => [name, ...runs.map(cell)]);
-for (let rank = 0; rank < processes; rank++) rows.push([`parameters of rank ${rank}`, ...runs.map(({ checksums }) => checksums[rank] ?? '')]);
+for (let rank = 0; rank < processes; rank++)
+  rows.push([`parameters of rank ${rank}`, ...runs.map(({ checksums }) => checksums[rank] ?? '')]);
 console.log(`${table(rows)}\n\n${path}, ${Math.round(summary.seconds)} s in all`);
 const learned = runs.every(({ heldOutLoss }) => heldOutLoss < text.unigramLoss);
 const identical = runs.every(({ checksums }) => new Set(checksums).size === 1);

@@ -106,7 +106,10 @@ function lossOf(parameters: Parameters, tokens: np.Array, targets: np.Array, con
   const [batch, context] = targets.shape as [number, number];
   const logProbabilities = nn.logSoftmax(forward(parameters, tokens, config), -1);
   const rows = nn.oneHot(targets.reshape([batch * context]), config.vocabulary);
-  return logProbabilities.mul(rows).sum().mul(-1 / (batch * context));
+  return logProbabilities
+    .mul(rows)
+    .sum()
+    .mul(-1 / (batch * context));
 }
 
 /** Compiled functions of one model. Each compiles at its first call for a shape, which takes seconds. */
@@ -122,8 +125,8 @@ export interface Model {
 export function createModel(config: ModelConfig): Model {
   const loss = (parameters: Parameters, tokens: np.Array, targets: np.Array): np.Array => lossOf(parameters, tokens, targets, config);
   return {
-    gradients: jit(valueAndGrad(loss)) as unknown as Model['gradients'],
-    loss: jit(loss) as unknown as Model['loss'],
-    logits: jit((parameters: Parameters, tokens: np.Array) => forward(parameters, tokens, config)) as unknown as Model['logits'],
+    gradients: jit(valueAndGrad(loss)),
+    loss: jit(loss),
+    logits: jit((parameters: Parameters, tokens: np.Array) => forward(parameters, tokens, config)),
   };
 }

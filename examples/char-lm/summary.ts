@@ -9,7 +9,12 @@ const model = z.object({
   layers: z.int().positive(),
   heads: z.int().positive(),
 });
-const training = z.object({ steps: z.int().positive(), batch: z.int().positive(), rate: z.number().positive(), seed: z.int().nonnegative() });
+const training = z.object({
+  steps: z.int().positive(),
+  batch: z.int().positive(),
+  rate: z.number().positive(),
+  seed: z.int().nonnegative(),
+});
 const text = z.object({ files: z.array(z.string()).min(1), characters: z.int().positive(), unigramLoss: z.number().positive() });
 const checksum = z.string().regex(/^[0-9a-f]{16}$/);
 const losses = z.array(z.tuple([z.int().positive(), z.number()])).min(1);
@@ -24,7 +29,15 @@ const measured = {
   after: z.string(),
 };
 
-export const rankResultSchema = z.object({ rank: z.int().nonnegative(), size: z.int().positive(), text, model, training, checksum, ...measured });
+export const rankResultSchema = z.object({
+  rank: z.int().nonnegative(),
+  size: z.int().positive(),
+  text,
+  model,
+  training,
+  checksum,
+  ...measured,
+});
 export type RankResult = z.infer<typeof rankResultSchema>;
 
 const runSchema = z.object({

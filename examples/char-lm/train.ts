@@ -46,7 +46,13 @@ let { params } = ddp;
 const adam = new Adam<typeof params>({ rate, warmupSteps: Math.min(20, steps), steps });
 const shaped = (tokens: Int32Array): np.Array => np.array(tokens, { shape: [tokens.length / config.context, config.context] });
 const sample = (): string =>
-  generate(model, params, config, { vocabulary: corpus.vocabulary, prompt: 'The ', count: 200, temperature: 0.7, random: seededRandom(seed) });
+  generate(model, params, config, {
+    vocabulary: corpus.vocabulary,
+    prompt: 'The ',
+    count: 200,
+    temperature: 0.7,
+    random: seededRandom(seed),
+  });
 
 /** Whole batches, one epoch after the other, without end. */
 function* batches(): Generator<[np.Array, np.Array]> {

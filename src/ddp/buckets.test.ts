@@ -57,38 +57,43 @@ describe('assignBuckets', () => {
   test('every parameter once, in order, aligned, within limits, disjoint; greedy', () => {
     const parameter = fc.record({ count: fc.nat(200), dtype: fc.constantFrom<DType>('float64', 'float32', 'float16', 'bfloat16') });
     fc.assert(
-      fc.property(fc.array(parameter, { maxLength: 40 }), fc.integer({ min: 1, max: 600 }), fc.integer({ min: 1, max: 2000 }), (list, first, other) => {
-        const parameters = list.map(({ count, dtype }, i) => spec(`p${i}`, count, dtype));
-        const buckets = assignBuckets(parameters, { firstBucketBytes: first, bucketBytes: other });
-        const seen = buckets.flatMap(({ slots }) => slots.map((slot) => slot.parameter));
-        expect(seen.toSorted((a, b) => a - b)).toEqual(parameters.map((_, i) => i));
-        const begun = new Map<DType, { bytes: number; limit: number }>();
-        for (const { dtype, slots, count, bytes } of buckets) {
-          const { bytes: elementBytes } = dtypeInfo(dtype);
-          const limit = begun.has(dtype) ? other : first;
-          expect(bytes).toBe(count * elementBytes);
-          if (slots.length > 1) expect(bytes).toBeLessThanOrEqual(limit);
-          let end = 0;
-          for (const [i, { parameter: index, offset, count: elements }] of slots.entries()) {
-            expect(parameters[index]!.dtype).toBe(dtype);
-            expect(elements).toBe(countOf(parameters[index]!.shape));
-            expect((offset * elementBytes) % parameterAlignment).toBe(0);
-            expect(offset).toBeGreaterThanOrEqual(end);
-            if (i > 0) expect(index).toBeLessThan(slots[i - 1]!.parameter);
-            end = offset + elements;
+      fc.property(
+        fc.array(parameter, { maxLength: 40 }),
+        fc.integer({ min: 1, max: 600 }),
+        fc.integer({ min: 1, max: 2000 }),
+        (list, first, other) => {
+          const parameters = list.map(({ count, dtype }, i) => spec(`p${i}`, count, dtype));
+          const buckets = assignBuckets(parameters, { firstBucketBytes: first, bucketBytes: other });
+          const seen = buckets.flatMap(({ slots }) => slots.map((slot) => slot.parameter));
+          expect(seen.toSorted((a, b) => a - b)).toEqual(parameters.map((_, i) => i));
+          const begun = new Map<DType, { bytes: number; limit: number }>();
+          for (const { dtype, slots, count, bytes } of buckets) {
+            const { bytes: elementBytes } = dtypeInfo(dtype);
+            const limit = begun.has(dtype) ? other : first;
+            expect(bytes).toBe(count * elementBytes);
+            if (slots.length > 1) expect(bytes).toBeLessThanOrEqual(limit);
+            let end = 0;
+            for (const [i, { parameter: index, offset, count: elements }] of slots.entries()) {
+              expect(parameters[index].dtype).toBe(dtype);
+              expect(elements).toBe(countOf(parameters[index].shape));
+              expect((offset * elementBytes) % parameterAlignment).toBe(0);
+              expect(offset).toBeGreaterThanOrEqual(end);
+              if (i > 0) expect(index).toBeLessThan(slots[i - 1].parameter);
+              end = offset + elements;
+            }
+            expect(end).toBe(count);
+            // Greedy: the first parameter of this bucket did not fit into the previous bucket of its dtype.
+            const previous = begun.get(dtype);
+            if (previous) {
+              const start = Math.ceil(previous.bytes / parameterAlignment) * parameterAlignment;
+              expect(start + slots[0].count * elementBytes).toBeGreaterThan(previous.limit);
+            }
+            begun.set(dtype, { bytes, limit });
           }
-          expect(end).toBe(count);
-          // Greedy: the first parameter of this bucket did not fit into the previous bucket of its dtype.
-          const previous = begun.get(dtype);
-          if (previous) {
-            const start = Math.ceil(previous.bytes / parameterAlignment) * parameterAlignment;
-            expect(start + slots[0]!.count * elementBytes).toBeGreaterThan(previous.limit);
-          }
-          begun.set(dtype, { bytes, limit });
-        }
-        const last = buckets.map(({ slots }) => slots.at(-1)!.parameter);
-        expect(last).toEqual(last.toSorted((a, b) => b - a));
-      }),
+          const last = buckets.map(({ slots }) => slots.at(-1)!.parameter);
+          expect(last).toEqual(last.toSorted((a, b) => b - a));
+        },
+      ),
     );
   });
 });

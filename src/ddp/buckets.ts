@@ -64,7 +64,8 @@ interface OpenBucket {
  *  @throws ShoalError `usage` for duplicate names, invalid shapes and limits; `unsupported` for a dtype that is not a float. */
 export function assignBuckets(parameters: readonly ParameterSpec[], limits: BucketLimits): Bucket[] {
   for (const [setting, bytes] of Object.entries(limits)) {
-    if (!Number.isSafeInteger(bytes) || bytes <= 0) throw new ShoalError('usage', `${setting} is ${bytes}; it must be a positive integer of bytes`);
+    if (!Number.isSafeInteger(bytes) || bytes <= 0)
+      throw new ShoalError('usage', `${setting} is ${bytes}; it must be a positive integer of bytes`);
   }
   checkSpecs(parameters);
   const buckets: Bucket[] = [];
@@ -96,10 +97,7 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
   for (const [dtype, bucket] of [...open]) close(dtype, bucket);
   const lastExpected = ({ slots }: Bucket): number => slots[slots.length - 1].parameter;
   buckets.sort((a, b) => lastExpected(b) - lastExpected(a));
-  assert(
-    buckets.reduce((sum, { slots }) => sum + slots.length, 0) === parameters.length,
-    () => 'every parameter has one slot',
-  );
+  assert(buckets.reduce((sum, { slots }) => sum + slots.length, 0) === parameters.length, () => 'every parameter has one slot');
   return buckets;
 }
 
@@ -110,7 +108,10 @@ function checkSpecs(parameters: readonly ParameterSpec[]): void {
     names.add(name);
     countOf(shape);
     if (dtypeInfo(dtype).kind !== 'float') {
-      throw new ShoalError('unsupported', `parameter '${name}' is ${dtype}: only float gradients can be averaged; leave it out of the parameters`);
+      throw new ShoalError(
+        'unsupported',
+        `parameter '${name}' is ${dtype}: only float gradients can be averaged; leave it out of the parameters`,
+      );
     }
   }
 }

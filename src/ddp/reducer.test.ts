@@ -13,7 +13,11 @@ const failure = (code: string, message: RegExp): Error =>
   expect.objectContaining({ code, message: expect.stringMatching(message) as string }) as Error;
 
 /** A world with one reducer per rank. Buckets hold one parameter each unless `options` say otherwise. */
-function setUp(size: number, parameters: readonly ParameterSpec[], options: ReducerOptions = {}): { world: LocalWorld; reducers: Reducer[] } {
+function setUp(
+  size: number,
+  parameters: readonly ParameterSpec[],
+  options: ReducerOptions = {},
+): { world: LocalWorld; reducers: Reducer[] } {
   const world = new LocalWorld(size);
   const reducers = world.groups.map((group) => new Reducer(group, parameters, { firstBucketBytes: 4, bucketBytes: 4, ...options }));
   return { world, reducers };
@@ -180,20 +184,23 @@ describe("weighting 'samples'", () => {
 
   test('the mean over all samples, whatever the ranks hold', async () => {
     await fc.assert(
-      fc.asyncProperty(fc.array(fc.array(fc.integer({ min: -9, max: 9 }), { maxLength: 6 }), { minLength: 1, maxLength: 5 }), async (samples) => {
-        const { reducers } = setUp(samples.length, [spec('a', 1)], weighted);
-        for (const [rank, reducer] of reducers.entries()) {
-          const own = samples[rank];
-          reducer.begin({ samples: own.length });
-          if (own.length > 0) reducer.gradientReady(0, floats(own.reduce((a, b) => a + b, 0) / own.length));
-        }
-        const results = await Promise.all(reducers.map((reducer) => reducer.finish()));
-        const all = samples.flat();
-        const mean = all.length === 0 ? 0 : all.reduce((a, b) => a + b, 0) / all.length;
-        for (const reducer of reducers) expect(reducer.gradient(0)[0]).toBeCloseTo(mean, 5);
-        expect(new Set(reducers.map((reducer) => reducer.gradient(0)[0])).size).toBe(1);
-        expect(results).toEqual(samples.map(() => ({ weight: all.length })));
-      }),
+      fc.asyncProperty(
+        fc.array(fc.array(fc.integer({ min: -9, max: 9 }), { maxLength: 6 }), { minLength: 1, maxLength: 5 }),
+        async (samples) => {
+          const { reducers } = setUp(samples.length, [spec('a', 1)], weighted);
+          for (const [rank, reducer] of reducers.entries()) {
+            const own = samples[rank];
+            reducer.begin({ samples: own.length });
+            if (own.length > 0) reducer.gradientReady(0, floats(own.reduce((a, b) => a + b, 0) / own.length));
+          }
+          const results = await Promise.all(reducers.map((reducer) => reducer.finish()));
+          const all = samples.flat();
+          const mean = all.length === 0 ? 0 : all.reduce((a, b) => a + b, 0) / all.length;
+          for (const reducer of reducers) expect(reducer.gradient(0)[0]).toBeCloseTo(mean, 5);
+          expect(new Set(reducers.map((reducer) => reducer.gradient(0)[0])).size).toBe(1);
+          expect(results).toEqual(samples.map(() => ({ weight: all.length })));
+        },
+      ),
     );
   });
 
@@ -226,7 +233,10 @@ describe("weighting 'samples'", () => {
         seen.push(Number(reducer.gradient(0)[0]));
       }
     });
-    expect(steps).toEqual([[1, 2, 3], [1, 2, 3]]);
+    expect(steps).toEqual([
+      [1, 2, 3],
+      [1, 2, 3],
+    ]);
   });
 
   test('misuse is refused', async () => {
@@ -260,9 +270,24 @@ describe('replicas', () => {
   });
 
   test.each<[string, (rank: number) => ParameterSpec[], (rank: number) => ReducerOptions, RegExp]>([
-    ['name', (rank) => [spec('a', 1), spec(rank === 2 ? 'c' : 'b', 1)], () => ({}), /parameter 1 is "c" float32\[1\] on rank 2 but "b" float32\[1\] on rank 0$/],
-    ['shape', (rank) => [spec('a', rank === 1 ? 2 : 1)], () => ({}), /parameter 0 is "a" float32\[2\] on rank 1 but "a" float32\[1\] on rank 0$/],
-    ['dtype', (rank) => [{ name: 'a', shape: [1], dtype: rank === 0 ? 'float64' : 'float32' }], () => ({}), /"a" float32\[1\] on rank 1 .*; .* on rank 2/],
+    [
+      'name',
+      (rank) => [spec('a', 1), spec(rank === 2 ? 'c' : 'b', 1)],
+      () => ({}),
+      /parameter 1 is "c" float32\[1\] on rank 2 but "b" float32\[1\] on rank 0$/,
+    ],
+    [
+      'shape',
+      (rank) => [spec('a', rank === 1 ? 2 : 1)],
+      () => ({}),
+      /parameter 0 is "a" float32\[2\] on rank 1 but "a" float32\[1\] on rank 0$/,
+    ],
+    [
+      'dtype',
+      (rank) => [{ name: 'a', shape: [1], dtype: rank === 0 ? 'float64' : 'float32' }],
+      () => ({}),
+      /"a" float32\[1\] on rank 1 .*; .* on rank 2/,
+    ],
     ['count', (rank) => (rank === 1 ? [] : [spec('a', 1)]), () => ({}), /parameter 0 is missing on rank 1/],
     ['settings', () => [spec('a', 1)], (rank) => ({ bucketBytes: 8 + rank }), /settings is bucketBytes=9 .* on rank 1 but bucketBytes=8/],
   ])('that register a different %s are told on every rank', async (_what, parameters, options, message) => {
@@ -306,7 +331,9 @@ describe('failures', () => {
   test('misuse is refused and leaves the step usable', async () => {
     const { reducers } = setUp(1, [{ name: 'w', shape: [2, 3], dtype: 'float32' }]);
     const [reducer] = reducers;
-    expect(() => reducer.gradientReady(0, floats(1))).toThrow(failure('usage', /'w' is float32\[2, 3\], a Float32Array of 6 elements; got a Float32Array of 1/));
+    expect(() => reducer.gradientReady(0, floats(1))).toThrow(
+      failure('usage', /'w' is float32\[2, 3\], a Float32Array of 6 elements; got a Float32Array of 1/),
+    );
     expect(() => reducer.gradientReady(0, new Float64Array(6))).toThrow(failure('usage', /got a Float64Array of 6/));
     expect(() => reducer.gradientReady(0, new Int32Array(6))).toThrow(failure('usage', /got a Int32Array of 6/));
     expect(() => reducer.gradientReady(1, floats(1))).toThrow(failure('usage', /no parameter 1; 1 are/));

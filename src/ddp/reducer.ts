@@ -109,7 +109,14 @@ export class Reducer {
   /** Allocates the buckets; does not communicate.
    *  @throws ShoalError `usage`, `unsupported` as `assignBuckets`; `out-of-memory` when the buckets do not fit. */
   constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = {}) {
-    const { bucketBytes = 25 * MiB, firstBucketBytes = MiB, findUnused = false, weighting = 'ranks', timeoutMs, clock = systemClock } = options;
+    const {
+      bucketBytes = 25 * MiB,
+      firstBucketBytes = MiB,
+      findUnused = false,
+      weighting = 'ranks',
+      timeoutMs,
+      clock = systemClock,
+    } = options;
     this.#group = group;
     this.#clock = clock;
     this.#findUnused = findUnused;
@@ -118,7 +125,10 @@ export class Reducer {
     if (weighting === 'samples') {
       for (const { name, dtype } of parameters) {
         if (dtypeInfo(dtype).bytes === 2) {
-          throw new ShoalError('unsupported', `parameter '${name}' is ${dtype}, whose range cannot hold gradients times samples; use float32 gradients or weighting 'ranks'`);
+          throw new ShoalError(
+            'unsupported',
+            `parameter '${name}' is ${dtype}, whose range cannot hold gradients times samples; use float32 gradients or weighting 'ranks'`,
+          );
         }
       }
     }
@@ -179,12 +189,15 @@ export class Reducer {
    *  @throws ShoalError `usage` for anything but a non-negative integer, or with weighting 'ranks'. */
   begin({ samples }: { readonly samples: number }): void {
     this.#checkUsable();
-    if (this.#weighting !== 'samples') throw new ShoalError('usage', "ddp: begin() needs weighting: 'samples'; with weighting 'ranks' all ranks count alike");
-    if (!Number.isSafeInteger(samples) || samples < 0) throw new ShoalError('usage', `ddp: samples is ${samples}; it must be a non-negative integer`);
+    if (this.#weighting !== 'samples')
+      throw new ShoalError('usage', "ddp: begin() needs weighting: 'samples'; with weighting 'ranks' all ranks count alike");
+    if (!Number.isSafeInteger(samples) || samples < 0)
+      throw new ShoalError('usage', `ddp: samples is ${samples}; it must be a non-negative integer`);
     if (this.#next > 0 || this.#parameters.some(({ ready }) => ready)) {
       throw new ShoalError('usage', 'ddp: begin() in the middle of a step; call it before the first gradient, and finish() after the last');
     }
-    if (this.#synchronise && !Number.isNaN(this.#batchSamples)) throw new ShoalError('usage', 'ddp: begin() twice for one step; call finish() between steps');
+    if (this.#synchronise && !Number.isNaN(this.#batchSamples))
+      throw new ShoalError('usage', 'ddp: begin() twice for one step; call finish() between steps');
     this.#batchSamples = samples;
     this.#samples[0] += samples;
   }
@@ -198,7 +211,10 @@ export class Reducer {
     this.#checkArray(parameter, array);
     const weight = this.#gradientWeight();
     if (this.#synchronise && parameter.ready) {
-      throw new ShoalError('usage', `ddp: parameter '${parameter.name}' got a second gradient in one step; call finish() between steps, or accumulate with noSync()`);
+      throw new ShoalError(
+        'usage',
+        `ddp: parameter '${parameter.name}' got a second gradient in one step; call finish() between steps, or accumulate with noSync()`,
+      );
     }
     if (parameter.filled) addScaled(parameter.gradient, array, weight, parameter);
     else if (weight === 1) copyInto(parameter.gradient, array);
@@ -336,9 +352,13 @@ export class Reducer {
   }
 
   #checkArray({ name, dtype, shape, count, gradient }: ParameterState, array: TypedArray): void {
-    if (array.length === count && array.BYTES_PER_ELEMENT === gradient.BYTES_PER_ELEMENT && array.constructor === gradient.constructor) return;
+    if (array.length === count && array.BYTES_PER_ELEMENT === gradient.BYTES_PER_ELEMENT && array.constructor === gradient.constructor)
+      return;
     const given = `${array.constructor.name} of ${array.length}`;
-    throw new ShoalError('usage', `ddp: parameter '${name}' is ${dtype}[${shape.join(', ')}], a ${gradient.constructor.name} of ${count} elements; got a ${given}`);
+    throw new ShoalError(
+      'usage',
+      `ddp: parameter '${name}' is ${dtype}[${shape.join(', ')}], a ${gradient.constructor.name} of ${count} elements; got a ${given}`,
+    );
   }
 
   /** Factor of the gradients of the backward pass under way. */
@@ -443,7 +463,9 @@ export class Reducer {
     head.set(checksumBytes(checksum([own])));
     new DataView(head.buffer).setFloat64(8, own.length, true);
     const heads = await this.#gather(head, 'ddp/registration');
-    const differs = Array.from({ length: this.#group.size }, (_, rank) => rank).some((rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) !== 0);
+    const differs = Array.from({ length: this.#group.size }, (_, rank) => rank).some(
+      (rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) !== 0,
+    );
     if (!differs) return;
     const view = new DataView(heads.buffer, heads.byteOffset, heads.byteLength);
     const counts = Array.from({ length: this.#group.size }, (_, rank) => view.getFloat64(rank * 16 + 8, true));
@@ -502,7 +524,10 @@ function copyScaled(target: TypedArray, source: TypedArray, factor: number): voi
 
 function addScaled(target: TypedArray, source: TypedArray, factor: number, { name, dtype }: ParameterSpec): void {
   if (dtype !== 'float32' && dtype !== 'float64') {
-    throw new ShoalError('unsupported', `ddp: parameter '${name}' is ${dtype}: micro-batches add up in float32 or float64 only; convert the gradients`);
+    throw new ShoalError(
+      'unsupported',
+      `ddp: parameter '${name}' is ${dtype}: micro-batches add up in float32 or float64 only; convert the gradients`,
+    );
   }
   const [t, s] = [target, source] as [Float32Array, Float32Array];
   if (factor === 1) for (let i = 0; i < t.length; i++) t[i] = t[i] + s[i];

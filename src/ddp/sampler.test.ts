@@ -49,9 +49,9 @@ describe('DistributedSampler', () => {
           sampler.setEpoch(epoch);
           return [...sampler.batches(batch)];
         });
-        for (const [k, mine] of ranks[0]!.entries()) {
+        for (const [k, mine] of ranks[0].entries()) {
           if (mine.length < batch) continue;
-          expect(ranks.flatMap((r) => r[k]!).toSorted(byNumber)).toEqual(together[k]!.toSorted(byNumber));
+          expect(ranks.flatMap((r) => r[k]).toSorted(byNumber)).toEqual(together[k].toSorted(byNumber));
         }
       }),
     );
@@ -70,7 +70,7 @@ describe('DistributedSampler', () => {
     const sampler = new DistributedSampler(4, { seed: 1 });
     for (let epoch = 0; epoch < 4000; epoch++) {
       sampler.setEpoch(epoch);
-      for (const [place, item] of [...sampler].entries()) counts[place]![item]!++;
+      for (const [place, item] of [...sampler].entries()) counts[place][item]++;
     }
     // Binomial(4000, 1/4): mean 1000, standard deviation 27; the seed is fixed, so this either always holds or never.
     for (const count of counts.flat()) expect(Math.abs(count - 1000)).toBeLessThan(5 * 27);
@@ -88,7 +88,11 @@ describe('DistributedSampler', () => {
 
   test('batches: all of the epoch, the last one short', () => {
     const sampler = new DistributedSampler(10, { shuffle: false });
-    expect([...sampler.batches(4)]).toEqual([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]);
+    expect([...sampler.batches(4)]).toEqual([
+      [0, 1, 2, 3],
+      [4, 5, 6, 7],
+      [8, 9],
+    ]);
   });
 
   test.each([

@@ -35,7 +35,8 @@ export class DistributedSampler implements Iterable<number> {
    *  @throws ShoalError `usage` for a length, rank, size or seed that is not what it should be. */
   constructor(items: number, { group = { rank: 0, size: 1 }, seed = 0, shuffle = true, dropLast = false }: SamplerOptions = {}) {
     const { rank, size } = group;
-    if (!isUint32(items)) throw new ShoalError('usage', `sampler: the data set's length is ${items}; it must be an integer from 0 to 4294967295`);
+    if (!isUint32(items))
+      throw new ShoalError('usage', `sampler: the data set's length is ${items}; it must be an integer from 0 to 4294967295`);
     if (!isUint32(seed)) throw new ShoalError('usage', `sampler: seed ${seed} must be an integer from 0 to 4294967295`);
     if (!Number.isInteger(size) || !Number.isInteger(rank) || size < 1 || rank < 0 || rank >= size) {
       throw new ShoalError('usage', `sampler: rank ${rank} of ${size} is not a rank`);

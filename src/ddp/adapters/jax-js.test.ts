@@ -57,9 +57,13 @@ describe('distribute', () => {
 
   test("weighting 'samples': exact for uneven batches, and over when all have run out", async () => {
     const { world, models } = await setUp(2, { weighting: 'samples' });
-    const averages = await onEveryRank(world, ({ rank }) => models[rank].average(paramsOf(rank === 0 ? 1 : 5), { samples: rank === 0 ? 3 : 1 }));
+    const averages = await onEveryRank(world, ({ rank }) =>
+      models[rank].average(paramsOf(rank === 0 ? 1 : 5), { samples: rank === 0 ? 3 : 1 }),
+    );
     expect(js(averages[1])).toEqual(js(paramsOf(2)));
-    const some = await onEveryRank(world, ({ rank }) => (rank === 0 ? models[0].average(paramsOf(7), { samples: 2 }) : models[1].averageWithout()));
+    const some = await onEveryRank(world, ({ rank }) =>
+      rank === 0 ? models[0].average(paramsOf(7), { samples: 2 }) : models[1].averageWithout(),
+    );
     expect(js(some[1] as Params)).toEqual(js(paramsOf(7)));
     expect(await onEveryRank(world, ({ rank }) => models[rank].averageWithout())).toEqual([undefined, undefined]);
   });
@@ -106,7 +110,7 @@ test('two ranks with half a batch each take the step of one rank with all of it'
   const train = async (size: number): Promise<number[][]> => {
     const world = new LocalWorld(size);
     return onEveryRank(world, async (group) => {
-      const model = await distribute(group, { w: np.zeros([2, 1]), b: np.zeros([1]) } as Linear);
+      const model = await distribute(group, { w: np.zeros([2, 1]), b: np.zeros([1]) });
       let { params } = model;
       const losses: number[] = [];
       const own = rows.filter((_, i) => i % size === group.rank);

@@ -30,7 +30,11 @@ export interface AverageOptions {
  *  Consumes `params`; the broadcast ones are `params` of the result.
  *  @throws ShoalError `mismatch` on every rank when their trees differ in names, order, shapes or dtypes;
  *          `unsupported` for leaves that are not float32 or float64 arrays. */
-export async function distribute<T extends ArrayTree>(group: ReducerGroup, params: T, options: ReducerOptions = {}): Promise<DistributedModel<T>> {
+export async function distribute<T extends ArrayTree>(
+  group: ReducerGroup,
+  params: T,
+  options: ReducerOptions = {},
+): Promise<DistributedModel<T>> {
   const specs = leafSpecs(params);
   const structure = tree.structure<np.Array>(params);
   const reducer = new Reducer(group, specs, options);
@@ -136,7 +140,10 @@ export class DistributedModel<T extends ArrayTree> {
   #leaves(given: T): np.Array[] {
     const [leaves, structure] = tree.flatten<np.Array>(given);
     if (structure.equals(this.#structure)) return leaves;
-    throw new ShoalError('usage', `ddp: the tree ${structure.toString()} differs from that of the parameters, ${this.#structure.toString()}`);
+    throw new ShoalError(
+      'usage',
+      `ddp: the tree ${structure.toString()} differs from that of the parameters, ${this.#structure.toString()}`,
+    );
   }
 }
 
@@ -147,7 +154,7 @@ function readOnce(leaf: np.Array): Float32Array | Float64Array {
 
 /** An array of its own: the elements are copied. */
 function arrayOf(values: Float32Array | Float64Array, { shape, dtype }: ParameterSpec): np.Array {
-  return np.array(values as Float32Array<ArrayBuffer>, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32 });
+  return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32 });
 }
 
 /** Name (`blocks.0.qkv`), shape and dtype of every leaf, in the order of `tree.leaves`. */
@@ -170,5 +177,8 @@ function leafSpecs(params: ArrayTree): ParameterSpec[] {
 function floatDType({ dtype }: np.Array, path: string): 'float32' | 'float64' {
   if (dtype === DType.Float32) return 'float32';
   if (dtype === DType.Float64) return 'float64';
-  throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`);
+  throw new ShoalError(
+    'unsupported',
+    `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`,
+  );
 }

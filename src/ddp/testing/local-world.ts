@@ -161,7 +161,10 @@ export class LocalGroup implements ReducerGroup {
     const [target] = arrayOf(output);
     const shares = counts ?? Array.from({ length: this.size }, () => array.length);
     if (array.length !== shares[this.rank] || target.length !== shares.reduce((a, b) => a + b, 0)) {
-      throw new ShoalError('usage', `local world: all-gather of ${array.length} into ${target.length} elements with counts ${shares.join(', ')}`);
+      throw new ShoalError(
+        'usage',
+        `local world: all-gather of ${array.length} into ${target.length} elements with counts ${shares.join(', ')}`,
+      );
     }
     const gather = (entries: readonly Entry[]): void => {
       let from = 0;
@@ -201,5 +204,11 @@ function round(value: number, dtype: 'float32' | 'float64'): number {
 
 function sharedArrayRegion(bytes: number): Region {
   const buffer = new SharedArrayBuffer(Math.max(bytes, 8));
-  return { id: 'local', bytes: buffer.byteLength, buffer, share: { kind: 'thread', id: 'local', bytes: buffer.byteLength, buffer }, close: () => undefined };
+  return {
+    id: 'local',
+    bytes: buffer.byteLength,
+    buffer,
+    share: { kind: 'thread', id: 'local', bytes: buffer.byteLength, buffer },
+    close: () => undefined,
+  };
 }
