@@ -104,6 +104,8 @@ export interface FabricOptions {
   readonly maxQueuedBytes?: number;
   /** `tcp`: addresses to listen on; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
   readonly listenHosts?: readonly string[];
+  /** `tcp`, with `0.0.0.0` and `::`: which interfaces to offer (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
+  readonly interfaces?: readonly string[];
   /** `shm`: maps the peers' regions. Default: one of its own. */
   readonly regions?: RegionAllocator;
   /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */

@@ -148,6 +148,15 @@ export class FramedSocket {
     return this.#options.description;
   }
 
+  get rank(): number {
+    return this.#options.rank;
+  }
+
+  /** Frames can be posted. */
+  get open(): boolean {
+    return this.#phase === 'open' || this.#phase === 'held';
+  }
+
   get inFlight(): { operations: number; bytes: number } {
     return { operations: this.#queue.length + this.#handed.length, bytes: this.#pendingBytes };
   }
@@ -203,7 +212,7 @@ export class FramedSocket {
    *  copied here. */
   post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
     const { rank, maxQueuedBytes } = this.#options;
-    if (this.#phase !== 'open' && this.#phase !== 'held') return Promise.reject(connectionClosed(rank, this.#peer.rank));
+    if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
     try {
       checkBacklog(this.#peer, { ...this.inFlight, messageBytes: this.#messageBytes }, maxQueuedBytes);
     } catch (error) {

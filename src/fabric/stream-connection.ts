@@ -99,8 +99,8 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
     this.#ended = { error };
     this.#onEnded?.();
     this.#onEnded = undefined;
-    this.onEnded(error);
     this.#handlers?.onClose(error);
+    this.onEnded(error);
   }
 
   /** Where the payload of a frame that is the provider's own goes. @throws ShoalError `protocol`. */

@@ -122,8 +122,17 @@ describe('tcp', () => {
   it('listens on loopback only unless told, and says which address it cannot have', async () => {
     const { candidates } = await fabricOf(0).listen(() => undefined);
     expect(candidates).toEqual([expect.stringMatching(/^tcp:\/\/127\.0\.0\.1:\d+$/)]);
-    const elsewhere = fabricOf(1, { listenHosts: ['192.0.2.1'] }).listen(() => undefined);
-    await expect(elsewhere).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(/192\.0\.2\.1/) });
+    const elsewhere = fabricOf(1, { listenHosts: ['203.0.113.1'] }).listen(() => undefined);
+    await expect(elsewhere).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(/203\.0\.113\.1/) });
+  });
+
+  it('a wildcard offers the interfaces the filter leaves, on one port per family', async () => {
+    const { candidates } = await fabricOf(0, { listenHosts: ['0.0.0.0', '::'], interfaces: ['127.0.0.0/8'] }).listen(() => undefined);
+    expect(candidates).toEqual([expect.stringMatching(/^tcp:\/\/127\.0\.0\.1:\d+$/)]);
+    const everywhere = await fabricOf(1, { listenHosts: ['0.0.0.0', '::'] }).listen(() => undefined);
+    expect(everywhere.candidates.length).toBeGreaterThan(0);
+    const nowhere = fabricOf(2, { listenHosts: ['0.0.0.0'], interfaces: ['203.0.113.0/24'] }).listen(() => undefined);
+    await expect(nowhere).rejects.toMatchObject({ code: 'config', message: expect.stringMatching(/203\.0\.113\.0/) });
   });
 
   it('a region deregistered while a write is arriving is not touched any more, and the connection ends', async () => {

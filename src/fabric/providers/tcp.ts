@@ -66,17 +66,14 @@ export class TcpFabric implements Fabric {
     });
     this.#acceptor = acceptor;
     const candidates: string[] = [];
-    for (const host of listenHosts) {
-      const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
-      const family = net.isIP(host) === 6 ? 'IPv6' : 'IPv4';
-      const addresses = wildcards.includes(host)
-        ? offeredAddresses(os.networkInterfaces()).flatMap((offered) => (offered.family === family ? [offered.address] : []))
-        : [host];
-      for (const address of addresses) candidates.push(candidateOf(address, port));
-    }
-    if (candidates.length === 0) {
+    try {
+      for (const { host, addresses } of hostsToListenOn(listenHosts, this.#options.interfaces)) {
+        const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
+        for (const address of addresses) candidates.push(candidateOf(address, port));
+      }
+    } catch (error) {
       acceptor.close();
-      throw new ShoalError('config', `listening on ${listenHosts.join(', ')} gives no address to offer: this host has loopback interfaces only`);
+      throw error;
     }
     return { provider: this.name, candidates };
   }
@@ -207,6 +204,20 @@ class TcpConnection extends StreamConnection {
   #checkOpen(header: Readonly<FrameHeader>): void {
     if (this.#onOpen !== undefined && header.type !== FrameType.Open) throw new ShoalError('protocol', `frame of type ${header.type} before open`);
   }
+}
+
+/** What to bind, and what to offer for it. A wildcard without an address of its family is left out; where there is no
+ *  network at all, peers can only be on this host. */
+function hostsToListenOn(listenHosts: readonly string[], filter: readonly string[] | undefined): { host: string; addresses: string[] }[] {
+  if (!listenHosts.some((host) => wildcards.includes(host))) return listenHosts.map((host) => ({ host, addresses: [host] }));
+  const offered = offeredAddresses(os.networkInterfaces(), filter);
+  const hosts = listenHosts.map((host) => {
+    if (!wildcards.includes(host)) return { host, addresses: [host] };
+    const family = host === '::' ? 'IPv6' : 'IPv4';
+    return { host, addresses: offered.filter((each) => each.family === family).map(({ address }) => address) };
+  });
+  const usable = hosts.filter(({ addresses }) => addresses.length > 0);
+  return usable.length > 0 ? usable : [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
 }
 
 function candidateOf(address: string, port: number): string {

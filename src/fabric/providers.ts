@@ -1,0 +1,21 @@
+/** The registry of fabrics, best first. A new provider is its own file and one line here. */
+import type { FabricProvider } from './fabric.ts';
+import { ShmFabric, shmUnavailable } from './providers/shm.ts';
+import { TcpFabric } from './providers/tcp.ts';
+
+/** Fabrics between processes. `LoopbackNetwork` (providers/loopback.ts), within one thread, is made where it is needed:
+ *  its fabrics have a network object in common, which no options can name. */
+export const fabricProviders: readonly FabricProvider[] = [
+  {
+    name: 'shm',
+    description: "processes of one host; a write is one copy into the peer's mapped memory",
+    unavailable: shmUnavailable,
+    create: (options) => new ShmFabric(options),
+  },
+  {
+    name: 'tcp',
+    description: 'any hosts; the kernel receives straight into registered memory',
+    unavailable: () => undefined,
+    create: (options) => new TcpFabric(options),
+  },
+];
