@@ -1,4 +1,5 @@
 /** The documentation against the sources: generated pages are fresh, links lead somewhere, nothing is left out. */
+import { spawnSync } from 'node:child_process';
 import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -68,6 +69,30 @@ describe('pages', () => {
     expect(named.filter((name) => scripts[name] === undefined)).toEqual([]);
   });
 });
+
+describe('the ten lines of the README', () => {
+  const example = 'examples/ten-lines.ts';
+
+  it('are a program of the repository, which is compiled with everything else', () => {
+    expect(codeOf('README.md')).toBe(readText(example));
+  });
+
+  it('run as they are, as a world of one', () => {
+    const tsx = join(repositoryRoot, 'node_modules/tsx/dist/cli.mjs');
+    const { PATH, HOME, SHOAL_NATIVE } = process.env;
+    const { stdout, stderr, status } = spawnSync(process.execPath, [tsx, example], {
+      cwd: repositoryRoot,
+      env: { PATH, HOME, SHOAL_NATIVE },
+      encoding: 'utf8',
+    });
+    expect({ stdout, stderr, status }).toEqual({ stdout: 'rank 0 of 1: 1\n', stderr: '', status: 0 });
+  });
+});
+
+/** The first TypeScript block of a page. */
+function codeOf(page: string): string | undefined {
+  return /```ts\n([\s\S]*?)```/.exec(readText(page))?.[1];
+}
 
 /** Relative targets of a page's links, as paths in the repository. */
 function linksOf(page: string): string[] {

@@ -29,10 +29,15 @@ describe('environment variables', () => {
   });
 });
 
+interface Installed {
+  readonly version?: string;
+  readonly resolved?: string;
+  readonly integrity?: string;
+  readonly optionalDependencies?: Readonly<Record<string, string>>;
+}
+
 describe('the lock file', () => {
-  const lock = JSON.parse(readText('package-lock.json')) as {
-    packages: Record<string, { version?: string; resolved?: string; integrity?: string }>;
-  };
+  const lock = JSON.parse(readText('package-lock.json')) as { packages: Record<string, Installed> };
   const installed = Object.entries(lock.packages).filter(([path]) => path !== '');
 
   it('says what every package is, not where it was downloaded', () => {
