@@ -158,7 +158,7 @@ async function openTcp(address: { host: string; port: number }, seat: Seat, opti
     return { store, secret, world, url, spec: undefined };
   }
   // A host name may resolve to a loopback address on the host itself, where the others could not connect.
-  const bind = isLoopback(host) ? { host: host === 'localhost' ? '127.0.0.1' : host } : { host: '::' };
+  const bind = isLoopback(host) ? { host: host === 'localhost' ? '127.0.0.1' : host } : { host: 'any' };
   const listening = await StoreServer.listen({ clock, random, secret, world, worldSize, port, ...bind, keepProcessAlive: 'no' });
   return { store: new ServedStore(listening, options), secret, world, url, spec: undefined };
 }

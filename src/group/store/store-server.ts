@@ -29,7 +29,7 @@ export interface StoreServerOptions {
   readonly world: string;
   /** Clients that name another size are refused. Default: any. */
   readonly worldSize?: number;
-  /** Address to bind. Default 127.0.0.1. */
+  /** Address to bind; `any`: all of this host. Default 127.0.0.1. */
   readonly host?: string;
   /** Default 0: the system chooses. */
   readonly port?: number;
@@ -83,7 +83,8 @@ export class StoreServer {
         const next = taken ? 'another job uses the port; choose another one or 0 for any' : 'is it an address of this host?';
         reject(new ShoalError(taken ? 'config' : 'system', `the store cannot listen on ${host}:${options.port ?? 0}: ${messageOf(error)}; ${next}`, { cause: error }));
       });
-      store.#server.listen({ host, port: options.port ?? 0, backlog: 1024 }, resolve);
+      // Without a host, IPv6 and IPv4 alike, or IPv4 alone where there is no IPv6.
+      store.#server.listen({ ...(host === 'any' ? {} : { host }), port: options.port ?? 0, backlog: 1024 }, resolve);
     });
     store.#server.removeAllListeners('error');
     if (options.keepProcessAlive === 'no') store.#server.unref();

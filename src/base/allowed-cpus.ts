@@ -1,0 +1,78 @@
+/** How many processors this process may really use: its affinity mask and the quota of its control group, not what the
+ *  machine has. A container with half a processor has one. */
+import { readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+
+/** Reads a text file; undefined when there is none. */
+export type ReadText = (path: string) => string | undefined;
+
+export interface AllowedCpus {
+  /** At least 1. */
+  readonly count: number;
+  /** By affinity alone. */
+  readonly affinity: number;
+  /** Processors' worth of time that the control group grants; undefined: no quota. */
+  readonly quota: number | undefined;
+}
+
+export function allowedCpus(read: ReadText = readText): AllowedCpus {
+  const list = /^Cpus_allowed_list:\s*(\S+)/m.exec(read('/proc/self/status') ?? '')?.[1];
+  const affinity = (list === undefined ? 0 : countCpuList(list)) || availableParallelism();
+  const quota = cgroupQuota(read);
+  const count = quota === undefined ? affinity : Math.max(1, Math.min(affinity, Math.ceil(quota)));
+  return { count, affinity, quota };
+}
+
+/** `0-3,8` is 5. Zero when malformed. */
+export function countCpuList(list: string): number {
+  let count = 0;
+  for (const item of list.split(',')) {
+    const match = /^(\d+)(?:-(\d+))?$/.exec(item);
+    if (match === null) return 0;
+    count += Number(match[2] ?? match[1]) - Number(match[1]) + 1;
+  }
+  return count;
+}
+
+/** The tightest quota from our group up to the root, of cgroup version 2 and 1. */
+function cgroupQuota(read: ReadText): number | undefined {
+  const quotas: number[] = [];
+  for (const line of (read('/proc/self/cgroup') ?? '').split('\n')) {
+    const match = /^\d+:([^:]*):(\/.*)$/.exec(line);
+    if (match === null) continue;
+    const [, controllers, path] = match as unknown as [string, string, string];
+    const unified = controllers === '';
+    if (!unified && !controllers.split(',').includes('cpu')) continue;
+    const root = unified ? '/sys/fs/cgroup' : '/sys/fs/cgroup/cpu';
+    for (const folder of pathsToRoot(path)) {
+      const quota = unified ? quotaV2(read(`${root}${folder}/cpu.max`)) : quotaV1(read, `${root}${folder}`);
+      if (quota !== undefined) quotas.push(quota);
+    }
+  }
+  return quotas.length === 0 ? undefined : Math.min(...quotas);
+}
+
+/** `/a/b` gives `/a/b`, `/a` and the root itself. */
+function pathsToRoot(path: string): string[] {
+  const parts = path.split('/').filter((part) => part !== '');
+  return Array.from({ length: parts.length + 1 }, (_, i) => parts.slice(0, parts.length - i).map((part) => `/${part}`).join(''));
+}
+
+function quotaV2(text: string | undefined): number | undefined {
+  const match = /^(\d+) (\d+)/.exec(text ?? '');
+  return match === null ? undefined : Number(match[1]) / Number(match[2]);
+}
+
+function quotaV1(read: ReadText, folder: string): number | undefined {
+  const quota = Number(read(`${folder}/cpu.cfs_quota_us`) ?? Number.NaN);
+  const period = Number(read(`${folder}/cpu.cfs_period_us`) ?? Number.NaN);
+  return quota > 0 && period > 0 ? quota / period : undefined;
+}
+
+function readText(path: string): string | undefined {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,9 @@
+/** The subcommands, in the order of the help text. A new one is its own file and one line here. */
+import type { Command } from 'commander';
+import { infoCommand } from './commands/info.ts';
+import { runCommand } from './commands/run.ts';
+
+/** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
+export type CommandFactory = (setExitCode: (code: number) => void) => Command;
+
+export const commands: readonly CommandFactory[] = [runCommand, infoCommand];

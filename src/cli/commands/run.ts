@@ -1,0 +1,159 @@
+/** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
+import { Command, InvalidArgumentError } from 'commander';
+import { parseMilliseconds } from '../../base/quantity.ts';
+import { ShoalError } from '../../base/errors.ts';
+
+interface RunFlags {
+  readonly nprocPerNode: string;
+  readonly nnodes: number;
+  readonly nodeRank?: number;
+  readonly masterAddr?: string;
+  readonly masterPort?: number;
+  readonly standalone?: true;
+  readonly jobId?: string;
+  readonly secretFile?: string;
+  readonly maxRestarts: number;
+  readonly logDir?: string;
+  readonly redirects?: string;
+  readonly tee?: string;
+  readonly localRanksFilter?: string;
+  readonly grace: number;
+  readonly killAfter: number;
+  readonly joinTimeout: number;
+  readonly nodeOption: readonly string[];
+  /** commander: `--no-node` sets `node` to false. */
+  readonly node: boolean;
+  readonly quiet?: true;
+}
+
+const examples = `
+Examples:
+  shoal run -n 4 train.ts                        4 processes on this machine
+  shoal run -n auto train.ts -- --epochs 3       one per processor; what follows the script is the script's
+  shoal run -n 2 --log-dir logs train.ts         also writes logs/rank-0/stdout.log and so on
+  SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
+
+The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
+The exit code is that of the first rank that failed (128 + signal when a signal ended it).`;
+
+export function runCommand(setExitCode: (code: number) => void): Command {
+  return new Command('run')
+    .summary('start a script on several processes')
+    .description('Starts a JavaScript or TypeScript file on several processes, as the ranks of one job, and follows them to their end.')
+    .argument('<script>', 'the file to run')
+    .argument('[args...]', 'arguments of the script, after -- if you like')
+    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use', '1')
+    .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', positive, 1)
+    .option('--node-rank <index>', 'this machine among them, from 0', natural)
+    .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
+    .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
+    .option('--standalone', 'one machine, any free port, whatever the other options say')
+    .option('--job-id <name>', 'name of the job, the same on every machine')
+    .option('--secret-file <path>', "file with the job's secret, for several machines; default: SHOAL_SECRET")
+    .option('--max-restarts <count>', 'how often all ranks are started again after a failure', natural, 0)
+    .option('--log-dir <path>', 'writes the output of every rank to <path>/rank-<n>/{stdout,stderr}.log, too')
+    .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
+    .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
+    .option('--local-ranks-filter <ranks>', 'only these local ranks write to the console: 0,2')
+    .option('--grace <time>', 'after a failure, how long the other ranks may take to end by themselves', duration, 5000)
+    .option('--kill-after <time>', 'from SIGTERM to SIGKILL', duration, 10_000)
+    .option('--join-timeout <time>', 'how long machines wait for each other', duration, 300_000)
+    .option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated', collect, [])
+    .option('--no-node', 'the script is any executable program')
+    .option('-q, --quiet', 'no lines about ranks that start and end well')
+    .addHelpText('after', examples)
+    .passThroughOptions()
+    .action(async (script: string, args: readonly string[], flags: RunFlags) => {
+      setExitCode(await run(script, args[0] === '--' ? args.slice(1) : args, flags));
+    });
+}
+
+async function run(script: string, args: readonly string[], flags: RunFlags): Promise<number> {
+  const [{ systemClock }, { systemRandom }, { launch }, { scriptCommand }] = await Promise.all([
+    import('../../base/clock.ts'),
+    import('../../base/random.ts'),
+    import('../../launch/launch.ts'),
+    import('../../launch/script-command.ts'),
+  ]);
+  const several = flags.nnodes > 1 && flags.standalone !== true;
+  if (several && flags.nodeRank === undefined) throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
+  const directory = process.cwd();
+  const { stdout, stderr } = process;
+  const job = launch({
+    clock: systemClock,
+    random: systemRandom,
+    command: scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' }),
+    directory,
+    environment: process.env,
+    localSize: await ranksPerNode(flags.nprocPerNode),
+    nodes: several ? flags.nnodes : 1,
+    node: several ? flags.nodeRank : 0,
+    masterAddress: flags.standalone === true ? undefined : flags.masterAddr,
+    masterPort: flags.standalone === true ? undefined : flags.masterPort,
+    secret: await readSecret(flags.secretFile, several),
+    job: flags.jobId,
+    maxRestarts: flags.maxRestarts,
+    graceMs: flags.grace,
+    killAfterMs: flags.killAfter,
+    joinTimeoutMs: flags.joinTimeout,
+    logDir: flags.logDir,
+    redirects: flags.redirects,
+    tee: flags.tee,
+    localRanksFilter: flags.localRanksFilter,
+    stdout,
+    stderr,
+    colour: stdout.isTTY && process.env['NO_COLOR'] === undefined ? 'always' : 'never',
+    events: flags.quiet === true ? 'failures' : 'all',
+  });
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
+  // Nobody reads any more: what the ranks say is lost, so they are ended as a reader's end ends a pipe.
+  stdout.once('error', () => job.signal('SIGTERM'));
+  const { exitCode } = await job.result;
+  return exitCode;
+}
+
+async function ranksPerNode(text: string): Promise<number> {
+  if (/^[1-9]\d{0,4}$/.test(text)) return Number(text);
+  if (text !== 'auto' && text !== 'cpu') throw new ShoalError('usage', `--nproc-per-node ${text}: expected a number from 1, auto or cpu`);
+  const { allowedCpus } = await import('../../base/allowed-cpus.ts');
+  return allowedCpus().count;
+}
+
+/** One machine needs no secret from outside: the launcher makes a fresh one. */
+async function readSecret(file: string | undefined, several: boolean): Promise<string | undefined> {
+  if (file === undefined) return several ? process.env['SHOAL_SECRET'] : undefined;
+  const { readFile } = await import('node:fs/promises');
+  try {
+    const secret = (await readFile(file, 'utf8')).trim();
+    if (secret !== '') return secret;
+  } catch (error) {
+    throw new ShoalError('usage', `--secret-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}`);
+  }
+  throw new ShoalError('usage', `--secret-file ${file} is empty`);
+}
+
+function natural(text: string): number {
+  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');
+  return Number(text);
+}
+
+function positive(text: string): number {
+  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
+  return Number(text);
+}
+
+function port(text: string): number {
+  const value = natural(text);
+  if (value > 65_535) throw new InvalidArgumentError('Expected a port, 1 to 65535.');
+  return value;
+}
+
+function duration(text: string): number {
+  const value = parseMilliseconds(text);
+  if (value === undefined) throw new InvalidArgumentError('Expected a time such as 500ms, 30s or 5min.');
+  return value;
+}
+
+function collect(text: string, before: readonly string[]): readonly string[] {
+  return [...before, text];
+}

@@ -1,0 +1,300 @@
+/** Runs a job's ranks on this node and follows it to its end: store, generations of ranks, restarts, signals, and the
+ *  report about the first failure. Command lines are parsed elsewhere.
+ *
+ *      join nodes ─▶ generation g: start ranks ─▶ all well, on all nodes ─────────────────▶ 0
+ *                        ▲                    └▶ first failure ─▶ stop the others ─┬▶ report it last, its exit code
+ *                        └──────────────── g + 1, while restarts are left ─────────┘ */
+import { hostname } from 'node:os';
+import { join } from 'node:path';
+import type { Writable } from 'node:stream';
+import type { Clock } from '../base/clock.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import type { Environment } from '../base/settings.ts';
+import { ConsoleSink } from './console-sink.ts';
+import { Crew, type Casualty } from './crew.ts';
+import { exitCodeOf } from './exit-reason.ts';
+import { NodeAgreement, type JobFailure } from './node-agreement.ts';
+import { parseRoutes, type RouteOptions } from './output-routes.ts';
+import { rankEnvironment } from './rank-environment.ts';
+
+export interface LaunchOptions extends RouteOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Program and arguments of every rank; see `scriptCommand`. */
+  readonly command: readonly string[];
+  readonly directory: string;
+  /** What the ranks inherit. */
+  readonly environment: Environment;
+  /** Ranks on this node. */
+  readonly localSize: number;
+  /** Default 1. */
+  readonly nodes?: number;
+  /** Default 0. */
+  readonly node?: number;
+  /** Where node 0 can be reached. Default 127.0.0.1, for one node. */
+  readonly masterAddress?: string;
+  /** Default: any free port for one node, 29500 for several. */
+  readonly masterPort?: number;
+  /** Required for several nodes. Default: fresh. */
+  readonly secret?: string;
+  /** Name of the job. Default: random for one node, `shoal` for several. */
+  readonly job?: string;
+  /** How often all ranks are started again after a failure. Default 0. */
+  readonly maxRestarts?: number;
+  /** How long the other ranks may take to fail by themselves. Default 5000. */
+  readonly graceMs?: number;
+  /** From SIGTERM, or a signal of the user's, to SIGKILL. Default 10,000. */
+  readonly killAfterMs?: number;
+  /** Default 5 minutes. */
+  readonly joinTimeoutMs?: number;
+  readonly stdout: Writable;
+  readonly stderr: Writable;
+  /** Colours the prefixes. Default `never`. */
+  readonly colour?: 'always' | 'never';
+  /** `all` (default): a line per start and end of a rank; `failures`: only what goes wrong. */
+  readonly events?: 'all' | 'failures';
+}
+
+export interface LaunchResult {
+  /** 0, the failing rank's exit code, or 128 + signal. */
+  readonly exitCode: number;
+  readonly failure: JobFailure | undefined;
+}
+
+export interface Launch {
+  /** Rejects with `ShoalError` when the job could not be started at all. */
+  readonly result: Promise<LaunchResult>;
+  /** The user's signal: forwarded to all ranks; the second one kills them at once. */
+  signal(name: NodeJS.Signals): void;
+}
+
+/** Starts the job. @throws ShoalError `usage` or `config` on options that contradict each other. */
+export function launch(options: LaunchOptions): Launch {
+  const run = new Run(options);
+  return { result: run.result(), signal: (name) => run.signal(name) };
+}
+
+const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
+const defaultSeveralNodesPort = 29500;
+/** How long the serving node waits for the others' launchers at the end. */
+const leaveMs = 10_000;
+
+class Run {
+  readonly #options: LaunchOptions;
+  readonly #stdout: ConsoleSink;
+  readonly #stderr: ConsoleSink;
+  readonly #route: ReturnType<typeof parseRoutes>;
+  readonly #joining = new AbortController();
+  readonly #job: string;
+  readonly #secret: string;
+  readonly #node: number;
+  readonly #nodes: number;
+  #crew: Crew | undefined;
+  #interrupted: NodeJS.Signals | undefined;
+
+  constructor(options: LaunchOptions) {
+    const { random, nodes = 1, node = 0 } = options;
+    if (nodes > 1) checkSeveralNodes(options);
+    if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
+    this.#options = options;
+    this.#nodes = nodes;
+    this.#node = node;
+    this.#stdout = new ConsoleSink(options.stdout);
+    this.#stderr = options.stderr === options.stdout ? this.#stdout : new ConsoleSink(options.stderr);
+    this.#route = parseRoutes(options);
+    this.#job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
+    this.#secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
+  }
+
+  signal(name: NodeJS.Signals): void {
+    const second = this.#interrupted !== undefined;
+    this.#interrupted ??= name;
+    this.#joining.abort();
+    this.#say(second ? `${name} again: killing all ranks` : `${name}: passing it on to all ranks`);
+    this.#crew?.signal(second ? 'SIGKILL' : name);
+    if (second) return;
+    const { clock, killAfterMs = 10_000 } = this.#options;
+    // Unreferenced: it ends with the launcher.
+    clock.setTimer(killAfterMs, () => this.#crew?.signal('SIGKILL'));
+  }
+
+  async result(): Promise<LaunchResult> {
+    const agreement = await this.#join();
+    if (agreement === undefined) return this.#finish(this.#interruption(this.#interrupted!));
+    try {
+      return this.#finish(await this.#generations(agreement));
+    } finally {
+      await agreement.leave(leaveMs);
+    }
+  }
+
+  /** Undefined when the user's signal came first. */
+  async #join(): Promise<NodeAgreement | undefined> {
+    const { clock, random, localSize, masterAddress = '127.0.0.1', joinTimeoutMs = 300_000 } = this.#options;
+    try {
+      return await NodeAgreement.join({
+        clock,
+        random,
+        job: this.#job,
+        secret: this.#secret,
+        node: this.#node,
+        nodes: this.#nodes,
+        localSize,
+        masterAddress,
+        masterPort: this.#options.masterPort ?? (this.#nodes === 1 ? 0 : defaultSeveralNodesPort),
+        joinTimeoutMs,
+        signal: this.#joining.signal,
+      });
+    } catch (error) {
+      if (this.#interrupted !== undefined) return undefined;
+      throw error;
+    }
+  }
+
+  async #generations(agreement: NodeAgreement): Promise<JobFailure | undefined> {
+    const { maxRestarts = 0, graceMs = 5000, killAfterMs = 10_000 } = this.#options;
+    for (let generation = 0; ; generation++) {
+      const failure = await this.#generation(agreement, generation);
+      if (failure === undefined || failure.final || generation >= maxRestarts) return failure;
+      try {
+        await agreement.stopped(generation, graceMs + 2 * killAfterMs + leaveMs);
+      } catch (error) {
+        this.#say(`no restart: the other nodes did not stop: ${messageOf(error)}`);
+        return failure;
+      }
+      this.#say(`starting all ranks again, restart ${generation + 1} of ${maxRestarts}`);
+    }
+  }
+
+  #finish(failure: JobFailure | undefined): LaunchResult {
+    return { exitCode: failure?.exitCode ?? 0, failure };
+  }
+
+  /** Runs all ranks once. Resolves, when nothing of them is left, with what ended them early. */
+  async #generation(agreement: NodeAgreement, generation: number): Promise<JobFailure | undefined> {
+    if (this.#interrupted !== undefined) return this.#interruption(this.#interrupted);
+    const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
+    const over = new AbortController();
+    const elsewhere = agreement.failure(generation, over.signal);
+    const crew = this.#embark(agreement, generation);
+    try {
+      const own = this.#outcome(agreement, { crew, generation, signal: over.signal });
+      const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
+      if (failure === undefined) return undefined;
+      await crew.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
+      await crew.disembark();
+      this.#tell(failure, await crew.firstCasualty);
+      return failure;
+    } finally {
+      over.abort();
+      await crew.disembark();
+      this.#crew = undefined;
+    }
+  }
+
+  /** How this node's ranks end, and with them, when they end well, those of all nodes. */
+  async #outcome(agreement: NodeAgreement, run: { crew: Crew; generation: number; signal: AbortSignal }): Promise<{ failure: JobFailure | undefined }> {
+    const casualty = await run.crew.firstCasualty;
+    if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
+    if (casualty !== undefined) return { failure: await agreement.fail(run.generation, this.#failureOf(casualty)) };
+    try {
+      await agreement.done(run.generation, run.signal);
+      return { failure: undefined };
+    } catch {
+      // The store is lost, or another node failed: whoever waits for the failure says it.
+      return new Promise(() => undefined);
+    }
+  }
+
+  #embark(agreement: NodeAgreement, generation: number): Crew {
+    const { clock, command, directory, environment, localSize, masterAddress = '127.0.0.1', maxRestarts = 0, logDir } = this.#options;
+    const berths = Array.from({ length: localSize }, (_, localRank) => {
+      const rank = agreement.firstRank + localRank;
+      const place = {
+        rank,
+        worldSize: agreement.worldSize,
+        localRank,
+        localSize,
+        node: this.#node,
+        nodes: this.#nodes,
+        masterAddress,
+        masterPort: agreement.masterPort,
+        job: this.#job,
+        secret: this.#secret,
+        generation,
+        maxRestarts,
+      };
+      return { rank, localRank, environment: rankEnvironment(environment, place) };
+    });
+    const width = String(agreement.worldSize - 1).length;
+    this.#crew = new Crew({
+      clock,
+      berths,
+      command,
+      directory,
+      stdout: this.#stdout,
+      stderr: this.#stderr,
+      prefix: (rank) => this.#prefix(rank, width),
+      route: this.#route,
+      logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
+      report: (line) => this.#event(line),
+    });
+    return this.#crew;
+  }
+
+  #prefix(rank: number, width: number): string {
+    const text = `[rank ${String(rank).padStart(width)}]`;
+    return this.#options.colour === 'always' ? `\u001b[${colours[rank % colours.length]}m${text}\u001b[0m ` : `${text} `;
+  }
+
+  #failureOf(casualty: Casualty): JobFailure {
+    const { rank, pid, text, afterMs } = casualty;
+    const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
+    return { node: this.#node, host: hostname(), rank, exitCode: exitCodeOf(casualty.ending), text: `${text} ${when} (pid ${pid})`, final: false };
+  }
+
+  #interruption(signal: NodeJS.Signals): JobFailure {
+    const exitCode = exitCodeOf({ code: null, signal });
+    return { node: this.#node, host: hostname(), exitCode, text: `the launcher received ${signal}`, final: true };
+  }
+
+  /** The failure, and what its rank wrote last, after everything else. */
+  #tell(failure: JobFailure, casualty: Casualty | undefined): void {
+    const lines = [describeFailure(failure, this.#node)];
+    const own = casualty !== undefined && failure.node === this.#node && failure.rank === casualty.rank;
+    if (own) lines.push(...tailLines(casualty));
+    for (const line of lines) this.#say(line);
+  }
+
+  #event(line: string): void {
+    if (this.#options.events === 'failures' && /^rank \d+ (started|exited with code 0)/.test(line)) return;
+    this.#say(line);
+  }
+
+  #say(line: string): void {
+    this.#stderr.write(`shoal: ${line}\n`);
+  }
+}
+
+function describeFailure(failure: JobFailure, node: number): string {
+  const where = failure.node === node ? '' : ` on node ${failure.node} (${failure.host})`;
+  if (failure.rank !== undefined) return `rank ${failure.rank}${where} failed first: it ${failure.text}`;
+  return failure.node === node ? `the job ended: ${failure.text}` : `node ${failure.node} (${failure.host}) failed: ${failure.text}`;
+}
+
+function tailLines(casualty: Casualty): string[] {
+  const { text, droppedBytes } = casualty.tail();
+  if (text.trim() === '') return [`rank ${casualty.rank} wrote nothing to stderr`];
+  const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
+  return [`what rank ${casualty.rank} wrote to stderr${cut}:`, ...text.replace(/\n$/, '').split('\n').map((line) => `  | ${line}`)];
+}
+
+function checkSeveralNodes(options: LaunchOptions): void {
+  const { nodes = 1, node = 0, masterAddress, secret } = options;
+  if (node >= nodes) throw new ShoalError('usage', `--node-rank ${node} must be below --nnodes ${nodes}`);
+  if (masterAddress === undefined) throw new ShoalError('usage', 'several nodes need --master-addr, an address of node 0 that all can reach');
+  if (secret === undefined || secret === '') {
+    throw new ShoalError('auth', 'several nodes need a secret: set SHOAL_SECRET, or give --secret-file, the same on every node');
+  }
+}

@@ -1,0 +1,237 @@
+/** What the launchers of a job's nodes agree on, through the job's store, which node 0 serves: who has how many ranks,
+ *  whether a generation of ranks succeeded, and the one failure that ends it. A job on one node takes the same path, with
+ *  the store in this process.
+ *
+ *      launch/node/<k>            sizes of node k                  all wait for all
+ *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
+ *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
+ *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
+ *      launch/bye/<k>             node k's launcher leaves on purpose */
+import { hostname } from 'node:os';
+import type { Clock } from '../base/clock.ts';
+import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import { HashStore } from '../group/store/hash-store.ts';
+import { StoreClient } from '../group/store/store-client.ts';
+import { StoreServer } from '../group/store/store-server.ts';
+import type { Store } from '../group/store/store.ts';
+
+export interface NodeOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly job: string;
+  readonly secret: string;
+  readonly node: number;
+  readonly nodes: number;
+  /** Ranks on this node. */
+  readonly localSize: number;
+  /** Where node 0 serves and all connect. */
+  readonly masterAddress: string;
+  /** Port 0, for a single node: the system chooses. */
+  readonly masterPort: number;
+  /** Nodes that have not come by then end the job. */
+  readonly joinTimeoutMs: number;
+  readonly signal: AbortSignal;
+}
+
+/** Why a generation ended; plain data. */
+export interface JobFailure {
+  readonly node: number;
+  readonly host: string;
+  /** Undefined when no rank is to blame. */
+  readonly rank?: number;
+  readonly exitCode: number;
+  readonly text: string;
+  /** No restart helps: a launcher is gone, or the user ended the job. */
+  readonly final: boolean;
+}
+
+/** Launchers name themselves beyond all ranks in the store's handshake. */
+const launcherNumber = 0x4000_0000;
+const foreverMs = 0x7fffffff;
+
+export class NodeAgreement {
+  readonly #options: NodeOptions;
+  readonly #store: Store;
+  readonly #server: StoreServer | undefined;
+  /** First rank of this node. */
+  readonly firstRank: number;
+  readonly worldSize: number;
+  readonly masterPort: number;
+
+  private constructor(options: NodeOptions, parts: { store: Store; server: StoreServer | undefined; sizes: readonly number[] }) {
+    this.#options = options;
+    this.#store = parts.store;
+    this.#server = parts.server;
+    const sum = (sizes: readonly number[]): number => sizes.reduce((total, size) => total + size, 0);
+    this.firstRank = sum(parts.sizes.slice(0, options.node));
+    this.worldSize = sum(parts.sizes);
+    this.masterPort = parts.server?.port ?? options.masterPort;
+  }
+
+  /** Serves the store or connects to it, and waits for all nodes.
+   *  @throws ShoalError `config` when two nodes contradict each other or the port is in use, `timeout` naming the nodes that
+   *          did not come, `auth` on another secret. */
+  static async join(options: NodeOptions): Promise<NodeAgreement> {
+    const server = options.node === 0 ? await serve(options) : undefined;
+    try {
+      const store = server === undefined ? await dial(options) : new HashStore({ clock: options.clock, table: server.table });
+      return new NodeAgreement(options, { store, server, sizes: await exchangeSizes(store, options) });
+    } catch (error) {
+      await server?.close();
+      throw error;
+    }
+  }
+
+  /** The failure that ends this generation, on whatever node; never resolves when there is none before `signal`. */
+  async failure(generation: number, signal: AbortSignal): Promise<JobFailure> {
+    for (;;) {
+      try {
+        return decode<JobFailure>(await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
+      } catch (error) {
+        if (signal.aborted) return new Promise(() => undefined);
+        if (isShoalError(error) && error.code === 'timeout') continue;
+        return this.#lostStore(error);
+      }
+    }
+  }
+
+  /** Publishes a failure; returns the one that came first. */
+  async fail(generation: number, failure: JobFailure): Promise<JobFailure> {
+    try {
+      return decode<JobFailure>(await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+    } catch {
+      // Without the store there is nobody to tell; what happened here stays what happened.
+      return failure;
+    }
+  }
+
+  /** This node's ranks ended well; resolves when those of all nodes did. */
+  async done(generation: number, signal: AbortSignal): Promise<void> {
+    await this.#gather(`launch/${generation}/done`, { timeoutMs: foreverMs, signal });
+  }
+
+  /** This node has no rank running; resolves when no node has. */
+  async stopped(generation: number, timeoutMs: number): Promise<void> {
+    await this.#gather(`launch/${generation}/stopped`, { timeoutMs });
+  }
+
+  /** The first of the job's launchers to leave must not look like a casualty, the one that serves leaves last. */
+  async leave(timeoutMs: number): Promise<void> {
+    try {
+      await this.#store.set(`launch/bye/${this.#options.node}`, encode(true));
+    } catch {
+      // The store is gone already.
+    }
+    await this.#store.close();
+    await this.#server?.drained(timeoutMs);
+    await this.#server?.close();
+  }
+
+  async #gather(key: string, wait: { timeoutMs: number; signal?: AbortSignal }): Promise<void> {
+    await this.#store.set(`${key}/${this.#options.node}`, encode(true));
+    await this.#store.wait(keysOf(key, this.#options.nodes), wait);
+  }
+
+  #lostStore(error: unknown): JobFailure {
+    const { node } = this.#options;
+    return { node, host: hostname(), exitCode: 1, text: `the launcher of node 0 was lost: ${messageOf(error)}`, final: true };
+  }
+}
+
+async function serve(options: NodeOptions): Promise<StoreServer> {
+  const { clock, random, job, nodes, masterPort } = options;
+  const secret = new TextEncoder().encode(options.secret);
+  const host = nodes === 1 ? '127.0.0.1' : 'any';
+  const connections = new Map<number, number>();
+  const server: StoreServer = await StoreServer.listen({
+    ...{ clock, random, secret, world: job, host, port: masterPort },
+    onConnect: (peer) => connections.set(peer, (connections.get(peer) ?? 0) + 1),
+    onDisconnect,
+  });
+  return server;
+
+  /** A launcher that is gone without a word takes its ranks with it. One that was refused because its number is taken is
+   *  not the one that holds the number. */
+  function onDisconnect(peer: number): void {
+    const node = peer - launcherNumber;
+    const left = connections.get(peer)! - 1;
+    connections.set(peer, left);
+    if (left > 0 || node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
+    const { host: lost } = decode<NodeRecord>(server.table.get(`launch/node/${node}`) ?? encode({ host: 'an unknown host' }));
+    const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
+    for (let generation = 0; ; generation++) {
+      // The first generation that has not failed is the one that runs.
+      const before = server.table.get(failedKey(generation));
+      if (before !== undefined && !decode<JobFailure>(before).final) continue;
+      server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure));
+      return;
+    }
+  }
+}
+
+async function dial(options: NodeOptions): Promise<StoreClient> {
+  const { clock, random, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
+  return StoreClient.connect({
+    clock,
+    random,
+    host: masterAddress,
+    port: masterPort,
+    world: job,
+    secret: new TextEncoder().encode(options.secret),
+    rank: launcherNumber + node,
+    connectTimeoutMs: joinTimeoutMs,
+    signal,
+  });
+}
+
+interface NodeRecord {
+  readonly host: string;
+  readonly pid: number;
+  readonly localSize: number;
+  readonly nodes: number;
+}
+
+/** Ranks per node, in order of nodes. */
+async function exchangeSizes(store: Store, options: NodeOptions): Promise<number[]> {
+  const { node, nodes, localSize, joinTimeoutMs, signal } = options;
+  const own = encode({ host: hostname(), pid: process.pid, localSize, nodes } satisfies NodeRecord);
+  const taken = await store.compareSet(`launch/node/${node}`, new Uint8Array(), own);
+  if (Buffer.compare(taken, own) !== 0) {
+    const { host, pid } = decode<NodeRecord>(taken);
+    throw new ShoalError('config', `node rank ${node} is taken by host ${host} (pid ${pid}); give each launcher its own --node-rank`);
+  }
+  const keys = keysOf('launch/node', nodes);
+  try {
+    await store.wait(keys, { timeoutMs: joinTimeoutMs, signal });
+  } catch (error) {
+    if (!isShoalError(error) || error.code !== 'timeout') throw error;
+    const present = await Promise.all(keys.map((key) => store.check([key])));
+    const missing = keys.flatMap((_, k) => (present[k] ? [] : [k]));
+    throw new ShoalError('timeout', `of ${nodes} nodes, ${missing.join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`, {
+      timeoutMs: joinTimeoutMs,
+      cause: error,
+    });
+  }
+  const records = await Promise.all(keys.map(async (key) => decode<NodeRecord>(await store.get(key))));
+  const odd = records.findIndex((record) => record.nodes !== nodes);
+  if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd]!.nodes} on node ${odd}`);
+  return records.map((record) => record.localSize);
+}
+
+function failedKey(generation: number): string {
+  return `launch/${generation}/failed`;
+}
+
+function keysOf(prefix: string, nodes: number): string[] {
+  return Array.from({ length: nodes }, (_, k) => `${prefix}/${k}`);
+}
+
+function encode(value: unknown): Uint8Array {
+  return new TextEncoder().encode(JSON.stringify(value));
+}
+
+/** Written by authenticated launchers of the same version. */
+function decode<T>(bytes: Uint8Array): T {
+  return JSON.parse(new TextDecoder().decode(bytes)) as T;
+}
