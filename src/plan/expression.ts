@@ -34,7 +34,7 @@ export const garbage: Value = { node: 0, delta: 0 };
 export class Expressions {
   readonly #nodes: Node[] = [{ kind: 'garbage' }];
   readonly #index = new Map<string, number>();
-  readonly #leaves = new Map<number, readonly Leaf[]>();
+  readonly #leaves = new Map<number, readonly Leaf[] | undefined>();
 
   leaf({ rank, buffer, delta }: Leaf): Value {
     return { node: this.#intern(`${buffer}${rank}`, { kind: 'leaf', rank, buffer }), delta };
@@ -62,11 +62,9 @@ export class Expressions {
     return this.#nodes[value.node].kind === 'leaf';
   }
 
-  /** All leaves, left to right; undefined when garbage is among them. */
+  /** The operands of a reduction, left to right; undefined when garbage or an already finished value is among them. */
   leavesOf(value: Value): readonly Leaf[] | undefined {
-    const relative = this.#relativeLeaves(value.node);
-    if (relative.some((leaf) => leaf.rank < 0)) return undefined;
-    return relative.map((leaf) => ({ ...leaf, delta: leaf.delta + value.delta }));
+    return this.#relativeLeaves(value.node)?.map((leaf) => ({ ...leaf, delta: leaf.delta + value.delta }));
   }
 
   /** Readable: `final((data[0] of 0 ⊕ data[0] of 1))`, for the element at `position`. */
@@ -98,27 +96,15 @@ export class Expressions {
     return index;
   }
 
-  #relativeLeaves(node: number): readonly Leaf[] {
-    const known = this.#leaves.get(node);
-    if (known) return known;
+  #relativeLeaves(node: number): readonly Leaf[] | undefined {
+    if (this.#leaves.has(node)) return this.#leaves.get(node);
     const entry = this.#nodes[node];
-    let leaves: readonly Leaf[];
-    switch (entry.kind) {
-      case 'garbage':
-        leaves = [{ rank: -1, buffer: 'scratch', delta: 0 }];
-        break;
-      case 'leaf':
-        leaves = [{ rank: entry.rank, buffer: entry.buffer, delta: 0 }];
-        break;
-      case 'reduce':
-        leaves = [
-          ...this.#relativeLeaves(entry.left),
-          ...this.#relativeLeaves(entry.right).map((leaf) => ({ ...leaf, delta: leaf.delta + entry.rightDelta })),
-        ];
-        break;
-      case 'final':
-        leaves = this.#relativeLeaves(entry.of);
-        break;
+    let leaves: readonly Leaf[] | undefined;
+    if (entry.kind === 'leaf') leaves = [{ rank: entry.rank, buffer: entry.buffer, delta: 0 }];
+    if (entry.kind === 'reduce') {
+      const left = this.#relativeLeaves(entry.left);
+      const right = this.#relativeLeaves(entry.right)?.map((leaf) => ({ ...leaf, delta: leaf.delta + entry.rightDelta }));
+      leaves = left && right && [...left, ...right];
     }
     this.#leaves.set(node, leaves);
     return leaves;

@@ -113,7 +113,7 @@ class ResultCheck {
     const sum = this.#expressions.underFinal(value);
     if (sum === undefined) return 'its last reduction is not marked final';
     const leaves = this.#expressions.leavesOf(sum);
-    if (leaves === undefined) return 'there is garbage in it';
+    if (leaves === undefined) return 'it holds garbage or a result that is marked final before the end';
     const ranks = new Set(leaves.map((leaf) => leaf.rank));
     const aligned = leaves.every((leaf) => leaf.delta === expectation.delta && leaf.buffer === expectation.from);
     if (!aligned || leaves.length !== this.#n || ranks.size !== this.#n) return `every rank's contribution must be in it once`;
