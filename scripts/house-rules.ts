@@ -22,6 +22,8 @@ export interface Layer {
 export interface RegistryRule {
   readonly folder: string;
   readonly file: string;
+  /** Files of the folder that are rightly not listed, with the reason. */
+  readonly except?: Readonly<Record<string, string>>;
 }
 
 export interface LayerTable {
@@ -140,9 +142,12 @@ function checkFolders(files: readonly SourceFile[], table: LayerTable): Violatio
 /** A registry is one array in one file; a file beside it that it does not reach is dead. */
 function checkRegistries(files: readonly ParsedFile[], table: LayerTable): Violation[] {
   const byPath = new Map(files.map((file) => [file.path, file]));
-  return table.registries.flatMap(({ folder, file }) => {
+  return table.registries.flatMap(({ folder, file, except = {} }) => {
     const root = byPath.get(file);
-    if (root === undefined) return [{ path: 'layers.json', line: 1, rule: 'registries', message: `${file} does not exist` }];
+    const missing = [file, ...Object.keys(except)].filter((path) => !byPath.has(path));
+    if (root === undefined || missing.length > 0) {
+      return missing.map((path) => ({ path: 'layers.json', line: 1, rule: 'registries', message: `${path} does not exist` }));
+    }
     const reached = new Set<string>();
     const visit = (one: ParsedFile): void => {
       if (reached.has(one.path)) return;
@@ -154,7 +159,7 @@ function checkRegistries(files: readonly ParsedFile[], table: LayerTable): Viola
     };
     visit(root);
     return files
-      .filter(({ path }) => path.startsWith(`${folder}/`) && !isTest(path) && !reached.has(path))
+      .filter(({ path }) => path.startsWith(`${folder}/`) && !isTest(path) && !reached.has(path) && !Object.hasOwn(except, path))
       .map((one) => violation(one, 0, 'registries', `not listed in ${file}`));
   });
 }

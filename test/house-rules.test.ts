@@ -68,6 +68,18 @@ describe('the house rules', () => {
     expect(found[0]).toContain(`: ${rule}: `);
   });
 
+  it('let a file out of a registry only by name, and only while it exists', () => {
+    const files = Object.entries({ ...skeleton, 'src/group/algorithms/odd.ts': '' }).map(([path, text]) => ({
+      path,
+      text: `// what it is\n${text}`,
+    }));
+    const excepting = (path: string): LayerTable => ({ ...table, registries: [{ ...table.registries[0], except: { [path]: 'why' } }] });
+    expect(checkSources(files, excepting('src/group/algorithms/odd.ts'))).toEqual([]);
+    expect(checkSources(files, excepting('src/group/algorithms/gone.ts'))).toMatchObject([
+      { rule: 'registries', message: 'src/group/algorithms/gone.ts does not exist' },
+    ]);
+  });
+
   it('want a header in every module', () => {
     const files = Object.entries(skeleton).map(([path, text]) => ({ path, text: `// what it is\n${text}` }));
     const found = checkSources([...files, { path: 'src/group/a.ts', text: 'export const a = 1;' }], table);

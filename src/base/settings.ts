@@ -129,7 +129,7 @@ export const settingDefinitions = {
     'collectives',
     ['standard', 'strict'],
     'standard',
-    "How calls are compared between ranks before a result is returned. `strict` also compares names and the callers' positions in the source.",
+    'How calls are compared between ranks before a result is returned. `strict` also compares the lines of source they come from.',
   ),
   timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 'collectives', 300_000, 'Ends an operation that not every rank has joined.', {
     most: 0x7fffffff,
