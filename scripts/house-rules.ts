@@ -213,7 +213,7 @@ function checkNativeLoader(file: ParsedFile): Violation[] {
   for (const { specifier, offset } of file.imports) if (/node-gyp-build|\.node$/.test(specifier)) report(offset, specifier);
   walk(file.program, (node) => {
     if (node.type === 'MemberExpression' && dotted(node) === 'process.dlopen') report(node.start, 'process.dlopen');
-    if (node.type === 'Literal' && /\.node$/.test(literal(node) ?? '')) report(node.start, literal(node) ?? '');
+    if (literal(node)?.endsWith('.node') === true) report(node.start, literal(node) ?? '');
   });
   return found;
 }
