@@ -15,6 +15,7 @@ interface Handle<Name extends string> {
 }
 export type MappingHandle = Handle<'mapping'>;
 export type SegmentsHandle = Handle<'segments'>;
+export type RegistersHandle = Handle<'registers'>;
 
 /** A mapping of shared memory. */
 export interface NativeMapping {
@@ -46,8 +47,10 @@ export interface Native {
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;
+  /** Remembers the address of `words` (MachineRegisters), under the same condition. */
+  bindRegisters(words: Float64Array): RegistersHandle;
   /** Returns an index into `machineStatuses`. */
-  runSteps(code: Float64Array, segments: SegmentsHandle, registers: Float64Array, spinNs: number, yields: boolean): number;
+  runSteps(code: Float64Array, segments: SegmentsHandle, registers: RegistersHandle, spinNs: number, yields: boolean): number;
 }
 
 export interface NativeOptions {
@@ -55,7 +58,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 1;
+const interfaceVersion = 2;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));

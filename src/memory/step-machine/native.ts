@@ -1,6 +1,6 @@
 /** The step machine of the addon: one call into native code per run. */
 import { assert } from '../../base/assert.ts';
-import type { Native, SegmentsHandle } from '../native.ts';
+import type { Native, RegistersHandle, SegmentsHandle } from '../native.ts';
 import { machineStatuses, type MachineState, type MachineStatus, type Segments, type StepMachine } from '../step-machine.ts';
 import { BoundSegments } from './bound-segments.ts';
 import { MachineRegisters } from './machine-registers.ts';
@@ -22,6 +22,15 @@ class NativeSegments extends BoundSegments {
   }
 }
 
+class NativeRegisters extends MachineRegisters {
+  readonly handle: RegistersHandle;
+
+  constructor(native: Native, peers: number) {
+    super(peers);
+    this.handle = native.bindRegisters(this.words);
+  }
+}
+
 export class NativeStepMachine implements StepMachine {
   readonly name = 'native';
   readonly #native: Native;
@@ -35,12 +44,12 @@ export class NativeStepMachine implements StepMachine {
   }
 
   createState(peers: number): MachineState {
-    return new MachineRegisters(peers);
+    return new NativeRegisters(this.#native, peers);
   }
 
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus {
-    assert(segments instanceof NativeSegments && state instanceof MachineRegisters, () => 'segments and state come from another step machine');
+    assert(segments instanceof NativeSegments && state instanceof NativeRegisters, () => 'segments and state come from another step machine');
     if (!segments.intact()) return 'fault';
-    return machineStatuses[this.#native.runSteps(code, segments.handle, state.words, spinNs, yields)];
+    return machineStatuses[this.#native.runSteps(code, segments.handle, state.handle, spinNs, yields)];
   }
 }
