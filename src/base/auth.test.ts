@@ -23,26 +23,26 @@ function converse(dialer: Handshake, acceptor: Handshake, pieceBytes = 1000): { 
   const verdicts: Verdict[] = [{}, {}];
   const inbox: Uint8Array[][] = [[], []];
   const post = (to: number, bytes: Uint8Array | undefined): void => {
-    for (let at = 0; bytes !== undefined && at < bytes.length; at += pieceBytes) inbox[to]!.push(bytes.subarray(at, at + pieceBytes));
+    for (let at = 0; bytes !== undefined && at < bytes.length; at += pieceBytes) inbox[to].push(bytes.subarray(at, at + pieceBytes));
   };
   post(1, dialer.start());
   expect(acceptor.start()).toBeUndefined();
-  while (inbox[0]!.length + inbox[1]!.length > 0) {
-    const to = inbox[0]!.length > 0 ? 0 : 1;
-    const bytes = inbox[to]!.shift()!;
-    const verdict = verdicts[to]!;
+  while (inbox[0].length + inbox[1].length > 0) {
+    const to = inbox[0].length > 0 ? 0 : 1;
+    const bytes = inbox[to].shift()!;
+    const verdict = verdicts[to];
     if (verdict.error !== undefined || verdict.peerRank !== undefined) continue;
     try {
-      const step = ends[to]!.push(bytes);
+      const step = ends[to].push(bytes);
       post(1 - to, step.send);
       if (step.done !== undefined) Object.assign(verdict, step.done);
     } catch (thrown) {
       if (!isShoalError(thrown)) throw thrown;
       verdict.error = thrown;
-      post(1 - to, ends[to]!.refusal);
+      post(1 - to, ends[to].refusal);
     }
   }
-  return { dialer: verdicts[0]!, acceptor: verdicts[1]! };
+  return { dialer: verdicts[0], acceptor: verdicts[1] };
 }
 
 describe('handshake', () => {
@@ -119,7 +119,9 @@ describe('handshake', () => {
     const hello = Buffer.from(end('dialer').start()!);
     hello[5] = 2;
     const acceptor = end('acceptor');
-    expect(() => acceptor.push(hello)).toThrow(expect.objectContaining({ code: 'config', message: expect.stringMatching(/version 1 here, 2/) }));
+    expect(() => acceptor.push(hello)).toThrow(
+      expect.objectContaining({ code: 'config', message: expect.stringMatching(/version 1 here, 2/) }),
+    );
     expect(acceptor.refusal).toHaveLength(136);
   });
 
@@ -129,7 +131,7 @@ describe('handshake', () => {
     expect(acceptor.refusal).toBeUndefined();
   });
 
-  it('a refusal for the caller\'s reasons reaches the dialer', () => {
+  it("a refusal for the caller's reasons reaches the dialer", () => {
     const dialer = end('dialer');
     expect(() => dialer.push(end('acceptor').refuse('too many connections'))).toThrow(
       expect.objectContaining({ code: 'aborted', message: expect.stringMatching(/too many connections/) }),
@@ -145,7 +147,7 @@ describe('handshake', () => {
         const tamper = (bytes: Uint8Array): Uint8Array => {
           if (frames++ !== frame) return bytes;
           const changed = Uint8Array.from(bytes);
-          changed[at % changed.length]! ^= flip;
+          changed[at % changed.length] ^= flip;
           return changed;
         };
         const attempt = (): boolean => {

@@ -185,7 +185,11 @@ export class Handshake {
     const peerRole = this.#options.role === 'dialer' ? 'acceptor' : 'dialer';
     if (!timingSafeEqual(claimed, this.#proofOf(peerRole))) {
       const peer = this.#peerHello!.readUInt32LE(56);
-      throw this.#refused('auth', `rank ${this.#options.rank} and its peer, which says it is rank ${peer}, have different secrets for ${this.#options.purpose}`, peer);
+      throw this.#refused(
+        'auth',
+        `rank ${this.#options.rank} and its peer, which says it is rank ${peer}, have different secrets for ${this.#options.purpose}`,
+        peer,
+      );
     }
     this.#phase = 'done';
     return this.#options.role === 'acceptor' ? this.#proofFrame() : undefined;
@@ -196,14 +200,26 @@ export class Handshake {
     const peer = hello.readUInt32LE(56);
     const peerPurpose = printable(hello.subarray(8, 24));
     if (peerPurpose !== purpose) {
-      throw this.#refused('config', `rank ${rank} speaks '${purpose}' here, rank ${peer} speaks '${peerPurpose}'; it dialled the wrong port`, peer);
+      throw this.#refused(
+        'config',
+        `rank ${rank} speaks '${purpose}' here, rank ${peer} speaks '${peerPurpose}'; it dialled the wrong port`,
+        peer,
+      );
     }
     if (!hello.subarray(24, 56).equals(this.#ownHello.subarray(24, 56))) {
-      throw this.#refused('config', `rank ${peer} belongs to another world than rank ${rank} of world '${world}'; check the job's name and address`, peer);
+      throw this.#refused(
+        'config',
+        `rank ${peer} belongs to another world than rank ${rank} of world '${world}'; check the job's name and address`,
+        peer,
+      );
     }
     const peerWorldSize = hello.readUInt32LE(64);
     if (worldSize !== 0 && peerWorldSize !== 0 && worldSize !== peerWorldSize) {
-      throw this.#refused('config', `world size is ${worldSize} at rank ${rank} but ${peerWorldSize} at rank ${peer}; start every rank with the same`, peer);
+      throw this.#refused(
+        'config',
+        `world size is ${worldSize} at rank ${rank} but ${peerWorldSize} at rank ${peer}; start every rank with the same`,
+        peer,
+      );
     }
     if (expectedPeer !== undefined && peer !== expectedPeer) {
       throw this.#refused('config', `rank ${rank} expected rank ${expectedPeer} but reached rank ${peer}`, peer);
@@ -222,13 +238,17 @@ export class Handshake {
   }
 
   #proofOf(role: HandshakeOptions['role']): Buffer {
-    const [dialer, acceptor] =
-      this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
-    return createHmac('sha256', this.#options.secret).update(label).update(Uint8Array.of(roleCode(role))).update(dialer).update(acceptor).digest();
+    const [dialer, acceptor] = this.#options.role === 'dialer' ? [this.#ownHello, this.#peerHello!] : [this.#peerHello!, this.#ownHello];
+    return createHmac('sha256', this.#options.secret)
+      .update(label)
+      .update(Uint8Array.of(roleCode(role)))
+      .update(dialer)
+      .update(acceptor)
+      .digest();
   }
 
   #readRefusal(frame: Buffer): ShoalError {
-    const code = refusalCodes[frame[7]!] ?? 'protocol';
+    const code = refusalCodes[frame[7]] ?? 'protocol';
     const peer = this.#options.expectedPeer;
     const who = peer === undefined ? 'the peer' : `rank ${peer}`;
     return new ShoalError(code, `${who} refused rank ${this.#options.rank}: ${printable(frame.subarray(prefixBytes))}`, this.#fields(peer));
@@ -240,7 +260,11 @@ export class Handshake {
   }
 
   #stranger(text: string): ShoalError {
-    return new ShoalError('protocol', `handshake of rank ${this.#options.rank} for ${this.#options.purpose} with a stranger: ${text}`, this.#fields());
+    return new ShoalError(
+      'protocol',
+      `handshake of rank ${this.#options.rank} for ${this.#options.purpose} with a stranger: ${text}`,
+      this.#fields(),
+    );
   }
 
   #fields(peer?: number): { rank: number; peer?: number; operation: string } {
@@ -285,5 +309,5 @@ function printable(bytes: Buffer): string {
 }
 
 function joined(sends: readonly Uint8Array[]): { send?: Uint8Array } {
-  return sends.length === 0 ? {} : { send: sends.length === 1 ? sends[0]! : Buffer.concat(sends) };
+  return sends.length === 0 ? {} : { send: sends.length === 1 ? sends[0] : Buffer.concat(sends) };
 }

@@ -42,7 +42,9 @@ export class Acceptor {
     await new Promise<void>((resolve, reject) => {
       server.once('error', (cause) => {
         const name = where.path === undefined ? `${where.host}:${where.port}` : where.path.replace('\0', '@');
-        reject(new ShoalError('system', `rank ${this.#options.fabric.identity.rank} cannot listen on ${name}: ${cause.message}`, { cause }));
+        reject(
+          new ShoalError('system', `rank ${this.#options.fabric.identity.rank} cannot listen on ${name}: ${cause.message}`, { cause }),
+        );
       });
       server.listen({ backlog: 511, ...where }, resolve);
     });
@@ -64,8 +66,13 @@ export class Acceptor {
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     if (this.#pending.size >= maxPending) {
       const [oldest] = this.#pending;
-      oldest!.fail(new ShoalError('aborted', `${oldest!.description}: more than ${maxPending} connections wait for their handshake; this one was the oldest`));
-      this.#pending.delete(oldest!);
+      oldest.fail(
+        new ShoalError(
+          'aborted',
+          `${oldest.description}: more than ${maxPending} connections wait for their handshake; this one was the oldest`,
+        ),
+      );
+      this.#pending.delete(oldest);
     }
     this.#pending.add(stream);
     void stream.ended.then(() => this.#pending.delete(stream));
@@ -73,7 +80,10 @@ export class Acceptor {
       stream.fail(new ShoalError('timeout', `${description} did not finish its handshake in ${pendingMs} ms`, { timeoutMs: pendingMs }));
     });
     try {
-      await stream.authenticate(new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }), identity.world);
+      await stream.authenticate(
+        new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),
+        identity.world,
+      );
       await onStream(stream);
       this.#pending.delete(stream);
     } catch (thrown) {
@@ -93,5 +103,5 @@ function rewrap(accepted: net.Socket, onread: net.OnReadOpts): net.Socket {
   holder._handle = null;
   accepted.destroy();
   const options = { handle, onread, readable: true, writable: true };
-  return new net.Socket(options as net.SocketConstructorOpts);
+  return new net.Socket(options);
 }

@@ -138,7 +138,10 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       return { on, a, b, address, next, atA, atB, ab: atA.connection, ba: atB.connection };
     };
     /** A registered region at b, filled with 0xee, and a source at a with a pattern. */
-    const buffers = (p: { on: FabricWorld; b: Fabric }, bytes: number): { source: Region; target: Region; registered: RegisteredRegion } => {
+    const buffers = (
+      p: { on: FabricWorld; b: Fabric },
+      bytes: number,
+    ): { source: Region; target: Region; registered: RegisteredRegion } => {
       const source = p.on.region(bytes);
       const pattern = new Uint8Array(source.buffer, 0, bytes);
       for (let k = 0; k < bytes; k++) pattern[k] = (k * 7 + (k >> 8)) & 0xff;
@@ -194,10 +197,14 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const p = await pair();
       const { source, registered } = buffers(p, 64);
       const immediates = [0, 0xffffffff, 0, 0xffffffff];
-      const sent = immediates.map((immediate, k) => p.ab.write({ region: source, offset: 0, bytes: k < 2 ? 64 : 0 }, { region: registered, offset: 0 }, immediate));
+      const sent = immediates.map((immediate, k) =>
+        p.ab.write({ region: source, offset: 0, bytes: k < 2 ? 64 : 0 }, { region: registered, offset: 0 }, immediate),
+      );
       await Promise.all([...sent, p.atB.until(4)]);
       expect(p.atB.events).toEqual(immediates.map((immediate) => ({ immediate })));
-      await expect(p.ab.write({ region: source, offset: 0, bytes: 0 }, { region: registered, offset: 0 }, 2 ** 32)).rejects.toMatchObject({ code: 'usage' });
+      await expect(p.ab.write({ region: source, offset: 0, bytes: 0 }, { region: registered, offset: 0 }, 2 ** 32)).rejects.toMatchObject({
+        code: 'usage',
+      });
     });
 
     test('a write of no bytes changes nothing and needs no region', async () => {
@@ -214,8 +221,16 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
     test('a source outside its region is a usage error and leaves the connection alone', async () => {
       const p = await pair();
       const { source, registered } = buffers(p, 64);
-      for (const [offset, bytes] of [[0, 65], [64, 1], [-1, 2], [0.5, 1], [0, Number.NaN]] as const) {
-        await expect(p.ab.write({ region: source, offset, bytes }, { region: registered, offset: 0 })).rejects.toMatchObject({ code: 'usage' });
+      for (const [offset, bytes] of [
+        [0, 65],
+        [64, 1],
+        [-1, 2],
+        [0.5, 1],
+        [0, Number.NaN],
+      ] as const) {
+        await expect(p.ab.write({ region: source, offset, bytes }, { region: registered, offset: 0 })).rejects.toMatchObject({
+          code: 'usage',
+        });
       }
       await p.ab.send(Buffer.from('alive'));
       await p.atB.until(1);
@@ -326,7 +341,10 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       let violations = 0;
       p.atA.onEvent = p.atB.onEvent = () => (violations += inside ? 1 : 0);
       inside = true;
-      const sent = [p.ab.send(Buffer.from('x')), p.ab.write({ region: source, offset: 0, bytes: 64 }, { region: registered, offset: 0 }, 1)];
+      const sent = [
+        p.ab.send(Buffer.from('x')),
+        p.ab.write({ region: source, offset: 0, bytes: 64 }, { region: registered, offset: 0 }, 1),
+      ];
       inside = false;
       await Promise.all([...sent, p.atB.until(2)]);
       inside = true;
@@ -351,7 +369,9 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       expect(p.atB.events).toEqual([{ immediate: 3 }, { message: 'last' }, { closed: undefined }]);
       expect(view(target).equals(view(source))).toBe(true);
       await expect(p.ab.send(Buffer.from('x'))).rejects.toMatchObject({ code: 'closed' });
-      await expect(p.ba.write({ region: source, offset: 0, bytes: 0 }, { region: registered, offset: 0 }, 1)).rejects.toMatchObject({ code: 'closed' });
+      await expect(p.ba.write({ region: source, offset: 0, bytes: 0 }, { region: registered, offset: 0 }, 1)).rejects.toMatchObject({
+        code: 'closed',
+      });
     });
 
     test('both sides may close at once, and a fabric closes its connections', async () => {
@@ -397,7 +417,12 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       }
       expect(taken).toBeLessThan(total);
       // Without awaiting, what is posted meets its bound and is refused, with the connection intact.
-      const flood = Array.from({ length: 40 }, () => atA.connection.send(chunk).then(() => 'sent', (error: ShoalError) => error.code));
+      const flood = Array.from({ length: 40 }, () =>
+        atA.connection.send(chunk).then(
+          () => 'sent',
+          (error: ShoalError) => error.code,
+        ),
+      );
       const atB = new Inbox(slow);
       const outcomes = await Promise.all(flood);
       expect(new Set(outcomes)).toEqual(new Set(['sent', 'out-of-memory']));
@@ -410,7 +435,10 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const refused: ShoalError[] = [];
       const p = await pair({ onRefused: (error) => refused.push(error) });
       const outsider = fabricOf(p.on, 2, { secret: Buffer.from('guess') });
-      await expect(outsider.connect(p.address, { peer: { world, rank: 1 }, timeoutMs: 10_000 })).rejects.toMatchObject({ code: 'auth', peer: 1 });
+      await expect(outsider.connect(p.address, { peer: { world, rank: 1 }, timeoutMs: 10_000 })).rejects.toMatchObject({
+        code: 'auth',
+        peer: 1,
+      });
       expect(refused).toEqual([expect.objectContaining({ code: 'auth', peer: 2 })]);
       await p.ab.send(Buffer.from('alive'));
       await p.atB.until(1);
@@ -431,7 +459,10 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const address = await b.listen(() => undefined);
       await b.close();
       const attempt = a.connect(address, { peer: { world, rank: 1 }, timeoutMs: 300 });
-      const error = await attempt.then(() => undefined, (thrown: ShoalError) => thrown);
+      const error = await attempt.then(
+        () => undefined,
+        (thrown: ShoalError) => thrown,
+      );
       expect(['timeout', 'peer-lost']).toContain(error?.code);
       expect(error!.message).toContain(address.candidates[0]);
     });
@@ -444,7 +475,10 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const abort = new AbortController();
       const attempt = a.connect(address, { peer: { world, rank: 1 }, timeoutMs: 600_000, signal: abort.signal });
       abort.abort();
-      const error = await attempt.then(() => undefined, (thrown: ShoalError) => thrown);
+      const error = await attempt.then(
+        () => undefined,
+        (thrown: ShoalError) => thrown,
+      );
       expect(['aborted', 'peer-lost']).toContain(error?.code);
     });
 
@@ -460,7 +494,11 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       });
       cleanups.push(() => strangers.forEach((socket) => socket.destroy()));
       // Those that spoke are ended by us; the silent ones hold a place each, at most 64.
-      await Promise.all(strangers.filter((_, k) => k % 3 !== 2).map((socket) => new Promise<void>((resolve) => (socket.closed ? resolve() : socket.once('close', () => resolve())))));
+      await Promise.all(
+        strangers
+          .filter((_, k) => k % 3 !== 2)
+          .map((socket) => new Promise<void>((resolve) => (socket.closed ? resolve() : socket.once('close', () => resolve())))),
+      );
       expect(p.on.pendingConnections!(p.b)).toBeLessThanOrEqual(64);
       const member = fabricOf(p.on, 2);
       const atMember = new Inbox(await member.connect(p.address, { peer: { world, rank: 1 }, timeoutMs: 10_000 }));
@@ -484,7 +522,14 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
           fc.oneof(
             // Random bytes; a valid header changed in one place; valid checks over hostile fields.
             fc.uint8Array({ minLength: 64, maxLength: 400 }),
-            fc.record({ type: fc.nat(20), flags: fc.nat(3), immediate: fc.nat(), rkey: fc.constantFrom(rkey, 7), offset: fc.maxSafeNat(), bytes: fc.integer({ min: 2 ** 25, max: 2 ** 53 - 1 }) }),
+            fc.record({
+              type: fc.nat(20),
+              flags: fc.nat(3),
+              immediate: fc.nat(),
+              rkey: fc.constantFrom(rkey, 7),
+              offset: fc.maxSafeNat(),
+              bytes: fc.integer({ min: 2 ** 25, max: 2 ** 53 - 1 }),
+            }),
           ),
           async (attack) => {
             const socket = on.raw!.connect(address);
@@ -505,7 +550,14 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
             if (attack instanceof Uint8Array) {
               socket.write(attack);
             } else {
-              encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, { type: FrameType.Open, flags: 0, immediate: 0, rkey: 0, offset: 0, bytes: 0 });
+              encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, {
+                type: FrameType.Open,
+                flags: 0,
+                immediate: 0,
+                rkey: 0,
+                offset: 0,
+                bytes: 0,
+              });
               socket.write(Buffer.from(frame));
               encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, attack);
               socket.end(frame);
@@ -528,7 +580,13 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const { source, target, registered } = buffers(p, bytesTotal);
       const operation = fc.oneof(
         fc.record({ kind: fc.constant('message' as const), bytes: fc.oneof(fc.nat(40), fc.nat(100_000)) }),
-        fc.record({ kind: fc.constant('write' as const), offset: fc.nat(bytesTotal), bytes: fc.oneof(fc.nat(40), fc.nat(bytesTotal)), immediate: fc.option(fc.nat(), { nil: undefined }), awaited: fc.boolean() }),
+        fc.record({
+          kind: fc.constant('write' as const),
+          offset: fc.nat(bytesTotal),
+          bytes: fc.oneof(fc.nat(40), fc.nat(bytesTotal)),
+          immediate: fc.option(fc.nat(), { nil: undefined }),
+          awaited: fc.boolean(),
+        }),
       );
       await fc.assert(
         fc.asyncProperty(fc.array(operation, { maxLength: 60 }), async (operations) => {
@@ -561,8 +619,9 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
           expect(p.atB.events.slice(from)).toEqual(expected);
           // What was announced is there; later writes may be there already.
           for (const [k, snapshot] of snapshots.entries()) {
-            const now = seen[k]!;
-            for (let at = 0; at < bytesTotal; at += 97) if (snapshot[at] !== 0xee && now[at] !== snapshot[at]) throw new Error(`event ${k}: byte ${at} is missing`);
+            const now = seen[k];
+            for (let at = 0; at < bytesTotal; at += 97)
+              if (snapshot[at] !== 0xee && now[at] !== snapshot[at]) throw new Error(`event ${k}: byte ${at} is missing`);
           }
           expect(seen.at(-1)!.equals(shadow)).toBe(true);
         }),

@@ -72,7 +72,8 @@ export async function dial<T>(
 
   if (winner !== undefined) return winner.value;
   const fields = { rank, peer: peer.rank, timeoutMs, operation: 'connect' };
-  if (signal?.aborted) throw new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
+  if (signal?.aborted)
+    throw new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
   const errors = [...reasons.values()].map(({ error }) => error);
   const list = candidates.map((candidate) => {
     const last = reasons.get(candidate);

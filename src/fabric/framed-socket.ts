@@ -11,7 +11,7 @@
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
  *                                └── fail() ──────┴──────────────▶ closed */
-import net from 'node:net';
+import type net from 'node:net';
 import { handshakeBytesMax, type Handshake } from '../base/auth.ts';
 import { assert } from '../base/assert.ts';
 import type { Clock, Timer } from '../base/clock.ts';
@@ -275,7 +275,11 @@ export class FramedSocket {
     if (this.#phase !== 'open') return;
     const { rank, description } = this.#options;
     const fields = { rank, peer: this.#peer.rank, cause: thrown };
-    const error = new ShoalError(thrown.code, `rank ${rank} closes its connection to rank ${this.#peer.rank} (${description}): ${thrown.message}`, fields);
+    const error = new ShoalError(
+      thrown.code,
+      `rank ${rank} closes its connection to rank ${this.#peer.rank} (${description}): ${thrown.message}`,
+      fields,
+    );
     const text = Buffer.from(`refused by rank ${rank}: ${thrown.message}`).subarray(0, errorTextBytes);
     const frame = Buffer.alloc(headerBytes + text.length);
     encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, { ...emptyHeader(), type: FrameType.Error, bytes: text.length });
@@ -297,7 +301,8 @@ export class FramedSocket {
       }
       case 'held':
       case 'open':
-        if (this.#payload === undefined) return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
+        if (this.#payload === undefined)
+          return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
         return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
       default:
         return (this.#drain ??= Buffer.alloc(drainBytes));
@@ -366,7 +371,8 @@ export class FramedSocket {
     if (header.type === FrameType.Goodbye) {
       this.#finish(undefined);
     } else if (header.bytes > 0 && header.type !== FrameType.Written) {
-      if (header.type === FrameType.Error && header.bytes > errorTextBytes) throw new ShoalError('protocol', `error frame of ${header.bytes} bytes`);
+      if (header.type === FrameType.Error && header.bytes > errorTextBytes)
+        throw new ShoalError('protocol', `error frame of ${header.bytes} bytes`);
       const destination = header.type === FrameType.Error ? Buffer.alloc(header.bytes) : this.#receiver!.place(header);
       assert(destination.length === header.bytes, () => `destination of ${destination.length} bytes for a payload of ${header.bytes}`);
       this.#payload = destination;
@@ -380,9 +386,13 @@ export class FramedSocket {
   #onPayload(payload: Uint8Array): void {
     this.#payload = undefined;
     if (this.#header.type === FrameType.Error) {
-      const text = Buffer.from(payload).toString('utf8').replace(/[^\x20-\x7e]/g, '?');
+      const text = Buffer.from(payload)
+        .toString('utf8')
+        .replace(/[^\x20-\x7e]/g, '?');
       const fields = { rank: this.#options.rank, peer: this.#peer.rank };
-      this.#finish(new ShoalError('protocol', `rank ${this.#peer.rank} (${this.#options.description}) closed the connection: ${text}`, fields));
+      this.#finish(
+        new ShoalError('protocol', `rank ${this.#peer.rank} (${this.#options.description}) closed the connection: ${text}`, fields),
+      );
     } else {
       this.#receiver!.onFrame(this.#header, payload);
     }
@@ -441,7 +451,7 @@ export class FramedSocket {
       this.#slots[slot] = Buffer.alloc(headerBytes);
       this.#slotViews[slot] = new DataView(this.#slots[slot].buffer, this.#slots[slot].byteOffset, headerBytes);
     }
-    encodeHeader(this.#slotViews[slot]!, 0, operation);
+    encodeHeader(this.#slotViews[slot], 0, operation);
     return this.#slots[slot];
   }
 
@@ -460,7 +470,8 @@ export class FramedSocket {
   /** Half a frame, then the end: what a crash in the middle of a write leaves on the wire. */
   #cut(header: Buffer, payload: Uint8Array | undefined): void {
     this.#severed = true;
-    const half = payload === undefined || payload.length === 0 ? header.subarray(0, headerBytes / 2) : payload.subarray(0, payload.length >> 1);
+    const half =
+      payload === undefined || payload.length === 0 ? header.subarray(0, headerBytes / 2) : payload.subarray(0, payload.length >> 1);
     if (half.buffer !== header.buffer) this.#socket.write(header);
     this.#socket.write(half, () => this.abort());
   }

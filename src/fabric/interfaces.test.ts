@@ -4,7 +4,7 @@ import { offeredAddresses, type Interfaces } from './interfaces.ts';
 
 const entry = (address: string, internal = false): NetworkInterfaceInfo => {
   const family = address.includes(':') ? 'IPv6' : 'IPv4';
-  return { address, netmask: '', mac: '', internal, cidr: null, family, scopeid: 0 } as NetworkInterfaceInfo;
+  return { address, netmask: '', mac: '', internal, cidr: null, family, scopeid: 0 };
 };
 const host: Interfaces = {
   lo: [entry('127.0.0.1', true), entry('::1', true)],
@@ -32,7 +32,9 @@ describe('offered addresses', () => {
   });
 
   it('a filter that leaves nothing or is malformed is a config error that says what there is', () => {
-    expect(() => addresses('wlan0')).toThrow(expect.objectContaining({ code: 'config', message: expect.stringMatching(/wlan0.*eth0 \(10\.0\.0\.4/) }));
+    expect(() => addresses('wlan0')).toThrow(
+      expect.objectContaining({ code: 'config', message: expect.stringMatching(/wlan0.*eth0 \(10\.0\.0\.4/) }),
+    );
     for (const term of ['10.0.0.0/33', '10.0.0.0/', 'eth0/24', '^', '']) {
       expect(() => addresses(term)).toThrow(expect.objectContaining({ code: 'config' }));
     }

@@ -41,7 +41,9 @@ export function offeredAddresses(interfaces: Interfaces, filter: readonly string
 
 /** `eth0 (10.0.0.4), lo (127.0.0.1)`. */
 export function describeInterfaces(interfaces: Interfaces): string {
-  const parts = Object.entries(interfaces).map(([name, addresses = []]) => `${name} (${addresses.map(({ address }) => address).join(', ')})`);
+  const parts = Object.entries(interfaces).map(
+    ([name, addresses = []]) => `${name} (${addresses.map(({ address }) => address).join(', ')})`,
+  );
   return parts.length === 0 ? 'none' : parts.join(', ');
 }
 

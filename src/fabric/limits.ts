@@ -29,7 +29,10 @@ export function checkSource(source: Span, immediate: number | undefined): void {
 /** @throws ShoalError `usage` above the limit. */
 export function checkMessage(message: Uint8Array): void {
   if (message.length > maxMessageBytes) {
-    throw new ShoalError('usage', `send: message of ${message.length} bytes is larger than ${maxMessageBytes}; write it to a registered region`);
+    throw new ShoalError(
+      'usage',
+      `send: message of ${message.length} bytes is larger than ${maxMessageBytes}; write it to a registered region`,
+    );
   }
 }
 
@@ -51,12 +54,17 @@ export function checkBacklog(peer: PeerIdentity, pending: InFlight & { messageBy
 
 export function peerLost(options: { rank: number; peer: number; description: string; inFlight: InFlight; reason: string }): ShoalError {
   const { rank, peer, description, inFlight, reason } = options;
-  const flight = inFlight.operations === 0 ? 'nothing was in flight' : `${inFlight.operations} operations with ${inFlight.bytes} bytes were in flight`;
-  return new ShoalError('peer-lost', `rank ${rank} lost rank ${peer} (${description}): ${reason}; ${flight}; did rank ${peer} die? its log says more`, {
-    rank,
-    peer,
-    bytes: inFlight.bytes,
-  });
+  const flight =
+    inFlight.operations === 0 ? 'nothing was in flight' : `${inFlight.operations} operations with ${inFlight.bytes} bytes were in flight`;
+  return new ShoalError(
+    'peer-lost',
+    `rank ${rank} lost rank ${peer} (${description}): ${reason}; ${flight}; did rank ${peer} die? its log says more`,
+    {
+      rank,
+      peer,
+      bytes: inFlight.bytes,
+    },
+  );
 }
 
 export function connectionClosed(rank: number, peer: number): ShoalError {

@@ -33,9 +33,13 @@ export class RegionTable {
   register(region: Region): RegisteredRegion {
     const { random, maxRegions = 65_536, handleOf } = this.#options;
     if (this.#entries.size >= maxRegions) {
-      throw new ShoalError('out-of-memory', `cannot register a region of ${region.bytes} bytes: ${maxRegions} are registered; deregister some`, {
-        bytes: region.bytes,
-      });
+      throw new ShoalError(
+        'out-of-memory',
+        `cannot register a region of ${region.bytes} bytes: ${maxRegions} are registered; deregister some`,
+        {
+          bytes: region.bytes,
+        },
+      );
     }
     const handle = handleOf?.(region) ?? '';
     let rkey = 0;
@@ -80,8 +84,18 @@ export class RegionTable {
 /** @throws ShoalError `protocol` when [offset, offset + bytes) is not inside a region of `regionBytes`. */
 export function checkRange(rkey: number, regionBytes: number, offset: number, bytes: number): void {
   // Written without `offset + bytes`: the sum of two hostile numbers may round.
-  const inside = Number.isSafeInteger(offset) && Number.isSafeInteger(bytes) && offset >= 0 && bytes >= 0 && offset <= regionBytes && bytes <= regionBytes - offset;
+  const inside =
+    Number.isSafeInteger(offset) &&
+    Number.isSafeInteger(bytes) &&
+    offset >= 0 &&
+    bytes >= 0 &&
+    offset <= regionBytes &&
+    bytes <= regionBytes - offset;
   if (!inside) {
-    throw new ShoalError('protocol', `write of ${bytes} bytes at offset ${offset} to rkey ${rkey} is outside its region of ${regionBytes} bytes`, { bytes });
+    throw new ShoalError(
+      'protocol',
+      `write of ${bytes} bytes at offset ${offset} to rkey ${rkey} is outside its region of ${regionBytes} bytes`,
+      { bytes },
+    );
   }
 }

@@ -54,7 +54,9 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   abstract write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
 
   map(_remote: RemoteRegion): Region {
-    throw new ShoalError('unsupported', `${this.description} cannot map memory of rank ${this.peer.rank}; use write`, { peer: this.peer.rank });
+    throw new ShoalError('unsupported', `${this.description} cannot map memory of rank ${this.peer.rank}; use write`, {
+      peer: this.peer.rank,
+    });
   }
 
   close(timeoutMs?: number): Promise<void> {
@@ -74,7 +76,8 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   place(header: Readonly<FrameHeader>): Uint8Array {
     switch (header.type) {
       case FrameType.Message:
-        if (header.bytes > maxMessageBytes) throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
+        if (header.bytes > maxMessageBytes)
+          throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
         if (header.bytes > smallMessageBytes) return Buffer.alloc(header.bytes);
         return (this.#small ??= Buffer.alloc(smallMessageBytes)).subarray(0, header.bytes);
       default:

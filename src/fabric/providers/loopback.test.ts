@@ -23,7 +23,12 @@ describeFabric(
 
 describe('loopback', () => {
   it('two networks in one process do not see each other', async () => {
-    const options = (rank: number) => ({ identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank) });
+    const options = (rank: number) => ({
+      identity: { world: 'w', rank },
+      secret: Buffer.from('s'),
+      clock: systemClock,
+      random: seededRandom(rank),
+    });
     const here = new LoopbackNetwork().createFabric(options(0));
     const there = new LoopbackNetwork().createFabric(options(1));
     const address = await there.listen(() => undefined);

@@ -88,7 +88,9 @@ export class LoopbackFabric implements Fabric {
     const target = address.candidates.map((candidate) => this.#network.find(candidate)).find((fabric) => fabric !== undefined);
     const onConnection = target === undefined ? undefined : target.#onConnection;
     if (target === undefined || onConnection === undefined) {
-      throw new ShoalError('peer-lost', `rank ${options.peer.rank} does not listen at ${address.candidates.join(', ')} in this process`, { peer: options.peer.rank });
+      throw new ShoalError('peer-lost', `rank ${options.peer.rank} does not listen at ${address.candidates.join(', ')} in this process`, {
+        peer: options.peer.rank,
+      });
     }
     this.#authenticate(target, options.peer);
     const near = new LoopbackConnection(this, options.peer, (connection) => this.#connections.delete(connection));
@@ -112,7 +114,15 @@ export class LoopbackFabric implements Fabric {
   /** The same conversation as over a socket. */
   #authenticate(target: LoopbackFabric, peer: PeerIdentity): void {
     const { identity, secret, random } = this.options;
-    const dialer = new Handshake({ role: 'dialer', secret, purpose: 'loopback', world: identity.world, rank: identity.rank, expectedPeer: peer.rank, random });
+    const dialer = new Handshake({
+      role: 'dialer',
+      secret,
+      purpose: 'loopback',
+      world: identity.world,
+      rank: identity.rank,
+      expectedPeer: peer.rank,
+      random,
+    });
     const other = target.options;
     const acceptor = new Handshake({
       role: 'acceptor',
@@ -182,7 +192,13 @@ class LoopbackConnection implements Connection {
 
   async send(message: Uint8Array): Promise<void> {
     checkMessage(message);
-    return this.#post({ message: Uint8Array.from(message), source: undefined, target: undefined, immediate: undefined, bytes: message.length });
+    return this.#post({
+      message: Uint8Array.from(message),
+      source: undefined,
+      target: undefined,
+      immediate: undefined,
+      bytes: message.length,
+    });
   }
 
   async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
@@ -194,7 +210,9 @@ class LoopbackConnection implements Connection {
   map(remote: RemoteRegion): Region {
     const registered = this.#other.#fabric.regions.get(remote.rkey);
     if (registered === undefined) {
-      throw new ShoalError('unsupported', `rank ${this.peer.rank} has no region with rkey ${remote.rkey}; was it deregistered?`, { peer: this.peer.rank });
+      throw new ShoalError('unsupported', `rank ${this.peer.rank} has no region with rkey ${remote.rkey}; was it deregistered?`, {
+        peer: this.peer.rank,
+      });
     }
     return registered.region;
   }
@@ -224,7 +242,11 @@ class LoopbackConnection implements Connection {
   #post(operation: Omit<Operation, 'resolve' | 'reject'>): Promise<void> {
     const { maxQueuedBytes = defaultMaxQueuedBytes } = this.#fabric.options;
     if (this.#state !== 'open') throw connectionClosed(this.#fabric.options.identity.rank, this.peer.rank);
-    checkBacklog(this.peer, { operations: this.#queue.length, bytes: this.#pendingBytes, messageBytes: this.#messageBytes }, maxQueuedBytes);
+    checkBacklog(
+      this.peer,
+      { operations: this.#queue.length, bytes: this.#pendingBytes, messageBytes: this.#messageBytes },
+      maxQueuedBytes,
+    );
     return new Promise((resolve, reject) => {
       this.#queue.push({ ...operation, resolve, reject });
       this.#pendingBytes += operation.bytes;
@@ -286,7 +308,11 @@ class LoopbackConnection implements Connection {
   #broken(cause: ShoalError, what: string): ShoalError {
     const { rank } = this.#fabric.options.identity;
     const fields = { rank, peer: this.peer.rank, cause };
-    return new ShoalError(cause.code, `rank ${rank}, connected to rank ${this.peer.rank} (${this.description}): ${what}: ${cause.message}`, fields);
+    return new ShoalError(
+      cause.code,
+      `rank ${rank}, connected to rank ${this.peer.rank} (${this.description}): ${what}: ${cause.message}`,
+      fields,
+    );
   }
 
   #lost(reason: string): ShoalError {
@@ -300,7 +326,8 @@ class LoopbackConnection implements Connection {
     this.#state = 'closed';
     this.#closeError = error;
     const pendingError = error ?? connectionClosed(this.#fabric.options.identity.rank, this.peer.rank);
-    for (let operation = this.#queue.shift(); operation !== undefined; operation = this.#queue.shift()) this.#forget(operation).reject(pendingError);
+    for (let operation = this.#queue.shift(); operation !== undefined; operation = this.#queue.shift())
+      this.#forget(operation).reject(pendingError);
     this.#flushed?.();
     this.#onClosed(this);
     const handlers = this.#handlers;

@@ -6,7 +6,8 @@ import { seededRandom, systemRandom } from '../../base/random.ts';
 import { loadNative } from '../../memory/native.ts';
 import type { Region } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { describeFabric, Inbox, type FabricWorld } from '../conformance.ts';
+import { describeFabric, type FabricWorld } from '../conformance.ts';
+import { connected } from '../testing/connected.ts';
 import { ShmFabric, shmUnavailable, type ShmOptions } from './shm.ts';
 
 const reason = shmUnavailable();
@@ -22,7 +23,7 @@ function shmWorld(): FabricWorld {
     },
     raw: {
       purpose: 'fabric-shm',
-      connect: ({ candidates }) => net.connect({ path: `\0${/shm:\/\/([^?]+)/.exec(candidates[0]!)![1]}` }),
+      connect: ({ candidates }) => net.connect({ path: `\0${/shm:\/\/([^?]+)/.exec(candidates[0])![1]}` }),
     },
     pendingConnections: (fabric) => (fabric as ShmFabric).pendingConnections,
     close: () => regions.forEach((region) => region.close()),
@@ -73,20 +74,17 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     const address = await b.listen(() => expect.unreachable('no connection'));
     await expect(a.connect(address, { peer, timeoutMs: 20_000 })).rejects.toMatchObject({ code: 'unsupported', peer: 1 });
     await b.close();
-    expect(refused.map(({ code }) => code)).toEqual([blind === 'acceptor' ? 'unsupported' : expect.stringMatching(/unsupported|peer-lost/)]);
+    expect(refused.map(({ code }) => code)).toEqual([
+      blind === 'acceptor' ? 'unsupported' : expect.stringMatching(/unsupported|peer-lost/),
+    ]);
     on.close?.();
   });
 
   it('a deregistered region is unmapped at the peer, and one mapped too late is withdrawn without harm', async () => {
     const on = shmWorld();
     const [a, b] = [fabricOf(on, 0), fabricOf(on, 1)];
-    const arrived = new Promise<Inbox>((resolve) => {
-      cleanups.push(() => on.close?.());
-      void b.listen((connection) => resolve(new Inbox(connection))).then(async (address) => dialled(new Inbox(await a.connect(address, { peer, timeoutMs: 10_000 }))));
-    });
-    let dialled!: (inbox: Inbox) => void;
-    const atA = await new Promise<Inbox>((resolve) => (dialled = resolve));
-    const atB = await arrived;
+    cleanups.push(() => on.close?.());
+    const { atA, atB } = await connected(a, b);
     const region = on.region(4096);
     const registered = b.register(region);
     const mapped = atA.connection.map(registered);
@@ -111,8 +109,15 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     const on = shmWorld();
     const region = createRegionAllocator().create(64);
     expect(() => fabricOf(on, 0).register(region)).toThrow(expect.objectContaining({ code: 'unsupported' }));
-    expect(() => new ShmFabric({ identity: peer, secret: Buffer.from('s'), clock: systemClock, random: systemRandom, regions: createRegionAllocator() })).toThrow(
-      expect.objectContaining({ code: 'unsupported' }),
-    );
+    expect(
+      () =>
+        new ShmFabric({
+          identity: peer,
+          secret: Buffer.from('s'),
+          clock: systemClock,
+          random: systemRandom,
+          regions: createRegionAllocator(),
+        }),
+    ).toThrow(expect.objectContaining({ code: 'unsupported' }));
   });
 });

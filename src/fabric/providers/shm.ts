@@ -24,12 +24,29 @@ import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Acceptor } from '../acceptor.ts';
 import { dial } from '../dial.ts';
-import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion, RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
+import type {
+  ConnectOptions,
+  Connection,
+  Fabric,
+  FabricAddress,
+  FabricOptions,
+  RegisteredRegion,
+  RemoteRegion,
+  RemoteSpan,
+  Span,
+} from '../fabric.ts';
 import { Fifo } from '../fifo.ts';
 import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
 import { emptyCounters, FramedSocket, type StreamCounters, type WireTap } from '../framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
-import { capabilitiesOf, checkSource, connectionClosed, defaultCloseTimeoutMs, defaultMaxQueuedBytes, maxPendingOperations } from '../limits.ts';
+import {
+  capabilitiesOf,
+  checkSource,
+  connectionClosed,
+  defaultCloseTimeoutMs,
+  defaultMaxQueuedBytes,
+  maxPendingOperations,
+} from '../limits.ts';
 import { decodeHandle, encodeHandle } from '../region-handle.ts';
 import { checkRange, RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream-connection.ts';
@@ -67,7 +84,8 @@ export class ShmFabric implements Fabric {
     this.#options = options;
     this.#hostId = options.hostId ?? hostIdentity();
     this.#allocator = options.regions ?? createRegionAllocator({ native: loadNative({ enabled: true }) });
-    if (this.#allocator.kind !== 'shared') throw new ShoalError('unsupported', `shm needs shared memory: ${shmUnavailable() ?? 'the allocator given has none'}`);
+    if (this.#allocator.kind !== 'shared')
+      throw new ShoalError('unsupported', `shm needs shared memory: ${shmUnavailable() ?? 'the allocator given has none'}`);
     const onDeregister = (rkey: number): void => this.#connections.forEach((connection) => connection.onDeregistered(rkey));
     this.#regions = new RegionTable({ random: options.random, handleOf: encodeHandle, onDeregister });
     const region = this.#allocator.create(nonceBytes);
@@ -136,7 +154,15 @@ export class ShmFabric implements Fabric {
     const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
     signal.addEventListener('abort', onAbort, { once: true });
     try {
-      const handshake = new Handshake({ role: 'dialer', secret, purpose, world: identity.world, rank: identity.rank, expectedPeer: peer.rank, random });
+      const handshake = new Handshake({
+        role: 'dialer',
+        secret,
+        purpose,
+        world: identity.world,
+        rank: identity.rank,
+        expectedPeer: peer.rank,
+        random,
+      });
       await stream.authenticate(handshake, peer.world);
       const connection = await new Promise<ShmConnection>((resolve, reject) => {
         const opening = { dials: true, ready: () => resolve(made), failed: reject };
@@ -239,7 +265,8 @@ class ShmConnection extends StreamConnection {
       return immediate === undefined ? undefined : this.postOrdered(FrameType.Immediate, { immediate, flags: flagSet });
     }
     const { rkey } = target.region;
-    if (this.#deferred.length === 0 && this.#closing === undefined && this.#mappings.get(rkey)?.granted) return this.#place(source, target, immediate);
+    if (this.#deferred.length === 0 && this.#closing === undefined && this.#mappings.get(rkey)?.granted)
+      return this.#place(source, target, immediate);
     return this.#defer(rkey, () => this.#place(source, target, immediate));
   }
 
@@ -264,7 +291,9 @@ class ShmConnection extends StreamConnection {
     if (!this.stream.open) throw connectionClosed(this.stream.rank, this.peer.rank);
     const share = decodeHandle(remote.handle);
     if (share.bytes !== remote.bytes) {
-      throw new ShoalError('protocol', `region with rkey ${remote.rkey} has ${share.bytes} bytes, not ${remote.bytes}`, { peer: this.peer.rank });
+      throw new ShoalError('protocol', `region with rkey ${remote.rkey} has ${share.bytes} bytes, not ${remote.bytes}`, {
+        peer: this.peer.rank,
+      });
     }
     const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share));
     // So that the peer tells us when the region goes.
@@ -299,13 +328,17 @@ class ShmConnection extends StreamConnection {
       return Promise.reject(error);
     }
     mapping.view.set(new Uint8Array(source.region.buffer, source.offset, bytes), offset);
-    return immediate === undefined ? Promise.resolve() : super.postOrdered(FrameType.Written, { rkey, offset, bytes, immediate, flags: flagSet });
+    return immediate === undefined
+      ? Promise.resolve()
+      : super.postOrdered(FrameType.Written, { rkey, offset, bytes, immediate, flags: flagSet });
   }
 
   #defer(rkey: number, run: () => Promise<void>): Promise<void> {
     if (!this.stream.open || this.#closing !== undefined) return Promise.reject(connectionClosed(this.stream.rank, this.peer.rank));
     if (this.#deferred.length >= maxPendingOperations) {
-      return Promise.reject(new ShoalError('out-of-memory', `rank ${this.peer.rank} has not granted rkey ${rkey}; ${maxPendingOperations} operations wait`));
+      return Promise.reject(
+        new ShoalError('out-of-memory', `rank ${this.peer.rank} has not granted rkey ${rkey}; ${maxPendingOperations} operations wait`),
+      );
     }
     return new Promise((resolve, reject) => {
       this.#deferred.push({ rkey, run, resolve, reject });
@@ -345,7 +378,8 @@ class ShmConnection extends StreamConnection {
   }
 
   protected override placeOther(header: Readonly<FrameHeader>): Uint8Array {
-    if ((header.type !== FrameType.Probe && header.type !== FrameType.Grant) || header.bytes > controlTextBytes) return super.placeOther(header);
+    if ((header.type !== FrameType.Probe && header.type !== FrameType.Grant) || header.bytes > controlTextBytes)
+      return super.placeOther(header);
     return this.#controlText.subarray(0, header.bytes);
   }
 
@@ -408,7 +442,8 @@ class ShmConnection extends StreamConnection {
   #onGrant(rkey: number, handle: string): void {
     const share = decodeHandle(handle);
     let mapping = this.#mappings.get(rkey);
-    if (mapping !== undefined && mapping.region.id !== share.id) throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
+    if (mapping !== undefined && mapping.region.id !== share.id)
+      throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
     mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
     mapping.granted = true;
     this.#runDeferred();
@@ -419,7 +454,8 @@ class ShmConnection extends StreamConnection {
   /** Until both ends have mapped each other's probe only the frames of that exchange are taken. */
   #checkOpening({ type }: Readonly<FrameHeader>): void {
     const opens = type === FrameType.Probe || type === FrameType.Probed || type === FrameType.Open;
-    if (opens !== (this.#opening !== undefined)) throw new ShoalError('protocol', `frame of type ${type} ${opens ? 'after' : 'before'} open`);
+    if (opens !== (this.#opening !== undefined))
+      throw new ShoalError('protocol', `frame of type ${type} ${opens ? 'after' : 'before'} open`);
   }
 
   #onProbe(text: string): void {
@@ -469,5 +505,5 @@ class ShmConnection extends StreamConnection {
 function parseCandidate(candidate: string): { name: string; hostId: string } {
   const parts = /^shm:\/\/([\w-]{1,80})\?host=(.+)$/.exec(candidate);
   if (parts === null) throw new ShoalError('config', `'${candidate}' is not an address like shm://shoal-1234?host=…`);
-  return { name: parts[1]!, hostId: decodeURIComponent(parts[2]!) };
+  return { name: parts[1], hostId: decodeURIComponent(parts[2]) };
 }

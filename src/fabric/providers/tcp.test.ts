@@ -7,6 +7,7 @@ import { seededRandom } from '../../base/random.ts';
 import { describeFabric, Inbox } from '../conformance.ts';
 import type { FabricAddress } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../frame.ts';
+import { connected } from '../testing/connected.ts';
 import { threadRegion } from '../testing/regions.ts';
 import { TcpFabric, type TcpOptions } from './tcp.ts';
 
@@ -16,7 +17,7 @@ describeFabric('tcp', () => ({
   raw: {
     purpose: 'fabric-tcp',
     connect(address) {
-      const [, host, port] = /tcp:\/\/([^:]+):(\d+)/.exec(address.candidates[0]!)!;
+      const [, host, port] = /tcp:\/\/([^:]+):(\d+)/.exec(address.candidates[0])!;
       return net.connect(Number(port), host);
     },
   },
@@ -38,20 +39,16 @@ describe('tcp', () => {
 
   it('receives writes without a copy in user space: every byte goes from the kernel into the region', async () => {
     const [a, b] = [fabricOf(0), fabricOf(1)];
-    const arrived = new Promise<Inbox>((resolve) => {
-      void b.listen((connection) => resolve(new Inbox(connection))).then(async (address) => {
-        const inbox = new Inbox(await a.connect(address, { peer, timeoutMs: 10_000 }));
-        for (let k = 0; k < 16; k++) {
-          const bytes = 4 * 1024 * 1024 + k;
-          await inbox.connection.write({ region: source, offset: k, bytes }, { region: registered, offset: 3 * k }, k);
-        }
-      });
-    });
     const source = threadRegion(8 * 1024 * 1024);
     new Uint8Array(source.buffer).forEach((_, k, all) => (all[k] = k * 31));
     const target = threadRegion(8 * 1024 * 1024);
     const registered = b.register(target);
-    await (await arrived).until(16);
+    const { atA, atB } = await connected(a, b);
+    for (let k = 0; k < 16; k++) {
+      const bytes = 4 * 1024 * 1024 + k;
+      await atA.connection.write({ region: source, offset: k, bytes }, { region: registered, offset: 3 * k }, k);
+    }
+    await atB.until(16);
     const total = 16 * 4 * 1024 * 1024 + 120;
     expect(b.counters).toMatchObject({ bytesCopied: 0, bytesReceivedInPlace: total });
     expect(a.counters).toMatchObject({ bytesCopied: 0, bytesReceivedInPlace: 0, framesSent: 17 });
@@ -77,7 +74,7 @@ describe('tcp', () => {
     await inbox.connection.send(Buffer.from('hello'));
     await inbox.connection.close();
     expect(inboxes).toHaveLength(1);
-    expect(inboxes[0]!.events).toEqual([{ message: 'hello' }, { closed: undefined }]);
+    expect(inboxes[0].events).toEqual([{ message: 'hello' }, { closed: undefined }]);
     expect(b.pendingConnections).toBe(0);
   });
 
@@ -97,7 +94,7 @@ describe('tcp', () => {
     const b = fabricOf(1);
     const { candidates } = await b.listen((connection) => void new Inbox(connection));
     const relay = net.createServer((socket) => {
-      const onward = net.connect(Number(candidates[0]!.split(':').at(-1)), '127.0.0.1');
+      const onward = net.connect(Number(candidates[0].split(':').at(-1)), '127.0.0.1');
       socket.pipe(onward).pipe(socket);
       socket.on('error', () => onward.destroy());
       onward.on('error', () => socket.destroy());
@@ -143,9 +140,16 @@ describe('tcp', () => {
     let socket!: net.Socket;
     /** A member that stops in the middle of a payload. */
     const dialRaw = ({ candidates }: FabricAddress): void => {
-      socket = net.connect(Number(candidates[0]!.split(':').at(-1)), '127.0.0.1');
+      socket = net.connect(Number(candidates[0].split(':').at(-1)), '127.0.0.1');
       cleanups.push(() => socket.destroy());
-      const dialer = new Handshake({ role: 'dialer', secret: Buffer.from('s'), purpose: 'fabric-tcp', world: 'w', rank: 0, random: seededRandom(9) });
+      const dialer = new Handshake({
+        role: 'dialer',
+        secret: Buffer.from('s'),
+        purpose: 'fabric-tcp',
+        world: 'w',
+        rank: 0,
+        random: seededRandom(9),
+      });
       socket.write(dialer.start()!);
       socket.on('data', (bytes) => {
         const { send, done } = dialer.bytesWanted > 0 ? dialer.push(bytes) : {};

@@ -111,7 +111,15 @@ export class TcpFabric implements Fabric {
     const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
     signal.addEventListener('abort', onAbort, { once: true });
     try {
-      const handshake = new Handshake({ role: 'dialer', secret, purpose, world: identity.world, rank: identity.rank, expectedPeer: peer.rank, random });
+      const handshake = new Handshake({
+        role: 'dialer',
+        secret,
+        purpose,
+        world: identity.world,
+        rank: identity.rank,
+        expectedPeer: peer.rank,
+        random,
+      });
       await stream.authenticate(handshake, peer.world);
       if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
       return stream;
@@ -132,7 +140,13 @@ export class TcpFabric implements Fabric {
         resolve();
         onConnection(connection);
       };
-      const connection: TcpConnection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions, onOpen);
+      const connection: TcpConnection = new TcpConnection(
+        stream,
+        this.counters,
+        (ended) => this.#connections.delete(ended),
+        this.#regions,
+        onOpen,
+      );
       void stream.ended.then(resolve);
       stream.start(connection);
     });
@@ -144,7 +158,13 @@ class TcpConnection extends StreamConnection {
   #onOpen: (() => void) | undefined;
   #receivingRkey = 0;
 
-  constructor(stream: FramedSocket, counters: StreamCounters, onEnded: (connection: StreamConnection) => void, regions: RegionTable, onOpen?: () => void) {
+  constructor(
+    stream: FramedSocket,
+    counters: StreamCounters,
+    onEnded: (connection: StreamConnection) => void,
+    regions: RegionTable,
+    onOpen?: () => void,
+  ) {
     super(stream, counters, onEnded);
     this.#regions = regions;
     this.#onOpen = onOpen;
@@ -168,7 +188,9 @@ class TcpConnection extends StreamConnection {
   override onDeregistered(rkey: number): void {
     if (this.stream.receivingInto === undefined || this.#receivingRkey !== rkey) return;
     const fields = { peer: this.peer.rank };
-    this.stream.fail(new ShoalError('protocol', `region with rkey ${rkey} was deregistered while rank ${this.peer.rank} was writing to it`, fields));
+    this.stream.fail(
+      new ShoalError('protocol', `region with rkey ${rkey} was deregistered while rank ${this.peer.rank} was writing to it`, fields),
+    );
   }
 
   override place(header: Readonly<FrameHeader>): Uint8Array {
@@ -202,7 +224,8 @@ class TcpConnection extends StreamConnection {
 
   /** The first frame of a dialer is `open`. */
   #checkOpen(header: Readonly<FrameHeader>): void {
-    if (this.#onOpen !== undefined && header.type !== FrameType.Open) throw new ShoalError('protocol', `frame of type ${header.type} before open`);
+    if (this.#onOpen !== undefined && header.type !== FrameType.Open)
+      throw new ShoalError('protocol', `frame of type ${header.type} before open`);
   }
 }
 
@@ -228,6 +251,7 @@ function parseCandidate(candidate: string): { host: string; port: number } {
   const parts = /^tcp:\/\/(?:\[([^\]]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(candidate);
   const port = Number(parts?.[3]);
   const host = parts?.[1] ?? parts?.[2];
-  if (host === undefined || port < 1 || port > 65_535) throw new ShoalError('config', `'${candidate}' is not an address like tcp://10.0.0.4:41234`);
+  if (host === undefined || port < 1 || port > 65_535)
+    throw new ShoalError('config', `'${candidate}' is not an address like tcp://10.0.0.4:41234`);
   return { host, port };
 }
