@@ -1,0 +1,6 @@
+/** The package's version, from its package.json. */
+import { readFileSync } from 'node:fs';
+
+const manifest = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string };
+
+export const packageVersion = manifest.version;
