@@ -4,7 +4,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
-import { messageOf } from '../base/errors.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
 import { signalGroup, startGuard, type Guard } from './guard.ts';
@@ -59,6 +59,16 @@ interface Member {
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
 const drainMs = 2000;
 
+/** @throws ShoalError `config`. */
+function makeFolder(path: string | undefined): void {
+  if (path === undefined) return;
+  try {
+    mkdirSync(path, { recursive: true });
+  } catch (error) {
+    throw new ShoalError('config', `the log folder ${path} cannot be made: ${messageOf(error)}`, { cause: error });
+  }
+}
+
 export class Crew {
   /** Resolves with the first rank that ends badly, or with undefined when all have ended well. */
   readonly firstCasualty: Promise<Casualty | undefined>;
@@ -70,13 +80,20 @@ export class Crew {
   #ended!: () => void;
   #settle!: (casualty: Casualty | undefined) => void;
 
+  /** Starts all ranks. @throws ShoalError `config` when their log folders cannot be made; then none was started. */
   constructor(options: CrewOptions) {
     this.#options = options;
     this.#startMs = options.clock.now();
     this.firstCasualty = new Promise((resolve) => (this.#settle = resolve));
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
+    for (const { rank } of options.berths) makeFolder(this.#folder(rank));
     this.#guard = startGuard();
-    this.#members = options.berths.map((berth) => this.#start(berth));
+    try {
+      this.#members = options.berths.map((berth) => this.#start(berth));
+    } catch (error) {
+      void this.#guard.end();
+      throw error;
+    }
   }
 
   /** Ranks that have not ended. */
@@ -150,12 +167,11 @@ export class Crew {
   }
 
   #route(berth: Berth, child: ChildProcess): Record<Stream, RankOutput> {
-    const { logDir, prefix, report, tailBytes = 65_536 } = this.#options;
-    const folder = logDir === undefined ? undefined : join(logDir, `rank-${berth.rank}`);
+    const { prefix, report, tailBytes = 65_536 } = this.#options;
+    const folder = this.#folder(berth.rank);
     const open = (stream: Stream): RankOutput => {
       const route = this.#options.route(berth.localRank, stream);
       const file = folder !== undefined && route.file ? join(folder, `${stream}.log`) : undefined;
-      if (file !== undefined) mkdirSync(folder!, { recursive: true });
       return new RankOutput(child[stream]!, {
         console: route.console ? { sink: this.#options[stream], prefix: prefix(berth.rank) } : undefined,
         file,
@@ -164,6 +180,11 @@ export class Crew {
       });
     };
     return { stdout: open('stdout'), stderr: open('stderr') };
+  }
+
+  #folder(rank: number): string | undefined {
+    const { logDir } = this.#options;
+    return logDir === undefined ? undefined : join(logDir, `rank-${rank}`);
   }
 
   async #endedWithin(delayMs: number): Promise<boolean> {

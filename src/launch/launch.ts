@@ -177,7 +177,7 @@ class Run {
     const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
-    const crew = this.#embark(agreement, generation);
+    const crew = await this.#embarkOrTell(agreement, generation);
     try {
       const own = this.#outcome(agreement, { crew, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
@@ -204,6 +204,16 @@ class Run {
     } catch {
       // The store is lost, or another node failed: whoever waits for the failure says it.
       return new Promise(() => undefined);
+    }
+  }
+
+  /** Ranks that cannot be started here end the job on all nodes. */
+  async #embarkOrTell(agreement: NodeAgreement, generation: number): Promise<Crew> {
+    try {
+      return this.#embark(agreement, generation);
+    } catch (error) {
+      await agreement.fail(generation, { node: this.#node, host: hostname(), exitCode: 1, text: messageOf(error), final: true });
+      throw error;
     }
   }
 

@@ -1,0 +1,152 @@
+/** `shoal run` on several nodes: one launcher per node, here all on one machine, with real processes. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { createServer, type AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
+
+const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.map((match) => Number(match[1]));
+
+async function freePort(): Promise<string> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return String(port);
+}
+
+interface NodeFlags {
+  readonly port: string;
+  readonly node: number;
+  readonly nodes?: number;
+  readonly secret?: string;
+  readonly flags?: readonly string[];
+}
+
+function node({ port, node: index, nodes = 2, secret = 'a secret', flags = [] }: NodeFlags, ...script: readonly string[]): Running {
+  const place = ['--nnodes', `${nodes}`, '--node-rank', `${index}`, '--master-addr', '127.0.0.1', '--master-port', port];
+  return shoal(['run', ...place, '--grace', '50ms', ...flags, ...script], { env: { SHOAL_SECRET: secret } });
+}
+
+describe('shoal run --nnodes', () => {
+  it('numbers ranks over nodes of different sizes, and all meet in one store', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0, flags: ['-n', '1'] }, storeScript);
+    await using second = node({ port, node: 1, flags: ['-n', '2'] }, storeScript);
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended.map(({ code }) => code)).toEqual([0, 0]);
+    expect(ended[0]!.stdout.match(/met \d of \d/g)).toEqual(['met 0 of 3']);
+    expect(ended[1]!.stdout.match(/met \d of \d/g)?.sort()).toEqual(['met 1 of 3', 'met 2 of 3']);
+  });
+
+  it('a failure on one node ends the job on all, with its exit code and by name', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0 }, rankScript, 'restart', '9');
+    await using second = node({ port, node: 1 }, rankScript, 'stay');
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended.map(({ code }) => code)).toEqual([5, 5]);
+    expect(ended[0]!.stderr).toMatch(/rank 0 failed first: it exited with code 5/);
+    expect(ended[1]!.stderr).toMatch(/rank 0 on node 0 \(.+\) failed first: it exited with code 5/);
+  });
+
+  it('restarts are those of all nodes', async () => {
+    const port = await freePort();
+    const flags = ['--max-restarts', '1'];
+    await using first = node({ port, node: 0, flags }, rankScript, 'restart', '1');
+    await using second = node({ port, node: 1, flags }, rankScript, 'restart', '1');
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended.map(({ code }) => code)).toEqual([0, 0]);
+    for (const { stdout } of ended) expect(stdout.match(/generation \d/g)).toEqual(['generation 0', 'generation 1']);
+  });
+
+  it('a launcher that is killed takes the job with it, on both sides', async () => {
+    for (const [victim, survivor] of [
+      [0, 1],
+      [1, 0],
+    ] as const) {
+      const port = await freePort();
+      await using first = node({ port, node: 0 }, rankScript, 'stay');
+      await using second = node({ port, node: 1 }, rankScript, 'stay');
+      const jobs = [first, second];
+      const pids = pidsOf([...(await first.output(/ready (\d+)/, 1)), ...(await second.output(/ready (\d+)/, 1))]);
+      process.kill(jobs[victim]!.pid, 'SIGKILL');
+      const { code, stderr } = await jobs[survivor]!.ended;
+      expect(code).toBe(1);
+      expect(stderr).toMatch(victim === 0 ? /the launcher of node 0 was lost/ : /node 1 \(.+\) failed: its launcher was lost/);
+      await allGone(pids);
+    }
+  });
+
+  it('an interrupt on one node ends all', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0 }, rankScript, 'stay');
+    await using second = node({ port, node: 1 }, rankScript, 'stay');
+    await Promise.all([first.output(/ready/, 1), second.output(/ready/, 1)]);
+    process.kill(second.pid, 'SIGINT');
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended.map(({ code }) => code)).toEqual([130, 130]);
+    expect(ended[0]!.stderr).toMatch(/node 1 \(.+\) failed: the launcher received SIGINT/);
+  });
+
+  it('an interrupt while waiting for the others ends the wait', async () => {
+    await using first = node({ port: await freePort(), node: 1 }, rankScript, 'stay');
+    await using second = shoal(['run', rankScript, 'stay']);
+    // By the time another launcher has its ranks up, this one handles signals; a signal before that ends it as well.
+    await second.output(/ready/, 1);
+    process.kill(first.pid, 'SIGINT');
+    const { code, signal } = await first.ended;
+    expect(code === 130 || signal === 'SIGINT').toBe(true);
+  });
+
+  it('contradictions are refused by name, and do not disturb the job', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0 }, rankScript, 'stay');
+    await using second = node({ port, node: 1 }, rankScript, 'stay');
+    await Promise.all([first.output(/ready/, 1), second.output(/ready/, 1)]);
+    const [stranger, twin] = await Promise.all([
+      node({ port, node: 1, secret: 'another secret' }, rankScript, 'stay').ended,
+      node({ port, node: 1 }, rankScript, 'stay').ended,
+    ]);
+    expect(stranger.code).toBe(1);
+    expect(stranger.stderr).toContain('different secrets');
+    expect(twin.code).toBe(2);
+    expect(twin.stderr).toMatch(/node rank 1 is taken by host .+ \(pid \d+\)/);
+    process.kill(first.pid, 'SIGTERM');
+    expect((await first.ended).code).toBe(143);
+    expect((await second.ended).code).toBe(143);
+  });
+
+  it('nodes that do not come are named; a port in use is', async () => {
+    const port = await freePort();
+    const [lonely, odd] = await Promise.all([
+      node({ port, node: 0, nodes: 3, flags: ['--join-timeout', '2s'] }, rankScript, 'stay').ended,
+      node({ port, node: 2, nodes: 3, flags: ['--join-timeout', '2s'] }, rankScript, 'stay').ended,
+    ]);
+    expect(lonely.code).toBe(1);
+    expect(lonely.stderr).toContain('of 3 nodes, 1 did not join within 2000 ms');
+    expect(odd.code).toBe(1);
+    const server = createServer();
+    await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
+    const taken = String((server.address() as AddressInfo).port);
+    const refused = await node({ port: taken, node: 0 }, rankScript, 'stay').ended;
+    server.close();
+    expect(refused.code).toBe(2);
+    expect(refused.stderr).toMatch(/cannot listen on any:\d+: .*EADDRINUSE.*another job uses the port/);
+  });
+
+  it('needs a secret, which may be in a file', async () => {
+    const port = await freePort();
+    const without = await node({ port, node: 0, secret: '' }, rankScript, 'stay').ended;
+    expect(without.code).toBe(1);
+    expect(without.stderr).toContain('SHOAL_SECRET');
+    const directory = await mkdtemp(join(tmpdir(), 'shoal-launch-'));
+    await writeFile(join(directory, 'secret'), 'from a file\n');
+    const flags = ['--secret-file', join(directory, 'secret')];
+    await using first = node({ port, node: 0, secret: '', flags }, storeScript);
+    await using second = node({ port, node: 1, secret: 'from a file' }, storeScript);
+    expect((await first.ended).code).toBe(0);
+    expect((await second.ended).code).toBe(0);
+    await rm(directory, { recursive: true });
+  });
+});

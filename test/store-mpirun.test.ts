@@ -1,0 +1,46 @@
+/** Ranks started by Open MPI's own launcher find each other without any configuration. */
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it, type TestContext } from 'vitest';
+import { start, storeScript, type Running } from './fixtures/launch-harness.ts';
+
+const mpirun = spawnSync('mpirun', ['--version'], { encoding: 'utf8' });
+const missing = mpirun.status === 0 && mpirun.stdout.includes('Open MPI') ? undefined : "Open MPI's mpirun is not on PATH";
+
+function needsOpenMpi(context: TestContext): void {
+  if (missing !== undefined) context.skip(missing);
+}
+
+function underMpirun(ranks: number, env: Record<string, string>): Running {
+  const flags = ['--allow-run-as-root', '--oversubscribe', '-n', String(ranks)];
+  return start(['mpirun', ...flags, process.execPath, '--import', import.meta.resolve('tsx'), storeScript], { env });
+}
+
+describe('mpirun', () => {
+  it('ranks of one host meet through the private directory and leave nothing in it', async (context) => {
+    needsOpenMpi(context);
+    const runtime = await mkdtemp(join(tmpdir(), 'shoal-mpirun-'));
+    await using job = underMpirun(3, { XDG_RUNTIME_DIR: runtime });
+    const { code, stdout, stderr } = await job.ended;
+    expect(stderr).not.toContain('ShoalError');
+    expect(code).toBe(0);
+    expect(stdout.match(/met \d of 3 by open-mpi/g)?.sort()).toEqual([0, 1, 2].map((rank) => `met ${rank} of 3 by open-mpi`));
+    expect(stdout.match(/first true/g)).toHaveLength(1);
+    expect(await readdir(join(runtime, `shoal-${process.getuid!()}`))).toEqual([]);
+    await rm(runtime, { recursive: true });
+  });
+
+  it('two jobs at once do not meet', async (context) => {
+    needsOpenMpi(context);
+    const runtime = await mkdtemp(join(tmpdir(), 'shoal-mpirun-'));
+    await using first = underMpirun(2, { XDG_RUNTIME_DIR: runtime });
+    await using second = underMpirun(2, { XDG_RUNTIME_DIR: runtime });
+    for (const { code, stdout } of await Promise.all([first.ended, second.ended])) {
+      expect(code).toBe(0);
+      expect(stdout.match(/first true/g)).toHaveLength(1);
+    }
+    await rm(runtime, { recursive: true });
+  });
+});
