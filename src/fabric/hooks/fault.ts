@@ -1,0 +1,158 @@
+/** Hook: a network that misbehaves as told. Delays and dropped connections work over any fabric; damage to the bytes
+ *  themselves (`wireFault`) is put into the streams of tcp and shm. Choices come from the `Random` given, so that a seed
+ *  replays them. */
+import type { Clock, Timer } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
+import { Fifo } from '../fifo.ts';
+import { FrameType } from '../frame.ts';
+import type { WireTap } from '../framed-socket.ts';
+import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../limits.ts';
+import { decorateFabric, ForwardingConnection } from './decorate.ts';
+
+export interface FaultOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Every operation waits before it is posted, in order: so long, or uniformly between two times. Default: not. */
+  readonly delayMs?: number | readonly [from: number, to: number];
+  /** The connection breaks at this operation (0 = the first), which is lost. Default: never. */
+  readonly dropAt?: number;
+  /** Which connections misbehave. Default: all. */
+  readonly affects?: (connection: Connection) => boolean;
+  /** Bytes of messages that may wait in the hook. Default 64 MiB. */
+  readonly maxQueuedBytes?: number;
+}
+
+export function faultFabric(inner: Fabric, options: FaultOptions): Fabric {
+  const { affects = () => true } = options;
+  return decorateFabric(inner, (connection) => (affects(connection) ? new FaultyConnection(connection, options) : connection));
+}
+
+interface Delayed {
+  readonly delayMs: number;
+  readonly messageBytes: number;
+  readonly bytes: number;
+  run(): Promise<void>;
+  resolve(done: Promise<void>): void;
+  reject(error: ShoalError): void;
+}
+
+class FaultyConnection extends ForwardingConnection {
+  readonly #options: FaultOptions;
+  readonly #queue = new Fifo<Delayed>();
+  #timer: Timer | undefined;
+  #operations = 0;
+  #bytes = 0;
+  #messageBytes = 0;
+  #closing: Promise<void> | undefined;
+  #onDrained: (() => void) | undefined;
+  #ended = false;
+
+  constructor(inner: Connection, options: FaultOptions) {
+    super(inner);
+    this.#options = options;
+  }
+
+  override setHandlers(handlers: ConnectionHandlers): void {
+    super.setHandlers({
+      onMessage: (message) => handlers.onMessage(message),
+      onImmediate: (immediate) => handlers.onImmediate(immediate),
+      onClose: (error) => {
+        this.#end(error ?? this.#closed());
+        handlers.onClose(error);
+      },
+    });
+  }
+
+  override send(message: Uint8Array): Promise<void> {
+    if (this.#options.delayMs === undefined) return this.#post(message.length, message.length, () => super.send(message));
+    const copy = Uint8Array.from(message);
+    return this.#post(copy.length, copy.length, () => super.send(copy));
+  }
+
+  override write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
+    return this.#post(source.bytes, 0, () => super.write(source, target, immediate));
+  }
+
+  override close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
+    this.#closing ??= this.#drained(timeoutMs).then(() => super.close(timeoutMs));
+    return this.#closing;
+  }
+
+  async #post(bytes: number, messageBytes: number, run: () => Promise<void>): Promise<void> {
+    if (this.#closing !== undefined || this.#ended) throw this.#closed();
+    const { dropAt, delayMs, random, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    if (this.#operations++ === dropAt) this.abort();
+    if (delayMs === undefined) return run();
+    checkBacklog(this.peer, { operations: this.#queue.length, bytes: this.#bytes, messageBytes: this.#messageBytes }, maxQueuedBytes);
+    const wait = typeof delayMs === 'number' ? delayMs : delayMs[0] + random.next() * (delayMs[1] - delayMs[0]);
+    return new Promise((resolve, reject) => {
+      this.#queue.push({ delayMs: wait, messageBytes, bytes, run, resolve, reject });
+      this.#bytes += bytes;
+      this.#messageBytes += messageBytes;
+      this.#timer ??= this.#startTimer();
+    });
+  }
+
+  #startTimer(): Timer | undefined {
+    const next = this.#queue.peek();
+    if (next === undefined) {
+      this.#onDrained?.();
+      return undefined;
+    }
+    return this.#options.clock.setTimer(next.delayMs, () => {
+      this.#queue.shift();
+      this.#bytes -= next.bytes;
+      this.#messageBytes -= next.messageBytes;
+      next.resolve(next.run());
+      this.#timer = this.#startTimer();
+    });
+  }
+
+  #drained(timeoutMs: number): Promise<void> {
+    if (this.#queue.length === 0) return Promise.resolve();
+    return new Promise((resolve) => {
+      const timer = this.#options.clock.setTimer(timeoutMs, resolve, { keepAlive: true });
+      this.#onDrained = () => {
+        timer.cancel();
+        resolve();
+      };
+    });
+  }
+
+  #end(error: ShoalError): void {
+    this.#ended = true;
+    this.#timer?.cancel();
+    for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) next.reject(error);
+    this.#onDrained?.();
+  }
+
+  #closed(): ShoalError {
+    return new ShoalError('closed', `connection to rank ${this.peer.rank} is closed`, { peer: this.peer.rank });
+  }
+}
+
+export interface WireFaultOptions {
+  readonly random: Random;
+  /** `corrupt-header` flips one bit of a frame's header; `truncate` sends half of a frame and then breaks the connection. */
+  readonly fault: 'corrupt-header' | 'truncate';
+  /** Which message or write, of the whole fabric, it hits; 0 is the first. */
+  readonly at: number;
+}
+
+/** For the `wire` option of tcp and shm. */
+export function wireFault(options: WireFaultOptions): WireTap {
+  const { random, fault, at } = options;
+  let frames = 0;
+  return {
+    onHeader(header, { type }) {
+      const counted = type === FrameType.Message || type === FrameType.Write || type === FrameType.Written || type === FrameType.Immediate;
+      if (!counted || frames++ !== at) return 'send';
+      if (fault === 'truncate') return 'cut';
+      const bit = random.integer(header.length * 8);
+      header[bit >> 3] ^= 1 << (bit & 7);
+      return 'send';
+    },
+  };
+}
