@@ -37,7 +37,14 @@ const refusal = (environment: Environment): string => {
 
 describe('detectWorld', () => {
   it('is a world of one when nothing is set', () => {
-    expect(detectWorld({ PATH: '/bin', RANK: '' })).toMatchObject({ source: 'none', rank: 0, worldSize: 1, localRank: 0, localSize: 1, meeting: { kind: 'alone' } });
+    expect(detectWorld({ PATH: '/bin', RANK: '' })).toMatchObject({
+      source: 'none',
+      rank: 0,
+      worldSize: 1,
+      localRank: 0,
+      localSize: 1,
+      meeting: { kind: 'alone' },
+    });
   });
 
   it("reads Shoal's own launcher: the store is hosted elsewhere", () => {
@@ -71,7 +78,10 @@ describe('detectWorld', () => {
 
   it('meets through a file on loopback without a secret, at the port that was asked for', () => {
     expect(detectWorld({ ...torch, MASTER_ADDR: '127.0.0.1' }).meeting).toEqual({ kind: 'file', name: 'port-29500', port: 29500 });
-    expect(detectWorld({ ...torch, MASTER_ADDR: 'localhost', SHOAL_SECRET: 's' }).meeting).toMatchObject({ kind: 'address', host: 'localhost' });
+    expect(detectWorld({ ...torch, MASTER_ADDR: 'localhost', SHOAL_SECRET: 's' }).meeting).toMatchObject({
+      kind: 'address',
+      host: 'localhost',
+    });
   });
 
   it("leaves torchrun's own store alone", () => {
@@ -97,7 +107,13 @@ describe('detectWorld', () => {
   });
 
   it('reads PMI', () => {
-    expect(detectWorld(pmi, { parentPid: 77 })).toMatchObject({ source: 'pmi', rank: 0, worldSize: 2, localSize: 2, meeting: { kind: 'file' } });
+    expect(detectWorld(pmi, { parentPid: 77 })).toMatchObject({
+      source: 'pmi',
+      rank: 0,
+      worldSize: 2,
+      localSize: 2,
+      meeting: { kind: 'file' },
+    });
     expect(detectWorld(pmi, { parentPid: 77 }).meeting).not.toEqual(detectWorld(pmi, { parentPid: 78 }).meeting);
     expect(refusal(pmi)).toContain('MASTER_ADDR');
   });
@@ -120,7 +136,13 @@ describe('detectWorld', () => {
 
   it('reads Kubernetes indexed jobs', () => {
     const job = { JOB_COMPLETION_INDEX: '2', WORLD_SIZE: '3', MASTER_ADDR: 'train-0.train' };
-    expect(detectWorld(job)).toMatchObject({ source: 'kubernetes', rank: 2, worldSize: 3, masterAddress: 'train-0.train', masterPort: 29500 });
+    expect(detectWorld(job)).toMatchObject({
+      source: 'kubernetes',
+      rank: 2,
+      worldSize: 3,
+      masterAddress: 'train-0.train',
+      masterPort: 29500,
+    });
     expect(refusal({ ...job, MASTER_ADDR: '' })).toMatch(/MASTER_ADDR is not set, but JOB_COMPLETION_INDEX=2, WORLD_SIZE=3 are/);
     expect(refusal({ ...job, WORLD_SIZE: '' })).toMatch(/^WORLD_SIZE is not set/);
   });
@@ -130,7 +152,9 @@ describe('detectWorld', () => {
     expect(refusal({ WORLD_SIZE: '2' })).toMatch(/^RANK is not set, but WORLD_SIZE=2 is/);
     expect(refusal({ OMPI_COMM_WORLD_SIZE: '2' })).toMatch(/^OMPI_COMM_WORLD_RANK is not set/);
     expect(refusal({ PMI_SIZE: '2' })).toMatch(/^PMI_RANK is not set/);
-    expect(refusal({ RANK: '0', WORLD_SIZE: '2', MASTER_ADDR: 'h' })).toMatch(/^MASTER_PORT is not set, but MASTER_ADDR=h, RANK=0, WORLD_SIZE=2 are/);
+    expect(refusal({ RANK: '0', WORLD_SIZE: '2', MASTER_ADDR: 'h' })).toMatch(
+      /^MASTER_PORT is not set, but MASTER_ADDR=h, RANK=0, WORLD_SIZE=2 are/,
+    );
     expect(refusal({ RANK: '0', WORLD_SIZE: '2', MASTER_PORT: '1' })).toMatch(/^MASTER_ADDR is not set/);
   });
 

@@ -104,7 +104,13 @@ function fromTorchrun(vars: Variables): WorldSpec {
 }
 
 function fromOpenMpi(vars: Variables): WorldSpec {
-  const position = positionOf(vars, 'OMPI_COMM_WORLD_RANK', 'OMPI_COMM_WORLD_SIZE', 'OMPI_COMM_WORLD_LOCAL_RANK', 'OMPI_COMM_WORLD_LOCAL_SIZE');
+  const position = positionOf(
+    vars,
+    'OMPI_COMM_WORLD_RANK',
+    'OMPI_COMM_WORLD_SIZE',
+    'OMPI_COMM_WORLD_LOCAL_RANK',
+    'OMPI_COMM_WORLD_LOCAL_SIZE',
+  );
   const job = vars.optional('PMIX_NAMESPACE') ?? vars.optional('OMPI_MCA_ess_base_jobid');
   return meetAnywhere(vars, 'open-mpi', position, job, 'mpirun -x MASTER_ADDR=<host of rank 0> -x MASTER_PORT=<port> -x SHOAL_SECRET …');
 }
@@ -113,7 +119,13 @@ function fromPmi(vars: Variables, parentPid: number | undefined): WorldSpec {
   const position = positionOf(vars, 'PMI_RANK', 'PMI_SIZE', 'MPI_LOCALRANKID', 'MPI_LOCALNRANKS');
   // Hydra names no job; its proxy is the parent of all ranks of a host.
   const job = parentPid === undefined ? undefined : `parent ${parentPid}`;
-  return meetAnywhere(vars, 'pmi', position, job, 'mpiexec -genv MASTER_ADDR <host of rank 0> -genv MASTER_PORT <port> -genv SHOAL_SECRET <secret> …');
+  return meetAnywhere(
+    vars,
+    'pmi',
+    position,
+    job,
+    'mpiexec -genv MASTER_ADDR <host of rank 0> -genv MASTER_PORT <port> -genv SHOAL_SECRET <secret> …',
+  );
 }
 
 function fromSlurm(vars: Variables): WorldSpec {

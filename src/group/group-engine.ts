@@ -478,9 +478,10 @@ export class GroupEngine implements OperationHost {
 
   #checkOpen(): void {
     for (let rank = 0; rank < this.size; rank++) if (!this.blocks[rank]) return;
-    if (this.#status !== 'opening') return;
+    // Others may have opened before this rank has said so itself.
+    if (this.#status !== 'opening' || !this.#opened) return;
     this.#status = 'open';
-    this.#opened?.resolve();
+    this.#opened.resolve();
     this.#opened = undefined;
     this.pump();
   }

@@ -156,11 +156,15 @@ export function describeStore(name: string, open: () => Promise<StoreSite>): voi
 
     it('carries any bytes and any text', async () => {
       await fc.assert(
-        fc.asyncProperty(fc.uint8Array({ maxLength: 300 }), fc.string({ unit: 'grapheme', minLength: 1, maxLength: 50 }), async (value, key) => {
-          fc.pre(!key.startsWith('/'));
-          await a.set(key, value);
-          expect([...(await b.get(key))]).toEqual([...value]);
-        }),
+        fc.asyncProperty(
+          fc.uint8Array({ maxLength: 300 }),
+          fc.string({ unit: 'grapheme', minLength: 1, maxLength: 50 }),
+          async (value, key) => {
+            fc.pre(!key.startsWith('/'));
+            await a.set(key, value);
+            expect([...(await b.get(key))]).toEqual([...value]);
+          },
+        ),
         { numRuns: 30 },
       );
     });

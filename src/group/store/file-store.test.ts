@@ -49,6 +49,9 @@ describe('file store', () => {
   });
 
   it('says why a directory cannot be made', async () => {
-    await expect(FileStore.open('/dev/null/store', options)).rejects.toMatchObject({ code: 'system', message: expect.stringContaining('/dev/null/store') });
+    await expect(FileStore.open('/dev/null/store', options)).rejects.toMatchObject({
+      code: 'system',
+      message: expect.stringContaining('/dev/null/store'),
+    });
   });
 });

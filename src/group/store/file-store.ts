@@ -15,7 +15,15 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import { applyRequest, isImmediate, type ImmediateRequest } from './apply-request.ts';
 import { closedStore, KeyWaits } from './key-waits.ts';
-import { checkAmount, checkKey, checkKeys, checkValue, defaultStoreLimits, defaultStoreTimeoutMs, type StoreLimits } from './store-limits.ts';
+import {
+  checkAmount,
+  checkKey,
+  checkKeys,
+  checkValue,
+  defaultStoreLimits,
+  defaultStoreTimeoutMs,
+  type StoreLimits,
+} from './store-limits.ts';
 import { StoreTable } from './store-table.ts';
 import { decodeRequest, encodeRequest, type StoreResult } from './store-wire.ts';
 import type { Store, StoreWait } from './store.ts';

@@ -44,9 +44,16 @@ export async function privateDirectory(environment: Environment): Promise<string
     const status = await lstat(directory);
     if (status.isDirectory() && status.uid === uid && (status.mode & 0o077) === 0) return directory;
   } catch (error) {
-    throw new ShoalError('config', `${directory} cannot be used for meeting: ${messageOf(error)}; set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`, { cause: error });
+    throw new ShoalError(
+      'config',
+      `${directory} cannot be used for meeting: ${messageOf(error)}; set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
+      { cause: error },
+    );
   }
-  throw new ShoalError('config', `${directory} must be a directory of uid ${uid} with mode 0700; remove it, or set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`);
+  throw new ShoalError(
+    'config',
+    `${directory} must be a directory of uid ${uid} with mode 0700; remove it, or set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
+  );
 }
 
 /** Rank 0: serves, and tells where. `leave` removes the file.
@@ -60,7 +67,13 @@ export async function serveMeeting(
   const secret = options.random.bytes(secretBytes);
   const server = await StoreServer.listen({ ...options, secret, host: '127.0.0.1' });
   const point = { host: server.host, port: server.port, secret };
-  const record: MeetingRecord = { version: 1, host: point.host, port: point.port, secret: Buffer.from(secret).toString('hex'), pid: process.pid };
+  const record: MeetingRecord = {
+    version: 1,
+    host: point.host,
+    port: point.port,
+    secret: Buffer.from(secret).toString('hex'),
+    pid: process.pid,
+  };
   const draft = `${path}.${Buffer.from(options.random.bytes(8)).toString('hex')}`;
   await writeFile(draft, JSON.stringify(record), { flag: 'wx', mode: 0o600 });
   await rename(draft, path);
@@ -115,9 +128,13 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
     return;
   }
   await other.close();
-  throw new ShoalError('config', `another rank 0 already serves this job at ${point.host}:${point.port} (${path}); two jobs have the same MASTER_PORT, or two processes the same RANK`, {
-    rank: 0,
-  });
+  throw new ShoalError(
+    'config',
+    `another rank 0 already serves this job at ${point.host}:${point.port} (${path}); two jobs have the same MASTER_PORT, or two processes the same RANK`,
+    {
+      rank: 0,
+    },
+  );
 }
 
 /** Undefined when there is no file, or none of ours. */

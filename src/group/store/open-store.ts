@@ -80,7 +80,13 @@ export async function openStore(url: string, options: OpenStoreOptions): Promise
     case 'tcp': {
       const { rank, worldSize } = options;
       if (rank === undefined || worldSize === undefined) throw new ShoalError('usage', `${url} needs a rank and a world size`);
-      const seat: Seat = { rank, worldSize, world: options.world ?? url, secret: encode(options.secret ?? ''), server: options.server ?? 'rank-0' };
+      const seat: Seat = {
+        rank,
+        worldSize,
+        world: options.world ?? url,
+        secret: encode(options.secret ?? ''),
+        server: options.server ?? 'rank-0',
+      };
       return openTcp(parsed, seat, options);
     }
   }
@@ -123,7 +129,11 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       const server = meeting.hostedElsewhere ? 'elsewhere' : 'rank-0';
       const opened = await openTcp(meeting, { rank, worldSize, world, secret, server }, options);
       // Ranks that were restarted must not meet their predecessors' keys.
-      return { ...opened, spec, store: meeting.hostedElsewhere ? new OwningPrefixStore(opened.store, generationPrefix(spec.generation)) : opened.store };
+      return {
+        ...opened,
+        spec,
+        store: meeting.hostedElsewhere ? new OwningPrefixStore(opened.store, generationPrefix(spec.generation)) : opened.store,
+      };
     }
     case 'file': {
       const path = join(await privateDirectory(environment), meeting.name);
@@ -175,10 +185,18 @@ async function openMeeting(
     return { store, secret: point.secret, world, url: `tcp://${point.host}:${point.port}`, spec: undefined };
   }
   const { server, point, leave } = await serveMeeting(path, { clock, random, world, worldSize, port, keepProcessAlive: 'no' });
-  return { store: new ServedStore(server, { ...options, leave }), secret: point.secret, world, url: `tcp://${point.host}:${point.port}`, spec: undefined };
+  return {
+    store: new ServedStore(server, { ...options, leave }),
+    secret: point.secret,
+    world,
+    url: `tcp://${point.host}:${point.port}`,
+    spec: undefined,
+  };
 }
 
-function clientOptions(options: OpenStoreOptions): Pick<OpenStoreOptions, 'clock' | 'random' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
+function clientOptions(
+  options: OpenStoreOptions,
+): Pick<OpenStoreOptions, 'clock' | 'random' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
   const { clock, random, timeoutMs, connectTimeoutMs, signal } = options;
   return { clock, random, timeoutMs, connectTimeoutMs, signal };
 }

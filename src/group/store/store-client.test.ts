@@ -92,7 +92,11 @@ describe('tcp store: faults', () => {
     const server = await serve();
     const client = await dial(server);
     const pending = [client.get('never'), client.wait(['nor this'])].map((call) =>
-      expect(call).rejects.toMatchObject({ code: 'peer-lost', rank: 1, message: expect.stringMatching(/tcp:\/\/127\.0\.0\.1:\d+ was lost.* 2 calls were in flight/) }),
+      expect(call).rejects.toMatchObject({
+        code: 'peer-lost',
+        rank: 1,
+        message: expect.stringMatching(/tcp:\/\/127\.0\.0\.1:\d+ was lost.* 2 calls were in flight/),
+      }),
     );
     await client.set('x', text(''));
     await server.close();
@@ -112,7 +116,10 @@ describe('tcp store: faults', () => {
   it('another world size is refused, with both sizes', async () => {
     const server = await serve({ worldSize: 4 });
     await dial(server, { worldSize: 4 });
-    await expect(dial(server, { worldSize: 3 })).rejects.toMatchObject({ code: 'config', message: expect.stringMatching(/\b4\b.*\b3\b|\b3\b.*\b4\b/) });
+    await expect(dial(server, { worldSize: 3 })).rejects.toMatchObject({
+      code: 'config',
+      message: expect.stringMatching(/\b4\b.*\b3\b|\b3\b.*\b4\b/),
+    });
   });
 
   it('an address where nobody listens is reported with address, time and reason', async () => {
@@ -148,7 +155,10 @@ describe('tcp store: faults', () => {
 
   it('a port in use is named', async () => {
     const server = await serve();
-    await expect(serve({ port: server.port })).rejects.toMatchObject({ code: 'config', message: expect.stringContaining(`127.0.0.1:${server.port}`) });
+    await expect(serve({ port: server.port })).rejects.toMatchObject({
+      code: 'config',
+      message: expect.stringContaining(`127.0.0.1:${server.port}`),
+    });
   });
 
   it('strangers: garbage, an endless header and silence do not disturb clients and hold no memory', async () => {
@@ -185,7 +195,9 @@ describe('tcp store: faults', () => {
   it('refuses clients beyond its bound with a reason', async () => {
     const server = await serve({ maxClients: 1 });
     await dial(server);
-    await expect(dial(server, { connectTimeoutMs: 50 })).rejects.toMatchObject({ message: expect.stringContaining('already has 1 clients') });
+    await expect(dial(server, { connectTimeoutMs: 50 })).rejects.toMatchObject({
+      message: expect.stringContaining('already has 1 clients'),
+    });
   });
 
   it('an authenticated peer that sends nonsense is cut off alone', async () => {
@@ -243,25 +255,29 @@ describe('tcp store: faults', () => {
 describe('store wire', () => {
   it('reads any split of a stream of frames', () => {
     fc.assert(
-      fc.property(fc.array(fc.uint8Array({ maxLength: 40 }), { minLength: 1, maxLength: 8 }), fc.integer({ min: 1, max: 30 }), (values, step) => {
-        const stream = Buffer.concat(values.flatMap((value, i) => encodeRequest(i, { op: 'set', key: `k${i}`, value })));
-        const reader = new FrameReader(defaultStoreLimits);
-        const seen: unknown[] = [];
-        for (let at = 0; at < stream.length; at += step) {
-          reader.push(stream.subarray(at, at + step), (frame) => {
-            const { id, message } = decodeRequest(frame, defaultStoreLimits);
-            seen.push([id, message.op === 'set' && [...message.value]]);
-          });
-        }
-        expect(seen).toEqual(values.map((value, i) => [i, [...value]]));
-      }),
+      fc.property(
+        fc.array(fc.uint8Array({ maxLength: 40 }), { minLength: 1, maxLength: 8 }),
+        fc.integer({ min: 1, max: 30 }),
+        (values, step) => {
+          const stream = Buffer.concat(values.flatMap((value, i) => encodeRequest(i, { op: 'set', key: `k${i}`, value })));
+          const reader = new FrameReader(defaultStoreLimits);
+          const seen: unknown[] = [];
+          for (let at = 0; at < stream.length; at += step) {
+            reader.push(stream.subarray(at, at + step), (frame) => {
+              const { id, message } = decodeRequest(frame, defaultStoreLimits);
+              seen.push([id, message.op === 'set' && [...message.value]]);
+            });
+          }
+          expect(seen).toEqual(values.map((value, i) => [i, [...value]]));
+        },
+      ),
     );
   });
 
   it('never fails on random bytes in another way than protocol', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 200 }), fc.boolean(), (bytes, plausible) => {
-        const frame = plausible ? Uint8Array.from([1, 1 + (bytes[0] ?? 0) % 9, ...bytes]) : bytes;
+        const frame = plausible ? Uint8Array.from([1, 1 + ((bytes[0] ?? 0) % 9), ...bytes]) : bytes;
         for (const decode of [decodeRequest, decodeResult]) {
           try {
             decode(frame, defaultStoreLimits);

@@ -8,7 +8,15 @@ import { sleep, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
-import { checkAmount, checkKey, checkKeys, checkValue, defaultStoreLimits, defaultStoreTimeoutMs, type StoreLimits } from './store-limits.ts';
+import {
+  checkAmount,
+  checkKey,
+  checkKeys,
+  checkValue,
+  defaultStoreLimits,
+  defaultStoreTimeoutMs,
+  type StoreLimits,
+} from './store-limits.ts';
 import { storePurpose } from './store-server.ts';
 import { decodeResult, encodeRequest, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
 import type { Store, StoreWait } from './store.ts';
@@ -84,7 +92,7 @@ export class StoreClient implements Store {
       if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
       if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
       const elapsedMs = clock.now() - startMs;
-      const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)]!;
+      const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)];
       if (elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last: outcome.error });
       await sleep(clock, pauseMs);
     }
@@ -160,10 +168,14 @@ export class StoreClient implements Store {
       cancel();
       giveUp(abortedWait(this.#name, keys, options.signal));
     };
-    let timer = clock.setTimer(timeoutMs, () => {
-      cancel();
-      timer = clock.setTimer(cancelGraceMs, () => giveUp(timedOutWait(this.#name, keys, timeoutMs)), { keepAlive: true });
-    }, { keepAlive: true });
+    let timer = clock.setTimer(
+      timeoutMs,
+      () => {
+        cancel();
+        timer = clock.setTimer(cancelGraceMs, () => giveUp(timedOutWait(this.#name, keys, timeoutMs)), { keepAlive: true });
+      },
+      { keepAlive: true },
+    );
     options.signal?.addEventListener('abort', abort);
     try {
       const result = await answer;

@@ -81,7 +81,13 @@ export class StoreServer {
       store.#server.once('error', (error: NodeJS.ErrnoException) => {
         const taken = error.code === 'EADDRINUSE';
         const next = taken ? 'another job uses the port; choose another one or 0 for any' : 'is it an address of this host?';
-        reject(new ShoalError(taken ? 'config' : 'system', `the store cannot listen on ${host}:${options.port ?? 0}: ${messageOf(error)}; ${next}`, { cause: error }));
+        reject(
+          new ShoalError(
+            taken ? 'config' : 'system',
+            `the store cannot listen on ${host}:${options.port ?? 0}: ${messageOf(error)}; ${next}`,
+            { cause: error },
+          ),
+        );
       });
       // Without a host, IPv6 and IPv4 alike, or IPv4 alone where there is no IPv6.
       store.#server.listen({ ...(host === 'any' ? {} : { host }), port: options.port ?? 0, backlog: 1024 }, resolve);

@@ -110,7 +110,7 @@ export class FrameReader {
     while (this.#buffered >= 4) {
       const needed = 4 + this.#peekLength();
       if (this.#buffered < needed) return;
-      const joined = this.#chunks.length === 1 ? this.#chunks[0]! : Buffer.concat(this.#chunks);
+      const joined = this.#chunks.length === 1 ? this.#chunks[0] : Buffer.concat(this.#chunks);
       const rest = joined.subarray(needed);
       this.#chunks = rest.length > 0 ? [rest] : [];
       this.#buffered = rest.length;
@@ -119,8 +119,8 @@ export class FrameReader {
   }
 
   #peekLength(): number {
-    if (this.#chunks[0]!.length < 4) this.#chunks = [Buffer.concat(this.#chunks)];
-    const length = viewOf(this.#chunks[0]!).readUInt32LE(0);
+    if (this.#chunks[0].length < 4) this.#chunks = [Buffer.concat(this.#chunks)];
+    const length = viewOf(this.#chunks[0]).readUInt32LE(0);
     if (length < frameHeaderBytes - 4 || length > this.#maxBytes - 4) throw wireError(`frame of ${length} bytes`);
     return length;
   }
@@ -249,9 +249,9 @@ class FieldReader {
   }
 
   header(): { kind: number; id: number } {
-    const version = this.#take(1)[0]!;
+    const version = this.#take(1)[0];
     if (version !== wireVersion) throw wireError(`version ${version} where ${wireVersion} is spoken here`);
-    return { kind: this.#take(1)[0]!, id: this.uint32() };
+    return { kind: this.#take(1)[0], id: this.uint32() };
   }
 
   uint32(): number {
@@ -265,7 +265,7 @@ class FieldReader {
   }
 
   flag(): boolean {
-    const byte = this.#take(1)[0]!;
+    const byte = this.#take(1)[0];
     if (byte > 1) throw wireError(`flag ${byte}`);
     return byte === 1;
   }

@@ -1,0 +1,339 @@
+/** What every process group must do, whatever it runs on. Each check is a program that all ranks run at once; it throws
+ *  when a result is wrong. The same checks run in one process (unit tests) and in real processes (test/). */
+import assert from 'node:assert/strict';
+import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
+import { ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
+import type { Tensor } from '../memory/tensor.ts';
+import type { ProcessGroup, TensorLike } from './types.ts';
+
+export interface GroupCheck {
+  readonly name: string;
+  run(group: ProcessGroup): Promise<void>;
+}
+
+/** Sizes in elements: nothing, one, around a line, several buckets of a small plan. */
+const sizes = [0, 1, 3, 16, 17, 1000, 40_003];
+
+/** Element i of rank r's input: small integers, so that sums and products of a few ranks are exact in every dtype. */
+function valueAt(rank: number, i: number, dtype: DType): number {
+  const small = ((i * 7 + rank * 3) % 5) + (dtypeInfo(dtype).kind === 'float' && i % 3 === 0 ? 0.5 : 0);
+  return dtype === 'bool' ? small % 2 : small;
+}
+
+/** Reads an element as a number, whatever the dtype's view is. */
+function numberAt(tensor: { data: ArrayLike<number | bigint>; dtype: DType }, i: number): number {
+  const raw = tensor.data[i];
+  if (tensor.dtype === 'float16') return fromHalf(Number(raw));
+  if (tensor.dtype === 'bfloat16') return new Float32Array(Uint32Array.of(Number(raw) * 65536).buffer)[0];
+  return Number(raw);
+}
+
+function fromHalf(bits: number): number {
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  const magnitude = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? (fraction ? NaN : Infinity) : (1 + fraction / 1024) * 2 ** (exponent - 15);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+/** Exact for the small halves of `valueAt`. */
+function toHalf(value: number): number {
+  if (value === 0) return 0;
+  const exponent = Math.floor(Math.log2(value));
+  return ((exponent + 15) << 10) | Math.round((value / 2 ** exponent - 1) * 1024);
+}
+
+function setNumber(tensor: { data: { [i: number]: number | bigint }; dtype: DType }, i: number, value: number): void {
+  if (tensor.dtype === 'int64') tensor.data[i] = BigInt(value);
+  else if (tensor.dtype === 'float16') tensor.data[i] = toHalf(value);
+  else if (tensor.dtype === 'bfloat16') tensor.data[i] = new Uint32Array(Float32Array.of(value).buffer)[0] >>> 16;
+  else tensor.data[i] = value;
+}
+
+type AnyTensor = Tensor & { data: { [i: number]: number | bigint; length: number } };
+
+function filled(group: ProcessGroup, dtype: DType, count: number, rank = group.rank): AnyTensor {
+  const tensor = group.tensor(dtype, [count]) as AnyTensor;
+  for (let i = 0; i < count; i++) setNumber(tensor, i, valueAt(rank, i, dtype));
+  return tensor;
+}
+
+function expectedReduction(op: ReduceOp, dtype: DType, size: number, i: number): number {
+  const values = Array.from({ length: size }, (_, rank) => valueAt(rank, i, dtype));
+  const wrap = (value: number): number => wrapTo(dtype, value);
+  switch (op) {
+    case ReduceOp.Sum:
+    case ReduceOp.Premul:
+      return dtype === 'bool' ? Math.max(...values) : wrap(values.reduce((a, b) => a + b, 0));
+    case ReduceOp.Avg:
+      return values.reduce((a, b) => a + b, 0) / size;
+    case ReduceOp.Product:
+      return dtype === 'bool' ? Math.min(...values) : wrap(values.reduce((a, b) => a * b, 1));
+    case ReduceOp.Min:
+      return Math.min(...values);
+    case ReduceOp.Max:
+      return Math.max(...values);
+    case ReduceOp.BitAnd:
+      return values.reduce((a, b) => a & b);
+    case ReduceOp.BitOr:
+      return values.reduce((a, b) => a | b);
+    case ReduceOp.BitXor:
+      return values.reduce((a, b) => a ^ b);
+  }
+}
+
+function wrapTo(dtype: DType, value: number): number {
+  switch (dtype) {
+    case 'int8':
+      return Int8Array.of(value)[0];
+    case 'uint8':
+      return Uint8Array.of(value)[0];
+    case 'int16':
+      return Int16Array.of(value)[0];
+    case 'uint16':
+      return Uint16Array.of(value)[0];
+    default:
+      return value;
+  }
+}
+
+/** Relative tolerance where a division or a narrow float rounds. */
+function close(dtype: DType, actual: number, expected: number, what: string): void {
+  const tolerance = dtype === 'float64' ? 1e-12 : dtype === 'float32' ? 1e-6 : dtype === 'float16' ? 2e-3 : dtype === 'bfloat16' ? 1.6e-2 : 0;
+  assert.ok(Math.abs(actual - expected) <= tolerance * Math.max(1, Math.abs(expected)), `${what}: ${actual}, expected ${expected}`);
+}
+
+function legal(op: ReduceOp, dtype: DType): boolean {
+  try {
+    checkReduceOp(op, dtype);
+    return op !== ReduceOp.Premul;
+  } catch {
+    return false;
+  }
+}
+
+/** Per-rank counts that differ, with a zero among them. */
+function unevenCounts(size: number): number[] {
+  return Array.from({ length: size }, (_, rank) => (rank === 1 ? 0 : 5 + 11 * rank));
+}
+
+export const groupChecks: readonly GroupCheck[] = [
+  {
+    name: 'all-reduce of every dtype, op and size',
+    async run(group) {
+      for (const { name: dtype } of dtypes) {
+        for (const op of reduceOps.filter((each) => legal(each, dtype))) {
+          for (const count of dtype === 'float32' && op === ReduceOp.Sum ? sizes : [1, 37]) {
+            const x = filled(group, dtype, count);
+            await group.allReduce(x, { op });
+            for (let i = 0; i < count; i++) {
+              close(dtype, numberAt(x, i), expectedReduction(op, dtype, group.size, i), `all-reduce ${dtype} ${op} element ${i} of ${count}`);
+            }
+            group.release(x);
+          }
+        }
+      }
+    },
+  },
+  {
+    name: 'premul scales each rank by its own factor',
+    async run(group) {
+      const x = group.tensor('float32', [33]);
+      x.data.fill(1);
+      await group.allReduce(x, { op: ReduceOp.Premul, factor: group.rank + 1 });
+      const expected = (group.size * (group.size + 1)) / 2;
+      for (const value of x.data) assert.equal(value, expected);
+    },
+  },
+  {
+    name: 'broadcast from every root',
+    async run(group) {
+      for (let root = 0; root < group.size; root++) {
+        for (const count of sizes) {
+          const x = filled(group, 'int32', count);
+          await group.broadcast(x, { root });
+          for (let i = 0; i < count; i++) assert.equal(Number(x.data[i]), valueAt(root, i, 'int32'), `broadcast from ${root}, element ${i} of ${count}`);
+          group.release(x);
+        }
+      }
+    },
+  },
+  {
+    name: 'reduce to every root leaves other ranks as they were',
+    async run(group) {
+      for (let root = 0; root < group.size; root++) {
+        for (const count of [0, 1, 17, 5000]) {
+          const x = filled(group, 'float64', count);
+          await group.reduce(x, { root });
+          for (let i = 0; i < count; i++) {
+            const expected = group.rank === root ? expectedReduction(ReduceOp.Sum, 'float64', group.size, i) : valueAt(group.rank, i, 'float64');
+            assert.equal(Number(x.data[i]), expected, `reduce to ${root} on ${group.rank}, element ${i} of ${count}`);
+          }
+          group.release(x);
+        }
+      }
+    },
+  },
+  {
+    name: 'all-gather, even and uneven',
+    async run(group) {
+      for (const count of [0, 1, 17, 3000]) {
+        const output = group.tensor('int16', [count * group.size]);
+        await group.allGather(output, filled(group, 'int16', count));
+        for (let rank = 0; rank < group.size; rank++) {
+          for (let i = 0; i < count; i++) assert.equal(output.data[rank * count + i], valueAt(rank, i, 'int16'));
+        }
+      }
+      const counts = unevenCounts(group.size);
+      const output = group.tensor(
+        'float32',
+        [counts.reduce((a, b) => a + b, 0)],
+      );
+      await group.allGather(output, filled(group, 'float32', counts[group.rank]), { counts });
+      let at = 0;
+      for (let rank = 0; rank < group.size; rank++) {
+        for (let i = 0; i < counts[rank]; i++) assert.equal(output.data[at++], valueAt(rank, i, 'float32'));
+      }
+    },
+  },
+  {
+    name: 'gather and scatter, even and uneven, at every root',
+    async run(group) {
+      for (let root = 0; root < group.size; root++) {
+        for (const counts of [Array<number>(group.size).fill(9), unevenCounts(group.size)]) {
+          const total = counts.reduce((a, b) => a + b, 0);
+          const whole = group.rank === root ? group.tensor('int32', [total]) : null;
+          await group.gather(whole, filled(group, 'int32', counts[group.rank]), { root, counts });
+          if (whole) {
+            let at = 0;
+            for (let rank = 0; rank < group.size; rank++) {
+              for (let i = 0; i < counts[rank]; i++) assert.equal(whole.data[at++], valueAt(rank, i, 'int32'));
+            }
+          }
+          const part = group.tensor('int32', [counts[group.rank]]);
+          await group.scatter(part, whole, { root, counts });
+          for (let i = 0; i < part.count; i++) assert.equal(part.data[i], valueAt(group.rank, i, 'int32'));
+        }
+      }
+    },
+  },
+  {
+    name: 'reduce-scatter, even and uneven',
+    async run(group) {
+      for (const counts of [Array<number>(group.size).fill(1), Array<number>(group.size).fill(100), unevenCounts(group.size)]) {
+        const total = counts.reduce((a, b) => a + b, 0);
+        const input = filled(group, 'float32', total);
+        const output = group.tensor('float32', [counts[group.rank]]);
+        await group.reduceScatter(output, input, { counts });
+        const start = counts.slice(0, group.rank).reduce((a, b) => a + b, 0);
+        for (let i = 0; i < output.count; i++) {
+          close('float32', output.data[i], expectedReduction(ReduceOp.Sum, 'float32', group.size, start + i), `reduce-scatter element ${i}`);
+        }
+        for (let i = 0; i < total; i++) assert.equal(Number(input.data[i]), valueAt(group.rank, i, 'float32'), 'the input is left as it was');
+      }
+    },
+  },
+  {
+    name: 'all-to-all, even and uneven',
+    async run(group) {
+      const { rank, size } = group;
+      const input = group.tensor('int32', [size * 4]);
+      const output = group.tensor('int32', [size * 4]);
+      input.data.forEach((_, i) => (input.data[i] = rank * 1000 + i));
+      await group.allToAll(output, input);
+      for (let from = 0; from < size; from++) for (let i = 0; i < 4; i++) assert.equal(output.data[from * 4 + i], from * 1000 + rank * 4 + i);
+      const splits = (from: number): number[] => Array.from({ length: size }, (_, to) => (from + 2 * to) % 4);
+      const inputSplits = splits(rank);
+      const outputSplits = Array.from({ length: size }, (_, from) => splits(from)[rank]);
+      const sum = (counts: number[]): number => counts.reduce((a, b) => a + b, 0);
+      const unevenInput = Int32Array.from({ length: sum(inputSplits) }, (_, i) => rank * 1000 + i);
+      const unevenOutput = new Int32Array(sum(outputSplits));
+      await group.allToAll(unevenOutput, unevenInput, { inputSplits, outputSplits });
+      let at = 0;
+      for (let from = 0; from < size; from++) {
+        const start = sum(splits(from).slice(0, rank));
+        for (let i = 0; i < outputSplits[from]; i++) assert.equal(unevenOutput[at++], from * 1000 + start + i);
+      }
+    },
+  },
+  {
+    name: 'barriers',
+    async run(group) {
+      await group.barrier();
+      await group.monitoredBarrier({ timeoutMs: 20_000 });
+    },
+  },
+  {
+    name: 'many collectives in flight, of several kinds, finish with the right results',
+    async run(group) {
+      const tensors = Array.from({ length: 50 }, (_, k) => filled(group, 'float32', 100 + 37 * k));
+      const works = tensors.map((tensor, k) => (k % 3 === 2 ? group.broadcast(tensor, { root: k % group.size }) : group.allReduce(tensor)));
+      await Promise.all(works);
+      tensors.forEach((tensor, k) => {
+        for (let i = 0; i < tensor.count; i++) {
+          const expected = k % 3 === 2 ? valueAt(k % group.size, i, 'float32') : expectedReduction(ReduceOp.Sum, 'float32', group.size, i);
+          close('float32', numberAt(tensor, i), expected, `operation ${k}, element ${i}`);
+        }
+      });
+    },
+  },
+  {
+    name: 'foreign typed arrays are staged',
+    async run(group) {
+      const x = Float32Array.from({ length: 1001 }, (_, i) => valueAt(group.rank, i, 'float32'));
+      await group.allReduce(x);
+      x.forEach((value, i) => close('float32', value, expectedReduction(ReduceOp.Sum, 'float32', group.size, i), `element ${i}`));
+      const part: TensorLike = new Float64Array(3).fill(group.rank);
+      const whole = new Float64Array(3 * group.size);
+      await group.allGather(whole, part);
+      whole.forEach((value, i) => assert.equal(value, Math.floor(i / 3)));
+    },
+  },
+  {
+    name: 'messages match by sender and tag, in order, small and large',
+    async run(group) {
+      const next = (group.rank + 1) % group.size;
+      const previous = (group.rank + group.size - 1) % group.size;
+      if (group.size === 1) return;
+      for (const count of [0, 1, 1000, 300_000]) {
+        const out = filled(group, 'float32', count);
+        const into = group.tensor('float32', [count]);
+        await Promise.all([group.send(out, next), group.recv(into, previous)]);
+        for (let i = 0; i < count; i += 97) assert.equal(into.data[i], valueAt(previous, i, 'float32'));
+        group.release(out);
+        group.release(into);
+      }
+      const sends = [3, 1, 2].map((tag) => group.send(Int32Array.of(tag * 10 + group.rank), next, { tag }));
+      const sendsSameTag = [0, 1, 2].map((k) => group.send(Int32Array.of(k), next, { tag: 9 }));
+      for (const tag of [1, 2, 3]) {
+        const into = new Int32Array(1);
+        await group.recv(into, previous, { tag });
+        assert.equal(into[0], tag * 10 + previous);
+      }
+      for (const k of [0, 1, 2]) {
+        const into = new Int32Array(1);
+        await group.recv(into, previous, { tag: 9 });
+        assert.equal(into[0], k);
+      }
+      await Promise.all([...sends, ...sendsSameTag]);
+    },
+  },
+  {
+    name: 'subgroups by split and newGroup',
+    async run(group) {
+      const half = await group.split(group.rank % 2, { key: -group.rank });
+      assert.ok(half);
+      const x = Int32Array.of(group.rank);
+      await half.allReduce(x);
+      let expected = 0;
+      for (let rank = group.rank % 2; rank < group.size; rank += 2) expected += rank;
+      assert.equal(x[0], expected);
+      assert.equal(half.rank, half.size - 1 - Math.floor(group.rank / 2), 'ordered by key');
+      const some = await group.newGroup([0]);
+      assert.equal(some === null, group.rank !== 0);
+      if (some) await some.barrier();
+      await group.barrier();
+      await half.destroy();
+      assert.equal(await group.split(null), null);
+    },
+  },
+];

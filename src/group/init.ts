@@ -1,0 +1,128 @@
+/** Entry to the library: joins the world that the environment describes and returns its process group. */
+import { hostname } from 'node:os';
+import { systemClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { createLogger } from '../base/log.ts';
+import { readSettings, type Environment, type Settings } from '../base/settings.ts';
+import { algorithms } from '../collectives/registry.ts';
+import { parseSelection } from '../collectives/select.ts';
+import { loadNative } from '../memory/native.ts';
+import { createRegionAllocator } from '../memory/regions/allocator.ts';
+import { writeChromeTrace } from '../trace/chrome.ts';
+import { CommClient } from './comm-client.ts';
+import { CommCore } from './comm-core.ts';
+import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
+import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
+import { detectWorld } from './environment.ts';
+import { CommGroup, type WorldHandle } from './process-group.ts';
+import { systemEnvironment } from './system-environment.ts';
+import { TensorMemory } from './tensor-memory.ts';
+import type { ProcessGroup } from './types.ts';
+
+/** Freed large tensors whose memory is kept for the next ones. */
+const cacheBytesMax = 256 * 2 ** 20;
+/** Time for links and threads to end after the work has. */
+const graceMs = 2000;
+
+export interface InitOptions {
+  /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
+   *  collective and chooses automatically elsewhere. Default `auto`. */
+  readonly backend?: string;
+  /** Where ranks meet: `env://` (variables of the launcher), `tcp://host:port`, `file:///shared/path`. Default `env://`. */
+  readonly initMethod?: string;
+  /** With `tcp://` and `file://`: this process's rank and the number of ranks. Default: what the environment says. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
+  readonly timeoutMs?: number;
+  /** How long to wait for all ranks to appear. Default: `timeoutMs`. */
+  readonly joinTimeoutMs?: number;
+  /** Instead of `process.env`: two worlds can live in one process. */
+  readonly environment?: Environment;
+}
+
+/** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.
+ *  @throws ShoalError `config` for contradictory settings, `timeout` naming the ranks that did not come, `peer-lost`,
+ *          `auth`, `usage`. */
+export async function initProcessGroup(options: InitOptions = {}): Promise<ProcessGroup> {
+  const environment = options.environment ?? process.env;
+  const settings = settingsOf(options, environment);
+  const { rank, size } = placeOf(options, environment);
+  const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
+  const variables = { ...environment };
+  const plan: WorldPlan = { rank, size, url: options.initMethod ?? 'env://', environment: variables, joinTimeoutMs, settings };
+  const client = new CommClient((handlers) => hostOf(plan, handlers));
+  let info: WorldInfo;
+  try {
+    info = await client.ready();
+  } catch (thrown) {
+    const error = ShoalError.from(thrown);
+    await client.terminate(error);
+    throw error;
+  }
+  return new CommGroup(openWorld(plan, client, info), worldSpec(plan, info));
+}
+
+function settingsOf(options: InitOptions, environment: Environment): Settings {
+  const read = readSettings(environment);
+  const backend = options.backend ?? 'auto';
+  const known = algorithms.map((algorithm) => algorithm.name);
+  if (backend !== 'auto' && !known.includes(backend)) {
+    throw new ShoalError('usage', `unknown backend '${backend}'; use auto, ${known.join(', ')}`);
+  }
+  const chosen = backend === 'auto' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
+  parseSelection(chosen);
+  return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
+}
+
+function placeOf(options: InitOptions, environment: Environment): { rank: number; size: number } {
+  const given = options.rank !== undefined && options.worldSize !== undefined;
+  if (!given && (options.rank !== undefined || options.worldSize !== undefined)) {
+    throw new ShoalError('usage', 'initProcessGroup needs both rank and worldSize, or neither');
+  }
+  const spec = given ? undefined : detectWorld(environment, { parentPid: process.ppid });
+  const rank = options.rank ?? spec?.rank ?? 0;
+  const size = options.worldSize ?? spec?.worldSize ?? 1;
+  if (Number.isInteger(rank) && Number.isInteger(size) && rank >= 0 && rank < size) return { rank, size };
+  throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
+}
+
+function hostOf(plan: WorldPlan, handlers: CommHostHandlers): WorkerHost | InlineHost {
+  if (plan.settings.commThread === 'worker') return new WorkerHost(plan, handlers);
+  const environment = systemEnvironment(plan, { thread: 'main' });
+  return new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
+}
+
+function worldSpec({ rank, size }: WorldPlan, { topology }: WorldInfo): ConstructorParameters<typeof CommGroup>[1] {
+  return { id: 0, name: 'world', globalRanks: Array.from({ length: size }, (_, each) => each), rank, topology };
+}
+
+/** What the groups of this world share, and how it ends. */
+function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
+  const { settings, rank } = plan;
+  const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const memory = new TensorMemory({
+    allocator: createRegionAllocator({ native: loadNative({ enabled: settings.native }), ...budget }),
+    cacheBytesMax,
+    onCreate: (region) => client.post({ type: 'map', share: region.share }),
+    onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
+  });
+  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+  const close = async (timeoutMs: number): Promise<void> => {
+    try {
+      if (settings.traceDir !== '') {
+        const trace = await client.takeTrace();
+        if (trace) writeChromeTrace(settings.traceDir, { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs }, [trace]);
+      }
+      const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
+      const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
+      await Promise.race([closed, late]);
+    } catch (thrown) {
+      log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
+    } finally {
+      await client.terminate(new ShoalError('closed', 'the process group was destroyed', { rank }));
+      memory.close();
+    }
+  };
+  return { client, memory, info, timeoutMs: settings.timeoutMs, close };
+}

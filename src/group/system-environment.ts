@@ -1,0 +1,96 @@
+/** The comm side's view of the real machine: clock, memory, kernels, store, fabrics. Tests build their own. */
+import { availableParallelism, hostname } from 'node:os';
+import { systemClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { createLogger } from '../base/log.ts';
+import { systemRandom } from '../base/random.ts';
+import { packageVersion } from '../base/version.ts';
+import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
+import { hostIdentity } from '../fabric/host-identity.ts';
+import { fabricProviders } from '../fabric/providers.ts';
+import { createKernels } from '../memory/kernels/create-kernels.ts';
+import { loadNative } from '../memory/native.ts';
+import type { RegionAllocator } from '../memory/region.ts';
+import { createRegionAllocator } from '../memory/regions/allocator.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import { FlightRecorder, writeFlightDump } from '../trace/flight-recorder.ts';
+import { createRecorder, nullRecorder } from '../trace/recorder.ts';
+import type { CommEnvironment, Meeting } from './comm-core.ts';
+import type { WorldPlan } from './comm-protocol.ts';
+import { isLoopback } from './environment.ts';
+import { OperationLog } from './operation-log.ts';
+import { openStore, parseStoreUrl, type OpenedStore } from './store/open-store.ts';
+
+export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' | 'comm' }): CommEnvironment {
+  const { settings, rank } = plan;
+  const native = loadNative({ enabled: settings.native });
+  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+  const allocator = createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) });
+  const flight = new FlightRecorder({ rank, clock: systemClock, size: settings.flightRecorderSize, thread, libraryVersion: packageVersion });
+  const trace = settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread, eventsMax: settings.traceEvents });
+  return {
+    clock: systemClock,
+    log,
+    recorder: new OperationLog(flight, trace),
+    allocator,
+    kernels: createKernels({ native }),
+    machine: createStepMachine({ native, clock: systemClock }),
+    hostId: settings.hostId || hostIdentity(),
+    hostName: hostname(),
+    pid: process.pid,
+    version: packageVersion,
+    cpus: availableParallelism(),
+    meet: (world) => meet(world, allocator, (error) => log.debug(`a connection was refused: ${error.message}`)),
+    onFailure: (_, error) => {
+      log.debug(`failed: ${error.message}`);
+      if (settings.flightRecorderDir !== '') writeFlightDump(settings.flightRecorderDir, flight.dump());
+    },
+  };
+}
+
+async function meet(plan: WorldPlan, allocator: RegionAllocator, onRefused: (error: ShoalError) => void): Promise<Meeting> {
+  const { settings, rank, size, url, environment, joinTimeoutMs } = plan;
+  const base = { clock: systemClock, random: systemRandom };
+  const opened = await openStore(url, {
+    ...base,
+    environment,
+    rank,
+    worldSize: size,
+    insecure: settings.insecure ? 'allow' : 'refuse',
+    timeoutMs: joinTimeoutMs,
+    connectTimeoutMs: settings.connectTimeoutMs,
+    ...(settings.secret === '' ? {} : { secret: settings.secret }),
+  });
+  const fabrics = createFabrics(plan, {
+    ...base,
+    identity: { world: opened.world, rank },
+    secret: opened.secret,
+    regions: allocator,
+    listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
+    interfaces: settings.interfaces,
+    onRefused,
+    ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
+  });
+  return { name: opened.world, store: opened.store, fabrics };
+}
+
+/** Ranks that meet on loopback are on one host; strangers then cannot even connect. */
+function mayBeOneHost({ url, secret }: OpenedStore): boolean {
+  if (url === undefined) return true;
+  const parsed = parseStoreUrl(url);
+  return parsed.kind === 'tcp' ? isLoopback(parsed.host) : secret.length === 0;
+}
+
+/** The fabrics this rank uses, best first. @throws ShoalError `config` or `unsupported`. */
+function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[] {
+  const names = settings.fabrics.length > 0 ? settings.fabrics : ['shm', 'tcp'];
+  return names.flatMap((name) => {
+    const provider = fabricProviders.find((each) => each.name === name);
+    if (!provider) {
+      throw new ShoalError('config', `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`);
+    }
+    const reason = provider.unavailable();
+    if (reason !== undefined && settings.fabrics.length > 0) throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
+    return reason === undefined ? [provider.create(options)] : [];
+  });
+}

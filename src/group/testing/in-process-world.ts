@@ -1,0 +1,141 @@
+/** Worlds of several ranks in one process and one thread, for tests: inline comm sides over a loopback network, or over
+ *  real TCP sockets. The clock is the caller's. */
+import { systemClock, type Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { silentLogger, type Logger } from '../../base/log.ts';
+import { seededRandom } from '../../base/random.ts';
+import { readSettings, type Settings } from '../../base/settings.ts';
+import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import { loadNative } from '../../memory/native.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
+import { FlightRecorder } from '../../trace/flight-recorder.ts';
+import { nullRecorder } from '../../trace/recorder.ts';
+import { CommClient } from '../comm-client.ts';
+import { CommCore } from '../comm-core.ts';
+import { InlineHost } from '../comm-host.ts';
+import { OperationLog } from '../operation-log.ts';
+import { CommGroup, type WorldHandle } from '../process-group.ts';
+import { HashStore } from '../store/hash-store.ts';
+import { TensorMemory } from '../tensor-memory.ts';
+
+export interface InProcessOptions {
+  /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */
+  readonly kind?: 'host' | 'network' | 'tcp';
+  readonly settings?: Partial<Settings>;
+  readonly clock?: Clock;
+  readonly log?: Logger;
+  /** Host identity per rank; default: all the same. Ranks of one host load and store with kind `host`. */
+  readonly hostIds?: readonly string[];
+  /** Wraps each rank's fabric: faults, counters. */
+  readonly wrap?: (fabric: Fabric, rank: number) => Fabric;
+  readonly joinTimeoutMs?: number;
+}
+
+export interface InProcessWorld extends AsyncDisposable {
+  readonly groups: readonly CommGroup[];
+  readonly flights: readonly FlightRecorder[];
+  /** Runs the body on every rank at the same time. */
+  each<T>(body: (group: CommGroup) => Promise<T> | T): Promise<T[]>;
+}
+
+/** Starts `n` ranks and joins them. */
+export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
+  const network = new LoopbackNetwork();
+  const clock = options.clock ?? systemClock;
+  const store = new HashStore({ clock });
+  const settings: Settings = { ...readSettings({}), ...options.settings };
+  const flights: FlightRecorder[] = [];
+  const groups = await Promise.all(Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table: store.table, settings, options, flights })));
+  return {
+    groups,
+    flights,
+    each: (body) => Promise.all(groups.map((group) => body(group))),
+    async [Symbol.asyncDispose]() {
+      await Promise.all(groups.map((group) => group.destroy({ timeoutMs: 100 })));
+    },
+  };
+}
+
+interface RankStart {
+  readonly rank: number;
+  readonly n: number;
+  readonly network: LoopbackNetwork;
+  readonly clock: Clock;
+  readonly table: HashStore['table'];
+  readonly settings: Settings;
+  readonly options: InProcessOptions;
+  readonly flights: FlightRecorder[];
+}
+
+async function startRank({ rank, n, network, clock, table, settings, options, flights }: RankStart): Promise<CommGroup> {
+  const native = loadNative({ enabled: settings.native });
+  // One thread: SharedArrayBuffers serve all ranks.
+  const allocator = createRegionAllocator();
+  const flight = new FlightRecorder({ rank, clock, size: 64, thread: 'main', libraryVersion: 'test' });
+  flights[rank] = flight;
+  const environment = {
+    clock,
+    log: options.log ?? silentLogger,
+    recorder: new OperationLog(flight, nullRecorder),
+    allocator,
+    kernels: createKernels({ native }),
+    machine: createStepMachine({ native, clock }),
+    hostId: options.hostIds?.[rank] ?? 'this host',
+    hostName: 'localhost',
+    pid: process.pid,
+    version: 'test',
+    cpus: 1,
+    meet: async () => {
+      const fabricOptions = { identity: { world: 'test', rank }, secret: Uint8Array.of(1, 2, 3), clock, random: seededRandom(rank + 1), regions: allocator };
+      return { name: 'test', store: new HashStore({ clock, table }), fabrics: createFabrics(rank, network, fabricOptions, options) };
+    },
+  };
+  const plan = { rank, size: n, url: 'hash://', environment: {}, joinTimeoutMs: options.joinTimeoutMs ?? 10_000, settings };
+  const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers));
+  const info = await client.ready();
+  const memory = new TensorMemory({
+    allocator,
+    cacheBytesMax: 2 ** 24,
+    onCreate: (region) => client.post({ type: 'map', share: region.share }),
+    onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
+  });
+  const world: WorldHandle = {
+    client,
+    memory,
+    info,
+    timeoutMs: settings.timeoutMs,
+    close: async (timeoutMs) => {
+      await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
+      await client.terminate(new ShoalError('closed', 'destroyed'));
+      memory.close();
+    },
+  };
+  const globalRanks = Array.from({ length: n }, (_, each) => each);
+  return new CommGroup(world, { id: 0, name: 'world', globalRanks, rank, topology: info.topology });
+}
+
+function createFabrics(rank: number, network: LoopbackNetwork, fabricOptions: FabricOptions, options: InProcessOptions): Fabric[] {
+  const wrap = options.wrap ?? ((fabric) => fabric);
+  const tcp = (): Fabric => wrap(new TcpFabric(fabricOptions), rank);
+  if (options.kind === 'tcp') return [tcp()];
+  const loopback = network.createFabric(fabricOptions);
+  if (options.kind === 'network') return [wrap(withoutLoadStore(loopback), rank)];
+  const severalHosts = new Set(options.hostIds).size > 1;
+  return severalHosts ? [wrap(loopback, rank), tcp()] : [wrap(loopback, rank)];
+}
+
+/** The same fabric, seen as a network: memory of others cannot be mapped. */
+function withoutLoadStore(fabric: Fabric): Fabric {
+  return {
+    name: fabric.name,
+    capabilities: { ...fabric.capabilities, loadStore: false },
+    register: (region) => fabric.register(region),
+    listen: (onConnection) => fabric.listen(onConnection),
+    connect: (address, connectOptions) => fabric.connect(address, connectOptions),
+    close: () => fabric.close(),
+  };
+}

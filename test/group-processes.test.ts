@@ -1,0 +1,202 @@
+/** Process groups of real processes: the conformance checks, and what happens when ranks disagree or die. */
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { connect } from 'node:net';
+import { describe, expect, it } from 'vitest';
+import { groupChecks } from '../src/group/conformance.ts';
+import { startRanks } from './support/ranks.ts';
+
+interface Report {
+  what: string;
+  ok: boolean;
+  code?: string;
+  message?: string;
+  peer?: number;
+  ms?: number;
+}
+
+const isReport =
+  (what: string) =>
+  (line: Report): boolean =>
+    line.what === what;
+
+describe('conformance in real processes', () => {
+  it.each([
+    { n: 2, fabrics: '', contract: 'standard' },
+    { n: 3, fabrics: 'tcp', contract: 'standard' },
+    { n: 4, fabrics: '', contract: 'strict' },
+  ])('$n ranks, fabrics "$fabrics", $contract contract', { timeout: 120_000 }, async ({ n, fabrics, contract }) => {
+    await using world = await startRanks({ fixture: 'conformance', n, env: { SHOAL_FABRICS: fabrics, SHOAL_CONTRACT: contract } });
+    for (const { code, lines, stderr } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
+      expect(code).toBe(0);
+    }
+  });
+});
+
+describe('ranks that disagree', () => {
+  it.each(['op', 'dtype', 'count', 'root', 'kind'])('different %s: mismatch on every rank, naming every call', async (scenario) => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
+    const outcomes = await world.outcomes();
+    for (const { lines } of outcomes) {
+      const report = lines.find((line) => isReport('call')(line as Report)) as Report;
+      expect(report).toMatchObject({ ok: false, code: 'mismatch' });
+      for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
+    }
+  });
+
+  it('two named all-reduces in swapped order: mismatch on every rank, no result', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 2, env: { SCENARIO: 'swapped' } });
+    for (const { lines } of await world.outcomes()) {
+      const reports = lines as Report[];
+      expect(reports.find(isReport('first'))).toMatchObject({ ok: false, code: 'mismatch' });
+      expect(reports.find(isReport('second'))).toMatchObject({ ok: false, code: 'mismatch' });
+      expect(reports.find(isReport('first'))?.message).toMatch(/rank 0: .*'a'.*\n.*rank 1: .*'b'/);
+    }
+  });
+
+  it('a rank that makes fewer calls: timeout that names it', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'fewer' } });
+    for (const rank of [0, 2]) {
+      const report = await world.ranks[rank].line<Report>(isReport('call'));
+      expect(report).toMatchObject({ ok: false, code: 'timeout', peer: 1 });
+      expect(report.message).toMatch(/waiting for rank 1/);
+      expect(report.message).toMatch(/rank 1: has not called it; its last call was barrier #0/);
+    }
+  });
+
+  it('a rank that leaves early: mismatch that names it, at once', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'leaves' } });
+    for (const rank of [0, 2]) {
+      const report = await world.ranks[rank].line<Report>(isReport('call'));
+      expect(report).toMatchObject({ ok: false, code: 'mismatch' });
+      expect(report.message).toMatch(/rank 1: left the group after 1 calls/);
+    }
+  });
+});
+
+describe('kill -9 of a rank', () => {
+  it.each(['kill in a collective', 'kill between collectives', 'kill while computing'])(
+    '%s: survivors get peer-lost within 2 s',
+    async (scenario) => {
+      await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
+      await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
+      const victim = world.ranks[1];
+      const killedMs = performance.now();
+      victim.kill();
+      await victim.exited;
+      for (const rank of [world.ranks[0], world.ranks[2]]) rank.tell();
+      for (const rank of [world.ranks[0], world.ranks[2]]) {
+        const report = await rank.line<Report>(isReport('call'));
+        expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
+        expect(report.message).toMatch(/rank 1 was lost/);
+        // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
+        expect(performance.now() - killedMs).toBeLessThan(20_000);
+      }
+      await Promise.all(world.ranks.map((rank) => rank.exited));
+      expect(leftovers()).toEqual([]);
+    },
+  );
+
+  it('during bootstrap: the others learn who is missing', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'op' }, only: [0, 1] });
+    world.ranks[1].kill();
+    const report = await world.ranks[0].line<Report>(isReport('init'));
+    expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
+    expect(report.message).toMatch(/SIGKILL/);
+  });
+
+  it('during destroy: destroy of the others is bounded', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'kill during destroy' } });
+    await world.ranks[1].line((line: { ready?: number }) => line.ready !== undefined);
+    world.ranks[1].kill();
+    for (const rank of [0, 2]) {
+      expect(await world.ranks[rank].line<Report>(isReport('destroy'))).toMatchObject({ ok: true });
+      expect(await world.ranks[rank].exited).toMatchObject({ code: 0 });
+    }
+  });
+});
+
+describe('strangers and wrong configurations', () => {
+  it('a second process with the same rank is refused by name', async () => {
+    await using world = await startRanks({
+      fixture: 'scenario',
+      n: 2,
+      env: { SCENARIO: 'op' },
+      envOf: (rank) => (rank === 1 ? { RANK: '0' } : {}),
+    });
+    const reports = await Promise.race(world.ranks.map((rank) => rank.line<Report>(isReport('init'))));
+    expect(reports).toMatchObject({ ok: false, code: 'config' });
+    expect(reports.message).toMatch(/two processes claim rank 0/);
+  });
+
+  it('world sizes that disagree are refused by name', async () => {
+    await using world = await startRanks({
+      fixture: 'scenario',
+      n: 2,
+      env: { SCENARIO: 'op' },
+      envOf: (rank) => (rank === 1 ? { WORLD_SIZE: '3', LOCAL_WORLD_SIZE: '3' } : {}),
+    });
+    const report = await world.ranks[0].line<Report>(isReport('init'));
+    expect(report).toMatchObject({ ok: false, code: 'config' });
+    expect(report.message).toMatch(/rank 1 has world size 3, rank 0 has 2/);
+  });
+
+  it('a wrong secret is refused', async () => {
+    await using world = await startRanks({
+      fixture: 'scenario',
+      n: 2,
+      env: { SCENARIO: 'op' },
+      envOf: (rank) => (rank === 1 ? { SHOAL_SECRET: 'wrong' } : {}),
+    });
+    expect(await world.ranks[1].line<Report>(isReport('init'))).toMatchObject({ ok: false, code: 'auth' });
+  });
+
+  it('strangers on every port do not disturb the job', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 2, env: { SCENARIO: 'kill in a collective', SHOAL_FABRICS: 'tcp' } });
+    await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
+    const ports = world.ranks.flatMap((rank) => listeningPorts(rank.child.pid ?? 0));
+    expect(ports.length).toBeGreaterThan(0);
+    for (const port of [...ports, world.server.port]) await pester(port);
+    world.ranks[1].kill();
+    expect(await world.ranks[0].line<Report>(isReport('call'))).toMatchObject({ code: 'peer-lost', peer: 1 });
+  });
+});
+
+/** Random bytes, then an endless stream, until the other side closes. */
+async function pester(port: number): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const socket = connect(port, '127.0.0.1');
+    const garbage = Buffer.alloc(65536, 0xa5);
+    const pour = (): void => void (socket.writable && socket.write(garbage, () => pour()));
+    socket.on('connect', pour);
+    socket.on('error', () => undefined);
+    socket.on('close', () => resolve());
+  });
+}
+
+/** TCP ports on which a process listens, from /proc. */
+function listeningPorts(pid: number): number[] {
+  const inodes = new Set(
+    readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
+      try {
+        return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.[1] ?? [];
+      } catch {
+        return [];
+      }
+    }),
+  );
+  return ['tcp', 'tcp6'].flatMap((table) =>
+    readFileSync(`/proc/${pid}/net/${table}`, 'utf8')
+      .split('\n')
+      .slice(1)
+      .map((line) => line.trim().split(/\s+/))
+      .filter((fields) => fields[3] === '0A' && inodes.has(fields[9]))
+      .map((fields) => parseInt(fields[1].split(':')[1], 16)),
+  );
+}
+
+/** Objects with our name that outlive their processes. */
+function leftovers(): string[] {
+  return [...readdirSync('/dev/shm'), ...readFileSync('/proc/net/unix', 'utf8').split('\n')].filter((name) => name.includes('shoal'));
+}

@@ -1,0 +1,135 @@
+/** Real ranks for tests: one Node process each, meeting at a store that this process serves, as under a launcher. */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { systemClock } from '../../src/base/clock.ts';
+import { systemRandom } from '../../src/base/random.ts';
+import { reportLostRank } from '../../src/group/bootstrap.ts';
+import { HashStore } from '../../src/group/store/hash-store.ts';
+import { PrefixStore } from '../../src/group/store/prefix-store.ts';
+import { generationPrefix } from '../../src/group/store/open-store.ts';
+import { StoreServer } from '../../src/group/store/store-server.ts';
+
+const secret = 'a secret for tests';
+
+export interface RanksOptions {
+  /** Fixture in test/fixtures, without extension. */
+  readonly fixture: string;
+  readonly n: number;
+  /** More variables, for all ranks or per rank. */
+  readonly env?: Record<string, string>;
+  readonly envOf?: (rank: number) => Record<string, string>;
+  /** Ranks that are started; default all. */
+  readonly only?: readonly number[];
+}
+
+export interface Outcome {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly lines: readonly unknown[];
+  readonly stderr: string;
+}
+
+/** One rank's process. */
+export class RankProcess {
+  readonly rank: number;
+  readonly child: ChildProcess;
+  readonly lines: unknown[] = [];
+  stderr = '';
+  #stdout = '';
+  readonly #waiting: { matches: (line: unknown) => boolean; resolve: (line: unknown) => void }[] = [];
+  readonly exited: Promise<Outcome>;
+
+  constructor(rank: number, child: ChildProcess) {
+    this.rank = rank;
+    this.child = child;
+    child.stdout?.setEncoding('utf8').on('data', (text: string) => this.#read(text));
+    child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
+    this.exited = once(child, 'close').then(([code, signal]) => ({
+      code: code as number | null,
+      signal: signal as NodeJS.Signals | null,
+      lines: this.lines,
+      stderr: this.stderr,
+    }));
+  }
+
+  /** The first line, past or future, that matches. Rejects when the process ends without one. */
+  line<T>(matches: (line: T) => boolean): Promise<T> {
+    const test = matches as (line: unknown) => boolean;
+    const known = this.lines.find(test);
+    if (known !== undefined) return Promise.resolve(known as T);
+    const coming = new Promise<unknown>((resolve) => this.#waiting.push({ matches: test, resolve }));
+    const ended = this.exited.then(({ code, signal, stderr }) => {
+      throw new Error(`rank ${this.rank} ended (${code ?? signal}) without the expected line; it said ${JSON.stringify(this.lines)}\n${stderr}`);
+    });
+    return Promise.race([coming, ended]) as Promise<T>;
+  }
+
+  kill(signal: NodeJS.Signals = 'SIGKILL'): void {
+    this.child.kill(signal);
+  }
+
+  /** Lets a rank that waits go on. */
+  tell(): void {
+    this.child.stdin?.write('go\n');
+  }
+
+  #read(text: string): void {
+    this.#stdout += text;
+    for (let end = this.#stdout.indexOf('\n'); end >= 0; end = this.#stdout.indexOf('\n')) {
+      const line = this.#stdout.slice(0, end);
+      this.#stdout = this.#stdout.slice(end + 1);
+      const value: unknown = line.startsWith('{') ? JSON.parse(line) : line;
+      this.lines.push(value);
+      for (const waiting of this.#waiting.filter((each) => each.matches(value))) waiting.resolve(value);
+    }
+  }
+}
+
+export interface Ranks extends AsyncDisposable {
+  readonly ranks: readonly RankProcess[];
+  readonly server: StoreServer;
+  /** Waits for all to end. */
+  outcomes(): Promise<Outcome[]>;
+}
+
+/** Starts the fixture on every rank. Disposal kills what still runs. */
+export async function startRanks(options: RanksOptions): Promise<Ranks> {
+  const job = `test-${systemRandom.integer(2 ** 32)}`;
+  const base = { clock: systemClock, random: systemRandom };
+  const server = await StoreServer.listen({ ...base, secret: new TextEncoder().encode(secret), world: job });
+  const store = new PrefixStore(new HashStore({ clock: systemClock, table: server.table }), generationPrefix(0));
+  const script = fileURLToPath(new URL(`../fixtures/${options.fixture}.ts`, import.meta.url));
+  const started = options.only ?? Array.from({ length: options.n }, (_, rank) => rank);
+  const ranks = started.map((rank) => {
+    const env = {
+      PATH: process.env.PATH ?? '',
+      HOME: process.env.HOME ?? '',
+      RANK: String(rank),
+      WORLD_SIZE: String(options.n),
+      LOCAL_RANK: String(rank),
+      LOCAL_WORLD_SIZE: String(options.n),
+      MASTER_ADDR: '127.0.0.1',
+      MASTER_PORT: String(server.port),
+      SHOAL_JOB: job,
+      SHOAL_SECRET: secret,
+      ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
+      ...options.env,
+      ...options.envOf?.(rank),
+    };
+    const child = spawn(process.execPath, ['--import', 'tsx', script], { env, stdio: ['pipe', 'pipe', 'pipe'] });
+    const rankProcess = new RankProcess(rank, child);
+    void rankProcess.exited.then(({ code, signal }) => reportLostRank(store, rank, `its process ended with ${signal ?? `code ${code}`}`));
+    return rankProcess;
+  });
+  return {
+    ranks,
+    server,
+    outcomes: () => Promise.all(ranks.map((rank) => rank.exited)),
+    async [Symbol.asyncDispose]() {
+      for (const rank of ranks) rank.kill();
+      await Promise.all(ranks.map((rank) => rank.exited));
+      await server.close();
+    },
+  };
+}
