@@ -133,7 +133,7 @@ function row(collective: Collective, rule: Partial<SelectionRule> & { readonly a
 }
 
 function parseItem(part: string, name: string, item: string): SelectionRule[] {
-  const match = /^(?:([^-=]+)-([^-=]+)=)?([a-z][a-z-]*)$/.exec(item);
+  const match = /^(?:([^-=]+)-([^-=]+)=\s*)?([a-z][a-z-]*)$/.exec(item);
   if (!match) fail(part, `'${item}' is not 'algorithm' or 'from-to=algorithm'`);
   const [, from, to, algorithm] = match;
   const known = algorithms.find((each) => each.name === algorithm);

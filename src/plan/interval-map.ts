@@ -8,7 +8,7 @@ export interface Interval {
   readonly value: Value;
 }
 
-/** Covers [0, count) with intervals in order. */
+/** Covers [0, count) with intervals in order; neighbours differ. */
 export class IntervalMap {
   #intervals: Interval[];
 
@@ -36,9 +36,10 @@ export class IntervalMap {
     const last = intervals.at(-1);
     if (first === undefined || last === undefined) return;
     const end = last.offset + last.count;
-    const from = this.#find(first.offset);
+    // With the neighbours on both sides, to join equal ones.
+    const from = this.#find(Math.max(0, first.offset - 1));
     let to = from;
-    while (to < this.#intervals.length && this.#intervals[to].offset < end) to += 1;
+    while (to < this.#intervals.length && this.#intervals[to].offset <= end) to += 1;
     const before = this.#intervals[from];
     const after = this.#intervals[to - 1];
     const replacement: Interval[] = [];

@@ -1,0 +1,96 @@
+import { describe, expect, it } from 'vitest';
+import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
+import { buildPlan, collectives } from './build.ts';
+import { formatTable, parseSelection, selectAlgorithm, selectionTable, type SelectionInput } from './select.ts';
+
+const base: SelectionInput = { collective: 'all-reduce', bytes: 1024, topology: separateHosts(4), loadStore: true, order: 'canonical' };
+
+describe('selectAlgorithm', () => {
+  it('takes loads and stores on one host, and the network where there are none', () => {
+    expect(selectAlgorithm({ ...base, topology: oneHost(4) })).toBe('host-direct');
+    expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
+    expect(selectAlgorithm({ ...base, topology: grid(2, 2) })).toBe('one-shot');
+  });
+
+  it('follows size and number of ranks', () => {
+    const sizes = [0, 4095, 4096, 100_000, 1 << 20, 2 ** 33];
+    const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
+    expect(by(separateHosts(16))).toEqual(['one-shot', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
+    expect(by(separateHosts(17))).toEqual(['tree', 'tree', 'tree', 'halving-doubling', 'direct', 'direct']);
+  });
+
+  it('takes the ring only where any order is allowed', () => {
+    const large = { ...base, bytes: 25 << 20 };
+    expect(selectAlgorithm(large)).toBe('direct');
+    expect(selectAlgorithm({ ...large, order: 'relaxed' })).toBe('ring');
+  });
+
+  it('always finds an algorithm that can, canonical unless relaxed is allowed', () => {
+    for (const topology of [oneHost(1), oneHost(5), separateHosts(3), grid(3, 2), separateHosts(20)]) {
+      const n = topology.hosts.flat().length;
+      for (const collective of collectives) {
+        for (const loadStore of [true, false]) {
+          for (const bytes of [0, 1, 5000, 70_000, 2 ** 21]) {
+            for (const order of ['canonical', 'relaxed'] as const) {
+              const name = selectAlgorithm({ collective, bytes, topology, loadStore, order });
+              const plan = buildPlan(name, { collective, topology, count: collective === 'barrier' ? 0 : n * n });
+              if (order === 'canonical') expect(plan.association).not.toBe('relaxed');
+            }
+          }
+        }
+      }
+    }
+  });
+});
+
+describe('parseSelection', () => {
+  it('puts ranges before the defaults', () => {
+    const overrides = parseSelection('all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree');
+    const choose = (change: Partial<SelectionInput>): string => selectAlgorithm({ ...base, overrides, ...change });
+    expect([4095, 4096].map((bytes) => choose({ bytes }))).toEqual(['direct', 'ring']);
+    expect(choose({ collective: 'broadcast' })).toBe('tree');
+    expect(choose({ collective: 'barrier' })).toBe('one-shot');
+  });
+
+  it('keeps the default where no range matches', () => {
+    expect(selectAlgorithm({ ...base, overrides: parseSelection('all-reduce:1m-1g=tree') })).toBe('one-shot');
+  });
+
+  it('* is every collective that the algorithm has', () => {
+    expect(parseSelection('*:ring').map(({ collective }) => collective)).toEqual(['all-reduce', 'all-gather', 'reduce-scatter']);
+  });
+
+  it('is empty for empty text, and allows spaces and a last semicolon', () => {
+    expect(parseSelection(' ')).toEqual([]);
+    expect(parseSelection(' all-reduce : 0-1K = tree , 1k-inf=direct ; ').map(({ bytesTo }) => bytesTo)).toEqual([1024, Infinity]);
+  });
+
+  const bad: [string, RegExp][] = [
+    ['all-reduce', /expected 'collective:algorithm'/],
+    ['all-reduce:', /expected 'collective:algorithm'/],
+    ['all-reduce:tree:ring', /expected/],
+    ['allreduce:tree', /unknown collective 'allreduce'; use one of all-reduce/],
+    ['all-reduce:trees', /unknown algorithm 'trees'; use one of host-direct/],
+    ['all-reduce:0-4x=tree', /'4x' is not a size/],
+    ['all-reduce:4k-4k=tree', /covers no size/],
+    ['all-reduce:4k=tree', /is not 'algorithm' or 'from-to=algorithm'/],
+    ['all-reduce:0-4k=', /is not 'algorithm'/],
+    ['barrier:ring', /ring has no barrier; use one of host-direct, one-shot, tree, direct/],
+  ];
+  it.each(bad)('refuses %s', (text, message) => {
+    expect(() => parseSelection(text)).toThrow(message);
+    expect(() => parseSelection(text)).toThrow(expect.objectContaining({ code: 'config' }));
+  });
+});
+
+describe('formatTable', () => {
+  it('prints one aligned line per rule', () => {
+    const text = formatTable(selectionTable(parseSelection('all-reduce:4k-25m=ring')));
+    expect(text.split('\n').slice(0, 3)).toEqual([
+      'collective      topology  bytes   ranks  order    algorithm',
+      'all-reduce      any       4k-25m  any    any      ring',
+      'all-reduce      one-host  0-inf   any    any      host-direct',
+    ]);
+    expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
+  });
+});

@@ -1,0 +1,82 @@
+import { describe, expect, it } from 'vitest';
+import { at, PlanBuilder, span, within } from './builder.ts';
+import type { PlanRequest } from './ir.ts';
+import { oneHost } from './topology.ts';
+
+const request: PlanRequest = { collective: 'all-reduce', topology: oneHost(3), count: 40 };
+const data = span('data', { offset: 0, count: 40 });
+
+describe('PlanBuilder', () => {
+  it('numbers a signal per raising rank and channel, and counts its raises', () => {
+    const b = new PlanBuilder(request);
+    const first = b.notify(1, 0);
+    const second = b.send(1, 0, data, b.scratch(0, 40));
+    const other = b.notify(2, 0);
+    let onOtherChannel: ReturnType<typeof b.notify> | undefined;
+    b.onChannel(1, () => (onOtherChannel = b.notify(1, 0)));
+    expect([first, second, other, onOtherChannel]).toEqual([
+      { rank: 0, signal: 0, value: 1 },
+      { rank: 0, signal: 0, value: 2 },
+      { rank: 0, signal: 1, value: 1 },
+      { rank: 0, signal: 2, value: 1 },
+    ]);
+    expect(b.finish('test', 'none').programs.map(({ signalCount }) => signalCount)).toEqual([3, 0, 0]);
+  });
+
+  it('emits a wait once, and none that an earlier one implies', () => {
+    const b = new PlanBuilder(request);
+    const [first, second] = [b.notify(1, 0), b.notify(1, 0)];
+    for (const arrival of [second, first, second, undefined]) b.wait(arrival);
+    expect(b.finish('test', 'none').programs[0].channels).toEqual([[{ kind: 'wait', signal: 0, value: 2 }]]);
+  });
+
+  it('drops what moves nothing', () => {
+    const b = new PlanBuilder(request);
+    const nothing = within(data, 3, 0);
+    b.transfer(0, 1, nothing, nothing);
+    b.copy(0, nothing, nothing);
+    b.copy(0, data, at(0, data));
+    b.combine(0, nothing, { left: nothing, right: nothing, final: false });
+    b.reduceAll(0, [nothing], () => nothing);
+    b.flush(0);
+    const plan = b.finish('test', 'none');
+    expect(plan.programs.map(({ channels }) => channels)).toEqual([[[]], [[]], [[]]]);
+    expect(plan.partials).toBe(false);
+  });
+
+  it('flushes every channel that sent, at the end, unless it has', () => {
+    const b = new PlanBuilder(request);
+    b.transfer(0, 1, data, data);
+    b.flush(0);
+    b.onChannel(1, () => b.transfer(0, 1, data, data));
+    const { channels } = b.finish('test', 'none').programs[0];
+    expect(channels.map((steps) => steps.map(({ kind }) => kind))).toEqual([
+      ['put', 'flush'],
+      ['put', 'flush'],
+    ]);
+  });
+
+  it('lays scratch out on lines', () => {
+    const b = new PlanBuilder(request);
+    expect([b.scratch(0, 3), b.scratch(0, 0), b.scratch(0, 17), b.scratch(1, 1)].map(({ offset }) => offset)).toEqual([0, 16, 16, 0]);
+    expect(b.finish('test', 'none').programs.map(({ scratchCount }) => scratchCount)).toEqual([48, 16, 0]);
+  });
+
+  it('a barrier tells and awaits everyone', () => {
+    const b = new PlanBuilder(request);
+    b.barrier();
+    expect(b.finish('test', 'none').programs[1].channels[0]).toEqual([
+      { kind: 'signal', peer: 2, signal: 1 },
+      { kind: 'signal', peer: 0, signal: 0 },
+      { kind: 'wait', signal: 0, value: 1 },
+      { kind: 'wait', signal: 1, value: 1 },
+    ]);
+  });
+
+  it('refuses what cannot be meant', () => {
+    const b = new PlanBuilder(request);
+    expect(() => b.notify(1, 1)).toThrow('rank 1 sends to itself');
+    expect(() => b.copy(0, within(data, 0, 2), within(data, 0, 3))).toThrow('copy of 3 elements into 2');
+    expect(() => within(data, 30, 11)).toThrow('[30, 41) is outside a span of 40');
+  });
+});
