@@ -15,7 +15,7 @@ namespace shoal {
 namespace {
 
 /// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 2;
+constexpr double kInterfaceVersion = 3;
 
 bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
   double number;
@@ -37,13 +37,18 @@ bool get_views(napi_env env, napi_value array, uint32_t count, uint8_t** out, si
   return true;
 }
 
+// The kernel functions exist once per instruction set; `data` is the table of loops.
+
+const KernelTable& table_of(const void* data) { return *static_cast<const KernelTable*>(data); }
+
 /// reduce(dtype, op, targets: Uint8Array[], sources: Uint8Array[], tree: number[], scale: number | NaN)
 napi_value reduce(napi_env env, napi_callback_info info) {
   napi_value values[6];
   size_t dtype, op, depth, bytes = SIZE_MAX;
   uint32_t target_count, source_count, tree_count;
   double factor;
-  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, dtype) || !get_code(env, values[1], kOps, op) ||
+  void* data;
+  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, dtype) || !get_code(env, values[1], kOps, op) ||
       napi_get_array_length(env, values[2], &target_count) != napi_ok || napi_get_array_length(env, values[3], &source_count) != napi_ok ||
       napi_get_array_length(env, values[4], &tree_count) != napi_ok || !get(env, values[5], factor) || target_count == 0) {
     return fail_arguments(env);
@@ -57,7 +62,7 @@ napi_value reduce(napi_env env, napi_callback_info info) {
     napi_value node;
     if (napi_get_element(env, values[4], k, &node) != napi_ok || napi_get_value_int32(env, node, &tree[k]) != napi_ok) return fail_arguments(env);
   }
-  const ReduceLoop loop = kernels().reduce[dtype][op];
+  const ReduceLoop loop = table_of(data).reduce[dtype][op];
   const bool scaled = !std::isnan(factor);
   if (loop == nullptr || (scaled && !is_float(dtype)) || !check_tree(tree.data(), tree_count, source_count, depth)) return fail_arguments(env);
   const size_t count = bytes / kElementBytes[dtype];
@@ -71,11 +76,12 @@ napi_value scale(napi_env env, napi_callback_info info) {
   size_t dtype;
   Bytes target, source;
   double factor;
-  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, dtype) || !is_float(dtype) || !get(env, values[1], target) ||
+  void* data;
+  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, dtype) || !is_float(dtype) || !get(env, values[1], target) ||
       !get(env, values[2], source) || !get(env, values[3], factor) || target.size != source.size) {
     return fail_arguments(env);
   }
-  kernels().scale[dtype](target.data, source.data, target.size / kElementBytes[dtype], factor);
+  table_of(data).scale[dtype](target.data, source.data, target.size / kElementBytes[dtype], factor);
   return nullptr;
 }
 
@@ -84,12 +90,13 @@ napi_value convert(napi_env env, napi_callback_info info) {
   napi_value values[4];
   size_t target_dtype, source_dtype;
   Bytes target, source;
-  if (!arguments(env, info, values) || !get_code(env, values[0], kDTypes, target_dtype) || !get(env, values[1], target) ||
+  void* data;
+  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, target_dtype) || !get(env, values[1], target) ||
       !get_code(env, values[2], kDTypes, source_dtype) || !get(env, values[3], source) ||
       target.size / kElementBytes[target_dtype] != source.size / kElementBytes[source_dtype]) {
     return fail_arguments(env);
   }
-  convert_loop(target_dtype, source_dtype)(target.data, source.data, target.size / kElementBytes[target_dtype]);
+  convert_loop(table_of(data), target_dtype, source_dtype)(target.data, source.data, target.size / kElementBytes[target_dtype]);
   return nullptr;
 }
 
@@ -161,14 +168,22 @@ napi_value run(napi_env env, napi_callback_info info) {
   return napi_create_int32(env, static_cast<int32_t>(status), &result) == napi_ok ? result : nullptr;
 }
 
+void export_kernels(napi_env env, napi_value object, const KernelTable& table) {
+  set_text(env, object, "isa", table.isa);
+  set_function(env, object, "reduce", reduce, &table);
+  set_function(env, object, "scale", scale, &table);
+  set_function(env, object, "convert", convert, &table);
+}
+
 napi_value init(napi_env env, napi_value exports) {
   set_number(env, exports, "version", kInterfaceVersion);
-  napi_value isa;
-  if (napi_create_string_utf8(env, kernels().isa, NAPI_AUTO_LENGTH, &isa) == napi_ok) napi_set_named_property(env, exports, "isa", isa);
+  export_kernels(env, exports, kernels());
+  napi_value generic;
+  if (napi_create_object(env, &generic) == napi_ok) {
+    export_kernels(env, generic, kGenericKernels);
+    napi_set_named_property(env, exports, "generic", generic);
+  }
   export_regions(env, exports);
-  set_function(env, exports, "reduce", reduce);
-  set_function(env, exports, "scale", scale);
-  set_function(env, exports, "convert", convert);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);
   set_function(env, exports, "setSegment", set_segment);

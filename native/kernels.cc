@@ -90,9 +90,9 @@ constexpr ConvertLoop kConvert[kDTypes][kDTypes] = {
 
 }  // namespace
 
-ConvertLoop convert_loop(size_t target_dtype, size_t source_dtype) {
-  if (target_dtype == kF32 && (source_dtype == kF16 || source_dtype == kBF16)) return kernels().widen[source_dtype - kF16];
-  if (source_dtype == kF32 && (target_dtype == kF16 || target_dtype == kBF16)) return kernels().narrow[target_dtype - kF16];
+ConvertLoop convert_loop(const KernelTable& table, size_t target_dtype, size_t source_dtype) {
+  if (target_dtype == kF32 && (source_dtype == kF16 || source_dtype == kBF16)) return table.widen[source_dtype - kF16];
+  if (source_dtype == kF32 && (target_dtype == kF16 || target_dtype == kBF16)) return table.narrow[target_dtype - kF16];
   return kConvert[target_dtype][source_dtype];
 }
 

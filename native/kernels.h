@@ -53,7 +53,7 @@ extern const KernelTable kAvx2Kernels;
 const KernelTable& kernels();
 
 /// Any dtype to any other. Never null.
-ConvertLoop convert_loop(size_t target_dtype, size_t source_dtype);
+ConvertLoop convert_loop(const KernelTable& table, size_t target_dtype, size_t source_dtype);
 
 /// Whether `tree` is a postfix expression over `source_count` sources that leaves one value; if so, how deep its stack gets.
 bool check_tree(const int32_t* tree, size_t tree_count, size_t source_count, size_t& depth);

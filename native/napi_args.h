@@ -17,10 +17,11 @@ inline napi_value fail(napi_env env, const char* code, const char* message) {
 
 inline napi_value fail_arguments(napi_env env) { return fail(env, "EINVAL", "shoal addon: wrong arguments"); }
 
+/// @param data receives what the function was made with, if wanted.
 template <size_t N>
-bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N]) {
+bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N], void** data = nullptr) {
   size_t count = N;
-  return napi_get_cb_info(env, info, &count, values, nullptr, nullptr) == napi_ok && count == N;
+  return napi_get_cb_info(env, info, &count, values, nullptr, data) == napi_ok && count == N;
 }
 
 inline bool get(napi_env env, napi_value value, double& out) { return napi_get_value_double(env, value, &out) == napi_ok; }
@@ -68,9 +69,14 @@ inline void set_number(napi_env env, napi_value object, const char* name, double
   if (napi_create_double(env, value, &number) == napi_ok) napi_set_named_property(env, object, name, number);
 }
 
-inline void set_function(napi_env env, napi_value object, const char* name, napi_callback callback) {
+inline void set_text(napi_env env, napi_value object, const char* name, const char* text) {
+  napi_value value;
+  if (napi_create_string_utf8(env, text, NAPI_AUTO_LENGTH, &value) == napi_ok) napi_set_named_property(env, object, name, value);
+}
+
+inline void set_function(napi_env env, napi_value object, const char* name, napi_callback callback, const void* data = nullptr) {
   napi_value function;
-  if (napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, nullptr, &function) == napi_ok) {
+  if (napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, const_cast<void*>(data), &function) == napi_ok) {
     napi_set_named_property(env, object, name, function);
   }
 }

@@ -166,7 +166,7 @@ class Machine {
     const size_t target_bytes = kElementBytes[target_dtype], source_bytes = kElementBytes[source_dtype];
     if (!location(count * target_bytes, target_bytes, target) || !location(count * source_bytes, source_bytes, source)) return Status::kFault;
     if (!separate(target, count * target_bytes, source, count * source_bytes)) return Status::kFault;
-    convert_loop(target_dtype, source_dtype)(target, source, count);
+    convert_loop(kernels(), target_dtype, source_dtype)(target, source, count);
     return kContinue;
   }
 

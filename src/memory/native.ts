@@ -32,17 +32,24 @@ export interface NativeError extends Error {
   readonly code: string;
 }
 
-export interface Native {
-  readonly version: number;
-  /** Instruction set of the kernels in use: `avx2` or `generic`. */
+/** Kernels of one instruction set. dtypes and operators go by code; operands must have passed kernels/check.ts. */
+export interface NativeLoops {
+  /** `avx2` or `generic`. */
   readonly isa: string;
-  createRegion(bytes: number): NativeMapping;
-  openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
-  closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
-  /** dtypes and operators by code. Arguments must have passed kernels/check.ts. A NaN scale means none. */
+  /** A NaN scale means none. */
   reduce(dtype: number, op: number, targets: readonly Uint8Array[], sources: readonly Uint8Array[], tree: readonly number[], scale: number): void;
   scale(dtype: number, target: Uint8Array, source: Uint8Array, factor: number): void;
   convert(targetDtype: number, target: Uint8Array, sourceDtype: number, source: Uint8Array): void;
+}
+
+/** The loops directly on it are the best this CPU can run. */
+export interface Native extends NativeLoops {
+  readonly version: number;
+  /** The loops for any CPU of this architecture; for tests. */
+  readonly generic: NativeLoops;
+  createRegion(bytes: number): NativeMapping;
+  openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
+  closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
   copy(target: Uint8Array, source: Uint8Array): void;
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
@@ -58,7 +65,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 2;
+const interfaceVersion = 3;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));

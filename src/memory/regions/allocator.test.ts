@@ -12,6 +12,7 @@ import type { RegionShare } from '../region.ts';
 import { createRegionAllocator } from './allocator.ts';
 
 const native = loadNative({ enabled: true });
+const skipped = native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : '';
 const plenty = () => ({ bytes: Infinity, limitedBy: 'nothing' });
 
 function thrownBy(call: () => unknown): { code: ErrorCode; message: string; bytes: number | undefined } {
@@ -32,7 +33,7 @@ async function regionMappings(pid: number | 'self' = 'self'): Promise<number> {
 
 for (const kind of ['shared', 'thread'] as const) {
   const skip = kind === 'shared' && native === undefined;
-  describe.skipIf(skip)(`RegionAllocator of kind ${kind}${skip ? ` (skipped: ${nativeUnavailableReason()})` : ''}`, () => {
+  describe.skipIf(skip)(`RegionAllocator of kind ${kind}${skip ? skipped : ''}`, () => {
     const allocator = (options: { budget?: number; available?: () => { bytes: number; limitedBy: string } } = {}) =>
       createRegionAllocator({ native: kind === 'shared' ? native : undefined, ...options });
 
@@ -122,7 +123,7 @@ function startCreator(): ChildProcess {
   return spawn(process.execPath, ['-e', script], { stdio: ['pipe', 'pipe', 'inherit'] });
 }
 
-describe.skipIf(native === undefined)('shared memory between processes and threads (needs the addon)', () => {
+describe.skipIf(native === undefined)(`shared memory between processes and threads${skipped}`, () => {
   const regions = createRegionAllocator({ native });
 
   it('is seen by both processes, outlives the SIGKILL of its creator, and leaves nothing', async () => {
