@@ -36,8 +36,8 @@ describe('shoal run --nnodes', () => {
     await using second = node({ port, node: 1, flags: ['-n', '2'] }, storeScript);
     const ended = await Promise.all([first.ended, second.ended]);
     expect(ended.map(({ code }) => code)).toEqual([0, 0]);
-    expect(ended[0]!.stdout.match(/met \d of \d/g)).toEqual(['met 0 of 3']);
-    expect(ended[1]!.stdout.match(/met \d of \d/g)?.sort()).toEqual(['met 1 of 3', 'met 2 of 3']);
+    expect(ended[0].stdout.match(/met \d of \d/g)).toEqual(['met 0 of 3']);
+    expect(ended[1].stdout.match(/met \d of \d/g)?.sort()).toEqual(['met 1 of 3', 'met 2 of 3']);
   });
 
   it('a failure on one node ends the job on all, with its exit code and by name', async () => {
@@ -46,8 +46,8 @@ describe('shoal run --nnodes', () => {
     await using second = node({ port, node: 1 }, rankScript, 'stay');
     const ended = await Promise.all([first.ended, second.ended]);
     expect(ended.map(({ code }) => code)).toEqual([5, 5]);
-    expect(ended[0]!.stderr).toMatch(/rank 0 failed first: it exited with code 5/);
-    expect(ended[1]!.stderr).toMatch(/rank 0 on node 0 \(.+\) failed first: it exited with code 5/);
+    expect(ended[0].stderr).toMatch(/rank 0 failed first: it exited with code 5/);
+    expect(ended[1].stderr).toMatch(/rank 0 on node 0 \(.+\) failed first: it exited with code 5/);
   });
 
   it('restarts are those of all nodes', async () => {
@@ -70,8 +70,8 @@ describe('shoal run --nnodes', () => {
       await using second = node({ port, node: 1 }, rankScript, 'stay');
       const jobs = [first, second];
       const pids = pidsOf([...(await first.output(/ready (\d+)/, 1)), ...(await second.output(/ready (\d+)/, 1))]);
-      process.kill(jobs[victim]!.pid, 'SIGKILL');
-      const { code, stderr } = await jobs[survivor]!.ended;
+      process.kill(jobs[victim].pid, 'SIGKILL');
+      const { code, stderr } = await jobs[survivor].ended;
       expect(code).toBe(1);
       expect(stderr).toMatch(victim === 0 ? /the launcher of node 0 was lost/ : /node 1 \(.+\) failed: its launcher was lost/);
       await allGone(pids);
@@ -86,7 +86,7 @@ describe('shoal run --nnodes', () => {
     process.kill(second.pid, 'SIGINT');
     const ended = await Promise.all([first.ended, second.ended]);
     expect(ended.map(({ code }) => code)).toEqual([130, 130]);
-    expect(ended[0]!.stderr).toMatch(/node 1 \(.+\) failed: the launcher received SIGINT/);
+    expect(ended[0].stderr).toMatch(/node 1 \(.+\) failed: the launcher received SIGINT/);
   });
 
   it('an interrupt while waiting for the others ends the wait', async () => {

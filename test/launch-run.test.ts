@@ -106,7 +106,8 @@ describe('shoal run: output', () => {
     expect((await readdir(logs)).sort()).toEqual(['rank-0', 'rank-1']);
     expect(await readFile(join(logs, 'rank-0', 'stdout.log'), 'utf8')).toBe('out 0\n');
     expect(await readFile(join(logs, 'rank-1', 'stderr.log'), 'utf8')).toBe('err 1\n');
-    const instead = await shoalRun('-q', '-n', '2', '--log-dir', join(directory, 'logs2'), '--redirects', '0:3,1:1', rankScript, 'streams').ended;
+    const instead = await shoalRun('-q', '-n', '2', '--log-dir', join(directory, 'logs2'), '--redirects', '0:3,1:1', rankScript, 'streams')
+      .ended;
     expect(instead.stdout).toBe('');
     expect(instead.stderr).toBe('[rank 1] err 1\n');
     expect(await readdir(join(directory, 'logs2', 'rank-1'))).toEqual(['stdout.log']);
@@ -132,7 +133,9 @@ describe('shoal run: failures', () => {
   it('print the first error last and whole', async () => {
     const { stderr } = await shoalRun('-n', '2', '--grace', '50ms', rankScript, 'throw', '1').ended;
     const report = stderr.slice(stderr.indexOf('failed first'));
-    expect(report).toMatch(/^failed first: it exited with code 1 \d+\.\d s after the start \(pid \d+\)\nshoal: what rank 1 wrote to stderr:\n/);
+    expect(report).toMatch(
+      /^failed first: it exited with code 1 \d+\.\d s after the start \(pid \d+\)\nshoal: what rank 1 wrote to stderr:\n/,
+    );
     const lines = report.trimEnd().split('\n').slice(2);
     for (const line of lines) expect(line).toMatch(/^shoal: {3}\|/);
     expect(lines.filter((line) => /before the end, line \d+$/.test(line))).toHaveLength(300);
@@ -143,7 +146,7 @@ describe('shoal run: failures', () => {
   it('by a signal are explained and give 128 + signal', async () => {
     await using job = shoalRun('-n', '2', '--grace', '50ms', rankScript, 'stay');
     const [victim] = pidsOf(await job.output(/ready (\d+)/, 2));
-    process.kill(victim!, 'SIGKILL');
+    process.kill(victim, 'SIGKILL');
     const { code, stderr } = await job.ended;
     expect(code).toBe(137);
     expect(stderr).toMatch(/rank \d failed first: it was killed by SIGKILL \(by hand, or by the system because memory ran out/);
@@ -163,7 +166,7 @@ describe('shoal run: failures', () => {
   it('a rank that ignores SIGTERM is killed', async () => {
     await using job = shoalRun('-n', '2', '--grace', '0', '--kill-after', '100ms', rankScript, 'signals', 'deaf');
     const pids = pidsOf(await job.output(/ready (\d+)/, 2));
-    process.kill(pids[0]!, 'SIGKILL');
+    process.kill(pids[0], 'SIGKILL');
     const { stderr } = await job.ended;
     expect(stderr).toContain('is still running 100 ms after SIGTERM: SIGKILL');
     expect(pids.some(isRunning)).toBe(false);
@@ -236,8 +239,8 @@ describe('shoal: command line', () => {
     ];
     const results = await Promise.all(cases.map(([args]) => shoal(args).ended));
     for (const [i, { code, stderr }] of results.entries()) {
-      expect(stderr, cases[i]![0].join(' ')).toMatch(cases[i]![1]);
-      expect(code, cases[i]![0].join(' ')).toBe(2);
+      expect(stderr, cases[i][0].join(' ')).toMatch(cases[i][1]);
+      expect(code, cases[i][0].join(' ')).toBe(2);
     }
   });
 

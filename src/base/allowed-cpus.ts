@@ -55,7 +55,12 @@ function cgroupQuota(read: ReadText): number | undefined {
 /** `/a/b` gives `/a/b`, `/a` and the root itself. */
 function pathsToRoot(path: string): string[] {
   const parts = path.split('/').filter((part) => part !== '');
-  return Array.from({ length: parts.length + 1 }, (_, i) => parts.slice(0, parts.length - i).map((part) => `/${part}`).join(''));
+  return Array.from({ length: parts.length + 1 }, (_, i) =>
+    parts
+      .slice(0, parts.length - i)
+      .map((part) => `/${part}`)
+      .join(''),
+  );
 }
 
 function quotaV2(text: string | undefined): number | undefined {

@@ -191,10 +191,7 @@ export class Crew {
     if (this.running === 0) return true;
     return new Promise((resolve) => {
       const timer = this.#options.clock.setTimer(delayMs, () => resolve(false), { keepAlive: true });
-      void this.#allEnded.then(() => {
-        timer.cancel();
-        resolve(true);
-      });
+      void this.#allEnded.then(() => timer.cancel()).then(() => resolve(true));
     });
   }
 

@@ -194,7 +194,10 @@ class Run {
   }
 
   /** How this node's ranks end, and with them, when they end well, those of all nodes. */
-  async #outcome(agreement: NodeAgreement, run: { crew: Crew; generation: number; signal: AbortSignal }): Promise<{ failure: JobFailure | undefined }> {
+  async #outcome(
+    agreement: NodeAgreement,
+    run: { crew: Crew; generation: number; signal: AbortSignal },
+  ): Promise<{ failure: JobFailure | undefined }> {
     const casualty = await run.crew.firstCasualty;
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
     if (casualty !== undefined) return { failure: await agreement.fail(run.generation, this.#failureOf(casualty)) };
@@ -261,7 +264,14 @@ class Run {
   #failureOf(casualty: Casualty): JobFailure {
     const { rank, pid, text, afterMs } = casualty;
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
-    return { node: this.#node, host: hostname(), rank, exitCode: exitCodeOf(casualty.ending), text: `${text} ${when} (pid ${pid})`, final: false };
+    return {
+      node: this.#node,
+      host: hostname(),
+      rank,
+      exitCode: exitCodeOf(casualty.ending),
+      text: `${text} ${when} (pid ${pid})`,
+      final: false,
+    };
   }
 
   #interruption(signal: NodeJS.Signals): JobFailure {
@@ -297,13 +307,20 @@ function tailLines(casualty: Casualty): string[] {
   const { text, droppedBytes } = casualty.tail();
   if (text.trim() === '') return [`rank ${casualty.rank} wrote nothing to stderr`];
   const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
-  return [`what rank ${casualty.rank} wrote to stderr${cut}:`, ...text.replace(/\n$/, '').split('\n').map((line) => `  | ${line}`)];
+  return [
+    `what rank ${casualty.rank} wrote to stderr${cut}:`,
+    ...text
+      .replace(/\n$/, '')
+      .split('\n')
+      .map((line) => `  | ${line}`),
+  ];
 }
 
 function checkSeveralNodes(options: LaunchOptions): void {
   const { nodes = 1, node = 0, masterAddress, secret } = options;
   if (node >= nodes) throw new ShoalError('usage', `--node-rank ${node} must be below --nnodes ${nodes}`);
-  if (masterAddress === undefined) throw new ShoalError('usage', 'several nodes need --master-addr, an address of node 0 that all can reach');
+  if (masterAddress === undefined)
+    throw new ShoalError('usage', 'several nodes need --master-addr, an address of node 0 that all can reach');
   if (secret === undefined || secret === '') {
     throw new ShoalError('auth', 'several nodes need a secret: set SHOAL_SECRET, or give --secret-file, the same on every node');
   }

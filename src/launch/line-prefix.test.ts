@@ -25,16 +25,20 @@ describe('LinePrefix', () => {
 
   it('loses and invents nothing, however the bytes arrive', () => {
     fc.assert(
-      fc.property(fc.string({ unit: fc.constantFrom('a', 'é', '\n', '€', '😀'), maxLength: 60 }), fc.integer({ min: 1, max: 7 }), (text, step) => {
-        const bytes = Buffer.from(text);
-        const chunks: Buffer[] = [];
-        for (let at = 0; at < bytes.length; at += step) chunks.push(bytes.subarray(at, at + step));
-        const lines = text.endsWith('\n') || text === '' ? text.split('\n').slice(0, -1) : text.split('\n');
-        expect(run(chunks)).toBe(lines.map((line) => `[rank 1] ${line}\n`).join(''));
-        const cut = run(chunks, 5);
-        expect(cut.replaceAll('[rank 1] ', '').replaceAll('\n', '')).toBe(text.replaceAll('\n', ''));
-        for (const line of cut.split('\n')) expect(Buffer.byteLength(line)).toBeLessThanOrEqual(9 + 5);
-      }),
+      fc.property(
+        fc.string({ unit: fc.constantFrom('a', 'é', '\n', '€', '😀'), maxLength: 60 }),
+        fc.integer({ min: 1, max: 7 }),
+        (text, step) => {
+          const bytes = Buffer.from(text);
+          const chunks: Buffer[] = [];
+          for (let at = 0; at < bytes.length; at += step) chunks.push(bytes.subarray(at, at + step));
+          const lines = text.endsWith('\n') || text === '' ? text.split('\n').slice(0, -1) : text.split('\n');
+          expect(run(chunks)).toBe(lines.map((line) => `[rank 1] ${line}\n`).join(''));
+          const cut = run(chunks, 5);
+          expect(cut.replaceAll('[rank 1] ', '').replaceAll('\n', '')).toBe(text.replaceAll('\n', ''));
+          for (const line of cut.split('\n')) expect(Buffer.byteLength(line)).toBeLessThanOrEqual(9 + 5);
+        },
+      ),
     );
   });
 });

@@ -63,7 +63,7 @@ function joined(first: Buffer, second: Buffer): Buffer {
 /** The last position ≤ `at` where a UTF-8 character begins; `at` itself when the bytes are no UTF-8. */
 function characterStart(bytes: Buffer, at: number): number {
   for (let back = 0; back < 4 && at - back > 0; back++) {
-    if ((bytes[at - back]! & 0xc0) !== 0x80) return at - back;
+    if ((bytes[at - back] & 0xc0) !== 0x80) return at - back;
   }
   return at;
 }

@@ -87,7 +87,7 @@ export class NodeAgreement {
   async failure(generation: number, signal: AbortSignal): Promise<JobFailure> {
     for (;;) {
       try {
-        return decode<JobFailure>(await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
+        return decodeFailure(await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
       } catch (error) {
         if (signal.aborted) return new Promise(() => undefined);
         if (isShoalError(error) && error.code === 'timeout') continue;
@@ -99,7 +99,7 @@ export class NodeAgreement {
   /** Publishes a failure; returns the one that came first. */
   async fail(generation: number, failure: JobFailure): Promise<JobFailure> {
     try {
-      return decode<JobFailure>(await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      return decodeFailure(await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
       return failure;
@@ -158,12 +158,13 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     const left = connections.get(peer)! - 1;
     connections.set(peer, left);
     if (left > 0 || node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
-    const { host: lost } = decode<NodeRecord>(server.table.get(`launch/node/${node}`) ?? encode({ host: 'an unknown host' }));
+    const record = server.table.get(`launch/node/${node}`);
+    const lost = record === undefined ? 'an unknown host' : decodeNode(record).host;
     const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
     for (let generation = 0; ; generation++) {
       // The first generation that has not failed is the one that runs.
       const before = server.table.get(failedKey(generation));
-      if (before !== undefined && !decode<JobFailure>(before).final) continue;
+      if (before !== undefined && !decodeFailure(before).final) continue;
       server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure));
       return;
     }
@@ -198,7 +199,7 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
   const own = encode({ host: hostname(), pid: process.pid, localSize, nodes } satisfies NodeRecord);
   const taken = await store.compareSet(`launch/node/${node}`, new Uint8Array(), own);
   if (Buffer.compare(taken, own) !== 0) {
-    const { host, pid } = decode<NodeRecord>(taken);
+    const { host, pid } = decodeNode(taken);
     throw new ShoalError('config', `node rank ${node} is taken by host ${host} (pid ${pid}); give each launcher its own --node-rank`);
   }
   const keys = keysOf('launch/node', nodes);
@@ -208,14 +209,18 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
     if (!isShoalError(error) || error.code !== 'timeout') throw error;
     const present = await Promise.all(keys.map((key) => store.check([key])));
     const missing = keys.flatMap((_, k) => (present[k] ? [] : [k]));
-    throw new ShoalError('timeout', `of ${nodes} nodes, ${missing.join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`, {
-      timeoutMs: joinTimeoutMs,
-      cause: error,
-    });
+    throw new ShoalError(
+      'timeout',
+      `of ${nodes} nodes, ${missing.join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`,
+      {
+        timeoutMs: joinTimeoutMs,
+        cause: error,
+      },
+    );
   }
-  const records = await Promise.all(keys.map(async (key) => decode<NodeRecord>(await store.get(key))));
+  const records = await Promise.all(keys.map(async (key) => decodeNode(await store.get(key))));
   const odd = records.findIndex((record) => record.nodes !== nodes);
-  if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd]!.nodes} on node ${odd}`);
+  if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd].nodes} on node ${odd}`);
   return records.map((record) => record.localSize);
 }
 
@@ -231,7 +236,36 @@ function encode(value: unknown): Uint8Array {
   return new TextEncoder().encode(JSON.stringify(value));
 }
 
-/** Written by authenticated launchers of the same version. */
-function decode<T>(bytes: Uint8Array): T {
-  return JSON.parse(new TextDecoder().decode(bytes)) as T;
+/** @throws ShoalError `protocol` on what no launcher of this version writes. */
+function decodeFailure(bytes: Uint8Array): JobFailure {
+  const { node, host, rank, exitCode, text, final } = decodeObject(bytes);
+  const blamed = rank === undefined || isCount(rank);
+  if (isCount(node) && typeof host === 'string' && blamed && isCount(exitCode) && typeof text === 'string' && typeof final === 'boolean') {
+    return { node, host, ...(rank === undefined ? {} : { rank }), exitCode, text, final };
+  }
+  throw notOurs();
+}
+
+/** As `decodeFailure`. */
+function decodeNode(bytes: Uint8Array): NodeRecord {
+  const { host, pid, localSize, nodes } = decodeObject(bytes);
+  if (typeof host === 'string' && isCount(pid) && isCount(localSize) && isCount(nodes)) return { host, pid, localSize, nodes };
+  throw notOurs();
+}
+
+function decodeObject(bytes: Uint8Array): Record<string, unknown> {
+  const value: unknown = JSON.parse(new TextDecoder().decode(bytes));
+  if (typeof value === 'object' && value !== null) return { ...value };
+  throw notOurs();
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && (value as number) >= 0;
+}
+
+function notOurs(): ShoalError {
+  return new ShoalError(
+    'protocol',
+    'a launcher of this job has left a record that is not understood here; run the same Shoal on every node',
+  );
 }

@@ -28,7 +28,13 @@ describe('parseRoutes', () => {
   });
 
   it('refuses what it does not understand', () => {
-    for (const options of [{ tee: '3' }, { redirects: '1' }, { logDir: 'x', tee: '4' }, { logDir: 'x', redirects: '0:5' }, { localRanksFilter: 'a' }]) {
+    for (const options of [
+      { tee: '3' },
+      { redirects: '1' },
+      { logDir: 'x', tee: '4' },
+      { logDir: 'x', redirects: '0:5' },
+      { localRanksFilter: 'a' },
+    ]) {
       expect(() => parseRoutes(options)).toThrow(expect.objectContaining({ code: 'usage' }));
     }
   });

@@ -43,7 +43,8 @@ function parseStreams(flag: string, text: string): (localRank: number, stream: S
   if (common === undefined) {
     for (const item of text.split(',')) {
       const match = /^(\d{1,6}):([0-3])$/.exec(item.trim());
-      if (match === null) throw new ShoalError('usage', `${flag} '${text}': expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or per local rank: 0:3,1:1`);
+      if (match === null)
+        throw new ShoalError('usage', `${flag} '${text}': expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or per local rank: 0:3,1:1`);
       perRank.set(Number(match[1]), Number(match[2]));
     }
   }

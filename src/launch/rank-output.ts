@@ -96,7 +96,7 @@ export class Tail {
     this.#seen += chunk.length;
     this.#chunks.push(kept);
     this.#bytes += kept.length;
-    while (this.#bytes - this.#chunks[0]!.length >= this.#maxBytes) this.#bytes -= this.#chunks.shift()!.length;
+    while (this.#bytes - this.#chunks[0].length >= this.#maxBytes) this.#bytes -= this.#chunks.shift()!.length;
     // Many tiny chunks would cost more than their bytes.
     if (this.#chunks.length > 256) this.#chunks = [Buffer.concat(this.#chunks)];
   }

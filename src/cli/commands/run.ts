@@ -76,7 +76,8 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     import('../../launch/script-command.ts'),
   ]);
   const several = flags.nnodes > 1 && flags.standalone !== true;
-  if (several && flags.nodeRank === undefined) throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
+  if (several && flags.nodeRank === undefined)
+    throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
   const directory = process.cwd();
   const { stdout, stderr } = process;
   const job = launch({

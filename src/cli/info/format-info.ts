@@ -6,11 +6,31 @@ export function formatInfo(info: Info): string {
   const sections = [
     section('host', hostRows(info)),
     section('native addon', [[info.native.loaded ? `loaded, ${info.native.instructions} kernels` : `not loaded: ${info.native.reason}`]]),
-    section('fabrics', info.fabrics.map(({ name, description, available, reason }) => [name, available ? 'available' : 'not available', available ? description : reason!])),
-    section('interfaces', info.interfaces.map(({ name, address, offered }) => [name, address, offered ? 'offered to other hosts' : ''])),
+    section(
+      'fabrics',
+      info.fabrics.map(({ name, description, available, reason }) => [
+        name,
+        available ? 'available' : 'not available',
+        available ? description : reason!,
+      ]),
+    ),
+    section(
+      'interfaces',
+      info.interfaces.map(({ name, address, offered }) => [name, address, offered ? 'offered to other hosts' : '']),
+    ),
     section('world', [[worldText(info)]]),
-    section('settings', info.settings.map(({ name, value, source }) => [name, value === '' ? '-' : value, source.from === 'default' ? '' : `from ${source.variable}`])),
-    section('warnings', info.warnings.map((warning) => [warning])),
+    section(
+      'settings',
+      info.settings.map(({ name, value, source }) => [
+        name,
+        value === '' ? '-' : value,
+        source.from === 'default' ? '' : `from ${source.variable}`,
+      ]),
+    ),
+    section(
+      'warnings',
+      info.warnings.map((warning) => [warning]),
+    ),
   ];
   return sections.join('');
 }
@@ -23,7 +43,10 @@ function hostRows({ host, versions }: Info): string[][] {
     ['identity', host.identity],
     ['system', `${host.system}, Node.js ${versions['node']}, Shoal ${versions['shoal']}`],
     ['processors', `${allowed.count} may be used (${limits.join(', ')}; the machine has ${host.processors} × ${host.processor})`],
-    ['memory', `${gibibytes(host.memoryBytes)}${host.availableBytes === null ? '' : `, ${gibibytes(host.availableBytes)} available: limited by ${host.limitedBy}`}`],
+    [
+      'memory',
+      `${gibibytes(host.memoryBytes)}${host.availableBytes === null ? '' : `, ${gibibytes(host.availableBytes)} available: limited by ${host.limitedBy}`}`,
+    ],
   ];
 }
 
@@ -40,6 +63,8 @@ function gibibytes(bytes: number): string {
 function section(title: string, rows: readonly (readonly string[])[]): string {
   if (rows.length === 0) return '';
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => row[column]?.length ?? 0)));
-  const lines = rows.map((row) => `  ${row.map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd(widths[column]!))).join('  ')}`.trimEnd());
+  const lines = rows.map((row) =>
+    `  ${row.map((cell, column) => (column === row.length - 1 ? cell : cell.padEnd(widths[column]))).join('  ')}`.trimEnd(),
+  );
   return `${title}\n${lines.join('\n')}\n\n`;
 }

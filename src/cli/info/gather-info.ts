@@ -31,11 +31,21 @@ export interface Info {
     readonly limitedBy: string;
   };
   readonly native: { readonly loaded: boolean; readonly instructions: string | null; readonly reason: string | null };
-  readonly fabrics: readonly { readonly name: string; readonly description: string; readonly available: boolean; readonly reason: string | null }[];
+  readonly fabrics: readonly {
+    readonly name: string;
+    readonly description: string;
+    readonly available: boolean;
+    readonly reason: string | null;
+  }[];
   /** `offered`: peers on other hosts are given this address. */
   readonly interfaces: readonly { readonly name: string; readonly address: string; readonly offered: boolean }[];
   /** What the environment says about this process. */
-  readonly world: { readonly source: WorldSpec['source'] | null; readonly rank: number | null; readonly size: number | null; readonly error: string | null };
+  readonly world: {
+    readonly source: WorldSpec['source'] | null;
+    readonly rank: number | null;
+    readonly size: number | null;
+    readonly error: string | null;
+  };
   readonly settings: readonly SettingRow[];
   /** Things that are probably not what the user meant. */
   readonly warnings: readonly string[];
@@ -87,7 +97,9 @@ function interfacesOf(filter: readonly string[], warnings: string[]): Info['inte
   } catch (error) {
     warnings.push(messageOf(error));
   }
-  return Object.entries(interfaces).flatMap(([name, addresses = []]) => addresses.map(({ address }) => ({ name, address, offered: offered.has(address) })));
+  return Object.entries(interfaces).flatMap(([name, addresses = []]) =>
+    addresses.map(({ address }) => ({ name, address, offered: offered.has(address) })),
+  );
 }
 
 function worldOf(environment: Environment): Info['world'] {
