@@ -111,7 +111,7 @@ export class PointToPoint {
     const waiting = (this.#unmatchedCount[link.rank] ?? 0) + 1;
     if (waiting > unmatchedMax) throw new ShoalError('protocol', `rank ${link.rank} left more than ${unmatchedMax} messages that nobody receives`);
     this.#unmatchedCount[link.rank] = waiting;
-    push(this.#unmatched, key, { ...offer, payload: offer.payload.slice(), link });
+    push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link });
   }
 
   onAccept(link: PeerLink, message: Uint8Array): void {
