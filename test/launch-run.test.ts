@@ -261,7 +261,22 @@ describe('shoal: command line', () => {
     expect(people.stdout).not.toContain('hunter2');
     const programs = await shoal(['info', '--json'], { env: { SHOAL_NATIVE: '0' } }).ended;
     const info = JSON.parse(programs.stdout);
-    expect(info).toMatchObject({ schema: 1, native: { loaded: false }, world: { source: 'none', size: 1 } });
+    expect(info).toMatchObject({ schema: 1, native: { loaded: false }, world: { source: 'none', size: 1 }, links: null });
     expect(info.fabrics.find((fabric: { name: string }) => fabric.name === 'tcp').available).toBe(true);
+  });
+
+  it('info -n shows what ranks reach each other over', async () => {
+    const env = { SHOAL_FABRICS: 'tcp' };
+    const { stdout, code } = await shoal(['info', '-n', '2', '--json'], { env }).ended;
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout).links).toEqual({
+      hosts: [[0, 1]],
+      fabrics: [
+        ['self', 'tcp'],
+        ['tcp', 'self'],
+      ],
+    });
+    const people = await shoal(['info', '-n', '2'], { env }).ended;
+    expect(people.stdout).toMatch(/links\n +rank 0 +rank 1\n +rank 0 +· +tcp +host 0\n +rank 1 +tcp +· +host 0\n/);
   });
 });

@@ -1,5 +1,5 @@
 /** `shoal info`: what this machine offers and what is in force, for people or as JSON. */
-import { Command } from 'commander';
+import { Command, InvalidArgumentError } from 'commander';
 
 export function infoCommand(setExitCode: (code: number) => void): Command {
   return new Command('info')
@@ -7,11 +7,20 @@ export function infoCommand(setExitCode: (code: number) => void): Command {
     .description(
       'Shows this host, its processors, the native addon, data planes and why some are not available, interfaces, and the settings in force.',
     )
+    .option('-n, --nproc <count>', 'also starts this many ranks and shows what they reach each other over', ranks)
     .option('--json', 'as JSON, for programs')
-    .action(async (flags: { json?: true }) => {
+    .action(async (flags: { json?: true; nproc?: number }) => {
       const [{ gatherInfo }, { formatInfo }] = await Promise.all([import('../info/gather-info.ts'), import('../info/format-info.ts')]);
       const info = gatherInfo(process.env);
-      process.stdout.write(flags.json === true ? `${JSON.stringify(info, null, 2)}\n` : formatInfo(info));
+      const links =
+        flags.nproc === undefined ? null : await (await import('../info/measure-links.ts')).measureLinks(flags.nproc, process.env);
+      const all = { ...info, links };
+      process.stdout.write(flags.json === true ? `${JSON.stringify(all, null, 2)}\n` : formatInfo(all));
       setExitCode(0);
     });
+}
+
+function ranks(text: string): number {
+  if (!/^[1-9]\d{0,2}$/.test(text)) throw new InvalidArgumentError('Expected a number of ranks, 1 to 999.');
+  return Number(text);
 }

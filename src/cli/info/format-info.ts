@@ -1,8 +1,10 @@
 /** `Info` as text for a terminal: sections of aligned lines, the unusual marked. Pure. */
 import { formatBytes } from '../../base/quantity.ts';
 import type { Info } from './gather-info.ts';
+import type { Links } from './measure-links.ts';
 
-export function formatInfo(info: Info): string {
+/** `links`: null when none were measured. */
+export function formatInfo(info: Info & { readonly links: Links | null }): string {
   const sections = [
     section('host', hostRows(info)),
     section('native addon', [[info.native.loaded ? `loaded, ${info.native.instructions} kernels` : `not loaded: ${info.native.reason}`]]),
@@ -18,6 +20,7 @@ export function formatInfo(info: Info): string {
       'interfaces',
       info.interfaces.map(({ name, address, offered }) => [name, address, offered ? 'offered to other hosts' : '']),
     ),
+    section('links', info.links === null ? [] : linkRows(info.links)),
     section('world', [[worldText(info)]]),
     section(
       'settings',
@@ -48,6 +51,13 @@ function hostRows({ host, versions }: Info): string[][] {
       `${gibibytes(host.memoryBytes)}${host.availableBytes === null ? '' : `, ${gibibytes(host.availableBytes)} available: limited by ${host.limitedBy}`}`,
     ],
   ];
+}
+
+/** A matrix: a row per rank, a column per rank it reaches. */
+function linkRows({ fabrics, hosts }: Links): string[][] {
+  const head = ['', ...fabrics.map((_, rank) => `rank ${rank}`), ''];
+  const hostOf = (rank: number): string => `host ${hosts.findIndex((members) => members.includes(rank))}`;
+  return [head, ...fabrics.map((row, rank) => [`rank ${rank}`, ...row.map((fabric) => (fabric === 'self' ? '·' : fabric)), hostOf(rank)])];
 }
 
 function worldText({ world }: Info): string {
