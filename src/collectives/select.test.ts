@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
+import { costOf } from '../plan/cost.ts';
+import { algorithms } from './registry.ts';
 import { buildPlan, collectives } from './build.ts';
 import { formatTable, parseSelection, selectAlgorithm, selectionTable, type SelectionInput } from './select.ts';
 
@@ -9,20 +11,37 @@ describe('selectAlgorithm', () => {
   it('takes loads and stores on one host, and the network where there are none', () => {
     expect(selectAlgorithm({ ...base, topology: oneHost(4) })).toBe('host-direct');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
-    expect(selectAlgorithm({ ...base, topology: grid(2, 2) })).toBe('one-shot');
+    expect(selectAlgorithm({ ...base, topology: grid(2, 4) })).toBe('halving-doubling');
   });
 
   it('follows size and number of ranks', () => {
-    const sizes = [0, 4095, 4096, 100_000, 1 << 20, 2 ** 33];
+    const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
     expect(by(separateHosts(16))).toEqual(['one-shot', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
-    expect(by(separateHosts(17))).toEqual(['tree', 'tree', 'tree', 'halving-doubling', 'direct', 'direct']);
+    expect(by(separateHosts(32))).toEqual(['halving-doubling', 'halving-doubling', 'halving-doubling', 'halving-doubling', 'direct', 'direct']);
   });
 
   it('takes the ring only where any order is allowed', () => {
     const large = { ...base, bytes: 25 << 20 };
     expect(selectAlgorithm(large)).toBe('direct');
     expect(selectAlgorithm({ ...large, order: 'relaxed' })).toBe('ring');
+  });
+
+  const sizes = [64, 4 * 1024, 32 * 1024, 256 * 1024, 2 ** 21, 25 * 2 ** 20];
+  it.each(collectives)('%s is never far from the best by the cost model', { timeout: 60_000 }, (collective) => {
+    const worlds = [...[2, 3, 4, 8, 12, 16, 24, 32].map(separateHosts), grid(2, 2), grid(2, 4), grid(4, 2), grid(3, 2), grid(4, 4)];
+    for (const topology of worlds) {
+      const n = topology.hosts.flat().length;
+      for (const bytes of collective === 'barrier' ? [0] : sizes) {
+        const count = Math.ceil(bytes / 4 / n / n) * n * n;
+        const secondsOf = (name: string): number => costOf(buildPlan(name, { collective, topology, count, pieceCount: 65_536 }), 4).seconds;
+        const candidates = algorithms.filter((each) => each.build[collective] && each.association === 'canonical' && !each.supports);
+        const best = Math.min(...candidates.map(({ name }) => secondsOf(name)));
+        const chosen = selectAlgorithm({ collective, bytes, topology, loadStore: true, order: 'canonical' });
+        const hosts = topology.hosts.length;
+        expect(secondsOf(chosen) / best, `${chosen} for ${bytes} bytes, ${n} ranks on ${hosts} hosts`).toBeLessThan(1.5);
+      }
+    }
   });
 
   it('always finds an algorithm that can, canonical unless relaxed is allowed', () => {
@@ -87,9 +106,9 @@ describe('formatTable', () => {
   it('prints one aligned line per rule', () => {
     const text = formatTable(selectionTable(parseSelection('all-reduce:4k-25m=ring')));
     expect(text.split('\n').slice(0, 3)).toEqual([
-      'collective      topology  bytes   ranks  order    algorithm',
-      'all-reduce      any       4k-25m  any    any      ring',
-      'all-reduce      one-host  0-inf   any    any      host-direct',
+      'collective      topology   bytes   ranks  order    algorithm',
+      'all-reduce      any        4k-25m  any    any      ring',
+      'all-reduce      one-host   0-inf   any    any      host-direct',
     ]);
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
   });

@@ -1,0 +1,261 @@
+/** What a plan costs, without running it: counts that are exact (bytes, messages, hops) and a time that is a model.
+ *
+ *  The time is an event simulation of all channels with α-β-γ costs per link class. A message occupies its sender for `overhead`,
+ *  then the sending host's port for its bytes, arrives `latency` later and occupies the receiving host's port: n−1
+ *  senders at one receiver queue there (incast), and ranks of one host share its ports. Taking it in costs the receiver
+ *  `overhead` again. Between ranks of one host the
+ *  sender copies. Hockney's α-β model with the o of LogP (Culler et al., 1993). */
+import { assert, must } from '../base/assert.ts';
+import type { Location, Plan, Step } from './ir.ts';
+import { hostOfRanks } from './topology.ts';
+
+/** Seconds, and seconds per byte. */
+export interface CostModel {
+  /** From a sender's last byte on the wire to its signal seen. */
+  readonly networkLatency: number;
+  /** Per message, of its sender's time and of its receiver's. */
+  readonly networkOverhead: number;
+  readonly networkByte: number;
+  /** From a store to the signal seen by another rank of the host. */
+  readonly hostLatency: number;
+  /** Copying between ranks of a host. */
+  readonly hostByte: number;
+  /** Copying inside a rank. */
+  readonly selfByte: number;
+  /** Reducing, per byte of each source. */
+  readonly reduceByte: number;
+}
+
+/** TCP on a 10 Gbit/s network, user-space stacks in JavaScript at both ends. Only ratios should be trusted. */
+export const defaultCostModel: CostModel = {
+  networkLatency: 40e-6,
+  networkOverhead: 15e-6,
+  networkByte: 0.85e-9,
+  hostLatency: 0.5e-6,
+  hostByte: 0.15e-9,
+  selfByte: 0.1e-9,
+  reduceByte: 0.12e-9,
+};
+
+export interface RankCost {
+  readonly steps: number;
+  readonly networkMessages: number;
+  readonly networkBytesOut: number;
+  readonly networkBytesIn: number;
+  /** Put to, and loaded from or stored to, other ranks of the host. */
+  readonly hostBytes: number;
+  /** Read by reductions. */
+  readonly reduceBytes: number;
+  readonly scratchBytes: number;
+  /** When its program ends. */
+  readonly seconds: number;
+}
+
+export interface PlanCost {
+  readonly ranks: readonly RankCost[];
+  /** Between hosts, all together. */
+  readonly networkBytes: number;
+  /** Longest chain of messages between hosts, each waiting for the one before. */
+  readonly networkHops: number;
+  /** When the last program ends, all having begun at once. */
+  readonly seconds: number;
+}
+
+/** @param elementBytes size of the dtype the plan would run with. */
+export function costOf(plan: Plan, elementBytes: number, model: CostModel = defaultCostModel): PlanCost {
+  return new CostRun(plan, elementBytes, model).run();
+}
+
+interface Thread {
+  readonly rank: number;
+  readonly steps: readonly Step[];
+  pc: number;
+  seconds: number;
+  hops: number;
+  /** When its puts have left. */
+  sent: number;
+}
+
+interface Signal {
+  readonly raises: { readonly seconds: number; readonly hops: number }[];
+  readonly parked: { readonly thread: Thread; readonly value: number }[];
+}
+
+class CostRun {
+  readonly #plan: Plan;
+  readonly #bytes: number;
+  readonly #model: CostModel;
+  readonly #hostOf: readonly number[];
+  readonly #threads: Thread[];
+  readonly #ready = new ThreadHeap();
+  readonly #signals: Signal[][];
+  readonly #egressFree: number[];
+  readonly #ingressFree: number[];
+  /** Per rank: when it can take in the next message. */
+  readonly #receiverFree: number[];
+  readonly #ranks: { -readonly [K in keyof RankCost]: RankCost[K] }[];
+
+  constructor(plan: Plan, elementBytes: number, model: CostModel) {
+    this.#plan = plan;
+    this.#bytes = elementBytes;
+    this.#model = model;
+    this.#hostOf = hostOfRanks(plan.request.topology);
+    this.#threads = plan.programs.flatMap(({ rank, channels }) => channels.map((steps) => ({ rank, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })));
+    this.#signals = plan.programs.map(({ signalCount }) => Array.from({ length: signalCount }, () => ({ raises: [], parked: [] })));
+    this.#egressFree = plan.request.topology.hosts.map(() => 0);
+    this.#ingressFree = plan.request.topology.hosts.map(() => 0);
+    this.#receiverFree = plan.programs.map(() => 0);
+    this.#ranks = plan.programs.map(({ channels, scratchCount }) => ({
+      steps: channels.reduce((sum, steps) => sum + steps.length, 0),
+      networkMessages: 0,
+      networkBytesOut: 0,
+      networkBytesIn: 0,
+      hostBytes: 0,
+      reduceBytes: 0,
+      scratchBytes: scratchCount * elementBytes,
+      seconds: 0,
+    }));
+  }
+
+  run(): PlanCost {
+    for (const thread of this.#threads) this.#ready.push(thread);
+    for (let thread = this.#ready.pop(); thread; thread = this.#ready.pop()) this.#advance(thread);
+    for (const thread of this.#threads) {
+      assert(thread.pc === thread.steps.length, () => `${this.#plan.algorithm} ${this.#plan.request.collective}: rank ${thread.rank} never ends`);
+      const cost = this.#ranks[thread.rank];
+      cost.seconds = Math.max(cost.seconds, thread.seconds);
+    }
+    return {
+      ranks: this.#ranks,
+      networkBytes: this.#ranks.reduce((sum, rank) => sum + rank.networkBytesOut, 0),
+      networkHops: Math.max(0, ...this.#threads.map(({ hops }) => hops)),
+      seconds: Math.max(0, ...this.#ranks.map(({ seconds }) => seconds)),
+    };
+  }
+
+  /** One step, then back in line, so that ports are taken in order of time. */
+  #advance(thread: Thread): void {
+    const step = thread.steps.at(thread.pc);
+    if (thread.pc >= thread.steps.length || step === undefined) return;
+    if (step.kind === 'wait') {
+      const signal = this.#signals[thread.rank][step.signal];
+      const raise = signal.raises.at(step.value - 1);
+      if (raise === undefined) {
+        signal.parked.push({ thread, value: step.value });
+        return;
+      }
+      thread.seconds = Math.max(thread.seconds, raise.seconds);
+      thread.hops = Math.max(thread.hops, raise.hops);
+    } else {
+      this.#perform(thread, step);
+    }
+    thread.pc += 1;
+    this.#ready.push(thread);
+  }
+
+  #perform(thread: Thread, step: Exclude<Step, { kind: 'wait' }>): void {
+    switch (step.kind) {
+      case 'put':
+        return this.#send(thread, step.peer, step.signal, step.source.count * this.#bytes);
+      case 'signal':
+        return this.#send(thread, step.peer, step.signal, 0);
+      case 'copy': {
+        const bytes = step.source.count * this.#bytes;
+        const crosses = isRemote(thread, step.source) || isRemote(thread, step.target);
+        if (crosses) this.#ranks[thread.rank].hostBytes += bytes;
+        thread.seconds += bytes * (crosses ? this.#model.hostByte : this.#model.selfByte);
+        return;
+      }
+      case 'reduce':
+        return this.#reduce(thread, step);
+      case 'flush':
+        thread.seconds = Math.max(thread.seconds, thread.sent);
+    }
+  }
+
+  #reduce(thread: Thread, { sources, targets }: Extract<Step, { kind: 'reduce' }>): void {
+    const cost = this.#ranks[thread.rank];
+    for (const source of sources) {
+      const bytes = source.count * this.#bytes;
+      cost.reduceBytes += bytes;
+      thread.seconds += bytes * this.#model.reduceByte;
+    }
+    for (const location of [...sources, ...targets]) {
+      if (!isRemote(thread, location)) continue;
+      const bytes = location.count * this.#bytes;
+      cost.hostBytes += bytes;
+      thread.seconds += bytes * this.#model.hostByte;
+    }
+  }
+
+  #send(thread: Thread, peer: number, signal: number, bytes: number): void {
+    const { networkLatency, networkOverhead, networkByte, hostLatency, hostByte } = this.#model;
+    const [from, to] = [this.#hostOf[thread.rank], this.#hostOf[peer]];
+    const cost = this.#ranks[thread.rank];
+    if (from === to) {
+      cost.hostBytes += bytes;
+      thread.seconds += bytes * hostByte;
+      this.#raise(peer, signal, { seconds: thread.seconds + hostLatency, hops: thread.hops });
+      return;
+    }
+    cost.networkMessages += 1;
+    cost.networkBytesOut += bytes;
+    this.#ranks[peer].networkBytesIn += bytes;
+    thread.seconds += networkOverhead;
+    const leaves = Math.max(thread.seconds, this.#egressFree[from]);
+    this.#egressFree[from] = leaves + bytes * networkByte;
+    thread.sent = Math.max(thread.sent, this.#egressFree[from]);
+    const enters = Math.max(leaves + networkLatency, this.#ingressFree[to]);
+    this.#ingressFree[to] = enters + bytes * networkByte;
+    this.#receiverFree[peer] = Math.max(this.#ingressFree[to], this.#receiverFree[peer] + networkOverhead);
+    this.#raise(peer, signal, { seconds: this.#receiverFree[peer], hops: thread.hops + 1 });
+  }
+
+  #raise(rank: number, index: number, raise: Signal['raises'][number]): void {
+    const signal = this.#signals[rank][index];
+    const before = signal.raises.at(-1);
+    signal.raises.push({ seconds: Math.max(raise.seconds, before?.seconds ?? 0), hops: Math.max(raise.hops, before?.hops ?? 0) });
+    for (let parked = signal.parked.length - 1; parked >= 0; parked--) {
+      const { thread, value } = signal.parked[parked];
+      if (value > signal.raises.length) continue;
+      signal.parked.splice(parked, 1);
+      this.#ready.push(thread);
+    }
+  }
+}
+
+/** Threads by time, earliest first. */
+class ThreadHeap {
+  readonly #threads: Thread[] = [];
+
+  push(thread: Thread): void {
+    const threads = this.#threads;
+    let index = threads.push(thread) - 1;
+    while (index > 0) {
+      const parent = (index - 1) >> 1;
+      if (threads[parent].seconds <= threads[index].seconds) break;
+      [threads[parent], threads[index]] = [threads[index], threads[parent]];
+      index = parent;
+    }
+  }
+
+  pop(): Thread | undefined {
+    const threads = this.#threads;
+    if (threads.length <= 1) return threads.pop();
+    const first = threads[0];
+    threads[0] = must(threads.pop(), () => 'the heap has two threads');
+    let index = 0;
+    for (;;) {
+      const left = 2 * index + 1;
+      if (left >= threads.length) return first;
+      const smaller = left + 1 < threads.length && threads[left + 1].seconds < threads[left].seconds ? left + 1 : left;
+      if (threads[index].seconds <= threads[smaller].seconds) return first;
+      [threads[index], threads[smaller]] = [threads[smaller], threads[index]];
+      index = smaller;
+    }
+  }
+}
+
+function isRemote(thread: Thread, location: Location): boolean {
+  return location.rank !== undefined && location.rank !== thread.rank;
+}
