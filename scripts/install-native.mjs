@@ -29,7 +29,9 @@ function main() {
 
   const missing = missingTools();
   if (missing.length > 0) {
-    return say(`native addon not built: ${missing.join(', ')} not found. ${lost}. To get it: apt-get install g++ make python3, then npm rebuild.`);
+    return say(
+      `native addon not built: ${missing.join(', ')} not found. ${lost}. To get it: apt-get install g++ make python3, then npm rebuild.`,
+    );
   }
   const nodeGyp = nodeGypPath();
   if (nodeGyp === undefined) return say(`native addon not built: node-gyp is not installed. ${lost}. To get it: npm install.`);
@@ -47,7 +49,9 @@ function main() {
   if (run.status !== 0 || !existsSync(binary)) {
     rmSync(binary, { force: true });
     const firstError = output.split('\n').find((line) => /\berror\b|ERR!/i.test(line)) ?? run.error?.message ?? 'no message';
-    return say(`native addon not built: ${firstError.trim()} (all of it in ${logFile}). ${lost}. To get it: apt-get install g++ make python3, then npm rebuild.`);
+    return say(
+      `native addon not built: ${firstError.trim()} (all of it in ${logFile}). ${lost}. To get it: apt-get install g++ make python3, then npm rebuild.`,
+    );
   }
   writeFileSync(stampFile, stamp);
   return say('native addon built');

@@ -82,7 +82,12 @@ function summing(name: string, kernels: Kernels): Contestant {
   };
 }
 
-function measure(contestants: readonly Contestant[], target: Uint8Array, sources: readonly Uint8Array[], options: ReduceBenchOptions): ReduceBenchRow[] {
+function measure(
+  contestants: readonly Contestant[],
+  target: Uint8Array,
+  sources: readonly Uint8Array[],
+  options: ReduceBenchOptions,
+): ReduceBenchRow[] {
   const repeats = Math.ceil(options.bytesPerRound / target.byteLength);
   const times = contestants.map((): number[] => []);
   const checksums: number[] = [];
@@ -111,7 +116,10 @@ function measure(contestants: readonly Contestant[], target: Uint8Array, sources
 /** What one `run` of a step program costs beyond the bytes it moves. */
 export function benchRunCost(options: { readonly rounds: number; readonly repeats: number; readonly clock: Clock }): RunCostRow[] {
   const native = loadNative({ enabled: true });
-  const machines = [...(native === undefined ? [] : [createStepMachine({ native, clock: options.clock })]), createStepMachine({ clock: options.clock })];
+  const machines = [
+    ...(native === undefined ? [] : [createStepMachine({ native, clock: options.clock })]),
+    createStepMachine({ clock: options.clock }),
+  ];
   const programs: Record<string, number[]> = {
     empty: [Opcode.End],
     'signal and wait': [Opcode.Signal, 0, 0, 1, 0, 64, 0, Opcode.Wait, 0, 0, 0, Opcode.End],
@@ -146,7 +154,13 @@ function main(): void {
   const KiB = 1024;
   const MiB = 1024 * KiB;
   const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version };
-  const reduce = benchReduce({ sizes: [4 * KiB, 64 * KiB, MiB, 25 * MiB], sourceCounts: [2, 4, 8], rounds: 21, bytesPerRound: 8 * MiB, clock: systemClock });
+  const reduce = benchReduce({
+    sizes: [4 * KiB, 64 * KiB, MiB, 25 * MiB],
+    sourceCounts: [2, 4, 8],
+    rounds: 21,
+    bytesPerRound: 8 * MiB,
+    clock: systemClock,
+  });
   const runCost = benchRunCost({ rounds: 21, repeats: 20_000, clock: systemClock });
   if (process.argv.includes('--json')) {
     console.log(JSON.stringify({ machine, reduce, runCost }, null, 2));
@@ -157,7 +171,9 @@ function main(): void {
   for (const row of reduce) {
     const cells = [row.contestant.padEnd(16), row.medianGBps.toFixed(2).padStart(12), row.p99GBps.toFixed(2).padStart(10)];
     const share = `${(row.shareOfCopy * 100).toFixed(0)} %`;
-    console.log(`${String(row.bytes).padStart(9)} ${String(row.sources).padStart(8)}  ${cells.join(' ')} ${share.padStart(9)} ${String(row.checksum).padStart(10)}`);
+    console.log(
+      `${String(row.bytes).padStart(9)} ${String(row.sources).padStart(8)}  ${cells.join(' ')} ${share.padStart(9)} ${String(row.checksum).padStart(10)}`,
+    );
   }
   console.log('\none run of a step program');
   for (const row of runCost) console.log(`${row.machine.padEnd(8)} ${row.program.padEnd(28)} ${row.medianNs.toFixed(0).padStart(6)} ns`);

@@ -83,7 +83,7 @@ export function dtypeInfo(name: DType): DTypeInfo {
   const found = byName.get(name);
   if (found) return found;
   const known = dtypes.map((d) => d.name).join(', ');
-  throw new ShoalError('unsupported', `dtype '${String(name)}' is not supported; use one of ${known}`);
+  throw new ShoalError('unsupported', `dtype '${name}' is not supported; use one of ${known}`);
 }
 
 /** A typed view of `count` elements at `byteOffset`, which must be a multiple of the element size. */

@@ -37,7 +37,14 @@ export interface NativeLoops {
   /** `avx2` or `generic`. */
   readonly isa: string;
   /** A NaN scale means none. */
-  reduce(dtype: number, op: number, targets: readonly Uint8Array[], sources: readonly Uint8Array[], tree: readonly number[], scale: number): void;
+  reduce(
+    dtype: number,
+    op: number,
+    targets: readonly Uint8Array[],
+    sources: readonly Uint8Array[],
+    tree: readonly number[],
+    scale: number,
+  ): void;
   scale(dtype: number, target: Uint8Array, source: Uint8Array, factor: number): void;
   convert(targetDtype: number, target: Uint8Array, sourceDtype: number, source: Uint8Array): void;
 }

@@ -42,7 +42,7 @@ export function combineOpOf(op: ReduceOp): CombineOp {
 /** @throws ShoalError `unsupported` when the operator is unknown or not defined on the dtype. */
 export function checkReduceOp(op: ReduceOp, dtype: DType): void {
   if (!reduceOps.includes(op)) {
-    throw new ShoalError('unsupported', `reduce op '${String(op)}' is not supported; use one of ${reduceOps.join(', ')}`);
+    throw new ShoalError('unsupported', `reduce op '${op}' is not supported; use one of ${reduceOps.join(', ')}`);
   }
   const { kind } = dtypeInfo(dtype);
   const bitwise = op === 'bit-and' || op === 'bit-or' || op === 'bit-xor';

@@ -25,7 +25,10 @@ export class Tensor<D extends DType = DType> {
     this.region = region;
     this.byteOffset = byteOffset;
     if (byteOffset % elementBytes !== 0 || byteOffset + this.bytes > region.bytes) {
-      throw new ShoalError('usage', `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`);
+      throw new ShoalError(
+        'usage',
+        `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`,
+      );
     }
     this.data = viewOf(dtype, region.buffer, byteOffset, this.count);
   }

@@ -11,7 +11,8 @@ export function operandFault(elementBytes: number, targets: readonly Uint8Array[
   for (const operands of [targets, sources]) {
     for (const operand of operands) {
       if (operand.byteLength !== byteLength) return `operands differ in length: ${operand.byteLength} and ${byteLength} bytes`;
-      if (operand.byteOffset % elementBytes !== 0) return `an operand at byte ${operand.byteOffset} is not aligned to ${elementBytes} bytes`;
+      if (operand.byteOffset % elementBytes !== 0)
+        return `an operand at byte ${operand.byteOffset} is not aligned to ${elementBytes} bytes`;
     }
   }
   if (byteLength % elementBytes !== 0) return `${byteLength} bytes are not a whole number of elements of ${elementBytes} bytes`;
@@ -80,7 +81,8 @@ export function checkReduce(
   if (targets.length === 0) throw misuse('reduce', 'there is no target');
   const fault = operandFault(dtypeInfo(dtype).bytes, targets, sources);
   if (fault !== undefined) throw misuse('reduce', fault);
-  if (treeDepth(tree, sources.length) === 0) throw misuse('reduce', `tree [${tree.join(', ')}] is not a postfix expression over ${sources.length} sources`);
+  if (treeDepth(tree, sources.length) === 0)
+    throw misuse('reduce', `tree [${tree.join(', ')}] is not a postfix expression over ${sources.length} sources`);
   if (scale !== undefined) checkFactor('reduce', dtype, scale);
 }
 
@@ -96,7 +98,8 @@ export function checkConvert(targetType: DType, target: Uint8Array, sourceType: 
   const fault = operandFault(targetBytes, [target], []) ?? operandFault(sourceBytes, [source], []) ?? overlapFault([target], [source]);
   if (fault !== undefined) throw misuse('convert', fault);
   const [targetCount, sourceCount] = [target.byteLength / targetBytes, source.byteLength / sourceBytes];
-  if (targetCount !== sourceCount) throw misuse('convert', `${sourceCount} ${sourceType} elements do not become ${targetCount} ${targetType} elements`);
+  if (targetCount !== sourceCount)
+    throw misuse('convert', `${sourceCount} ${sourceType} elements do not become ${targetCount} ${targetType} elements`);
 }
 
 export function checkCopy(target: Uint8Array, source: Uint8Array): void {
@@ -105,7 +108,8 @@ export function checkCopy(target: Uint8Array, source: Uint8Array): void {
 }
 
 function checkFactor(operation: string, dtype: DType, factor: number): void {
-  if (dtypeInfo(dtype).kind !== 'float') throw new ShoalError('unsupported', `${operation}: a factor is not defined on ${dtype}; it needs a float dtype`);
+  if (dtypeInfo(dtype).kind !== 'float')
+    throw new ShoalError('unsupported', `${operation}: a factor is not defined on ${dtype}; it needs a float dtype`);
   if (Number.isNaN(factor)) throw misuse(operation, 'the factor is NaN');
 }
 

@@ -144,9 +144,33 @@ type LoopsOf<A> = { readonly [Op in CombineOp]?: CombineLoop<A> };
 export const combineLoops: { readonly [V in ValueType]: LoopsOf<ValueArrays[V]> } = {
   float64: { sum: sumFloat64, product: productFloat64, min: minFloat64, max: maxFloat64 },
   float32: { sum: sumFloat32, product: productFloat32, min: minFloat32, max: maxFloat32 },
-  int32: { sum: sumInt32, product: productInt32, min: minInt32, max: maxInt32, 'bit-and': bitAndInt32, 'bit-or': bitOrInt32, 'bit-xor': bitXorInt32 },
-  uint32: { sum: sumUint32, product: productUint32, min: minUint32, max: maxUint32, 'bit-and': bitAndUint32, 'bit-or': bitOrUint32, 'bit-xor': bitXorUint32 },
-  int64: { sum: sumInt64, product: productInt64, min: minInt64, max: maxInt64, 'bit-and': bitAndInt64, 'bit-or': bitOrInt64, 'bit-xor': bitXorInt64 },
+  int32: {
+    sum: sumInt32,
+    product: productInt32,
+    min: minInt32,
+    max: maxInt32,
+    'bit-and': bitAndInt32,
+    'bit-or': bitOrInt32,
+    'bit-xor': bitXorInt32,
+  },
+  uint32: {
+    sum: sumUint32,
+    product: productUint32,
+    min: minUint32,
+    max: maxUint32,
+    'bit-and': bitAndUint32,
+    'bit-or': bitOrUint32,
+    'bit-xor': bitXorUint32,
+  },
+  int64: {
+    sum: sumInt64,
+    product: productInt64,
+    min: minInt64,
+    max: maxInt64,
+    'bit-and': bitAndInt64,
+    'bit-or': bitOrInt64,
+    'bit-xor': bitXorInt64,
+  },
 };
 
 /** On 0 and 1 a sum is `or`, a product and a minimum are `and`, a maximum is `or`. */

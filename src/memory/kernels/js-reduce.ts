@@ -9,7 +9,15 @@ import type { ReduceTree } from '../kernels.ts';
 import type { CombineOp } from '../reduce-op.ts';
 import { treeDepth } from './check.ts';
 import { codecs } from './js-codecs.ts';
-import { booleanLoops, combineLoops, multiplyFloat32, multiplyFloat64, type CombineLoop, type ValueArrays, type ValueType } from './js-loops.ts';
+import {
+  booleanLoops,
+  combineLoops,
+  multiplyFloat32,
+  multiplyFloat64,
+  type CombineLoop,
+  type ValueArrays,
+  type ValueType,
+} from './js-loops.ts';
 import { blockCount, type Scratch } from './js-scratch.ts';
 
 const valueTypes: { readonly [D in DType]: ValueType } = {
@@ -44,7 +52,7 @@ export function reduceJs(
   const depth = treeDepth(tree, sources.length);
   const arrays = scratch.arrays(depth);
   const valueType = valueTypes[dtype];
-  const temporaries = arrays[valueType] as Values;
+  const temporaries = arrays[valueType];
   const codec = codecs[dtype];
   const loops = dtype === 'bool' ? booleanLoops : combineLoops[valueType];
   const combine = must(loops[op], () => `${op} is not defined on ${dtype}`) as CombineLoop<Values>;

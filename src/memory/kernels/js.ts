@@ -11,7 +11,14 @@ export class JsKernels implements Kernels {
   readonly name = 'js';
   readonly #scratch = new Scratch();
 
-  reduce(dtype: DType, op: CombineOp, targets: readonly Uint8Array[], sources: readonly Uint8Array[], tree: ReduceTree, scale?: number): void {
+  reduce(
+    dtype: DType,
+    op: CombineOp,
+    targets: readonly Uint8Array[],
+    sources: readonly Uint8Array[],
+    tree: ReduceTree,
+    scale?: number,
+  ): void {
     checkReduce(dtype, op, targets, sources, tree, scale);
     reduceJs(this.#scratch, dtype, op, targets, sources, tree, scale);
   }

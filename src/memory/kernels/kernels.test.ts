@@ -12,7 +12,8 @@ import { JsKernels } from './js.ts';
 const native = loadNative({ enabled: true });
 const js = new JsKernels();
 /** The addon's kernels: those for this CPU, and those for any. */
-const addons: Kernels[] = native === undefined ? [] : [createKernels({ native }), createKernels({ native: { ...native, ...native.generic } })];
+const addons: Kernels[] =
+  native === undefined ? [] : [createKernels({ native }), createKernels({ native: { ...native, ...native.generic } })];
 const implementations = [js, ...addons].map((kernels, k) => ({ kernels, label: ['js', `native ${native?.isa}`, 'native generic'][k] }));
 const combineOps: readonly CombineOp[] = ['sum', 'product', 'min', 'max', 'bit-and', 'bit-or', 'bit-xor'];
 const dtypeNames = dtypes.map((dtype) => dtype.name);
@@ -47,11 +48,41 @@ function canonicalBits(dtype: DType, bytes: Uint8Array): Uint8Array {
 const elementBytes = Object.fromEntries(dtypes.map(({ name, bytes }) => [name, bytes])) as { readonly [D in DType]: number };
 
 const specials: { readonly [D in DType]: readonly (number | bigint)[] } = {
-  float64: [0, -0, 1, -1, NaN, Infinity, -Infinity, 5e-324, -2.2e-308, 1.7e308, 65519.999, 65520, 1e39, 3.4028235677973366e38, 2 ** 63, -(2 ** 63), 2 ** 31, 255.5],
+  float64: [
+    0,
+    -0,
+    1,
+    -1,
+    NaN,
+    Infinity,
+    -Infinity,
+    5e-324,
+    -2.2e-308,
+    1.7e308,
+    65519.999,
+    65520,
+    1e39,
+    3.4028235677973366e38,
+    2 ** 63,
+    -(2 ** 63),
+    2 ** 31,
+    255.5,
+  ],
   float32: [0, -0, 1, -1, NaN, Infinity, -Infinity, 1e-45, -1.1e-38, 3.4e38, 65520, 6e-8, 2 ** 63, -129, 255.9, 2 ** 32],
   float16: [0, 0x8000, 0x3c00, 0xbc00, 0x7e01, 0x7c00, 0xfc00, 1, 0x8001, 0x03ff, 0x0400, 0x7bff, 0xfbff],
   bfloat16: [0, 0x8000, 0x3f80, 0xbf80, 0x7fc1, 0x7f80, 0xff80, 1, 0x8001, 0x007f, 0x0080, 0x7f7f, 0xff7f],
-  int64: [0n, 1n, -1n, 2n ** 63n - 1n, -(2n ** 63n), 2n ** 53n + 1n, -(2n ** 53n) - 1n, 2n ** 62n + 2n ** 38n + 1n, 2n ** 62n + 2n ** 38n, 65520n],
+  int64: [
+    0n,
+    1n,
+    -1n,
+    2n ** 63n - 1n,
+    -(2n ** 63n),
+    2n ** 53n + 1n,
+    -(2n ** 53n) - 1n,
+    2n ** 62n + 2n ** 38n + 1n,
+    2n ** 62n + 2n ** 38n,
+    65520n,
+  ],
   int32: [0, 1, -1, 2 ** 31 - 1, -(2 ** 31), 2 ** 24 + 1, 46341],
   int16: [0, 1, -1, 32767, -32768, 182],
   int8: [0, 1, -1, 127, -128, 12],
@@ -116,17 +147,15 @@ function randomTree(n: number, seed: number): number[] {
 }
 
 /** What reduce-op.ts promises, one element at a time, written as plainly as possible. */
-function combineNumbers(op: CombineOp, a: number, b: number): number {
-  switch (op) {
-    case 'sum': return a + b; // prettier-ignore
-    case 'product': return a * b; // prettier-ignore
-    case 'min': return Math.min(a, b); // prettier-ignore
-    case 'max': return Math.max(a, b); // prettier-ignore
-    case 'bit-and': return a & b; // prettier-ignore
-    case 'bit-or': return a | b; // prettier-ignore
-    case 'bit-xor': return a ^ b; // prettier-ignore
-  }
-}
+const combineNumbers: { readonly [O in CombineOp]: (a: number, b: number) => number } = {
+  sum: (a, b) => a + b,
+  product: (a, b) => a * b,
+  min: (a, b) => Math.min(a, b),
+  max: (a, b) => Math.max(a, b),
+  'bit-and': (a, b) => a & b,
+  'bit-or': (a, b) => a | b,
+  'bit-xor': (a, b) => a ^ b,
+};
 
 describe.each(implementations)('Kernels $label', ({ kernels }) => {
   describe('reduce', () => {
@@ -140,7 +169,7 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
           const tree = Array.from({ length: n }, (_, k) => (k === 0 ? [0] : [k, -1])).flat();
           for (let k = 1; k < n; k++) {
             const view = viewOf(dtype, sources[k].buffer, 0, count) as Float64Array;
-            for (let i = 0; i < count; i++) expected[i] = combineNumbers(op, expected[i], view[i]);
+            for (let i = 0; i < count; i++) expected[i] = combineNumbers[op](expected[i], view[i]);
           }
           const target = new Uint8Array(sources[0].byteLength);
           kernels.reduce(dtype, op, [target], sources, tree);
@@ -173,11 +202,18 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
         kernels.reduce('float32', op, [bytesOf(target)], [bytesOf(Float32Array.of(a)), bytesOf(Float32Array.of(b))], [0, 1, -1]);
         return target[0];
       };
-      for (const [a, b] of [[0, -0], [-0, 0]]) { // prettier-ignore
+      for (const [a, b] of [
+        [0, -0],
+        [-0, 0],
+      ]) {
         expect(run('min', a, b)).toBe(-0);
         expect(run('max', a, b)).toBe(0);
       }
-      for (const [a, b] of [[NaN, 1], [1, NaN], [NaN, -Infinity]]) { // prettier-ignore
+      for (const [a, b] of [
+        [NaN, 1],
+        [1, NaN],
+        [NaN, -Infinity],
+      ]) {
         expect(run('min', a, b)).toBeNaN();
         expect(run('max', a, b)).toBeNaN();
       }
@@ -233,7 +269,14 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
       for (const n of [2, 3, 5, 8]) {
         const sources = Array.from({ length: n }, (_, k) => randomElements('float32', 1003, k));
         const expected = new Uint8Array(1003 * 4);
-        kernels.reduce('float32', 'sum', [expected], sources.map((source) => source.slice()), balancedTree(n), 0.25);
+        kernels.reduce(
+          'float32',
+          'sum',
+          [expected],
+          sources.map((source) => source.slice()),
+          balancedTree(n),
+          0.25,
+        );
         const extra = new Uint8Array(1003 * 4);
         kernels.reduce('float32', 'sum', [...sources, extra], sources, balancedTree(n), 0.25);
         for (const target of [...sources, extra]) expect(canonicalBits('float32', target)).toEqual(canonicalBits('float32', expected));
@@ -275,17 +318,22 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
     const convert = (from: DType, values: TypedArray, to: DType): (number | bigint)[] => {
       const target = new Uint8Array(values.length * dtypeInfo(to).bytes);
       kernels.convert(to, target, from, bytesOf(values));
-      return Array.from(viewOf(to, target.buffer, 0, values.length) as Int32Array) as (number | bigint)[];
+      return [...viewOf(to, target.buffer, 0, values.length)];
     };
 
     it('rounds floats to nearest even, once', () => {
       // Just above the middle of two halves, and of two bfloat16: an intermediate float32 would land in the middle.
-      expect(convert('float64', Float64Array.of(1 + 2 ** -11, 1 + 2 ** -11 + 2 ** -40, 1 + 3 * 2 ** -11), 'float16')).toEqual([0x3c00, 0x3c01, 0x3c02]);
+      expect(convert('float64', Float64Array.of(1 + 2 ** -11, 1 + 2 ** -11 + 2 ** -40, 1 + 3 * 2 ** -11), 'float16')).toEqual([
+        0x3c00, 0x3c01, 0x3c02,
+      ]);
       expect(convert('float64', Float64Array.of(1 + 2 ** -8, 1 + 2 ** -8 + 2 ** -40), 'bfloat16')).toEqual([0x3f80, 0x3f81]);
       expect(convert('float32', Float32Array.of(65519.996, 65520, 2 ** -25, 2 ** -25 * 1.0001, 2 ** -24, -0), 'float16')).toEqual([
         0x7bff, 0x7c00, 0, 1, 1, 0x8000,
       ]);
-      expect(convert('int64', BigInt64Array.of(2n ** 62n + 2n ** 38n, 2n ** 62n + 2n ** 38n + 1n), 'float32')).toEqual([2 ** 62, 2 ** 62 + 2 ** 39]);
+      expect(convert('int64', BigInt64Array.of(2n ** 62n + 2n ** 38n, 2n ** 62n + 2n ** 38n + 1n), 'float32')).toEqual([
+        2 ** 62,
+        2 ** 62 + 2 ** 39,
+      ]);
       expect(convert('int64', BigInt64Array.of(2n ** 62n + 2n ** 54n + 1n), 'bfloat16')).toEqual([0x5e81]);
     });
 
@@ -318,7 +366,14 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
       for (let bits = 0; bits < 65536; bits++) {
         const exponent = (bits >> mantissaBits) & exponents;
         const mantissa = (bits & (2 ** mantissaBits - 1)) / 2 ** mantissaBits;
-        const magnitude = exponent === 0 ? mantissa * 2 ** (1 - bias) : exponent < exponents ? (1 + mantissa) * 2 ** (exponent - bias) : mantissa === 0 ? Infinity : NaN;
+        const magnitude =
+          exponent === 0
+            ? mantissa * 2 ** (1 - bias)
+            : exponent < exponents
+              ? (1 + mantissa) * 2 ** (exponent - bias)
+              : mantissa === 0
+                ? Infinity
+                : NaN;
         const value = bits & 0x8000 ? -magnitude : magnitude;
         if (!Object.is(wide[bits], value)) expect(wide[bits], `bits ${bits}`).toBe(value);
       }
@@ -386,69 +441,77 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
 
 const seed = fc.integer({ min: 0, max: 2 ** 31 });
 
-describe.skipIf(native === undefined)(`addon and twin agree${native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : ''}`, () => {
-  const pairs = dtypeNames.flatMap((dtype) => combineOps.filter((op) => isDefined(op, dtype)).map((op) => ({ dtype, op })));
+describe.skipIf(native === undefined)(
+  `addon and twin agree${native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : ''}`,
+  () => {
+    const pairs = dtypeNames.flatMap((dtype) => combineOps.filter((op) => isDefined(op, dtype)).map((op) => ({ dtype, op })));
 
-  it('covers every pair of dtype and operator', () => {
-    expect(pairs.length).toBe(4 * 4 + 8 * 7);
-  });
+    it('covers every pair of dtype and operator', () => {
+      expect(pairs.length).toBe(4 * 4 + 8 * 7);
+    });
 
-  it.each(pairs)('reduce $dtype $op', ({ dtype, op }) => {
-    const { kind } = dtypeInfo(dtype);
-    fc.assert(
-      fc.property(
-        fc.record({
-          n: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.constantFrom(16, 17, 33)),
-          count: fc.oneof(fc.integer({ min: 0, max: 40 }), fc.integer({ min: 500, max: 1100 })),
-          targets: fc.integer({ min: 1, max: 3 }),
-          balanced: fc.boolean(),
-          misalignBy: fc.integer({ min: 0, max: 3 }),
-          inPlace: fc.boolean(),
-          scale: kind === 'float' ? fc.option(fc.constantFrom(1, 0.5, 1 / 3, -0, 1e-40, 1e300, -7.25), { nil: undefined }) : fc.constant(undefined),
-          seed,
-        }),
-        ({ n, count, targets, balanced, misalignBy, inPlace, scale, seed: from }) => {
-          const tree = balanced ? balancedTree(n) : randomTree(n, from);
-          const results = [js, ...addons].map((kernels) => {
-            const sources = Array.from({ length: n }, (_, k) => randomElements(dtype, count, from + k, misalignBy));
-            const outputs = Array.from({ length: targets }, (_, k) => (inPlace && k < n ? sources[k] : new Uint8Array(sources[0].byteLength)));
-            kernels.reduce(dtype, op, outputs, sources, tree, scale);
-            return outputs.map((output) => canonicalBits(dtype, output));
+    it.each(pairs)('reduce $dtype $op', ({ dtype, op }) => {
+      const { kind } = dtypeInfo(dtype);
+      fc.assert(
+        fc.property(
+          fc.record({
+            n: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.constantFrom(16, 17, 33)),
+            count: fc.oneof(fc.integer({ min: 0, max: 40 }), fc.integer({ min: 500, max: 1100 })),
+            targets: fc.integer({ min: 1, max: 3 }),
+            balanced: fc.boolean(),
+            misalignBy: fc.integer({ min: 0, max: 3 }),
+            inPlace: fc.boolean(),
+            scale:
+              kind === 'float'
+                ? fc.option(fc.constantFrom(1, 0.5, 1 / 3, -0, 1e-40, 1e300, -7.25), { nil: undefined })
+                : fc.constant(undefined),
+            seed,
+          }),
+          ({ n, count, targets, balanced, misalignBy, inPlace, scale, seed: from }) => {
+            const tree = balanced ? balancedTree(n) : randomTree(n, from);
+            const results = [js, ...addons].map((kernels) => {
+              const sources = Array.from({ length: n }, (_, k) => randomElements(dtype, count, from + k, misalignBy));
+              const outputs = Array.from({ length: targets }, (_, k) =>
+                inPlace && k < n ? sources[k] : new Uint8Array(sources[0].byteLength),
+              );
+              kernels.reduce(dtype, op, outputs, sources, tree, scale);
+              return outputs.map((output) => canonicalBits(dtype, output));
+            });
+            for (const outputs of results) for (const output of outputs) expectSameBytes(output, results[0][0]);
+          },
+        ),
+        { numRuns: 60 },
+      );
+    });
+
+    it.each(dtypeNames.flatMap((from) => dtypeNames.map((to) => ({ from, to }))))('convert $from to $to', ({ from, to }) => {
+      fc.assert(
+        fc.property(fc.integer({ min: 0, max: 1100 }), seed, (count, start) => {
+          const source = randomElements(from, count, start);
+          const targets = [js, ...addons].map((kernels) => {
+            const target = new Uint8Array(count * dtypeInfo(to).bytes);
+            kernels.convert(to, target, from, source);
+            return canonicalBits(to, target);
           });
-          for (const outputs of results) for (const output of outputs) expectSameBytes(output, results[0][0]);
-        },
-      ),
-      { numRuns: 60 },
-    );
-  });
+          for (const target of targets) expectSameBytes(target, targets[0]);
+        }),
+        { numRuns: 20 },
+      );
+    });
 
-  it.each(dtypeNames.flatMap((from) => dtypeNames.map((to) => ({ from, to }))))('convert $from to $to', ({ from, to }) => {
-    fc.assert(
-      fc.property(fc.integer({ min: 0, max: 1100 }), seed, (count, start) => {
-        const source = randomElements(from, count, start);
-        const targets = [js, ...addons].map((kernels) => {
-          const target = new Uint8Array(count * dtypeInfo(to).bytes);
-          kernels.convert(to, target, from, source);
-          return canonicalBits(to, target);
-        });
-        for (const target of targets) expectSameBytes(target, targets[0]);
-      }),
-      { numRuns: 20 },
-    );
-  });
-
-  it.each(['float64', 'float32', 'float16', 'bfloat16'] as const)('scale %s', (dtype) => {
-    fc.assert(
-      fc.property(fc.integer({ min: 0, max: 1100 }), fc.double({ noNaN: true }), seed, (count, factor, start) => {
-        const source = randomElements(dtype, count, start);
-        const targets = [js, ...addons].map((kernels) => {
-          const target = new Uint8Array(source.byteLength);
-          kernels.scale(dtype, target, source, factor);
-          return canonicalBits(dtype, target);
-        });
-        for (const target of targets) expectSameBytes(target, targets[0]);
-      }),
-      { numRuns: 50 },
-    );
-  });
-});
+    it.each(['float64', 'float32', 'float16', 'bfloat16'] as const)('scale %s', (dtype) => {
+      fc.assert(
+        fc.property(fc.integer({ min: 0, max: 1100 }), fc.double({ noNaN: true }), seed, (count, factor, start) => {
+          const source = randomElements(dtype, count, start);
+          const targets = [js, ...addons].map((kernels) => {
+            const target = new Uint8Array(source.byteLength);
+            kernels.scale(dtype, target, source, factor);
+            return canonicalBits(dtype, target);
+          });
+          for (const target of targets) expectSameBytes(target, targets[0]);
+        }),
+        { numRuns: 50 },
+      );
+    });
+  },
+);

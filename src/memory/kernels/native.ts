@@ -13,7 +13,14 @@ export class NativeKernels implements Kernels {
     this.#native = native;
   }
 
-  reduce(dtype: DType, op: CombineOp, targets: readonly Uint8Array[], sources: readonly Uint8Array[], tree: ReduceTree, scale?: number): void {
+  reduce(
+    dtype: DType,
+    op: CombineOp,
+    targets: readonly Uint8Array[],
+    sources: readonly Uint8Array[],
+    tree: ReduceTree,
+    scale?: number,
+  ): void {
     checkReduce(dtype, op, targets, sources, tree, scale);
     this.#native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, scale ?? NaN);
   }

@@ -223,24 +223,36 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
   };
 
   it('does not count against a soft limit on file sizes', () => {
-    const run = inShell('ulimit -S -f 8', `const m = native.createRegion(1 << 20); new Uint8Array(m.buffer).fill(1); console.log('filled')`);
+    const run = inShell(
+      'ulimit -S -f 8',
+      `const m = native.createRegion(1 << 20); new Uint8Array(m.buffer).fill(1); console.log('filled')`,
+    );
     expect(run.stdout.trim()).toBe('filled');
     expect(run.status).toBe(0);
   });
 
   it('reports a hard limit on file sizes or descriptors as an error, not as a signal', () => {
     // The superuser may lift a hard limit; then creation succeeds.
-    const big = inShell('ulimit -f 8', `try { native.createRegion(1 << 20); console.log('created') } catch (error) { console.log(error.code) }`);
+    const big = inShell(
+      'ulimit -f 8',
+      `try { native.createRegion(1 << 20); console.log('created') } catch (error) { console.log(error.code) }`,
+    );
     expect(['EFBIG', 'created']).toContain(big.stdout.trim());
     expect(big.status).toBe(0);
-    const many = inShell('ulimit -n 40', `const all = []; try { for (let k = 0; k < 100; k++) all.push(native.createRegion(1)) } catch (error) { console.log(error.code) }`);
+    const many = inShell(
+      'ulimit -n 40',
+      `const all = []; try { for (let k = 0; k < 100; k++) all.push(native.createRegion(1)) } catch (error) { console.log(error.code) }`,
+    );
     expect(many.stdout.trim()).toBe('EMFILE');
     expect(many.status).toBe(0);
   });
 
   it('turns what the system refuses into out-of-memory', () => {
     for (const code of ['ENOSPC', 'ENOMEM', 'EFBIG', 'EMFILE']) {
-      const refusing = { ...native!, createRegion: () => { throw Object.assign(new Error('fallocate: refused'), { code }); } }; // prettier-ignore
+      const createRegion = () => {
+        throw Object.assign(new Error('fallocate: refused'), { code });
+      };
+      const refusing = { ...native!, createRegion };
       const small = createRegionAllocator({ native: refusing, budget: 1000 });
       expect(thrownBy(() => small.create(1000))).toMatchObject({ code: 'out-of-memory', bytes: 1000 });
       expect(thrownBy(() => small.create(1000)).message).not.toContain('budget'); // what failed is not counted as used

@@ -50,7 +50,11 @@ interface GroupFiles {
 }
 
 const versionTwo: GroupFiles = { limit: 'memory.max', usage: 'memory.current', reclaimable: /^inactive_file (\d+)$/m };
-const versionOne: GroupFiles = { limit: 'memory.limit_in_bytes', usage: 'memory.usage_in_bytes', reclaimable: /^total_inactive_file (\d+)$/m };
+const versionOne: GroupFiles = {
+  limit: 'memory.limit_in_bytes',
+  usage: 'memory.usage_in_bytes',
+  reclaimable: /^total_inactive_file (\d+)$/m,
+};
 
 /** The group and all above it: each may be the one that limits. Inside a container the path may not exist below the
  *  mount, whose root then is the group; so the walk always ends at the root. */

@@ -54,7 +54,12 @@ export class SharedRegionAllocator implements RegionAllocator {
     }
     checkRegionBytes(share.bytes);
     const [device, inode] = share.id.split(':').map(Number);
-    if (!Number.isSafeInteger(share.pid) || !Number.isSafeInteger(share.fd) || !Number.isSafeInteger(device) || !Number.isSafeInteger(inode)) {
+    if (
+      !Number.isSafeInteger(share.pid) ||
+      !Number.isSafeInteger(share.fd) ||
+      !Number.isSafeInteger(device) ||
+      !Number.isSafeInteger(inode)
+    ) {
       throw new ShoalError('usage', `region ${share.id} has a malformed share: pid ${share.pid}, descriptor ${share.fd}`);
     }
     try {
@@ -104,14 +109,18 @@ function createError(error: NativeError, bytes: number): ShoalError {
         ? 'no file descriptor is left (ulimit -n); raise the limit or release tensors'
         : 'memory is exhausted; use fewer or smaller tensors';
   if (memoryErrors.includes(error.code)) {
-    return new ShoalError('out-of-memory', `a region of ${bytes} bytes cannot be created (${error.message}): ${limit}`, { bytes, cause: error });
+    return new ShoalError('out-of-memory', `a region of ${bytes} bytes cannot be created (${error.message}): ${limit}`, {
+      bytes,
+      cause: error,
+    });
   }
   return new ShoalError('system', `a region of ${bytes} bytes cannot be created: ${messageOf(error)}`, { bytes, cause: error });
 }
 
 function openError(error: NativeError, share: SharedShare): ShoalError {
   const code: ErrorCode = memoryErrors.includes(error.code) ? 'out-of-memory' : 'unsupported';
-  const next = code === 'unsupported' ? 'it must belong to a living process of this host, container and user' : 'raise the limit or release tensors';
+  const next =
+    code === 'unsupported' ? 'it must belong to a living process of this host, container and user' : 'raise the limit or release tensors';
   const message = `region ${share.id} (${share.bytes} bytes, descriptor ${share.fd} of process ${share.pid}) cannot be mapped: ${messageOf(error)}; ${next}`;
   return new ShoalError(code, message, { bytes: share.bytes, cause: error });
 }

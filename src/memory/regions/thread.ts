@@ -33,7 +33,10 @@ export class ThreadRegionAllocator implements RegionAllocator {
 
   open(share: RegionShare): Region {
     if (share.kind !== 'thread') {
-      throw new ShoalError('unsupported', `region ${share.id} is shared memory, which needs the native addon to be mapped; run npm rebuild`);
+      throw new ShoalError(
+        'unsupported',
+        `region ${share.id} is shared memory, which needs the native addon to be mapped; run npm rebuild`,
+      );
     }
     return threadRegion(share, () => {});
   }

@@ -179,7 +179,8 @@ class Run {
     const sleeper = this.#word();
     const peer = this.#index();
     const { doorbells } = this.#state;
-    if (word === undefined || value === undefined || sleeper === undefined || peer === undefined || peer >= doorbells.length * 32) return 'fault';
+    if (word === undefined || value === undefined || sleeper === undefined || peer === undefined || peer >= doorbells.length * 32)
+      return 'fault';
     if (how === 'add') Atomics.add(word.words, word.index, value);
     else Atomics.store(word.words, word.index, value);
     if (Atomics.load(sleeper.words, sleeper.index) !== 0) doorbells[peer >> 5] |= 1 << (peer & 31);
@@ -294,4 +295,3 @@ function asIndex(operand: number | undefined): number | undefined {
 function asWord(operand: number | undefined): number | undefined {
   return operand !== undefined && Number.isSafeInteger(operand) ? operand | 0 : undefined;
 }
-

@@ -48,7 +48,10 @@ export class NativeStepMachine implements StepMachine {
   }
 
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus {
-    assert(segments instanceof NativeSegments && state instanceof NativeRegisters, () => 'segments and state come from another step machine');
+    assert(
+      segments instanceof NativeSegments && state instanceof NativeRegisters,
+      () => 'segments and state come from another step machine',
+    );
     if (!segments.intact()) return 'fault';
     return machineStatuses[this.#native.runSteps(code, segments.handle, state.handle, spinNs, yields)];
   }

@@ -15,7 +15,10 @@ import { createStepMachine } from './create-step-machine.ts';
 const native = loadNative({ enabled: true });
 const skipped = native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : '';
 const { End, Copy, Reduce, Scale, Signal, Wait, Publish, Match, Call, Convert } = Opcode;
-const machines = [createStepMachine({ clock: systemClock }), ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })])];
+const machines = [
+  createStepMachine({ clock: systemClock }),
+  ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })]),
+];
 
 interface Bench {
   readonly memory: Uint8Array[];
@@ -292,9 +295,18 @@ const slotArray = (min: number, max: number) =>
   fc.uniqueArray(slot, { minLength: min, maxLength: max, selector: ({ segment, offset }) => segment * 1000 + offset });
 
 const instruction: fc.Arbitrary<number[]> = fc.oneof(
-  fc.tuple(slotArray(2, 2), fc.integer({ min: 0, max: 32 })).map(([[a, b], bytes]) => [Copy, a.segment, a.offset, b.segment, b.offset, bytes]),
   fc
-    .tuple(fc.constantFrom(...integerCodes), fc.integer({ min: 0, max: 6 }), fc.integer({ min: 0, max: 4 }), slotArray(2, 9), fc.integer({ min: 1, max: 8 }), fc.boolean())
+    .tuple(slotArray(2, 2), fc.integer({ min: 0, max: 32 }))
+    .map(([[a, b], bytes]) => [Copy, a.segment, a.offset, b.segment, b.offset, bytes]),
+  fc
+    .tuple(
+      fc.constantFrom(...integerCodes),
+      fc.integer({ min: 0, max: 6 }),
+      fc.integer({ min: 0, max: 4 }),
+      slotArray(2, 9),
+      fc.integer({ min: 1, max: 8 }),
+      fc.boolean(),
+    )
     .map(([dtype, op, count, slots, split, inPlace]) => {
       const targets = slots.slice(0, Math.min(split, slots.length - 1));
       const sources = slots.slice(targets.length);
@@ -367,7 +379,8 @@ describe.each(machines)('StepMachine $name, given hostile code', (machine) => {
     }
     expect(Buffer.compare(Buffer.from(codeRun.buffer), Buffer.from(codeBefore.buffer))).toBe(0);
     for (const buffer of buffers) {
-      for (let k = 0; k < guard; k++) if (buffer[k] !== 0xa5 || buffer[buffer.length - 1 - k] !== 0xa5) throw new Error('wrote outside its segment');
+      for (let k = 0; k < guard; k++)
+        if (buffer[k] !== 0xa5 || buffer[buffer.length - 1 - k] !== 0xa5) throw new Error('wrote outside its segment');
     }
   }
 
