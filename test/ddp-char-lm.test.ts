@@ -1,5 +1,4 @@
-/** The example's parts: corpus, model, optimiser, and the law that ties it to data parallelism: N ranks with batch B follow one
- *  rank with batch N·B. Here the ranks share a thread; test/ddp-equivalence.test.ts uses processes. */
+/** The parts of the example that know nothing of other processes: corpus, model, optimiser, generation. */
 import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -10,9 +9,7 @@ import { loadCorpus, unigramLoss, windowCount, windows, type Corpus } from '../e
 import { generate } from '../examples/char-lm/generate.ts';
 import { createModel, createParameters, type ModelConfig } from '../examples/char-lm/model.ts';
 import { seededRandom } from '../src/base/random.ts';
-import { distribute } from '../src/ddp/adapters/jax-js.ts';
 import { DistributedSampler } from '../src/ddp/sampler.ts';
-import { LocalWorld, onEveryRank } from '../src/ddp/testing/local-world.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-corpus-'));
 const sentence = 'the quick brown fox jumps over the lazy dog. ';
@@ -113,11 +110,7 @@ describe('model', () => {
     // Along the gradient g the loss changes by h·|g|² to first order; symmetric differences leave an error of order h².
     const h = 1e-2;
     const moved = (sign: number): number => {
-      const shifted = tree.map(
-        (p: np.Array, g: np.Array) => p.add(g.mul(sign * h)),
-        tree.ref(parameters),
-        tree.ref(gradients),
-      );
+      const shifted = tree.map((p: np.Array, g: np.Array) => p.add(g.mul(sign * h)), tree.ref(parameters), tree.ref(gradients));
       return model.loss(shifted, inputs.ref, targets.ref).item();
     };
     const slope = (moved(1) - moved(-1)) / (2 * h);
@@ -151,42 +144,4 @@ describe('model', () => {
     expect(losses[89]).toBeLessThan(0.5);
     expect(text).toBe(sentence.slice(0, 44));
   });
-});
-
-test('N ranks with batch B follow the loss curve of one rank with batch N·B, within 1e-4 over 20 steps', async () => {
-  const tokens = Int32Array.from({ length: 2000 }, (_, i) => (i * i + (i >> 3)) % config.vocabulary);
-  const train = async (size: number, batch: number): Promise<number[]> => {
-    const world = new LocalWorld(size);
-    const curves = await onEveryRank(world, async (group) => {
-      const model = createModel(config);
-      // Different seeds: the broadcast has to make them equal.
-      const ddp = await distribute(group, createParameters(config, seededRandom(1 + group.rank)), {
-        firstBucketBytes: 1024,
-        bucketBytes: 4096,
-      });
-      let { params } = ddp;
-      const adam = new Adam<typeof params>({ rate: 0.005, warmupSteps: 4, steps: 20 });
-      const sampler = new DistributedSampler(windowCount(tokens, config.context), { group, seed: 5, dropLast: true });
-      const losses: number[] = [];
-      for (let step = 0; step < 20; step++) {
-        sampler.setEpoch(Math.floor(step / 10));
-        const items = Array.from({ length: batch }, (_, i) => sampler.at((step % 10) * batch + i));
-        const [inputs, targets] = windows(tokens, items, config.context).map((part) => np.array(part, { shape: [batch, config.context] }));
-        const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
-        params = adam.update(params, await ddp.average(gradients));
-        losses.push(await ddp.mean(loss.item()));
-      }
-      await ddp.verifyReplicas(params);
-      return losses;
-    });
-    for (const curve of curves) expect(curve).toEqual(curves[0]);
-    return curves[0];
-  };
-  const one = await train(1, 24);
-  expect(one[19]).toBeLessThan(one[0] - 0.1);
-  for (const size of [2, 3]) {
-    const curve = await train(size, 24 / size);
-    for (const [step, loss] of one.entries())
-      expect(Math.abs(curve[step] - loss) / loss, `step ${step} of ${size} ranks`).toBeLessThan(1e-4);
-  }
 });
