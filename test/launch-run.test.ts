@@ -2,8 +2,11 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { allGone, isRunning, rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
+
+// Generous: every test starts several processes, on machines that may be busy.
+vi.setConfig({ testTimeout: 120_000 });
 
 let directory: string;
 
@@ -52,6 +55,26 @@ describe('shoal run: ranks', () => {
     expect(code).toBe(0);
     expect(stdout.match(/met \d of 3 by shoal/g)?.sort()).toEqual(['met 0 of 3 by shoal', 'met 1 of 3 by shoal', 'met 2 of 3 by shoal']);
     expect(stdout.match(/first true/g)).toHaveLength(1);
+  });
+
+  it('take TypeScript for modules where no package.json says otherwise', async () => {
+    const folder = await mkdtemp(join(directory, 'package-'));
+    await writeFile(
+      join(folder, 'part.ts'),
+      'export enum Answer { Right = 42 }\nexport const answer: Answer = await Promise.resolve(Answer.Right);\n',
+    );
+    await writeFile(
+      join(folder, 'main.ts'),
+      "import { answer } from './part.ts';\nconsole.log(await answer, import.meta.url.slice(-7));\n",
+    );
+    await writeFile(join(folder, 'old.ts'), 'console.log(typeof require, __filename.slice(-6));\n');
+    for (const manifest of [undefined, '{}', '{"type":"module"}']) {
+      if (manifest !== undefined) await writeFile(join(folder, 'package.json'), manifest);
+      const { stdout, stderr } = await shoalRun('-q', join(folder, 'main.ts')).ended;
+      expect(stdout + stderr).toBe('[rank 0] 42 main.ts\n');
+    }
+    await writeFile(join(folder, 'package.json'), '{"type":"commonjs"}');
+    expect((await shoalRun('-q', join(folder, 'old.ts')).ended).stdout).toBe('[rank 0] function old.ts\n');
   });
 
   it('of two jobs started at once do not meet', async () => {

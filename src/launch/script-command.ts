@@ -1,7 +1,11 @@
-/** The command line that runs a user's script: TypeScript through tsx, JavaScript by Node.js itself. */
-import { statSync } from 'node:fs';
+/** The command line that runs a user's script: TypeScript through tsx, JavaScript by Node.js itself.
+ *
+ *  TypeScript is taken for ES modules unless its package.json says `"type": "commonjs"`: scripts begin with
+ *  `await initProcessGroup()`, which CommonJS does not have, and many folders have no package.json at all. tsx decides
+ *  otherwise when `type` is missing, so such files are given their format by a hook that resolves before tsx does. */
+import { readFileSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { extname, resolve } from 'node:path';
+import { dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { ShoalError } from '../base/errors.ts';
 
@@ -27,13 +31,46 @@ export function scriptCommand(options: ScriptOptions): string[] {
   if (!isFile(path)) throw new ShoalError('usage', `there is no script ${path}; use --no-node to start another program`);
   const extension = extname(path);
   if (javascript.has(extension)) return [process.execPath, ...nodeArgs, path, ...args];
-  if (typescript.has(extension)) return [process.execPath, ...nodeArgs, '--import', typescriptLoader(), path, ...args];
+  if (typescript.has(extension)) return [process.execPath, ...nodeArgs, ...moduleHook(path), '--import', typescriptLoader(), path, ...args];
   throw new ShoalError('usage', `${path} is neither JavaScript nor TypeScript; use --no-node to start another program`);
 }
 
 /** URL of tsx's loader: our own dependency, so that it is found from any directory. */
 export function typescriptLoader(): string {
   return pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href;
+}
+
+/** Flags that make TypeScript of the script's package ES modules; none where package.json decides. */
+function moduleHook(script: string): string[] {
+  const { folder, type } = packageOf(script);
+  if (type !== undefined) return [];
+  const root = JSON.stringify(pathToFileURL(join(folder, '/')).href);
+  const hook = `export async function resolve(name,context,next){const found=await next(name,context);
+return found.format==null&&found.url.startsWith(${root})&&!found.url.includes("/node_modules/")&&/\\.tsx?$/.test(found.url)?{...found,format:"module"}:found}`;
+  return ['--import', dataUrl(`import{register}from"node:module";register(${JSON.stringify(dataUrl(hook))})`)];
+}
+
+function dataUrl(source: string): string {
+  return `data:text/javascript,${encodeURIComponent(source)}`;
+}
+
+/** The package that a file belongs to, and its `type`; the file's own folder when there is no package.json above it. */
+function packageOf(file: string): { folder: string; type: string | undefined } {
+  for (let folder = dirname(file); ; folder = dirname(folder)) {
+    const manifest = join(folder, 'package.json');
+    if (isFile(manifest)) return { folder, type: typeOf(manifest) };
+    if (folder === dirname(folder)) return { folder: dirname(file), type: undefined };
+  }
+}
+
+function typeOf(manifest: string): string | undefined {
+  try {
+    const { type } = JSON.parse(readFileSync(manifest, 'utf8')) as { type?: unknown };
+    return typeof type === 'string' ? type : undefined;
+  } catch {
+    // Node.js will say what is wrong with it.
+    return undefined;
+  }
 }
 
 function isFile(path: string): boolean {
