@@ -11,7 +11,7 @@ describe('selectAlgorithm', () => {
   it('takes loads and stores on one host, and the network where there are none', () => {
     expect(selectAlgorithm({ ...base, topology: oneHost(4) })).toBe('host-direct');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
-    expect(selectAlgorithm({ ...base, topology: grid(2, 4) })).toBe('halving-doubling');
+    expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('halving-doubling');
   });
 
   it('follows size and number of ranks', () => {

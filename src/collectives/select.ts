@@ -50,6 +50,7 @@ const defaults: readonly SelectionRule[] = [
   ...collectives.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
   row('all-reduce', { bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 16 * KiB, ranksMax: 6, algorithm: 'one-shot' }),
+  row('all-reduce', { topologyClass: 'two-level', bytesTo: 4 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
   row('all-reduce', { topologyClass: 'two-level', algorithm: 'halving-doubling' }),
   row('all-reduce', { bytesTo: 256 * KiB, ranksMax: 2, algorithm: 'one-shot' }),
   row('all-reduce', { bytesTo: 64 * KiB, ranksMax: 4, algorithm: 'one-shot' }),
