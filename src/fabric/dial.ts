@@ -2,7 +2,7 @@
  *  answers or the time is over; the first that authenticates is kept and the others are ended. It must not know
  *  sockets. In the spirit of RFC 8305 (Happy Eyeballs), without its delay: candidates are few and hosts near. */
 import { setMaxListeners } from 'node:events';
-import { sleep, type Clock } from '../base/clock.ts';
+import { sleep, type Clock, type Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { ConnectOptions } from './fabric.ts';
@@ -10,6 +10,8 @@ import type { ConnectOptions } from './fabric.ts';
 const maxParallel = 8;
 const firstDelayMs = 5;
 const maxDelayMs = 250;
+/** After one candidate refused the secret, the others have this long to prove that it was merely the wrong door. */
+const graceMs = 1000;
 /** What another attempt cannot change, most telling first. */
 const finalCodes: readonly string[] = ['auth', 'config', 'unsupported', 'protocol'];
 
@@ -45,6 +47,7 @@ export async function dial<T>(
   const reasons = new Map<string, { error: ShoalError; attempts: number }>();
   const queue = [...candidates];
   let winner: { value: T } | undefined;
+  let grace: Timer | undefined;
 
   const tryOne = async (candidate: string): Promise<void> => {
     for (let attempts = 1; !stop.signal.aborted; attempts++) {
@@ -57,6 +60,7 @@ export async function dial<T>(
       } catch (thrown) {
         const error = ShoalError.from(thrown);
         if (!(stop.signal.aborted && reasons.has(candidate))) reasons.set(candidate, { error, attempts });
+        if (error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
         if (finalCodes.includes(error.code)) return;
       }
       const delayMs = Math.min(maxDelayMs, firstDelayMs * 2 ** Math.min(attempts, 10)) * (0.5 + options.random.next() / 2);
@@ -68,6 +72,7 @@ export async function dial<T>(
   };
   await Promise.all(Array.from({ length: Math.min(maxParallel, candidates.length) }, worker));
   timer.cancel();
+  grace?.cancel();
   signal?.removeEventListener('abort', onAbort);
 
   if (winner !== undefined) return winner.value;

@@ -115,7 +115,7 @@ export class ShmFabric implements Fabric {
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
     });
     this.#acceptor = acceptor;
-    const name = `shoal-${Buffer.from(random.bytes(12)).toString('hex')}`;
+    const name = `shoal-${process.pid}-${Buffer.from(random.bytes(12)).toString('hex')}`;
     await acceptor.listen({ path: `\0${name}` });
     return { provider: this.name, candidates: [`shm://${name}?host=${encodeURIComponent(this.#hostId)}`] };
   }

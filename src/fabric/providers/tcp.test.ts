@@ -116,6 +116,14 @@ describe('tcp', () => {
     await expect(malformed).rejects.toMatchObject({ code: 'config' });
   });
 
+  it('a wrong secret is told at once, even where other candidates never answer', async () => {
+    const b = fabricOf(1);
+    const { candidates } = await b.listen(() => undefined);
+    const a = fabricOf(0, { secret: Buffer.from('guess') });
+    const address = { provider: 'tcp', candidates: [`tcp://127.0.0.1:${await freePort()}`, ...candidates] };
+    await expect(a.connect(address, { peer, timeoutMs: 600_000 })).rejects.toMatchObject({ code: 'auth', peer: 1 });
+  });
+
   it('listens on loopback only unless told, and says which address it cannot have', async () => {
     const { candidates } = await fabricOf(0).listen(() => undefined);
     expect(candidates).toEqual([expect.stringMatching(/^tcp:\/\/127\.0\.0\.1:\d+$/)]);
