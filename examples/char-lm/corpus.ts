@@ -46,7 +46,8 @@ export function loadCorpus({ patterns, charactersMax, vocabularyMax }: CorpusOpt
       // A file that is not text would fill the vocabulary with noise.
       if (content.includes('\0') || files.includes(file)) continue;
       files.push(file);
-      text += content.slice(0, charactersMax - text.length);
+      // Form feeds are page breaks, and upset terminals.
+      text += content.replaceAll('\f', '\n').slice(0, charactersMax - text.length);
     }
     if (text.length >= charactersMin) return tokenize(files, text, vocabularyMax);
     if (patterns.length > 0)

@@ -29,7 +29,7 @@ const startedAt = new Date().toISOString();
 const folder = join(values.runs, startedAt.replaceAll(':', '-').replace(/\.\d+Z$/, ''));
 const stepLine = /step (\d+)\/(\d+) loss (\S+) tokens\/s (\S+) communicating (\S+)/;
 
-/** Runs train.ts on `size` processes, showing a bar. @throws Error when a process fails; its output has been printed by then. */
+/** Runs train.ts on `size` processes, showing a bar. When a process fails, prints why and ends the demonstration with its code. */
 async function train(size: number): Promise<RankResult[]> {
   const out = join(folder, `processes-${size}`);
   mkdirSync(out, { recursive: true });
@@ -56,8 +56,9 @@ async function train(size: number): Promise<RankResult[]> {
   });
   bar.stop();
   if (code !== 0) {
-    console.error(errors.join('\n'));
-    throw new Error(`training on ${size} processes ended with ${signal ?? `code ${code}`}; logs are in ${out}`);
+    // The launcher has put the first failing rank's error last.
+    console.error(`\n${errors.join('\n')}\n\ntraining ended with ${signal ?? `code ${code}`}; logs are in ${out}`);
+    process.exit(code ?? 1);
   }
   return Array.from({ length: size }, (_, rank) =>
     rankResultSchema.parse(JSON.parse(readFileSync(join(out, `rank-${rank}.json`), 'utf8'))),

@@ -13,8 +13,6 @@ import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 
-export const MiB = 1024 * 1024;
-
 /** Parameters start at multiples of this many bytes, so that no two share a cache line and kernels see aligned operands. */
 export const parameterAlignment = 64;
 

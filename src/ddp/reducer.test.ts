@@ -96,6 +96,16 @@ describe('averaging', () => {
     expect(reducers[0].gradient(0)).toEqual(floats(4));
   });
 
+  test('bucket sizes come from the options, else from the settings', () => {
+    const [group] = new LocalWorld(1).groups;
+    const parameters = [spec('a', 16), spec('b', 16), spec('c', 16)];
+    const sizes = (options: ReducerOptions): number[] => new Reducer(group, parameters, options).buckets.map(({ bytes }) => bytes);
+    const environment = { SHOAL_FIRST_BUCKET_BYTES: '64', SHOAL_BUCKET_BYTES: '128' };
+    expect(sizes({ environment })).toEqual([64, 128]);
+    expect(sizes({ environment, bucketBytes: 64 })).toEqual([64, 64, 64]);
+    expect(sizes({ environment: {} })).toEqual([192]);
+  });
+
   test('float64 keeps its precision', async () => {
     const { reducers } = setUp(2, [{ name: 'a', shape: [], dtype: 'float64' }]);
     const gradients = [[Float64Array.of(1 / 3)], [Float64Array.of(2 / 3)]];

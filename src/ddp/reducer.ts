@@ -13,12 +13,14 @@
  *  collectives whatever order its gradients arrive in. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
+import { readSettings, type Environment } from '../base/settings.ts';
 import type { ProcessGroup, Work } from '../group/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
-import { assignBuckets, MiB, type Bucket, type ParameterSpec } from './buckets.ts';
-import { checksum, checksumBytes, checksumsOf, describeDisagreement } from './checksum.ts';
+import { assignBuckets, type Bucket, type ParameterSpec } from './buckets.ts';
+import { registrationText, verifyRegistration } from './registration.ts';
+import { verifyReplicas } from './replicas.ts';
 
 /** What the reducer needs of a process group. */
 export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'>;
@@ -29,9 +31,9 @@ export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'rele
 export type Weighting = 'ranks' | 'samples';
 
 export interface ReducerOptions {
-  /** Default 25 MiB. */
+  /** Default: SHOAL_BUCKET_BYTES, 25 MiB. */
   readonly bucketBytes?: number;
-  /** Default 1 MiB. */
+  /** Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
   readonly firstBucketBytes?: number;
   /** `false` (default): `finish` refuses a step in which a parameter got no gradient, naming it.
    *  `true`: it counts as zeros on this rank. */
@@ -42,6 +44,8 @@ export interface ReducerOptions {
   readonly timeoutMs?: number;
   /** For `stats` only. Default: the system's. */
   readonly clock?: Clock;
+  /** Where settings are read. Default: `process.env`. */
+  readonly environment?: Environment;
 }
 
 /** What communication cost. Times are milliseconds, bytes are those of buckets. */
@@ -109,14 +113,9 @@ export class Reducer {
   /** Allocates the buckets; does not communicate.
    *  @throws ShoalError `usage`, `unsupported` as `assignBuckets`; `out-of-memory` when the buckets do not fit. */
   constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = {}) {
-    const {
-      bucketBytes = 25 * MiB,
-      firstBucketBytes = MiB,
-      findUnused = false,
-      weighting = 'ranks',
-      timeoutMs,
-      clock = systemClock,
-    } = options;
+    const settings = readSettings(options.environment ?? process.env);
+    const { bucketBytes = settings.bucketBytes, firstBucketBytes = settings.firstBucketBytes } = options;
+    const { findUnused = false, weighting = 'ranks', timeoutMs, clock = systemClock } = options;
     this.#group = group;
     this.#clock = clock;
     this.#findUnused = findUnused;
@@ -172,7 +171,7 @@ export class Reducer {
     this.#checkUsable();
     this.#checkArrays(arrays, 'broadcastParameters');
     try {
-      await this.#verifyRegistration();
+      await verifyRegistration(this.#group, this.#registration, this.#call);
       // Through the buckets: one collective each instead of one per parameter, and no staging copies.
       for (const bucket of this.#buckets) {
         for (const { parameter } of bucket.slots) copyInto(this.#parameter(parameter).gradient, arrays[parameter]);
@@ -303,21 +302,8 @@ export class Reducer {
   async verifyReplicas(arrays: readonly TypedArray[]): Promise<string> {
     this.#checkUsable();
     this.#checkArrays(arrays, 'verifyReplicas');
-    const own = checksum(arrays);
-    const all = await this.#gather(checksumBytes(own), 'ddp/checksum');
-    const values = checksumsOf(all);
-    if (values.every((value) => value === own)) return own;
-    // Every rank sees the same values, so every rank takes this path.
-    const each = await this.#gather(Uint8Array.from(arrays.flatMap((array) => [...checksumBytes(checksum([array]))])), 'ddp/checksum-each');
-    const count = arrays.length;
-    const ofRank = checksumsOf(each);
-    const first = this.#parameters.findIndex((_, i) => values.some((_value, rank) => ofRank[rank * count + i] !== ofRank[i]));
-    const where = first < 0 ? '' : `, first in '${this.#parameter(first).name}'`;
-    throw new ShoalError(
-      'mismatch',
-      `replicas differ${where}: ${describeDisagreement(values)}; did a rank change its parameters outside the averaged step?`,
-      { rank: this.#group.rank, operation: 'ddp/checksum' },
-    );
+    const named = arrays.map((array, index) => ({ name: this.#parameter(index).name, array }));
+    return verifyReplicas(this.#group, named, this.#call);
   }
 
   /** Gives the buckets back. Idempotent. */
@@ -455,62 +441,6 @@ export class Reducer {
     this.#next = 0;
     return { weight };
   }
-
-  /** Two rounds: fingerprints always, the registrations themselves only when those differ. */
-  async #verifyRegistration(): Promise<void> {
-    const own = new TextEncoder().encode(this.#registration);
-    const head = new Uint8Array(16);
-    head.set(checksumBytes(checksum([own])));
-    new DataView(head.buffer).setFloat64(8, own.length, true);
-    const heads = await this.#gather(head, 'ddp/registration');
-    const differs = Array.from({ length: this.#group.size }, (_, rank) => rank).some(
-      (rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) !== 0,
-    );
-    if (!differs) return;
-    const view = new DataView(heads.buffer, heads.byteOffset, heads.byteLength);
-    const counts = Array.from({ length: this.#group.size }, (_, rank) => view.getFloat64(rank * 16 + 8, true));
-    const all = new Uint8Array(counts.reduce((a, b) => a + b, 0));
-    await this.#group.allGather(all, own, { ...this.#call, counts, name: 'ddp/registrations' });
-    let from = 0;
-    const registrations = counts.map((count) => {
-      from += count;
-      return new TextDecoder().decode(all.subarray(from - count, from)).split('\n');
-    });
-    throw new ShoalError('mismatch', `ddp: ranks registered different parameters: ${registrationDifferences(registrations)}`, {
-      rank: this.#group.rank,
-      operation: 'ddp/registration',
-    });
-  }
-
-  async #gather(own: Uint8Array, name: string): Promise<Uint8Array> {
-    const all = new Uint8Array(own.length * this.#group.size);
-    try {
-      await this.#group.allGather(all, own, { ...this.#call, name });
-    } catch (thrown) {
-      throw this.#fail(thrown);
-    }
-    return all;
-  }
-}
-
-/** One line of settings, then one per parameter: what has to agree between ranks. */
-function registrationText(parameters: readonly ParameterSpec[], settings: Record<string, number | string>): string {
-  const lines = parameters.map(({ name, shape, dtype }) => `${JSON.stringify(name)} ${dtype}[${shape.join(', ')}]`);
-  const first = Object.entries(settings).map(([setting, value]) => `${setting}=${value}`);
-  return [first.join(' '), ...lines].join('\n');
-}
-
-/** For each rank that differs from rank 0, the first difference. */
-function registrationDifferences(registrations: readonly (readonly string[])[]): string {
-  const reference = registrations[0];
-  const differences: string[] = [];
-  for (const [rank, lines] of registrations.entries()) {
-    const at = Array.from({ length: Math.max(lines.length, reference.length) }, (_, i) => i).find((i) => lines[i] !== reference[i]);
-    if (at === undefined) continue;
-    const where = at === 0 ? 'settings' : `parameter ${at - 1}`;
-    differences.push(`${where} is ${lines[at] ?? 'missing'} on rank ${rank} but ${reference[at] ?? 'missing'} on rank 0`);
-  }
-  return differences.join('; ');
 }
 
 function copyInto(target: TypedArray, source: TypedArray): void {

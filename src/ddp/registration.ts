@@ -1,0 +1,58 @@
+/** What ranks register, and whether they registered the same: names, shapes, dtypes, order, and the settings that shape the
+ *  collectives. It must not know buckets or gradients. */
+import { ShoalError } from '../base/errors.ts';
+import type { CallOptions, ProcessGroup } from '../group/types.ts';
+import type { ParameterSpec } from './buckets.ts';
+import { checksum, checksumBytes } from './checksum.ts';
+
+/** One line of settings, then one per parameter: what has to agree between ranks. */
+export function registrationText(parameters: readonly ParameterSpec[], settings: Readonly<Record<string, number | string>>): string {
+  const first = Object.entries(settings).map(([setting, value]) => `${setting}=${value}`);
+  const lines = parameters.map(({ name, shape, dtype }) => `${JSON.stringify(name)} ${dtype}[${shape.join(', ')}]`);
+  return [first.join(' '), ...lines].join('\n');
+}
+
+/** Collective. Two rounds: fingerprints (checksum and length) always, the texts themselves only when those differ; every
+ *  rank sees the same fingerprints, so every rank takes the same rounds.
+ *  @throws ShoalError `mismatch` on every rank, with each rank's first difference from rank 0. */
+export async function verifyRegistration(
+  group: Pick<ProcessGroup, 'rank' | 'size' | 'allGather'>,
+  text: string,
+  call: CallOptions,
+): Promise<void> {
+  const own = new TextEncoder().encode(text);
+  const head = new Uint8Array(16);
+  head.set(checksumBytes(checksum([own])));
+  new DataView(head.buffer).setFloat64(8, own.length, true);
+  const heads = new Uint8Array(16 * group.size);
+  await group.allGather(heads, head, { ...call, name: 'ddp/registration' });
+  const ranks = Array.from({ length: group.size }, (_, rank) => rank);
+  if (ranks.every((rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) === 0)) return;
+  const view = new DataView(heads.buffer);
+  const counts = ranks.map((rank) => view.getFloat64(rank * 16 + 8, true));
+  const all = new Uint8Array(counts.reduce((a, b) => a + b, 0));
+  await group.allGather(all, own, { ...call, counts, name: 'ddp/registrations' });
+  let end = 0;
+  const registrations = counts.map((count) => {
+    end += count;
+    return new TextDecoder().decode(all.subarray(end - count, end)).split('\n');
+  });
+  throw new ShoalError('mismatch', `ddp: ranks registered different parameters: ${differences(registrations)}`, {
+    rank: group.rank,
+    operation: 'ddp/registration',
+  });
+}
+
+/** For each rank that differs from rank 0, the first difference. */
+function differences(registrations: readonly (readonly string[])[]): string {
+  const [reference] = registrations;
+  const found: string[] = [];
+  for (const [rank, lines] of registrations.entries()) {
+    const longest = lines.length > reference.length ? lines : reference;
+    const at = longest.findIndex((_, i) => lines[i] !== reference[i]);
+    if (at < 0) continue;
+    const where = at === 0 ? 'settings' : `parameter ${at - 1}`;
+    found.push(`${where} is ${lines[at] ?? 'missing'} on rank ${rank} but ${reference[at] ?? 'missing'} on rank 0`);
+  }
+  return found.join('; ');
+}
