@@ -81,7 +81,8 @@ describe('kill -9 of a rank', () => {
     async (scenario) => {
       await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
       await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
-      const victim = world.ranks[1];
+      const names = new Set(world.ranks.flatMap((rank) => unixNames(rank.child.pid ?? 0)));
+    const victim = world.ranks[1];
       const killedMs = performance.now();
       victim.kill();
       await victim.exited;
@@ -94,7 +95,8 @@ describe('kill -9 of a rank', () => {
         expect(performance.now() - killedMs).toBeLessThan(20_000);
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
-      expect(leftovers()).toEqual([]);
+      expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);
+    expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
     },
   );
 
@@ -175,9 +177,9 @@ async function pester(port: number): Promise<void> {
   });
 }
 
-/** TCP ports on which a process listens, from /proc. */
-function listeningPorts(pid: number): number[] {
-  const inodes = new Set(
+/** Inodes of a process's sockets. */
+function socketInodes(pid: number): Set<string> {
+  return new Set(
     readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
       try {
         return /^socket:\[(\d+)\]$/.exec(readlinkSync(`/proc/${pid}/fd/${fd}`))?.[1] ?? [];
@@ -186,6 +188,11 @@ function listeningPorts(pid: number): number[] {
       }
     }),
   );
+}
+
+/** TCP ports on which a process listens. */
+function listeningPorts(pid: number): number[] {
+  const inodes = socketInodes(pid);
   return ['tcp', 'tcp6'].flatMap((table) =>
     readFileSync(`/proc/${pid}/net/${table}`, 'utf8')
       .split('\n')
@@ -196,7 +203,15 @@ function listeningPorts(pid: number): number[] {
   );
 }
 
-/** Objects with our name that outlive their processes. */
-function leftovers(): string[] {
-  return [...readdirSync('/dev/shm'), ...readFileSync('/proc/net/unix', 'utf8').split('\n')].filter((name) => name.includes('shoal'));
+function unixTable(): string[] {
+  return readFileSync('/proc/net/unix', 'utf8').split('\n').slice(1);
+}
+
+/** Names under which a process's Unix sockets are known. */
+function unixNames(pid: number): string[] {
+  const inodes = socketInodes(pid);
+  return unixTable()
+    .map((line) => line.trim().split(/\s+/))
+    .filter((fields) => inodes.has(fields[6]) && fields[7] !== undefined)
+    .map((fields) => fields[7].replace(/@+$/, ''));
 }

@@ -87,7 +87,8 @@ export interface Connection {
   /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not looked at.
    *  Immediates are integers 0…maxImmediate. */
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
-  /** loadStore fabrics: the peer's region, mapped here; the connection owns the mapping and caches it by rkey.
+  /** loadStore fabrics: the peer's region, mapped here and cached by rkey. The mapping stays valid until the peer
+   *  deregisters the region or this fabric closes; the end of the connection does not end it.
    *  @throws ShoalError `unsupported` elsewhere. */
   map(remote: RemoteRegion): Region;
   /** Flushes what was posted (bounded by `timeoutMs`, default 1000), then closes both directions. Idempotent. */

@@ -21,6 +21,8 @@ import type { World } from './world.ts';
 
 /** How long ranks have to say what they called before an error is made without them. */
 const diagnosisMs = 500;
+/** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. */
+const suspicionMs = 250;
 /** Calls remembered for reports. */
 const historyMax = 64;
 
@@ -72,6 +74,7 @@ export class GroupEngine implements OperationHost {
   #completedSent = 0;
   #status: GroupStatus = 'opening';
   #failure: ShoalError | undefined;
+  #suspicion: ShoalError | undefined;
   #diagnosis: Diagnosis | undefined;
   #watchdog: Timer | undefined;
   #watchdogAtMs = Infinity;
@@ -157,6 +160,13 @@ export class GroupEngine implements OperationHost {
     this.#watchdog?.cancel();
   }
 
+  /** Stops, and fails unless a closing connection names a better reason first. */
+  #suspect(error: ShoalError): void {
+    if (this.#suspicion) return;
+    this.#suspicion = error;
+    this.#world.clock.setTimer(suspicionMs, () => this.fail(error), { keepAlive: true });
+  }
+
   /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
   fail(error: ShoalError, options: { tellOthers: boolean } = { tellOthers: true }): void {
     if (this.#status === 'failed' || this.#status === 'closed') return;
@@ -233,13 +243,13 @@ export class GroupEngine implements OperationHost {
   }
 
   #pumpUntilIdle(): void {
-    if (this.#status !== 'open') return;
+    if (this.#status !== 'open' || this.#suspicion) return;
     const own = this.blocks[this.rank];
     own.sleeping = false;
     const { clock } = this.#world;
     const spinMs = this.#spinMs;
     let deadlineMs = clock.now() + spinMs;
-    while (this.#queue.length + this.#inFlight.length > 0) {
+    while (this.#queue.length + this.#inFlight.length > 0 && !this.#suspicion) {
       if (this.#step()) {
         deadlineMs = clock.now() + spinMs;
         continue;
@@ -316,7 +326,7 @@ export class GroupEngine implements OperationHost {
     try {
       must(operation.execution, () => 'announced operations have an execution').bind(operation);
     } catch (thrown) {
-      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
+      this.#suspect(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
       return false;
     }
     operation.phase = 'running';
@@ -330,8 +340,8 @@ export class GroupEngine implements OperationHost {
     try {
       if (execution.run(0, { yields: this.#spinMs === 0 }) === 'waiting') return false;
     } catch (thrown) {
-      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence: operation.sequence }));
-      return true;
+      this.#suspect(ShoalError.from(thrown, 'system', { rank: this.rank, sequence: operation.sequence }));
+      return false;
     }
     this.blocks[this.rank].clearSignals(operation.slot, execution.lowered.signalCount);
     this.#plans.give(operation.plan, execution);

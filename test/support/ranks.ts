@@ -18,7 +18,7 @@ export interface RanksOptions {
   readonly n: number;
   /** More variables, for all ranks or per rank. */
   readonly env?: Record<string, string>;
-  readonly envOf?: (rank: number) => Record<string, string>;
+  readonly envOf?: (rank: number) => Readonly<Record<string, string | undefined>>;
   /** Ranks that are started; default all. */
   readonly only?: readonly number[];
 }
