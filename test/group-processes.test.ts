@@ -34,6 +34,27 @@ describe('conformance in real processes', () => {
   });
 });
 
+describe('threads and worlds', () => {
+  it('a 25 MiB all-reduce is complete before a busy main thread returns to its event loop', async () => {
+    await using world = await startRanks({ fixture: 'overlap', n: 2 });
+    for (const { lines, stderr, code } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual([{ looks: expect.any(Number), computed: expect.any(Number), doneBeforeEvents: false, done: true }]);
+      expect(code).toBe(0);
+    }
+  });
+
+  it('two worlds live in one process', async () => {
+    await using other = await startRanks({ fixture: 'scenario', n: 2, only: [] });
+    await using world = await startRanks({ fixture: 'two-worlds', n: 2, env: { OTHER_JOB: other.job, OTHER_PORT: String(other.server.port) } });
+    const outcomes = await world.outcomes();
+    outcomes.forEach(({ lines, stderr }, rank) => {
+      expect(stderr).toBe('');
+      expect(lines).toEqual([{ a: rank, b: 1 - rank, x: 1, y: 10 }]);
+    });
+  });
+});
+
 describe('ranks that disagree', () => {
   it.each(['op', 'dtype', 'count', 'root', 'kind'])('different %s: mismatch on every rank, naming every call', async (scenario) => {
     await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });

@@ -89,6 +89,8 @@ export class RankProcess {
 export interface Ranks extends AsyncDisposable {
   readonly ranks: readonly RankProcess[];
   readonly server: StoreServer;
+  /** Name of the job. */
+  readonly job: string;
   /** Waits for all to end. */
   outcomes(): Promise<Outcome[]>;
 }
@@ -125,6 +127,7 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
   return {
     ranks,
     server,
+    job,
     outcomes: () => Promise.all(ranks.map((rank) => rank.exited)),
     async [Symbol.asyncDispose]() {
       for (const rank of ranks) rank.kill();
