@@ -407,8 +407,9 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const chunk = Buffer.alloc(64 * 1024, 'x');
       const total = 1024;
       let taken = 0;
+      let stopped = false;
       const sender = (async () => {
-        for (; taken < total; taken++) await atA.connection.send(chunk);
+        for (; taken < total && !stopped; taken++) await atA.connection.send(chunk);
       })();
       // Until a long row of turns moves nothing: the sender waits. What the kernel buffers is not ours, but bounded.
       for (let still = 0, last = -1; still < 200; last = taken) {
@@ -416,6 +417,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
         still = taken === last ? still + 1 : 0;
       }
       expect(taken).toBeLessThan(total);
+      stopped = true;
       // Without awaiting, what is posted meets its bound and is refused, with the connection intact.
       const flood = Array.from({ length: 40 }, () =>
         atA.connection.send(chunk).then(
@@ -427,7 +429,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       const outcomes = await Promise.all(flood);
       expect(new Set(outcomes)).toEqual(new Set(['sent', 'out-of-memory']));
       await sender;
-      await atB.until(total + outcomes.filter((outcome) => outcome === 'sent').length);
+      await atB.until(taken + outcomes.filter((outcome) => outcome === 'sent').length);
       expect(atB.closed).toBeUndefined();
     });
 

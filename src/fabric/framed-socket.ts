@@ -5,8 +5,8 @@
  *
  *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
  *
- *  so that no byte of a payload ever passes through a buffer of ours. The kernel's copy is the only one. Sending
- *  gathers [header, payload, header, payload …] with writev from where the bytes are.
+ *  so that no byte of a payload ever passes through a buffer of ours. The kernel's copy is the only one. Sending is
+ *  frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
@@ -17,13 +17,10 @@ import { assert } from '../base/assert.ts';
 import type { Clock, Timer } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { PeerIdentity } from './fabric.ts';
-import { Fifo } from './fifo.ts';
+import { FrameSender } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
-import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost } from './limits.ts';
+import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from './limits.ts';
 
-/** Frames handed to Node's socket and not yet taken by the kernel: enough to keep it busy. The rest waits here, in order. */
-const handedFrames = 256;
-const handedBytesMax = 2 * 1024 * 1024;
 const drainBytes = 64 * 1024;
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
@@ -68,12 +65,6 @@ export interface FrameReceiver {
   onClose(error: ShoalError | undefined): void;
 }
 
-interface Operation extends FrameHeader {
-  readonly payload: Uint8Array | undefined;
-  resolve(): void;
-  reject(error: ShoalError): void;
-}
-
 type Phase = 'opening' | 'held' | 'open' | 'closing' | 'refusing' | 'closed';
 
 interface Opening {
@@ -102,18 +93,9 @@ export class FramedSocket {
   #drain: Buffer | undefined;
   #holding = false;
 
-  // Sending. Header slots are reused in a ring: at most `handedFrames` are in use.
-  readonly #queue = new Fifo<Operation>();
-  readonly #handed = new Fifo<Operation>();
-  readonly #slots: Buffer[] = [];
-  readonly #slotViews: DataView[] = [];
-  #nextSlot = 0;
-  #handedBytes = 0;
-  #pendingBytes = 0;
-  #messageBytes = 0;
-  #pumpScheduled = false;
+  // Sending.
+  readonly #sender: FrameSender;
   #goodbyeSent = false;
-  #severed = false;
 
   // Closing.
   #closing: Promise<void> | undefined;
@@ -128,6 +110,8 @@ export class FramedSocket {
       this.#onEnded = resolve;
     });
     this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
+    const { maxQueuedBytes, counters, wire } = options;
+    this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), ...(wire && { wire }) });
     this.#socket.setNoDelay(true);
     this.#socket.setKeepAlive(true, keepAliveMs);
     this.#socket.on('error', (error) => {
@@ -157,8 +141,8 @@ export class FramedSocket {
     return this.#phase === 'open' || this.#phase === 'held';
   }
 
-  get inFlight(): { operations: number; bytes: number } {
-    return { operations: this.#queue.length + this.#handed.length, bytes: this.#pendingBytes };
+  get inFlight(): InFlight {
+    return this.#sender.inFlight;
   }
 
   /** Resolves when the socket is closed and its descriptor given back. */
@@ -214,13 +198,13 @@ export class FramedSocket {
     const { rank, maxQueuedBytes } = this.#options;
     if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
     try {
-      checkBacklog(this.#peer, { ...this.inFlight, messageBytes: this.#messageBytes }, maxQueuedBytes);
+      checkBacklog(this.#peer, this.#sender.inFlight, maxQueuedBytes);
     } catch (error) {
       return Promise.reject(error);
     }
     return new Promise((resolve, reject) => {
       const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payload?.length ?? 0 } = fields;
-      this.#enqueue({ type, flags, immediate, rkey, offset, bytes, payload, resolve, reject });
+      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, resolve, reject });
     });
   }
 
@@ -242,7 +226,7 @@ export class FramedSocket {
           this.#goodbyeSent = true;
           this.#socket.end();
         };
-        this.#enqueue({ ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, resolve: sent, reject: () => undefined });
+        this.#sender.push({ ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, resolve: sent, reject: () => undefined });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
         this.fail(connectionClosed(this.#options.rank, this.#peer.rank));
@@ -404,84 +388,7 @@ export class FramedSocket {
     this.#finish(orderly ? undefined : this.#lost());
   }
 
-  // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-  #enqueue(operation: Operation): void {
-    this.#queue.push(operation);
-    this.#pendingBytes += operation.bytes;
-    if (operation.type === FrameType.Message) this.#messageBytes += operation.bytes;
-    if (this.#pumpScheduled) return;
-    this.#pumpScheduled = true;
-    // One writev for all that is posted in this turn.
-    queueMicrotask(() => {
-      this.#pumpScheduled = false;
-      this.#pump();
-    });
-  }
-
-  /** Hands frames to the socket, up to the limits. */
-  #pump(): void {
-    if (this.#phase === 'closed' || this.#phase === 'refusing' || this.#severed || this.#queue.length === 0) return;
-    const handedBytesLimit = Math.min(handedBytesMax, this.#options.maxQueuedBytes);
-    this.#socket.cork();
-    while (this.#queue.length > 0 && this.#handed.length < handedFrames && this.#handedBytes < handedBytesLimit) {
-      const operation = this.#queue.shift()!;
-      this.#handed.push(operation);
-      this.#handedBytes += operation.bytes;
-      this.#options.counters.framesSent++;
-      const header = this.#nextHeader(operation);
-      if (this.#options.wire?.onHeader(header, operation) === 'cut') {
-        this.#cut(header, operation.payload);
-        break;
-      }
-      if (operation.payload === undefined || operation.payload.length === 0) {
-        this.#socket.write(header, this.#onWritten);
-      } else {
-        this.#socket.write(header);
-        this.#socket.write(operation.payload, this.#onWritten);
-      }
-    }
-    this.#socket.uncork();
-  }
-
-  #nextHeader(operation: Operation): Buffer {
-    const slot = this.#nextSlot;
-    this.#nextSlot = (slot + 1) % handedFrames;
-    if (this.#slots[slot] === undefined) {
-      this.#slots[slot] = Buffer.alloc(headerBytes);
-      this.#slotViews[slot] = new DataView(this.#slots[slot].buffer, this.#slots[slot].byteOffset, headerBytes);
-    }
-    encodeHeader(this.#slotViews[slot], 0, operation);
-    return this.#slots[slot];
-  }
-
-  /** The kernel has the frame: callbacks come in the order of the writes. */
-  readonly #onWritten = (error?: Error | null): void => {
-    if (error !== undefined && error !== null) return;
-    const operation = this.#handed.shift();
-    if (operation === undefined) return;
-    this.#handedBytes -= operation.bytes;
-    this.#forget(operation);
-    operation.resolve();
-    // Refill in batches: a writev of one frame per completion would cost a system call each.
-    if (this.#handed.length <= handedFrames / 2 && this.#handedBytes <= handedBytesMax / 2) this.#pump();
-  };
-
-  /** Half a frame, then the end: what a crash in the middle of a write leaves on the wire. */
-  #cut(header: Buffer, payload: Uint8Array | undefined): void {
-    this.#severed = true;
-    const half =
-      payload === undefined || payload.length === 0 ? header.subarray(0, headerBytes / 2) : payload.subarray(0, payload.length >> 1);
-    if (half.buffer !== header.buffer) this.#socket.write(header);
-    this.#socket.write(half, () => this.abort());
-  }
-
   // ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-  #forget(operation: Operation): void {
-    this.#pendingBytes -= operation.bytes;
-    if (operation.type === FrameType.Message) this.#messageBytes -= operation.bytes;
-  }
 
   #lost(): ShoalError {
     const { rank, description } = this.#options;
@@ -502,13 +409,7 @@ export class FramedSocket {
   /** Tells everyone who waits; the socket may still be at its last words. */
   #settle(error: ShoalError | undefined): void {
     this.#opening?.reject(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
-    const pendingError = error ?? connectionClosed(this.#options.rank, this.#peer.rank);
-    for (const queue of [this.#handed, this.#queue]) {
-      for (let operation = queue.shift(); operation !== undefined; operation = queue.shift()) {
-        this.#forget(operation);
-        operation.reject(pendingError);
-      }
-    }
+    this.#sender.stop(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
     const receiver = this.#receiver;
     this.#receiver = undefined;
     if (receiver !== undefined) queueMicrotask(() => receiver.onClose(error));

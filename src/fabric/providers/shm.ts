@@ -17,43 +17,23 @@
  *  bytes, and its announcement is then refused; what is posted after `withdraw` has arrived changes nothing. */
 import net from 'node:net';
 import { Handshake } from '../../base/auth.ts';
-import type { Clock } from '../../base/clock.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Acceptor } from '../acceptor.ts';
 import { dial } from '../dial.ts';
-import type {
-  ConnectOptions,
-  Connection,
-  Fabric,
-  FabricAddress,
-  FabricOptions,
-  RegisteredRegion,
-  RemoteRegion,
-  RemoteSpan,
-  Span,
-} from '../fabric.ts';
-import { Fifo } from '../fifo.ts';
-import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
+import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from '../fabric.ts';
+import { FrameType } from '../frame.ts';
 import { emptyCounters, FramedSocket, type StreamCounters, type WireTap } from '../framed-socket.ts';
 import { hostIdentity } from '../host-identity.ts';
-import {
-  capabilitiesOf,
-  checkSource,
-  connectionClosed,
-  defaultCloseTimeoutMs,
-  defaultMaxQueuedBytes,
-  maxPendingOperations,
-} from '../limits.ts';
-import { decodeHandle, encodeHandle } from '../region-handle.ts';
-import { checkRange, RegionTable } from '../region-table.ts';
-import { StreamConnection } from '../stream-connection.ts';
+import { capabilitiesOf, connectionClosed, defaultMaxQueuedBytes } from '../limits.ts';
+import { encodeHandle } from '../region-handle.ts';
+import { RegionTable } from '../region-table.ts';
+import type { StreamConnection } from '../stream-connection.ts';
+import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
 
 const purpose = 'fabric-shm';
-const controlTextBytes = 512;
-const nonceBytes = 32;
 
 export interface ShmOptions extends FabricOptions {
   /** Faults on the wire, for tests. */

@@ -1,0 +1,316 @@
+/** One connection of shm: claims and grants of regions, writes by memcpy, the probing at its beginning. The figure of the
+ *  exchange and its guarantee are in shm.ts. */
+import type { Clock } from '../../base/clock.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
+import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
+import { Fifo } from '../fifo.ts';
+import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
+import type { FramedSocket, StreamCounters } from '../framed-socket.ts';
+import { checkSource, connectionClosed, defaultCloseTimeoutMs, maxPendingOperations } from '../limits.ts';
+import { decodeHandle } from '../region-handle.ts';
+import { checkRange, type RegionTable } from '../region-table.ts';
+import { StreamConnection } from '../stream-connection.ts';
+
+const controlTextBytes = 512;
+/** Of the probe region: all of it. */
+export const nonceBytes = 32;
+
+/** The probing at the beginning of a connection. */
+export interface Opening {
+  readonly dials: boolean;
+  ready(): void;
+  failed(error: ShoalError): void;
+}
+
+export interface ShmConnectionOptions {
+  readonly clock: Clock;
+  readonly counters: StreamCounters;
+  readonly regions: RegionTable;
+  readonly allocator: RegionAllocator;
+  readonly opening: Opening;
+  readonly onEnded: (connection: StreamConnection) => void;
+  /** Takes over mappings when the connection has ended. */
+  retire(regions: readonly Region[]): void;
+}
+
+/** A region of the peer, mapped here. */
+interface Mapping {
+  readonly region: Region;
+  readonly view: Uint8Array;
+  /** The peer has confirmed the rkey: writes may use it. */
+  granted: boolean;
+}
+
+/** What waits for a grant, and everything posted behind it. */
+interface Deferred {
+  /** The rkey needed first; 0 for none. */
+  readonly rkey: number;
+  run(): Promise<void>;
+  resolve(done: Promise<void>): void;
+  reject(error: ShoalError): void;
+}
+
+/** Made when the peer is authenticated; probing, then open. */
+export class ShmConnection extends StreamConnection {
+  readonly #options: ShmConnectionOptions;
+  #opening: Opening | undefined;
+  readonly #mappings = new Map<number, Mapping>();
+  /** Own regions the peer has mapped. */
+  readonly #grantedToPeer = new Set<number>();
+  readonly #deferred = new Fifo<Deferred>();
+  /** A close that waits for what is deferred. */
+  #closing: Promise<void> | undefined;
+  #onDrained: (() => void) | undefined;
+  readonly #controlText = Buffer.alloc(controlTextBytes);
+
+  constructor(stream: FramedSocket, options: ShmConnectionOptions) {
+    super(stream, options.counters, options.onEnded);
+    this.#options = options;
+    this.#opening = options.opening;
+  }
+
+  postOpen(): void {
+    this.stream.postControl(FrameType.Open, {});
+  }
+
+  override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
+    checkSource(source, immediate);
+    if (source.bytes === 0) {
+      return immediate === undefined ? undefined : this.postOrdered(FrameType.Immediate, { immediate, flags: flagSet });
+    }
+    const { rkey } = target.region;
+    if (this.#deferred.length === 0 && this.#closing === undefined && this.#mappings.get(rkey)?.granted)
+      return this.#place(source, target, immediate);
+    return this.#defer(rkey, () => this.#place(source, target, immediate));
+  }
+
+  override close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
+    if (this.#deferred.length === 0 || !this.stream.open) return super.close(timeoutMs);
+    const { clock } = this.#options;
+    const deadlineMs = clock.now() + timeoutMs;
+    this.#closing ??= new Promise<void>((resolve) => {
+      const timer = clock.setTimer(timeoutMs, resolve, { keepAlive: true });
+      this.#onDrained = () => {
+        timer.cancel();
+        resolve();
+      };
+    }).then(() => super.close(Math.max(0, deadlineMs - clock.now())));
+    return this.#closing;
+  }
+
+  /** The mapping lives until the peer deregisters the region or the connection ends; then its views are empty. */
+  override map(remote: RemoteRegion): Region {
+    const known = this.#mappings.get(remote.rkey);
+    if (known !== undefined) return known.region;
+    if (!this.stream.open) throw connectionClosed(this.stream.rank, this.peer.rank);
+    const share = decodeHandle(remote.handle);
+    if (share.bytes !== remote.bytes) {
+      throw new ShoalError('protocol', `region with rkey ${remote.rkey} has ${share.bytes} bytes, not ${remote.bytes}`, {
+        peer: this.peer.rank,
+      });
+    }
+    const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share));
+    // So that the peer tells us when the region goes.
+    this.stream.postControl(FrameType.Claim, { rkey: remote.rkey });
+    return region;
+  }
+
+  override onDeregistered(rkey: number): void {
+    if (this.#grantedToPeer.delete(rkey)) this.stream.postControl(FrameType.Withdraw, { rkey });
+  }
+
+  protected override postOrdered(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
+    if (this.#closing !== undefined) return Promise.reject(connectionClosed(this.stream.rank, this.peer.rank));
+    if (this.#deferred.length === 0) return super.postOrdered(type, fields, payload);
+    return this.#defer(0, () => super.postOrdered(type, fields, payload));
+  }
+
+  // ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #place(source: Span, target: RemoteSpan, immediate: number | undefined): Promise<void> {
+    const { offset } = target;
+    const { rkey } = target.region;
+    const { bytes } = source;
+    if (!this.stream.open) return Promise.reject(connectionClosed(this.stream.rank, this.peer.rank));
+    const mapping = this.#mappings.get(rkey);
+    if (mapping === undefined) return this.#defer(rkey, () => this.#place(source, target, immediate));
+    try {
+      checkRange(rkey, mapping.view.length, offset, bytes);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      this.stream.refuse(error);
+      return Promise.reject(error);
+    }
+    mapping.view.set(new Uint8Array(source.region.buffer, source.offset, bytes), offset);
+    return immediate === undefined
+      ? Promise.resolve()
+      : super.postOrdered(FrameType.Written, { rkey, offset, bytes, immediate, flags: flagSet });
+  }
+
+  #defer(rkey: number, run: () => Promise<void>): Promise<void> {
+    if (!this.stream.open || this.#closing !== undefined) return Promise.reject(connectionClosed(this.stream.rank, this.peer.rank));
+    if (this.#deferred.length >= maxPendingOperations) {
+      return Promise.reject(
+        new ShoalError('out-of-memory', `rank ${this.peer.rank} has not granted rkey ${rkey}; ${maxPendingOperations} operations wait`),
+      );
+    }
+    return new Promise((resolve, reject) => {
+      this.#deferred.push({ rkey, run, resolve, reject });
+      if (this.#deferred.length === 1) this.#runDeferred();
+    });
+  }
+
+  /** Runs what waits, in order, up to the first that lacks its grant, and claims that. */
+  #runDeferred(): void {
+    for (let next = this.#deferred.peek(); next !== undefined; next = this.#deferred.peek()) {
+      if (next.rkey !== 0 && !this.#mappings.get(next.rkey)?.granted) {
+        super.postOrdered(FrameType.Claim, { rkey: next.rkey, flags: flagSet }).catch(() => undefined);
+        return;
+      }
+      next.resolve(next.run());
+      this.#deferred.shift();
+    }
+    this.#onDrained?.();
+  }
+
+  #addMapping(rkey: number, region: Region): Mapping {
+    const mapping = { region, view: new Uint8Array(region.buffer, 0, region.bytes), granted: false };
+    this.#mappings.set(rkey, mapping);
+    return mapping;
+  }
+
+  // ── frames ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  override place(header: Readonly<FrameHeader>): Uint8Array {
+    this.#checkOpening(header);
+    return super.place(header);
+  }
+
+  override onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    this.#checkOpening(header);
+    super.onFrame(header, payload);
+  }
+
+  protected override placeOther(header: Readonly<FrameHeader>): Uint8Array {
+    if ((header.type !== FrameType.Probe && header.type !== FrameType.Grant) || header.bytes > controlTextBytes)
+      return super.placeOther(header);
+    return this.#controlText.subarray(0, header.bytes);
+  }
+
+  protected override onOtherFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    const { type, flags, rkey, offset, bytes } = header;
+    const text = payload === undefined ? '' : Buffer.from(payload).toString('latin1');
+    switch (type) {
+      case FrameType.Written:
+        this.#options.regions.locate(rkey, offset, bytes);
+        this.deliverImmediate(header);
+        break;
+      case FrameType.Claim:
+        this.#onClaim(rkey, flags === flagSet);
+        break;
+      case FrameType.Grant:
+        this.#onGrant(rkey, text);
+        break;
+      case FrameType.Withdraw:
+        this.#mappings.get(rkey)?.region.close();
+        this.#mappings.delete(rkey);
+        break;
+      case FrameType.Probe:
+        this.#onProbe(text);
+        break;
+      case FrameType.Probed:
+        this.#onProbed(flags === flagSet);
+        break;
+      case FrameType.Open:
+        this.#onOpen();
+        break;
+      default:
+        super.onOtherFrame(header, payload);
+    }
+  }
+
+  protected override onEnded(error: ShoalError | undefined): void {
+    this.#opening?.failed(error ?? connectionClosed(this.stream.rank, this.peer.rank));
+    this.#opening = undefined;
+    const pendingError = error ?? connectionClosed(this.stream.rank, this.peer.rank);
+    for (let next = this.#deferred.shift(); next !== undefined; next = this.#deferred.shift()) next.reject(pendingError);
+    this.#onDrained?.();
+    // The peer may have ended well while results it took part in are still being read here.
+    this.#options.retire([...this.#mappings.values()].map(({ region }) => region));
+    this.#mappings.clear();
+  }
+
+  #onClaim(rkey: number, forWrite: boolean): void {
+    const registered = this.#options.regions.get(rkey);
+    if (registered === undefined) {
+      if (forWrite) throw new ShoalError('protocol', `write to unknown rkey ${rkey}; was the region deregistered?`);
+      this.stream.postControl(FrameType.Withdraw, { rkey });
+      return;
+    }
+    this.#grantedToPeer.add(rkey);
+    this.stream.postControl(FrameType.Grant, { rkey }, Buffer.from(registered.handle));
+  }
+
+  #onGrant(rkey: number, handle: string): void {
+    const share = decodeHandle(handle);
+    let mapping = this.#mappings.get(rkey);
+    if (mapping !== undefined && mapping.region.id !== share.id)
+      throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
+    mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
+    mapping.granted = true;
+    this.#runDeferred();
+  }
+
+  // ── opening ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Until both ends have mapped each other's probe only the frames of that exchange are taken. */
+  #checkOpening({ type }: Readonly<FrameHeader>): void {
+    const opens = type === FrameType.Probe || type === FrameType.Probed || type === FrameType.Open;
+    if (opens !== (this.#opening !== undefined))
+      throw new ShoalError('protocol', `frame of type ${type} ${opens ? 'after' : 'before'} open`);
+  }
+
+  #onProbe(text: string): void {
+    const worked = this.#mapsProbe(text);
+    this.stream.postControl(FrameType.Probed, { flags: worked === undefined ? flagSet : 0 });
+    if (worked === undefined) return;
+    this.#opening!.failed(new ShoalError('unsupported', `rank ${this.peer.rank} does not share memory with this process: ${worked}`));
+    void this.stream.close();
+  }
+
+  /** Why the peer's memory is not seen here, or undefined when it is. */
+  #mapsProbe(text: string): string | undefined {
+    const [handle = '', nonce = ''] = text.split(' ');
+    let region: Region | undefined;
+    try {
+      region = this.#options.allocator.open(decodeHandle(handle));
+      const seen = Buffer.from(region.buffer, 0, Math.min(nonceBytes, region.bytes)).toString('hex');
+      return seen === nonce ? undefined : 'a probe region has other contents there';
+    } catch (error) {
+      return messageOf(error);
+    } finally {
+      region?.close();
+    }
+  }
+
+  #onProbed(worked: boolean): void {
+    if (!worked) {
+      this.stream.fail(new ShoalError('unsupported', `rank ${this.peer.rank} cannot map memory of this process`));
+    } else if (this.#opening!.dials) {
+      this.#becomeReady();
+    }
+  }
+
+  #onOpen(): void {
+    if (this.#opening!.dials) throw new ShoalError('protocol', 'open from the side that was dialled');
+    this.#becomeReady();
+  }
+
+  #becomeReady(): void {
+    const opening = this.#opening!;
+    this.#opening = undefined;
+    this.stream.hold(); // until the handlers are set
+    opening.ready();
+  }
+}
