@@ -49,9 +49,7 @@ function main() {
   if (run.status !== 0 || !existsSync(binary)) {
     rmSync(binary, { force: true });
     const firstError = output.split('\n').find((line) => /\berror\b|ERR!/i.test(line)) ?? run.error?.message ?? 'no message';
-    return say(
-      `native addon not built: ${firstError.trim()} (all of it in ${logFile}). ${lost}. To get it: apt-get install g++ make python3, then npm rebuild.`,
-    );
+    return say(`native addon not built: ${firstError.trim()} (all of it in ${logFile}). ${lost}. To try again: npm rebuild.`);
   }
   writeFileSync(stampFile, stamp);
   return say('native addon built');
