@@ -12,7 +12,11 @@ describe('completeRequest', () => {
       [2, 2],
       [2, 2],
     ]);
-    expect(completeRequest({ collective: 'all-reduce', topology: two, count: 7 })).toEqual({ collective: 'all-reduce', topology: two, count: 7 });
+    expect(completeRequest({ collective: 'all-reduce', topology: two, count: 7 })).toEqual({
+      collective: 'all-reduce',
+      topology: two,
+      count: 7,
+    });
   });
 
   const bad: [string, Partial<PlanRequest>, RegExp][] = [
@@ -32,7 +36,17 @@ describe('completeRequest', () => {
     ['counts where there are none', { counts: [4, 4] }, /it takes no counts/],
     ['splits that are not square', { collective: 'all-to-all', splits: [[4, 4]] }, /one row for each of 2 ranks, not 1/],
     ['a short row', { collective: 'all-to-all', splits: [[4], [4, 0]] }, /1 counts were given for 2 ranks/],
-    ['splits that do not sum', { collective: 'all-to-all', splits: [[1, 1], [1, 1]] }, /splits sum to 4, not to count 8/],
+    [
+      'splits that do not sum',
+      {
+        collective: 'all-to-all',
+        splits: [
+          [1, 1],
+          [1, 1],
+        ],
+      },
+      /splits sum to 4, not to count 8/,
+    ],
     ['an uneven total without splits', { collective: 'all-to-all', count: 6 }, /give splits/],
     ['splits where there are none', { splits: [[4, 4]] }, /it takes no splits/],
     ['a barrier that moves something', { collective: 'barrier' }, /count must be 0/],

@@ -62,10 +62,12 @@ export function completeRequest(request: PlanRequest): PlanRequest {
   if (!collectives.includes(collective)) fail(`unknown collective; use one of ${collectives.join(', ')}`);
   const ranks = topology.hosts.flat().sort((x, y) => x - y);
   if (ranks.length === 0 || topology.hosts.some((host) => host.length === 0)) fail('every host of the topology needs a rank');
-  if (ranks.some((rank, index) => rank !== index)) fail(`the topology must hold each rank 0…${ranks.length - 1} once, not ${ranks.join(' ')}`);
+  if (ranks.some((rank, index) => rank !== index))
+    fail(`the topology must hold each rank 0…${ranks.length - 1} once, not ${ranks.join(' ')}`);
   if (!isCount(count)) fail(`count must be a whole number of elements, not ${count}`);
   const { pieceCount } = request;
-  if (pieceCount !== undefined && (!isCount(pieceCount) || pieceCount < 1)) fail(`pieceCount must be at least 1 element, not ${pieceCount}`);
+  if (pieceCount !== undefined && (!isCount(pieceCount) || pieceCount < 1))
+    fail(`pieceCount must be at least 1 element, not ${pieceCount}`);
   const n = ranks.length;
   const complete: { -readonly [K in keyof PlanRequest]: PlanRequest[K] } = { collective, topology, count };
   if (pieceCount !== undefined) complete.pieceCount = pieceCount;
@@ -85,7 +87,8 @@ export function completeRequest(request: PlanRequest): PlanRequest {
   }
   if (collective === 'all-to-all') {
     const even = count % n === 0 ? evenly(count / n, n) : undefined;
-    complete.splits = request.splits ?? (even ? ranks.map(() => even) : fail(`count ${count} does not divide evenly among ${n}×${n} pairs; give splits`));
+    complete.splits =
+      request.splits ?? (even ? ranks.map(() => even) : fail(`count ${count} does not divide evenly among ${n}×${n} pairs; give splits`));
     if (complete.splits.length !== n) fail(`splits needs one row for each of ${n} ranks, not ${complete.splits.length}`);
     for (const row of complete.splits) checkCounts(row, n, fail);
     const sum = total(complete.splits.flat());

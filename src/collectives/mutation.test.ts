@@ -176,7 +176,8 @@ describe('the verifier under mutation', () => {
       if (mutant === undefined) continue;
       const { problems } = verify(mutant.plan);
       // Out of bounds and the like: nothing to run.
-      if (problems.some((problem) => /outside the buffer|names |operands|postfix|overlap|itself|another host|the value/.test(problem))) continue;
+      if (problems.some((problem) => /outside the buffer|names |operands|postfix|overlap|itself|another host|the value/.test(problem)))
+        continue;
       tally.mutants += 1;
       if (problems.length > 0) tally.refused += 1;
       const wrong = Array.from({ length: 6 }, () => interpret(mutant.plan, random)).some(({ ok }) => !ok);
@@ -186,7 +187,6 @@ describe('the verifier under mutation', () => {
     expect(tally.refused).toBeGreaterThan(tally.mutants * 0.5);
     // The interpreter is a real judge: most of what is refused it can show to be wrong.
     expect(tally.wrongInSomeOrder).toBeGreaterThan(tally.refused * 0.5);
-    console.info(tally);
   });
 
   /** Breakages after which no order of events can come out right. */
@@ -201,9 +201,13 @@ describe('the verifier under mutation', () => {
     },
     'a wrong final flag': (step) => (step.kind === 'reduce' ? [{ ...step, final: !step.final }] : undefined),
     'a source one element off': (step) =>
-      step.kind === 'put' || step.kind === 'copy' ? [withLocation(step, 'source', (source) => ({ ...source, offset: source.offset + 1 }))] : undefined,
+      step.kind === 'put' || step.kind === 'copy'
+        ? [withLocation(step, 'source', (source) => ({ ...source, offset: source.offset + 1 }))]
+        : undefined,
     'a target one element off': (step) =>
-      step.kind === 'put' || step.kind === 'copy' ? [withLocation(step, 'target', (target) => ({ ...target, offset: target.offset + 1 }))] : undefined,
+      step.kind === 'put' || step.kind === 'copy'
+        ? [withLocation(step, 'target', (target) => ({ ...target, offset: target.offset + 1 }))]
+        : undefined,
   };
   it.each(Object.keys(certain))('refuses every plan with %s', (name) => {
     let tried = 0;

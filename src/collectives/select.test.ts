@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
 import { costOf } from '../plan/cost.ts';
@@ -18,7 +19,14 @@ describe('selectAlgorithm', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
     expect(by(separateHosts(16))).toEqual(['one-shot', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
-    expect(by(separateHosts(32))).toEqual(['halving-doubling', 'halving-doubling', 'halving-doubling', 'halving-doubling', 'direct', 'direct']);
+    expect(by(separateHosts(32))).toEqual([
+      'halving-doubling',
+      'halving-doubling',
+      'halving-doubling',
+      'halving-doubling',
+      'direct',
+      'direct',
+    ]);
   });
 
   it('takes the ring only where any order is allowed', () => {
@@ -111,5 +119,10 @@ describe('formatTable', () => {
       'all-reduce      one-host   0-inf   any    any      host-direct',
     ]);
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
+  });
+
+  it('is the table of the documentation', () => {
+    const page = readFileSync(new URL('../../docs/algorithms.md', import.meta.url), 'utf8');
+    expect(page).toContain(formatTable(selectionTable()));
   });
 });

@@ -128,7 +128,8 @@ export function parseSelection(text: string): SelectionRule[] {
   const parts = text.split(';').filter((part) => part.trim() !== '');
   return parts.flatMap((part) => {
     const [name, list, ...rest] = part.split(':').map((each) => each.trim());
-    if (list === undefined || list === '' || rest.length > 0) fail(part, `expected 'collective:algorithm' or 'collective:from-to=algorithm,…'`);
+    if (list === undefined || list === '' || rest.length > 0)
+      fail(part, `expected 'collective:algorithm' or 'collective:from-to=algorithm,…'`);
     if (name !== '*' && !isCollective(name)) fail(part, `unknown collective '${name}'; use one of ${collectives.join(', ')} or *`);
     return list.split(',').flatMap((item) => parseItem(part, name, item.trim()));
   });
@@ -148,7 +149,14 @@ export function formatTable(rules: readonly SelectionRule[]): string {
     ]),
   ];
   const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
-  return lines.map((line) => line.map((cell, column) => cell.padEnd(widths[column])).join('  ').trimEnd()).join('\n');
+  return lines
+    .map((line) =>
+      line
+        .map((cell, column) => cell.padEnd(widths[column]))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n');
 }
 
 function row(collective: Collective, rule: Partial<SelectionRule> & { readonly algorithm: string }): SelectionRule {

@@ -103,8 +103,11 @@ describe('printPlan', () => {
         '  0  signal  rank 0, raises 0',
       ].join('\n'),
     );
-    expect(printPlan(plan({ hosts: [[0, 1]] }, () => {}), { rank: 1 })).toBe(
-      'test all-reduce · 4 elements · hosts [0 1] · relaxed order\n\nrank 1 · scratch 0 · signals 0',
-    );
+    expect(
+      printPlan(
+        plan({ hosts: [[0, 1]] }, () => {}),
+        { rank: 1 },
+      ),
+    ).toBe('test all-reduce · 4 elements · hosts [0 1] · relaxed order\n\nrank 1 · scratch 0 · signals 0');
   });
 });

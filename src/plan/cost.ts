@@ -100,7 +100,9 @@ class CostRun {
     this.#bytes = elementBytes;
     this.#model = model;
     this.#hostOf = hostOfRanks(plan.request.topology);
-    this.#threads = plan.programs.flatMap(({ rank, channels }) => channels.map((steps) => ({ rank, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })));
+    this.#threads = plan.programs.flatMap(({ rank, channels }) =>
+      channels.map((steps) => ({ rank, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })),
+    );
     this.#signals = plan.programs.map(({ signalCount }) => Array.from({ length: signalCount }, () => ({ raises: [], parked: [] })));
     this.#egressFree = plan.request.topology.hosts.map(() => 0);
     this.#ingressFree = plan.request.topology.hosts.map(() => 0);
@@ -121,7 +123,10 @@ class CostRun {
     for (const thread of this.#threads) this.#ready.push(thread);
     for (let thread = this.#ready.pop(); thread; thread = this.#ready.pop()) this.#advance(thread);
     for (const thread of this.#threads) {
-      assert(thread.pc === thread.steps.length, () => `${this.#plan.algorithm} ${this.#plan.request.collective}: rank ${thread.rank} never ends`);
+      assert(
+        thread.pc === thread.steps.length,
+        () => `${this.#plan.algorithm} ${this.#plan.request.collective}: rank ${thread.rank} never ends`,
+      );
       const cost = this.#ranks[thread.rank];
       cost.seconds = Math.max(cost.seconds, thread.seconds);
     }

@@ -217,7 +217,8 @@ class Interpreter {
 
   #elements(rank: number, location: Location): Elements {
     const elements = this.#memory[rank][location.buffer];
-    if (location.offset < 0 || location.offset + location.count > elements.sum.length) this.#problems.push(`${spanText(location)} is out of bounds`);
+    if (location.offset < 0 || location.offset + location.count > elements.sum.length)
+      this.#problems.push(`${spanText(location)} is out of bounds`);
     return elements;
   }
 

@@ -62,7 +62,13 @@ describe('segments and joined', () => {
   });
 
   it('joined keeps gaps', () => {
-    expect(joined([{ offset: 8, count: 2 }, { offset: 0, count: 4 }, { offset: 4, count: 1 }])).toEqual([
+    expect(
+      joined([
+        { offset: 8, count: 2 },
+        { offset: 0, count: 4 },
+        { offset: 4, count: 1 },
+      ]),
+    ).toEqual([
       { offset: 0, count: 5 },
       { offset: 8, count: 2 },
     ]);

@@ -65,7 +65,8 @@ class StepCheck {
         this.#location(step.source);
         this.#location(step.target);
         this.#sameCounts([step.source, step.target]);
-        if (this.#overlap(step.source, step.target)) this.#problems.push(`source ${spanText(step.source)} and target ${spanText(step.target)} overlap`);
+        if (this.#overlap(step.source, step.target))
+          this.#problems.push(`source ${spanText(step.source)} and target ${spanText(step.target)} overlap`);
         break;
       case 'reduce':
         this.#reduce(step);

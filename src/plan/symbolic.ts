@@ -193,14 +193,22 @@ class SymbolicRun {
 
   #copy(rank: number, source: Location, target: Location): void {
     const shift = target.offset - source.offset;
-    const moved = this.#read(rank, source).map(({ offset, count, value }) => ({ offset: offset + shift, count, value: shifted(value, -shift) }));
+    const moved = this.#read(rank, source).map(({ offset, count, value }) => ({
+      offset: offset + shift,
+      count,
+      value: shifted(value, -shift),
+    }));
     this.#memory[target.rank ?? rank][target.buffer].write(moved);
   }
 
   #reduce(thread: Thread, index: number, step: Extract<Step, { kind: 'reduce' }>): void {
     const { rank } = thread;
     const operands = step.sources.map((source) =>
-      this.#read(rank, source).map(({ offset, count, value }) => ({ offset: offset - source.offset, count, value: shifted(value, source.offset) })),
+      this.#read(rank, source).map(({ offset, count, value }) => ({
+        offset: offset - source.offset,
+        count,
+        value: shifted(value, source.offset),
+      })),
     );
     const partial = !step.final || operands.some((parts) => parts.some(({ value }) => !this.#expressions.isLeaf(value)));
     if (partial && !this.#plan.partials) {
@@ -211,7 +219,11 @@ class SymbolicRun {
       return { offset, count, value: step.final ? this.#expressions.final(value) : value };
     });
     for (const target of step.targets) {
-      const placed = results.map(({ offset, count, value }) => ({ offset: offset + target.offset, count, value: shifted(value, -target.offset) }));
+      const placed = results.map(({ offset, count, value }) => ({
+        offset: offset + target.offset,
+        count,
+        value: shifted(value, -target.offset),
+      }));
       this.#memory[target.rank ?? rank][target.buffer].write(placed);
     }
   }
@@ -258,7 +270,9 @@ class SymbolicRun {
       const step = thread.steps.at(index);
       if (index >= thread.steps.length || step?.kind !== 'wait') continue;
       const raised = this.#signals[thread.rank][step.signal].raises.length;
-      this.#problems.push(`deadlock: ${nameOf(thread)} step ${index} waits for signal ${step.signal} ≥ ${step.value}, which is raised ${raised} times`);
+      this.#problems.push(
+        `deadlock: ${nameOf(thread)} step ${index} waits for signal ${step.signal} ≥ ${step.value}, which is raised ${raised} times`,
+      );
     }
   }
 
@@ -268,10 +282,9 @@ class SymbolicRun {
       signals.forEach(({ raises, waits }, index) => {
         const waited = Math.max(0, ...waits.map(({ value }) => value));
         if (raises.length === waited) return;
-        const by = raises.at(0);
-        this.#problems.push(
-          `signal ${index} of rank ${rank} is raised ${raises.length} times${by ? ` by ${nameOf(by.thread)}` : ''} and waited for ${waited} times`,
-        );
+        const raiser = raises.at(0);
+        const by = raiser ? ` by ${nameOf(raiser.thread)}` : '';
+        this.#problems.push(`signal ${index} of rank ${rank} is raised ${raises.length} times${by} and waited for ${waited} times`);
       }),
     );
   }

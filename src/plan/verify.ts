@@ -121,7 +121,10 @@ class ResultCheck {
   }
 
   /** Replicas (all-reduce) are compared element range by element range with the first rank that has them. */
-  #replicaComplaint(value: Value, { rank, offset, count }: { readonly rank: number; readonly offset: number; readonly count: number }): string | undefined {
+  #replicaComplaint(
+    value: Value,
+    { rank, offset, count }: { readonly rank: number; readonly offset: number; readonly count: number },
+  ): string | undefined {
     if (this.#plan.request.collective !== 'all-reduce') return undefined;
     for (const [start, known] of this.#replicas) {
       if (start < offset + count && offset < start + known.count && known.node !== value.node) {

@@ -21,7 +21,12 @@ const severalHosts: Topology[] = [
   // Uneven, and ranks that are not consecutive on their host.
   { hosts: [[0, 1, 2], [3], [4, 5]] },
   { hosts: [[0, 3, 4], [1], [2, 5]] },
-  { hosts: [[0, 2, 4, 6, 8], [1, 3, 5, 7]] },
+  {
+    hosts: [
+      [0, 2, 4, 6, 8],
+      [1, 3, 5, 7],
+    ],
+  },
 ];
 
 /** Requests of a collective that between them meet every edge: nothing, less than a share each, uneven, cut in pieces. */
@@ -36,7 +41,11 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
     case 'broadcast':
     case 'reduce': {
       const counts = [...new Set([0, 1, n - 1, n, n + 1, 1000])];
-      const sizes: Partial<PlanRequest>[] = [...counts.map((count) => ({ count })), { count: 1000, pieceCount: 48 }, { count: 37, pieceCount: 5 }];
+      const sizes: Partial<PlanRequest>[] = [
+        ...counts.map((count) => ({ count })),
+        { count: 1000, pieceCount: 48 },
+        { count: 37, pieceCount: 5 },
+      ];
       if (collective === 'all-reduce') return sizes.map((size) => ({ collective, topology, count: 0, ...size }));
       return roots.flatMap((root) => sizes.map((size) => ({ collective, topology, count: 0, root, ...size })));
     }

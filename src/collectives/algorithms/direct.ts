@@ -49,7 +49,9 @@ export const direct: Algorithm = {
       });
     },
     'all-gather': (b) => {
-      const owned = b.ranks.map((rank) => b.pieces(b.segments[rank]).map((range) => ({ rank, range, result: b.part('input', rank, range) })));
+      const owned = b.ranks.map((rank) =>
+        b.pieces(b.segments[rank]).map((range) => ({ rank, range, result: b.part('input', rank, range) })),
+      );
       const arrivals = byPiece(owned).flatMap((piece) => sendToAll(b, 'output', piece));
       for (const rank of b.ranks) b.copy(rank, span('output', b.segments[rank]), b.part('input', rank));
       for (const arrival of arrivals) b.wait(arrival);

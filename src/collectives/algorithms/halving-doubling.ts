@@ -1,13 +1,14 @@
 /** Halving-doubling on the canonical tree, for any number of ranks. Where two subtrees meet, each range of the vector has
  *  an owner on either side; one gives its partial sum to the other, so that afterwards all ranks below share the work
- *  evenly. The way back retraces the exchanges with finished values. ⌈log₂ n⌉ hops each way, 2(n−1)/n·S per rank.
+ *  evenly. The way back retraces the exchanges with finished values. log₂ n hops each way, 2(n−1)/n·S per rank.
  *
- *      ranks 0 1 2 3, shares in the order 0 2 1 3 (so that every exchange is one range):
+ *      ranks 0 1 2 3; █ owned and kept, ░ owned and given away next; shares lie in the order 0 2 1 3, so that every exchange
+ *      is one range:
  *
- *      0 │████████│        │██░░░░░░│ 0+1: first half, of it │██      │ all four
- *      1 │████████│  ──▶   │    ██░░│ 0+1: second half       │    ██  │
- *      2 │████████│        │██░░    │ 2+3                    │  ██    │
- *      3 │████████│        │    ██░░│ 2+3                    │      ██│
+ *      0 │████░░░░│  0+1   │██░░    │  01+23  │██      │
+ *      1 │░░░░████│  ──▶   │    ██░░│   ──▶   │    ██  │
+ *      2 │████░░░░│  2+3   │░░██    │         │  ██    │
+ *      3 │░░░░████│        │    ░░██│         │      ██│
  *
  *  Ownership is worked out from the root of the tree down: a rank of the left half also carries an even part of what the
  *  right half's ranks end up with, and the other way round. Powers of two give Rabenseifner's algorithm (2004) with
@@ -71,7 +72,10 @@ function meetingsOf(tree: AssociationTree, owned: Ownership): Meeting[] {
   const toLeft = lend(left, right, owned);
   const before = (half: AssociationTree, lent: readonly Handover[]): Ownership =>
     new Map(
-      half.ranks.map((rank) => [rank, joined([...(owned.get(rank) ?? []), ...lent.filter(({ from }) => from === rank).map(({ range }) => range)])]),
+      half.ranks.map((rank) => [
+        rank,
+        joined([...(owned.get(rank) ?? []), ...lent.filter(({ from }) => from === rank).map(({ range }) => range)]),
+      ]),
     );
   return [
     ...meetingsOf(left, before(left, toRight)),
@@ -145,7 +149,9 @@ function double(b: PlanBuilder, meetings: readonly Meeting[], buffer: 'data' | '
 
 /** The ranges of a subtree's ranks in order of their offset. */
 function inOrder(tree: AssociationTree, owned: Ownership): { rank: number; range: Range }[] {
-  return tree.ranks.flatMap((rank) => rangesOf(rank, owned).map((range) => ({ rank, range }))).sort((x, y) => x.range.offset - y.range.offset);
+  return tree.ranks
+    .flatMap((rank) => rangesOf(rank, owned).map((range) => ({ rank, range })))
+    .sort((x, y) => x.range.offset - y.range.offset);
 }
 
 function startOf(rank: number, owned: Ownership): number {

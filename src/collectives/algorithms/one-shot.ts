@@ -20,7 +20,9 @@ export const oneShot: Algorithm = {
       const arrivals = b.ranks.flatMap((rank) =>
         b.peersOf(rank).flatMap((peer) => {
           const slot = slots[peer].get(rank) ?? data;
-          return b.pieces(whole).map(({ offset, count }) => b.send(rank, peer, span('data', { offset, count }), within(slot, offset, count)));
+          return b
+            .pieces(whole)
+            .map(({ offset, count }) => b.send(rank, peer, span('data', { offset, count }), within(slot, offset, count)));
         }),
       );
       for (const arrival of arrivals) b.wait(arrival);

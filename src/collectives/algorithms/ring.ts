@@ -24,7 +24,8 @@ export const ring: Algorithm = {
       reduceAround(b, order, shares, {
         source: 'data',
         resultOf: (_, range) => span('data', range),
-        then: (position, range) => sent[position].push(b.send(order[position], nextOf(order, position), span('data', range), span('data', range))),
+        then: (position, range) =>
+          sent[position].push(b.send(order[position], nextOf(order, position), span('data', range), span('data', range))),
       });
       gatherAround(b, order, shares, { buffer: 'data', sent });
     },
@@ -39,7 +40,9 @@ export const ring: Algorithm = {
     'all-gather': (b) => {
       const order = b.topology.hosts.flat();
       const sent = order.map((rank, position) =>
-        b.pieces(b.segments[rank]).map((range) => b.send(rank, nextOf(order, position), b.part('input', rank, range), span('output', range))),
+        b
+          .pieces(b.segments[rank])
+          .map((range) => b.send(rank, nextOf(order, position), b.part('input', rank, range), span('output', range))),
       );
       for (const rank of b.ranks) b.copy(rank, span('output', b.segments[rank]), b.part('input', rank));
       gatherAround(b, order, chunksOf(b, order), { buffer: 'output', sent });
