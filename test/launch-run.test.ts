@@ -144,6 +144,17 @@ describe('shoal run: output', () => {
   });
 });
 
+describe('shoal run: a reader that goes away', () => {
+  it('ends the ranks', async () => {
+    await using job = shoalRun('-n', '2', '--kill-after', '500ms', rankScript, 'forever');
+    const pids = pidsOf(await job.output(/started \(pid (\d+)\)/, 2));
+    await job.output(/again/, 10);
+    job.child.stdout!.destroy();
+    expect((await job.ended).code).toBe(143);
+    await allGone(pids);
+  });
+});
+
 describe('shoal run: failures', () => {
   it("end with the failing rank's exit code, and the others are stopped", async () => {
     const { code, stderr } = await shoalRun('-n', '3', '--grace', '50ms', rankScript, 'throw', '1').ended;
