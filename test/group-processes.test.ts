@@ -46,7 +46,11 @@ describe('threads and worlds', () => {
 
   it('two worlds live in one process', async () => {
     await using other = await startRanks({ fixture: 'scenario', n: 2, only: [] });
-    await using world = await startRanks({ fixture: 'two-worlds', n: 2, env: { OTHER_JOB: other.job, OTHER_PORT: String(other.server.port) } });
+    await using world = await startRanks({
+      fixture: 'two-worlds',
+      n: 2,
+      env: { OTHER_JOB: other.job, OTHER_PORT: String(other.server.port) },
+    });
     const outcomes = await world.outcomes();
     outcomes.forEach(({ lines, stderr }, rank) => {
       expect(stderr).toBe('');
@@ -103,7 +107,7 @@ describe('kill -9 of a rank', () => {
       await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
       await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
       const names = new Set(world.ranks.flatMap((rank) => unixNames(rank.child.pid ?? 0)));
-    const victim = world.ranks[1];
+      const victim = world.ranks[1];
       const killedMs = performance.now();
       victim.kill();
       await victim.exited;
@@ -117,7 +121,7 @@ describe('kill -9 of a rank', () => {
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
       expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);
-    expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
+      expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
     },
   );
 

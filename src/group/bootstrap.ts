@@ -108,7 +108,11 @@ export async function reportLostRank(store: Store, rank: number, reason: string)
 
 async function claimRank(store: Store, rank: number): Promise<void> {
   if ((await store.add(`claim/${rank}`, 1)) > 1) {
-    throw new ShoalError('config', `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`, { rank });
+    throw new ShoalError(
+      'config',
+      `two processes claim rank ${rank} of the same world; give every process its own RANK, or a fresh store to every job`,
+      { rank },
+    );
   }
 }
 
@@ -126,7 +130,8 @@ async function exchange<T>(options: BootstrapOptions, name: string, value: T, sc
   return Promise.all(
     keys.map(async (key, rank) => {
       const parsed = schema.safeParse(JSON.parse(decoder.decode(await store.get(key))));
-      if (!parsed.success) throw new ShoalError('protocol', `rank ${rank} published a malformed ${name}; do all ranks run the same version?`, { peer: rank });
+      if (!parsed.success)
+        throw new ShoalError('protocol', `rank ${rank} published a malformed ${name}; do all ranks run the same version?`, { peer: rank });
       return parsed.data;
     }),
   );
@@ -154,17 +159,24 @@ async function lostRank(store: Store, ownRank: number, timeoutMs: number, signal
   const value = await store.get(lostKey, { timeoutMs, signal }).catch(() => undefined);
   if (value === undefined) return new Promise<never>(() => undefined);
   const { rank, reason } = JSON.parse(decoder.decode(value)) as { rank: number; reason: string };
-  throw new ShoalError('peer-lost', `rank ${rank} was lost while the world was being set up: ${reason}; see that rank's own output`, { rank: ownRank, peer: rank });
+  throw new ShoalError('peer-lost', `rank ${rank} was lost while the world was being set up: ${reason}; see that rank's own output`, {
+    rank: ownRank,
+    peer: rank,
+  });
 }
 
 function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
   const own = infos[ownRank];
   for (const info of infos) {
     const differ = (what: string, theirs: unknown, ours: unknown): never => {
-      throw new ShoalError('config', `rank ${info.rank} has ${what} ${String(theirs)}, rank ${ownRank} has ${String(ours)}; start every rank with the same`, {
-        rank: ownRank,
-        peer: info.rank,
-      });
+      throw new ShoalError(
+        'config',
+        `rank ${info.rank} has ${what} ${String(theirs)}, rank ${ownRank} has ${String(ours)}; start every rank with the same`,
+        {
+          rank: ownRank,
+          peer: info.rank,
+        },
+      );
     };
     if (info.worldSize !== own.worldSize) differ('world size', info.worldSize, own.worldSize);
     if (info.version !== own.version) differ('package version', info.version, own.version);
@@ -182,11 +194,15 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
   const dialled = Promise.all(infos.slice(0, world.rank).map((info) => dial(options, info, infos[world.rank], done.signal)));
   const deadline = sleep(world.clock, connectTimeoutMs * 2).then(() => {
     const missing = world.missingLinks();
-    throw new ShoalError('timeout', `no connection with rank ${missing.join(', ')} after ${connectTimeoutMs * 2} ms; can these hosts reach each other? (SHOAL_INTERFACES)`, {
-      rank: world.rank,
-      peer: missing[0],
-      timeoutMs: connectTimeoutMs * 2,
-    });
+    throw new ShoalError(
+      'timeout',
+      `no connection with rank ${missing.join(', ')} after ${connectTimeoutMs * 2} ms; can these hosts reach each other? (SHOAL_INTERFACES)`,
+      {
+        rank: world.rank,
+        peer: missing[0],
+        timeoutMs: connectTimeoutMs * 2,
+      },
+    );
   });
   try {
     await Promise.race([Promise.all([dialled, world.linked()]), lostRank(store, world.rank, connectTimeoutMs * 2, done.signal), deadline]);
@@ -212,10 +228,14 @@ async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, si
       world.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
     }
   }
-  throw new ShoalError('peer-lost', `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`, {
-    rank: world.rank,
-    peer: info.rank,
-  });
+  throw new ShoalError(
+    'peer-lost',
+    `rank ${info.rank} on ${info.hostName} cannot be reached: ${reasons.join('; ') || 'no fabric in common'}`,
+    {
+      rank: world.rank,
+      peer: info.rank,
+    },
+  );
 }
 
 function connectWith(world: World, fabric: Fabric, address: FabricAddress, rank: number, signal: AbortSignal): Promise<Connection> {

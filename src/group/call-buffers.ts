@@ -47,7 +47,10 @@ export class CallBuffers {
       ? (): void => {
           checkAttached(array, 'the result');
           if (array.byteLength !== bytes) {
-            throw new ShoalError('usage', `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`);
+            throw new ShoalError(
+              'usage',
+              `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`,
+            );
           }
           new Uint8Array(array.buffer, array.byteOffset, bytes).set(staging);
         }
@@ -76,6 +79,8 @@ function checkAttached(array: ArrayBufferView, role: string): void {
   try {
     void new Uint8Array(array.buffer, 0, 0);
   } catch (cause) {
-    throw new ShoalError('usage', `${role} is a view of a detached buffer (it was transferred away); pass an array that is still here`, { cause });
+    throw new ShoalError('usage', `${role} is a view of a detached buffer (it was transferred away); pass an array that is still here`, {
+      cause,
+    });
   }
 }

@@ -27,6 +27,8 @@ export class CommClient implements WorkWaiter {
       this.#resolveReady = resolve;
       this.#rejectReady = reject;
     });
+    // Whoever awaits `ready` gets the error; if nobody does, it is not unhandled.
+    this.#ready.catch(() => undefined);
     this.#host = createHost({ onEvent: (event) => this.#onEvent(event), onLost: (error) => this.#onLost(error) });
   }
 
@@ -48,7 +50,11 @@ export class CommClient implements WorkWaiter {
     if (!this.#lost) this.#host.post(command);
   }
 
-  start(command: Unnumbered<WorkCommand>, description: string, hooks: { onSuccess?: () => void; onSettled?: () => void } = {}): PendingWork {
+  start(
+    command: Unnumbered<WorkCommand>,
+    description: string,
+    hooks: { onSuccess?: () => void; onSettled?: () => void } = {},
+  ): PendingWork {
     const work = this.#nextWork++;
     const pending = new PendingWork(this, description, hooks);
     if (this.#lost) {
@@ -106,7 +112,6 @@ export class CommClient implements WorkWaiter {
   #fail(error: ShoalError): void {
     this.#lost ??= error;
     this.#rejectReady(this.#lost);
-    this.#ready.catch(() => undefined);
     const pending = [...this.#pending.values()];
     this.#pending.clear();
     for (const work of pending) work.settle(this.#lost);

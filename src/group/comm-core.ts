@@ -143,7 +143,16 @@ export class CommCore {
     const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
     const group = this.#open.group(command.group);
     if (!group) throw destroyed(command.group);
-    const request = { group, peer, tag, dtype, count, timeoutMs, buffer: this.#bound(command.buffer), complete: (error?: ShoalError) => this.#done(work, error) };
+    const request = {
+      group,
+      peer,
+      tag,
+      dtype,
+      count,
+      timeoutMs,
+      buffer: this.#bound(command.buffer),
+      complete: (error?: ShoalError) => this.#done(work, error),
+    };
     if (direction === 'send') this.#open.pointToPoint.send(request);
     else this.#open.pointToPoint.recv(request);
   }

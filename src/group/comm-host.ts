@@ -102,7 +102,9 @@ export class WorkerHost implements CommHost {
 
 /** The worker's entry is always built JavaScript: Node cannot start a worker from TypeScript. */
 function entry(): URL {
-  const built = import.meta.url.endsWith('.ts') ? new URL('../../dist/group/comm-worker.js', import.meta.url) : new URL('./comm-worker.js', import.meta.url);
+  const built = import.meta.url.endsWith('.ts')
+    ? new URL('../../dist/group/comm-worker.js', import.meta.url)
+    : new URL('./comm-worker.js', import.meta.url);
   if (existsSync(fileURLToPath(built))) return built;
   throw new ShoalError('config', `the comm thread's code is not built (${fileURLToPath(built)}); run npm run build`);
 }

@@ -31,7 +31,8 @@ function numberAt(tensor: { data: ArrayLike<number | bigint>; dtype: DType }, i:
 function fromHalf(bits: number): number {
   const exponent = (bits >> 10) & 31;
   const fraction = bits & 1023;
-  const magnitude = exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? (fraction ? NaN : Infinity) : (1 + fraction / 1024) * 2 ** (exponent - 15);
+  const magnitude =
+    exponent === 0 ? fraction * 2 ** -24 : exponent === 31 ? (fraction ? NaN : Infinity) : (1 + fraction / 1024) * 2 ** (exponent - 15);
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -98,7 +99,8 @@ function wrapTo(dtype: DType, value: number): number {
 
 /** Relative tolerance where a division or a narrow float rounds. */
 function close(dtype: DType, actual: number, expected: number, what: string): void {
-  const tolerance = dtype === 'float64' ? 1e-12 : dtype === 'float32' ? 1e-6 : dtype === 'float16' ? 2e-3 : dtype === 'bfloat16' ? 1.6e-2 : 0;
+  const tolerance =
+    dtype === 'float64' ? 1e-12 : dtype === 'float32' ? 1e-6 : dtype === 'float16' ? 2e-3 : dtype === 'bfloat16' ? 1.6e-2 : 0;
   assert.ok(Math.abs(actual - expected) <= tolerance * Math.max(1, Math.abs(expected)), `${what}: ${actual}, expected ${expected}`);
 }
 
@@ -126,7 +128,12 @@ export const groupChecks: readonly GroupCheck[] = [
             const x = filled(group, dtype, count);
             await group.allReduce(x, { op });
             for (let i = 0; i < count; i++) {
-              close(dtype, numberAt(x, i), expectedReduction(op, dtype, group.size, i), `all-reduce ${dtype} ${op} element ${i} of ${count}`);
+              close(
+                dtype,
+                numberAt(x, i),
+                expectedReduction(op, dtype, group.size, i),
+                `all-reduce ${dtype} ${op} element ${i} of ${count}`,
+              );
             }
             group.release(x);
           }
@@ -151,7 +158,8 @@ export const groupChecks: readonly GroupCheck[] = [
         for (const count of sizes) {
           const x = filled(group, 'int32', count);
           await group.broadcast(x, { root });
-          for (let i = 0; i < count; i++) assert.equal(Number(x.data[i]), valueAt(root, i, 'int32'), `broadcast from ${root}, element ${i} of ${count}`);
+          for (let i = 0; i < count; i++)
+            assert.equal(Number(x.data[i]), valueAt(root, i, 'int32'), `broadcast from ${root}, element ${i} of ${count}`);
           group.release(x);
         }
       }
@@ -165,7 +173,8 @@ export const groupChecks: readonly GroupCheck[] = [
           const x = filled(group, 'float64', count);
           await group.reduce(x, { root });
           for (let i = 0; i < count; i++) {
-            const expected = group.rank === root ? expectedReduction(ReduceOp.Sum, 'float64', group.size, i) : valueAt(group.rank, i, 'float64');
+            const expected =
+              group.rank === root ? expectedReduction(ReduceOp.Sum, 'float64', group.size, i) : valueAt(group.rank, i, 'float64');
             assert.equal(Number(x.data[i]), expected, `reduce to ${root} on ${group.rank}, element ${i} of ${count}`);
           }
           group.release(x);
@@ -184,10 +193,7 @@ export const groupChecks: readonly GroupCheck[] = [
         }
       }
       const counts = unevenCounts(group.size);
-      const output = group.tensor(
-        'float32',
-        [counts.reduce((a, b) => a + b, 0)],
-      );
+      const output = group.tensor('float32', [counts.reduce((a, b) => a + b, 0)]);
       await group.allGather(output, filled(group, 'float32', counts[group.rank]), { counts });
       let at = 0;
       for (let rank = 0; rank < group.size; rank++) {
@@ -226,9 +232,15 @@ export const groupChecks: readonly GroupCheck[] = [
         await group.reduceScatter(output, input, { counts });
         const start = counts.slice(0, group.rank).reduce((a, b) => a + b, 0);
         for (let i = 0; i < output.count; i++) {
-          close('float32', output.data[i], expectedReduction(ReduceOp.Sum, 'float32', group.size, start + i), `reduce-scatter element ${i}`);
+          close(
+            'float32',
+            output.data[i],
+            expectedReduction(ReduceOp.Sum, 'float32', group.size, start + i),
+            `reduce-scatter element ${i}`,
+          );
         }
-        for (let i = 0; i < total; i++) assert.equal(Number(input.data[i]), valueAt(group.rank, i, 'float32'), 'the input is left as it was');
+        for (let i = 0; i < total; i++)
+          assert.equal(Number(input.data[i]), valueAt(group.rank, i, 'float32'), 'the input is left as it was');
       }
     },
   },
@@ -240,7 +252,8 @@ export const groupChecks: readonly GroupCheck[] = [
       const output = group.tensor('int32', [size * 4]);
       input.data.forEach((_, i) => (input.data[i] = rank * 1000 + i));
       await group.allToAll(output, input);
-      for (let from = 0; from < size; from++) for (let i = 0; i < 4; i++) assert.equal(output.data[from * 4 + i], from * 1000 + rank * 4 + i);
+      for (let from = 0; from < size; from++)
+        for (let i = 0; i < 4; i++) assert.equal(output.data[from * 4 + i], from * 1000 + rank * 4 + i);
       const splits = (from: number): number[] => Array.from({ length: size }, (_, to) => (from + 2 * to) % 4);
       const inputSplits = splits(rank);
       const outputSplits = Array.from({ length: size }, (_, from) => splits(from)[rank]);

@@ -17,7 +17,13 @@ export class Diagnosis {
   readonly #globalRanks: readonly number[];
   readonly #reports: (Report | undefined)[];
 
-  constructor(options: { code: 'mismatch' | 'timeout'; sequence: number; timeoutMs: number; operation: string; globalRanks: readonly number[] }) {
+  constructor(options: {
+    code: 'mismatch' | 'timeout';
+    sequence: number;
+    timeoutMs: number;
+    operation: string;
+    globalRanks: readonly number[];
+  }) {
     this.code = options.code;
     this.sequence = options.sequence;
     this.timeoutMs = options.timeoutMs;

@@ -135,10 +135,14 @@ export class GroupEngine implements OperationHost {
         if (this.#status !== 'opening') return;
         const missing = this.spec.globalRanks.filter((_, rank) => !this.blocks[rank]);
         this.fail(
-          new ShoalError('timeout', `group '${this.spec.name}' did not open within ${timeoutMs} ms: rank ${missing.join(', ')} did not join; does every rank create it?`, {
-            timeoutMs,
-            peer: missing[0],
-          }),
+          new ShoalError(
+            'timeout',
+            `group '${this.spec.name}' did not open within ${timeoutMs} ms: rank ${missing.join(', ')} did not join; does every rank create it?`,
+            {
+              timeoutMs,
+              peer: missing[0],
+            },
+          ),
         );
       });
       this.#checkOpen();
@@ -289,7 +293,10 @@ export class GroupEngine implements OperationHost {
     const { slot, sequence, call } = operation;
     try {
       operation.prepare(this.#plans.take(operation.plan));
-      assert(must(operation.execution, () => 'prepared').lowered.signalCount <= this.#signalMax, () => `plan needs more than ${this.#signalMax} signals`);
+      assert(
+        must(operation.execution, () => 'prepared').lowered.signalCount <= this.#signalMax,
+        () => `plan needs more than ${this.#signalMax} signals`,
+      );
     } catch (thrown) {
       this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
       return;
@@ -405,7 +412,8 @@ export class GroupEngine implements OperationHost {
   // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
 
   onSignal(slot: number, signal: number): void {
-    if (slot >= this.#slotCount || signal >= this.#signalMax) throw new ShoalError('protocol', `signal ${signal} of slot ${slot} does not exist`);
+    if (slot >= this.#slotCount || signal >= this.#signalMax)
+      throw new ShoalError('protocol', `signal ${signal} of slot ${slot} does not exist`);
     this.blocks[this.rank].raise(slot, signal);
     this.pump();
   }
@@ -461,13 +469,17 @@ export class GroupEngine implements OperationHost {
     const doing = this.#inFlight[0] ?? this.#queue[0];
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
     this.fail(
-      new ShoalError('peer-lost', `rank ${global} was lost ${during} of group '${this.spec.name}': ${error?.message ?? 'it closed its connection'}; see that rank's own output`, {
-        peer: global,
-        rank: this.#world.rank,
-        operation: doing?.call.kind,
-        sequence: doing?.sequence,
-        cause: error,
-      }),
+      new ShoalError(
+        'peer-lost',
+        `rank ${global} was lost ${during} of group '${this.spec.name}': ${error?.message ?? 'it closed its connection'}; see that rank's own output`,
+        {
+          peer: global,
+          rank: this.#world.rank,
+          operation: doing?.call.kind,
+          sequence: doing?.sequence,
+          cause: error,
+        },
+      ),
     );
   }
 
@@ -520,7 +532,9 @@ export class GroupEngine implements OperationHost {
       }
       if (!operation.warned && waitedMs >= this.#world.settings.slowMs - 0.5) {
         operation.warned = true;
-        this.#world.log.warn(`${describeCall(operation.call, operation.sequence)} of group '${this.spec.name}' waits for ${this.#lateRanks(operation)}`);
+        this.#world.log.warn(
+          `${describeCall(operation.call, operation.sequence)} of group '${this.spec.name}' waits for ${this.#lateRanks(operation)}`,
+        );
       }
       this.#armWatchdog(operation);
     }
@@ -534,7 +548,13 @@ export class GroupEngine implements OperationHost {
   #diagnose(code: 'mismatch' | 'timeout', sequence: number, timeoutMs: number): void {
     if (this.#diagnosis || this.#status !== 'open') return;
     const call = this.#history.find((entry) => entry.sequence === sequence)?.call;
-    this.#diagnosis = new Diagnosis({ code, sequence, timeoutMs, operation: call?.kind ?? 'collective', globalRanks: this.spec.globalRanks });
+    this.#diagnosis = new Diagnosis({
+      code,
+      sequence,
+      timeoutMs,
+      operation: call?.kind ?? 'collective',
+      globalRanks: this.spec.globalRanks,
+    });
     const own = this.#reportOn(sequence);
     this.#diagnosis.add(this.rank, own);
     this.#callsAtLeave.forEach((calls, rank) => {
@@ -569,9 +589,13 @@ export class GroupEngine implements OperationHost {
   #reportOn(sequence: number): Report {
     const made = this.#history.find((entry) => entry.sequence === sequence);
     if (made) return { text: describeCall(made.call, sequence), arrived: sequence < this.#begun };
-    if (sequence < this.#submitted) return { text: describeContract(this.blocks[this.rank].contract(sequence % this.#slotCount)), arrived: true };
+    if (sequence < this.#submitted)
+      return { text: describeContract(this.blocks[this.rank].contract(sequence % this.#slotCount)), arrived: true };
     const last = this.#history.at(-1);
-    return { text: `has not called it; ${last ? `its last call was ${describeCall(last.call, last.sequence)}` : 'it has called nothing yet'}`, arrived: false };
+    return {
+      text: `has not called it; ${last ? `its last call was ${describeCall(last.call, last.sequence)}` : 'it has called nothing yet'}`,
+      arrived: false,
+    };
   }
 
   #abandonAll(error: ShoalError): void {

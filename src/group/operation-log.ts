@@ -1,6 +1,6 @@
 /** What the comm thread remembers and draws of its operations: the flight recorder (always on, for the question after a
  *  failure) and the trace (when asked for). */
-import { ShoalError } from '../base/errors.ts';
+import type { ShoalError } from '../base/errors.ts';
 import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
 import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { GroupSpec } from './group-engine.ts';

@@ -213,7 +213,12 @@ export class Operation implements ExecutionContext {
       const isResult = buffer === 'output' || (buffer === 'data' && (call.kind !== 'reduce' || call.root === rank));
       if (!isResult) continue;
       const bytes = (user.bytes * dtypeInfo(computeType).bytes) / dtypeInfo(call.dtype).bytes;
-      kernels.convert(call.dtype, new Uint8Array(user.region.buffer, user.offset, user.bytes), computeType, new Uint8Array(block.region.buffer, 0, bytes));
+      kernels.convert(
+        call.dtype,
+        new Uint8Array(user.region.buffer, user.offset, user.bytes),
+        computeType,
+        new Uint8Array(block.region.buffer, 0, bytes),
+      );
     }
   }
 }

@@ -75,7 +75,17 @@ export class PointToPoint {
     const payload = inline ? new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes) : new Uint8Array(0);
     this.#offered.set(id, transfer);
     link.post(
-      encodeOffer({ dtypeCode: dtypeInfo(dtype).code, group: group.spec.id, tag, inline, id, count, key: buffer.key, offset: buffer.offset, payload }),
+      encodeOffer({
+        dtypeCode: dtypeInfo(dtype).code,
+        group: group.spec.id,
+        tag,
+        inline,
+        id,
+        count,
+        key: buffer.key,
+        offset: buffer.offset,
+        payload,
+      }),
     );
     if (inline) {
       this.#inlineOut[link.rank] = outstanding + 1;
@@ -109,7 +119,8 @@ export class PointToPoint {
       return;
     }
     const waiting = (this.#unmatchedCount[link.rank] ?? 0) + 1;
-    if (waiting > unmatchedMax) throw new ShoalError('protocol', `rank ${link.rank} left more than ${unmatchedMax} messages that nobody receives`);
+    if (waiting > unmatchedMax)
+      throw new ShoalError('protocol', `rank ${link.rank} left more than ${unmatchedMax} messages that nobody receives`);
     this.#unmatchedCount[link.rank] = waiting;
     push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link });
   }
@@ -161,12 +172,21 @@ export class PointToPoint {
       return undefined;
     }
     const link = must(group.links[peer], () => 'messages go to other ranks');
-    const transfer: Transfer = { ...request, direction, link, key: keyOf(group.spec.id, link.rank, tag), timer: undefined, complete: request.complete };
+    const transfer: Transfer = {
+      ...request,
+      direction,
+      link,
+      key: keyOf(group.spec.id, link.rank, tag),
+      timer: undefined,
+      complete: request.complete,
+    };
     this.#active.add(transfer);
     transfer.timer = this.#world.clock.setTimer(timeoutMs, () => {
       const what = `${direction} ${request.dtype}[${request.count}] ${direction === 'send' ? 'to' : 'from'} rank ${link.rank} with tag ${tag}`;
       const next = `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}`;
-      group.fail(new ShoalError('timeout', `${what} timed out after ${timeoutMs} ms: ${next}`, { peer: link.rank, operation: direction, timeoutMs }));
+      group.fail(
+        new ShoalError('timeout', `${what} timed out after ${timeoutMs} ms: ${next}`, { peer: link.rank, operation: direction, timeoutMs }),
+      );
     });
     return transfer;
   }
@@ -185,7 +205,8 @@ export class PointToPoint {
       return;
     }
     if (offer.inline) {
-      if (offer.payload.length !== buffer.bytes) throw new ShoalError('protocol', `message of ${offer.payload.length} bytes announced ${buffer.bytes}`);
+      if (offer.payload.length !== buffer.bytes)
+        throw new ShoalError('protocol', `message of ${offer.payload.length} bytes announced ${buffer.bytes}`);
       new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes).set(offer.payload);
     } else if (link.loadStore) {
       const region = link.map(offer.key);
@@ -205,7 +226,8 @@ export class PointToPoint {
 
   #takeOffered(link: PeerLink, id: number): Transfer | undefined {
     const transfer = this.#offered.get(id);
-    if (!transfer || transfer.link !== link) throw new ShoalError('protocol', `rank ${link.rank} answered transfer ${id}, which does not exist`);
+    if (!transfer || transfer.link !== link)
+      throw new ShoalError('protocol', `rank ${link.rank} answered transfer ${id}, which does not exist`);
     this.#offered.delete(id);
     return this.#active.has(transfer) ? transfer : undefined;
   }

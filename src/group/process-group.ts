@@ -86,7 +86,11 @@ export class CommGroup implements ProcessGroup {
 
   release(tensor: Tensor): void {
     const block = this.#blocks.get(tensor);
-    if (!block) throw new ShoalError('usage', this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`);
+    if (!block)
+      throw new ShoalError(
+        'usage',
+        this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
+      );
     this.#blocks.delete(tensor);
     this.#released.add(tensor);
     this.#world.memory.free(block);
@@ -197,7 +201,8 @@ export class CommGroup implements ProcessGroup {
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async split(color: number | null, options: { key?: number; timeoutMs?: number } = {}): Promise<ProcessGroup | null> {
-    if (color !== null && !Number.isInteger(color)) throw new ShoalError('usage', `the colour of split must be an integer or null, not ${color}`);
+    if (color !== null && !Number.isInteger(color))
+      throw new ShoalError('usage', `the colour of split must be an integer or null, not ${color}`);
     const key = options.key ?? this.rank;
     const mine = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key), BigInt(this.#world.client.nextGroupId));
     const all = new BigInt64Array(mine.length * this.size);
@@ -210,14 +215,25 @@ export class CommGroup implements ProcessGroup {
     this.#world.client.useGroupId(id);
     if (color === null) return null;
     const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
-    return this.#open(id, `${this.name}/split-${id}:${color}`, members.map((row) => row.rank), options.timeoutMs);
+    return this.#open(
+      id,
+      `${this.name}/split-${id}:${color}`,
+      members.map((row) => row.rank),
+      options.timeoutMs,
+    );
   }
 
   async newGroup(ranks: readonly number[], options: { timeoutMs?: number; name?: string } = {}): Promise<ProcessGroup | null> {
-    const valid = ranks.length > 0 && new Set(ranks).size === ranks.length && ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < this.size);
+    const valid =
+      ranks.length > 0 &&
+      new Set(ranks).size === ranks.length &&
+      ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < this.size);
     if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${this.size - 1}`);
     const ids = new Int32Array(this.size);
-    await this.allGather(ids, Int32Array.of(this.#world.client.nextGroupId), { timeoutMs: options.timeoutMs, name: `newGroup ${ranks.join(',')}` });
+    await this.allGather(ids, Int32Array.of(this.#world.client.nextGroupId), {
+      timeoutMs: options.timeoutMs,
+      name: `newGroup ${ranks.join(',')}`,
+    });
     const id = Math.max(...ids);
     this.#world.client.useGroupId(id);
     if (!ranks.includes(this.rank)) return null;
@@ -258,7 +274,11 @@ export class CommGroup implements ProcessGroup {
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
     const call: CollectiveCall = { kind, dtype, count, name: options.name, site: this.#sites.current(), ...extra };
     const { staging, buffers } = this.#reach(uses);
-    return this.#world.client.start({ type: 'collective', group: this.#spec.id, call, buffers, timeoutMs }, `${kind} of group '${this.name}'`, hooksOf(staging));
+    return this.#world.client.start(
+      { type: 'collective', group: this.#spec.id, call, buffers, timeoutMs },
+      `${kind} of group '${this.name}'`,
+      hooksOf(staging),
+    );
   }
 
   #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
@@ -300,24 +320,31 @@ export class CommGroup implements ProcessGroup {
     const mine = Float64Array.from([...inputSplits, ...outputSplits]);
     const all = new Float64Array(mine.length * this.size);
     await this.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'allToAll splits' });
-    const row = (rank: number, part: number): number[] => [...all.subarray((2 * rank + part) * this.size, (2 * rank + part + 1) * this.size)];
+    const row = (rank: number, part: number): number[] => [
+      ...all.subarray((2 * rank + part) * this.size, (2 * rank + part + 1) * this.size),
+    ];
     const matrix = this.globalRanks.map((_, rank) => row(rank, 0));
     for (let from = 0; from < this.size; from++) {
       for (let to = 0; to < this.size; to++) {
         const expected = row(to, 1)[from];
         if (matrix[from][to] === expected) continue;
-        throw new ShoalError('mismatch', `allToAll: rank ${from} sends ${matrix[from][to]} elements to rank ${to}, which expects ${expected}; inputSplits[to] and outputSplits[from] must agree`, {
-          operation: 'all-to-all',
-          rank: this.rank,
-          peer: from === this.rank ? to : from,
-        });
+        throw new ShoalError(
+          'mismatch',
+          `allToAll: rank ${from} sends ${matrix[from][to]} elements to rank ${to}, which expects ${expected}; inputSplits[to] and outputSplits[from] must agree`,
+          {
+            operation: 'all-to-all',
+            rank: this.rank,
+            peer: from === this.rank ? to : from,
+          },
+        );
       }
     }
     return matrix;
   }
 
   async #open(id: number, name: string, ranks: readonly number[], timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup> {
-    if (id > groupIdMax) throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
+    if (id > groupIdMax)
+      throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
     const globalRanks = ranks.map((rank) => this.globalRanks[rank]);
     const topology = { hosts: restrict(this.#world.info.topology.hosts, globalRanks) };
     const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology };
@@ -349,21 +376,33 @@ export class CommGroup implements ProcessGroup {
 
   #reduction({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
     checkReduceOp(op, dtype);
-    if ((op === ReduceOp.Premul) !== (factor !== undefined)) throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
+    if ((op === ReduceOp.Premul) !== (factor !== undefined))
+      throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
     return factor === undefined ? { op } : { op, factor };
   }
 
   #checkSameDtype(operation: string, a: Operand, b: Operand): void {
-    if (a.dtype !== b.dtype) throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
+    if (a.dtype !== b.dtype)
+      throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
   }
 
   #checkRootOnly(role: string, value: TensorLike | null, root: number): void {
     if ((value !== null) === (this.rank === root)) return;
-    throw new ShoalError('usage', this.rank === root ? `${role} is missing on the root (rank ${root})` : `${role} must be null on rank ${this.rank}: only the root (rank ${root}) has it`);
+    throw new ShoalError(
+      'usage',
+      this.rank === root
+        ? `${role} is missing on the root (rank ${root})`
+        : `${role} must be null on rank ${this.rank}: only the root (rank ${root}) has it`,
+    );
   }
 
   /** The arguments of an operation between one part per rank and the whole. */
-  #gathering(operation: string, whole: TensorLike, part: TensorLike, options: CountsOptions): { source: Operand; target: Operand; counts?: readonly number[] } {
+  #gathering(
+    operation: string,
+    whole: TensorLike,
+    part: TensorLike,
+    options: CountsOptions,
+  ): { source: Operand; target: Operand; counts?: readonly number[] } {
     const source = this.#operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
     const target = this.#operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
     this.#checkCounts(operation, options.counts ?? even(source.count, this.size), source, target);
@@ -376,23 +415,31 @@ export class CommGroup implements ProcessGroup {
       throw new ShoalError('usage', `${operation}: counts [${counts.join(', ')}] must be ${this.size} non-negative integers, one per rank`);
     }
     if (counts[this.rank] !== part.count) {
-      throw new ShoalError('usage', `${operation}: this rank's part has ${part.count} elements, counts say ${counts[this.rank]} for rank ${this.rank}`);
+      throw new ShoalError(
+        'usage',
+        `${operation}: this rank's part has ${part.count} elements, counts say ${counts[this.rank]} for rank ${this.rank}`,
+      );
     }
     const total = counts.reduce((sum, count) => sum + count, 0);
     if (!whole) return total;
     this.#checkSameDtype(operation, part, whole);
-    if (whole.count !== total) throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${this.size} ranks have ${total}`);
+    if (whole.count !== total)
+      throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${this.size} ranks have ${total}`);
     return total;
   }
 
   #splits(role: string, splits: readonly number[] | undefined, value: Operand): readonly number[] {
     if (splits === undefined) {
-      if (value.count % this.size !== 0) throw new ShoalError('usage', `allToAll: ${value.count} elements do not divide by ${this.size} ranks; give ${role}`);
+      if (value.count % this.size !== 0)
+        throw new ShoalError('usage', `allToAll: ${value.count} elements do not divide by ${this.size} ranks; give ${role}`);
       return even(value.count / this.size, this.size);
     }
     const total = splits.reduce((sum, count) => sum + count, 0);
     if (splits.length !== this.size || !splits.every((count) => Number.isSafeInteger(count) && count >= 0) || total !== value.count) {
-      throw new ShoalError('usage', `allToAll: ${role} [${splits.join(', ')}] must be ${this.size} non-negative integers that sum to ${value.count}`);
+      throw new ShoalError(
+        'usage',
+        `allToAll: ${role} [${splits.join(', ')}] must be ${this.size} non-negative integers that sum to ${value.count}`,
+      );
     }
     return splits;
   }

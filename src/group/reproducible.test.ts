@@ -34,7 +34,12 @@ describe.each(['float32', 'bfloat16'] as const)('%s', (dtype) => {
     it(`${n} ranks: one result from ${canonical.map((each) => each.name).join(', ')}`, async () => {
       const sums = new Map<string, string>();
       for (const { name, supports } of canonical) {
-        const needsHost = supports?.({ collective: 'all-reduce', topology: { hosts: oneHost(n).hosts.flatMap((host) => host.map((rank) => [rank])) }, count }) !== undefined;
+        const needsHost =
+          supports?.({
+            collective: 'all-reduce',
+            topology: { hosts: oneHost(n).hosts.flatMap((host) => host.map((rank) => [rank])) },
+            count,
+          }) !== undefined;
         sums.set(name, await sumOver(n, 'host', name, dtype));
         if (!needsHost) sums.set(`${name} over the network`, await sumOver(n, 'network', name, dtype));
       }

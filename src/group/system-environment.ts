@@ -26,7 +26,13 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
   const native = loadNative({ enabled: settings.native });
   const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
   const allocator = createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) });
-  const flight = new FlightRecorder({ rank, clock: systemClock, size: settings.flightRecorderSize, thread, libraryVersion: packageVersion });
+  const flight = new FlightRecorder({
+    rank,
+    clock: systemClock,
+    size: settings.flightRecorderSize,
+    thread,
+    libraryVersion: packageVersion,
+  });
   const trace = settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread, eventsMax: settings.traceEvents });
   return {
     clock: systemClock,
@@ -87,10 +93,14 @@ function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[
   return names.flatMap((name) => {
     const provider = fabricProviders.find((each) => each.name === name);
     if (!provider) {
-      throw new ShoalError('config', `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`);
+      throw new ShoalError(
+        'config',
+        `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`,
+      );
     }
     const reason = provider.unavailable();
-    if (reason !== undefined && settings.fabrics.length > 0) throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
+    if (reason !== undefined && settings.fabrics.length > 0)
+      throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
     return reason === undefined ? [provider.create(options)] : [];
   });
 }

@@ -70,7 +70,13 @@ const controlMessage = z.discriminatedUnion('type', [
   z.object({ type: z.literal('region'), key: z.int().min(1), remote: remoteRegion }),
   z.object({ type: z.literal('withdraw'), key: z.int().min(1) }),
   /** My control block of a group; `offset` bytes into region `key`. */
-  z.object({ type: z.literal('group-open'), group: z.int().min(0).max(groupIdMax), name: z.string().max(1024), key: z.int(), offset: z.int().min(0) }),
+  z.object({
+    type: z.literal('group-open'),
+    group: z.int().min(0).max(groupIdMax),
+    name: z.string().max(1024),
+    key: z.int(),
+    offset: z.int().min(0),
+  }),
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
   /** The group has failed. */

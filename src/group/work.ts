@@ -58,10 +58,15 @@ export class PendingWork implements Work {
     while (!this.#done) {
       const leftMs = deadlineMs - this.#waiter.now();
       if (leftMs <= 0) {
-        throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, { timeoutMs });
+        throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, {
+          timeoutMs,
+        });
       }
       if (!this.#waiter.pump(leftMs)) {
-        throw new ShoalError('usage', `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`);
+        throw new ShoalError(
+          'usage',
+          `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`,
+        );
       }
     }
     if (this.#error) throw this.#error;

@@ -20,7 +20,16 @@ import { PeerLink } from './peer-link.ts';
 import { PointToPoint } from './point-to-point.ts';
 import { ScratchPool } from './scratch-pool.ts';
 import { SharedRegions } from './shared-regions.ts';
-import { beginMessageBytes, decodeControl, encodeControl, decodeGroupHeader, decodeImmediate, MessageType, signalMaxLimit, type ControlMessage } from './wire.ts';
+import {
+  beginMessageBytes,
+  decodeControl,
+  encodeControl,
+  decodeGroupHeader,
+  decodeImmediate,
+  MessageType,
+  signalMaxLimit,
+  type ControlMessage,
+} from './wire.ts';
 
 /** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
 const earlyMessagesMax = 1024;
@@ -270,7 +279,13 @@ export class World {
       deliver();
     } catch (thrown) {
       const error = ShoalError.from(thrown, 'system', { peer: link.rank });
-      this.#onClose(link, new ShoalError(error.code, `what rank ${link.rank} sent could not be handled: ${error.message}`, { peer: link.rank, cause: thrown }));
+      this.#onClose(
+        link,
+        new ShoalError(error.code, `what rank ${link.rank} sent could not be handled: ${error.message}`, {
+          peer: link.rank,
+          cause: thrown,
+        }),
+      );
       void link.connection.close(0);
     }
   }

@@ -60,7 +60,9 @@ export class RankProcess {
     if (known !== undefined) return Promise.resolve(known as T);
     const coming = new Promise<unknown>((resolve) => this.#waiting.push({ matches: test, resolve }));
     const ended = this.exited.then(({ code, signal, stderr }) => {
-      throw new Error(`rank ${this.rank} ended (${code ?? signal}) without the expected line; it said ${JSON.stringify(this.lines)}\n${stderr}`);
+      throw new Error(
+        `rank ${this.rank} ended (${code ?? signal}) without the expected line; it said ${JSON.stringify(this.lines)}\n${stderr}`,
+      );
     });
     return Promise.race([coming, ended]) as Promise<T>;
   }

@@ -49,7 +49,9 @@ export async function startRanks(n: number, options: InProcessOptions = {}): Pro
   const store = new HashStore({ clock });
   const settings: Settings = { ...readSettings({}), ...options.settings };
   const flights: FlightRecorder[] = [];
-  const groups = await Promise.all(Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table: store.table, settings, options, flights })));
+  const groups = await Promise.all(
+    Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table: store.table, settings, options, flights })),
+  );
   return {
     groups,
     flights,
@@ -90,7 +92,13 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     version: 'test',
     cpus: 1,
     meet: async () => {
-      const fabricOptions = { identity: { world: 'test', rank }, secret: Uint8Array.of(1, 2, 3), clock, random: seededRandom(rank + 1), regions: allocator };
+      const fabricOptions = {
+        identity: { world: 'test', rank },
+        secret: Uint8Array.of(1, 2, 3),
+        clock,
+        random: seededRandom(rank + 1),
+        regions: allocator,
+      };
       return { name: 'test', store: new HashStore({ clock, table }), fabrics: createFabrics(rank, network, fabricOptions, options) };
     },
   };
