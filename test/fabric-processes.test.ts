@@ -54,10 +54,11 @@ for (const { name, unavailable } of fabricProviders) {
   describe.skipIf(reason !== undefined)(`${name} between processes${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
     it('writes land in the other process, and an orderly end is one on both sides', async () => {
       const { dialler, listener } = await exchanged(name);
+      const exited = once(dialler.process, 'exit');
       dialler.process.stdin!.write('close\n');
       expect(await dialler.next()).toMatchObject({ closed: 'orderly' });
       expect(await listener.next()).toMatchObject({ closed: 'orderly' });
-      expect(await once(dialler.process, 'exit')).toEqual([0, null]);
+      expect(await exited).toEqual([0, null]);
     });
 
     it.each(['dialler', 'listener'] as const)(
