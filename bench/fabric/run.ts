@@ -19,6 +19,8 @@ import { fabricProviders } from '../../src/fabric/providers.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
 
+/** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
+const loadBefore = os.loadavg()[0];
 const { values } = parseArgs({
   options: { rounds: { type: 'string', default: '9' }, bytes: { type: 'string', default: String(2 ** 28) }, out: { type: 'string' } },
 });
@@ -104,7 +106,7 @@ const results = [...samples].map(([key, all]) => {
     ? { fabric: name, bytes: latencyBytes, latencyUs: summary }
     : { fabric: name, bytes: Number(what), gigabytesPerSecond: summary };
 });
-const machine = { cpu: os.cpus()[0].model, cpus: os.availableParallelism(), node: process.version, kernel: os.release() };
+const machine = { cpu: os.cpus()[0].model, cpus: os.availableParallelism(), node: process.version, kernel: os.release(), loadBefore };
 const report = { machine, rounds, bytesTotal, checksum: expectedSum, results };
 console.log(JSON.stringify(report, undefined, 2));
 if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);
