@@ -66,7 +66,9 @@ describe('in real processes', () => {
     const outcomes = await world.outcomes();
     expect(outcomes[1].signal).toBe('SIGKILL');
     for (const { lines } of [outcomes[0], outcomes[2]]) {
-      expect(lines).toEqual([expect.objectContaining({ ok: false, code: 'peer-lost', message: expect.stringMatching(/rank 1/) as string })]);
+      expect(lines).toEqual([
+        expect.objectContaining({ ok: false, code: 'peer-lost', message: expect.stringMatching(/rank 1/) as string }),
+      ]);
     }
   });
 

@@ -4,7 +4,7 @@
 import { SingleBar } from 'cli-progress';
 import { spawn } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { cpus } from 'node:os';
+import { cpus, loadavg } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -25,6 +25,7 @@ if (!Number.isInteger(processes) || processes < 1) throw new Error(`--processes 
 
 const cli = fileURLToPath(new URL('cli/main.js', import.meta.resolve('shoal')));
 const script = fileURLToPath(new URL('train.ts', import.meta.url));
+const [loadAverage] = loadavg();
 const startedAt = new Date().toISOString();
 const folder = join(values.runs, startedAt.replaceAll(':', '-').replace(/\.\d+Z$/, ''));
 const stepLine = /step (\d+)\/(\d+) loss (\S+) tokens\/s (\S+) communicating (\S+)/;
@@ -102,6 +103,7 @@ const summary: Summary = summarySchema.parse({
     node: process.version,
     platform: process.platform,
     arch: process.arch,
+    loadAverage,
   },
   text,
   model,
@@ -130,6 +132,11 @@ const rows = columns.map(([name, cell]) => [name, ...runs.map(cell)]);
 for (let rank = 0; rank < processes; rank++)
   rows.push([`parameters of rank ${rank}`, ...runs.map(({ checksums }) => checksums[rank] ?? '')]);
 console.log(`${table(rows)}\n\n${path}, ${Math.round(summary.seconds)} s in all`);
+if (loadAverage > cpus().length / 4) {
+  console.log(
+    `other programs kept ${loadAverage.toFixed(1)} of ${cpus().length} CPUs busy when this started: rates and scaling say little`,
+  );
+}
 const learned = runs.every(({ heldOutLoss }) => heldOutLoss < text.unigramLoss);
 const identical = runs.every(({ checksums }) => new Set(checksums).size === 1);
 if (!learned) console.error('the held-out loss is not below that of a unigram model: train for more steps or on more text');
