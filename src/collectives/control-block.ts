@@ -3,32 +3,37 @@
  *  mirror of the begin lines that messages fill in, and signals arrive as immediates.
  *
  *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
- *    128  slot 0     begin line 128 B, then signalMax lines of 64 B with one u32 signal each
+ *    128  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
  *         slot 1 …   operation number s uses slot s mod slotCount
  *
- *    begin line      +0 published u32 = s + 1, written last   +16 contract, 16 B
- *                    +32 data or input: rkey f64, offset f64   +48 output   +64 scratch
+ *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
+ *    begin line      +64 published u32 = s + 1, written last   +80 contract, 16 B
+ *    mailbox         +96 mailboxBytes: what the operation's entry steps put there; its first 32 bytes share the cache line of
+ *                    the announcement, so that a tiny operation moves one line per rank
  *
  *  A slot may be used again once every rank has completed the operation before: hence `completed`.
  *  Layout only; who writes when is the business of the group. */
-import type { BufferName } from '../plan/ir.ts';
+import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
 export const headerBytes = 128;
 export const headerCompletedOffset = 0;
 export const headerSleepingOffset = 4;
-export const beginLineBytes = 128;
-export const beginContractOffset = 16;
+/** Addresses, announcement and contract: what a begin message carries. */
+export const beginLineBytes = 96;
+export const beginPublishedOffset = 64;
+export const beginContractOffset = 80;
 export const contractBytes = 16;
-const beginBuffersOffset = 32;
+export const mailboxOffset = 96;
+const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
 
 /** Byte offset of a signal within a slot. */
 export function signalOffset(signal: number): number {
-  return beginLineBytes + signal * signalLineBytes;
+  return signalsOffset + signal * signalLineBytes;
 }
 
 export function slotBytes(signalMax: number): number {
-  return beginLineBytes + signalMax * signalLineBytes;
+  return signalsOffset + signalMax * signalLineBytes;
 }
 
 export function controlBlockBytes(slotCount: number, signalMax: number): number {
@@ -41,11 +46,13 @@ export function beginBufferOffset(buffer: BufferName): number {
   switch (buffer) {
     case 'data':
     case 'input':
-      return beginBuffersOffset;
+      return 0;
     case 'output':
-      return beginBuffersOffset + 16;
+      return 16;
     case 'scratch':
-      return beginBuffersOffset + 32;
+      return 32;
+    case 'mailbox':
+      throw new Error('assertion failed: the mailbox has no address, it lies in the slot');
   }
 }
 
@@ -84,11 +91,11 @@ export class ControlBlock {
 
   /** Sequence number + 1 of the operation last announced in the slot. */
   published(slot: number): number {
-    return Atomics.load(this.#words, this.#slotWord(slot)) >>> 0;
+    return Atomics.load(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4) >>> 0;
   }
 
   publish(slot: number, value: number): void {
-    Atomics.store(this.#words, this.#slotWord(slot), value | 0);
+    Atomics.store(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4, value | 0);
   }
 
   contract(slot: number): Uint8Array {
@@ -105,6 +112,10 @@ export class ControlBlock {
     const at = beginBufferOffset(buffer);
     this.#lines[slot].setFloat64(at, address.rkey, true);
     this.#lines[slot].setFloat64(at + 8, address.offset, true);
+  }
+
+  mailbox(slot: number): Uint8Array {
+    return this.slots[slot].subarray(mailboxOffset, mailboxOffset + mailboxBytes);
   }
 
   beginLine(slot: number): Uint8Array {

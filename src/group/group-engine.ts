@@ -6,7 +6,7 @@
 import { assert, must } from '../base/assert.ts';
 import type { Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { beginPublishedOffset, ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
@@ -421,11 +421,12 @@ export class GroupEngine implements OperationHost {
   onBegin(rank: number, completed: number, line: Uint8Array): void {
     const block = this.blocks[rank];
     if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
-    const published = new DataView(line.buffer, line.byteOffset, line.byteLength).getUint32(0, true);
+    const published = new DataView(line.buffer, line.byteOffset, line.byteLength).getUint32(beginPublishedOffset, true);
     const slot = (published - 1) % this.#slotCount;
     if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
     block.completed = completed;
-    block.beginLine(slot).set(line.subarray(4), 4);
+    // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
+    block.beginLine(slot).set(line);
     block.publish(slot, published);
     this.pump();
   }

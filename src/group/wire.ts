@@ -1,7 +1,7 @@
 /** Messages between the comm threads of two ranks, on one fabric connection. The connection is authenticated; every
  *  field is still bounds-checked. Little endian.
  *
- *    begin      1  0  group u16  completed u32  begin line 128 B      a collective was called (ranks of other hosts)
+ *    begin      1  0  group u16  completed u32  addresses, begin line 96 B     a collective was called (ranks of other hosts)
  *    completed  2  0  group u16  completed u32                        slots may be reused (ranks of other hosts)
  *    doorbell   3                                                     look at your control blocks
  *    control    4  JSON                                               rare events, see `ControlMessage`

@@ -213,7 +213,7 @@ class ProgramDraft {
   }
 
   finish(): Program {
-    return { rank: this.rank, channels: this.channels, scratchCount: this.scratchCount, signalCount: this.raised.size };
+    return { rank: this.rank, entry: [], channels: this.channels, scratchCount: this.scratchCount, signalCount: this.raised.size };
   }
 }
 

@@ -75,6 +75,7 @@ class Interpreter {
       input: noise(input),
       output: noise(output),
       scratch: noise(scratch),
+      mailbox: noise(0),
     }));
     this.#initial = counts.map(({ data, input }) => ({ data: noise(data), input: noise(input) }));
     this.#channels = plan.programs.flatMap(({ rank, channels }) => channels.map((steps) => ({ rank, steps, pc: 0, transfers: [] })));

@@ -43,8 +43,13 @@ export interface PlanRequest {
   readonly pieceCount?: number;
 }
 
-/** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. */
-export type BufferName = 'data' | 'input' | 'output' | 'scratch';
+/** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. `mailbox` is a
+ *  little memory (mailboxBytes) that lies beside the announcement of the call itself: the entry steps fill it, every rank
+ *  of the host may read it until the end of the operation without any signal, and nobody may write it after the entry. */
+export type BufferName = 'data' | 'input' | 'output' | 'scratch' | 'mailbox';
+
+/** Size of every rank's mailbox in bytes. */
+export const mailboxBytes = 8192;
 
 /** Elements of one of the running rank's buffers. */
 export interface Span {
@@ -81,9 +86,12 @@ export type Step =
   /** Until all puts this channel has started have left their sources. */
   | { readonly kind: 'flush' };
 
-/** What one rank does. Channels run concurrently. */
+/** What one rank does. First the entry steps; then the rank announces the call; when all ranks have announced theirs, so
+ *  that every entry step of every rank has happened, the channels start and run concurrently. */
 export interface Program {
   readonly rank: number;
+  /** Copies from own buffers into the own mailbox. */
+  readonly entry: readonly Extract<Step, { kind: 'copy' }>[];
   readonly channels: readonly (readonly Step[])[];
   /** Elements of scratch this rank needs. */
   readonly scratchCount: number;

@@ -6,7 +6,7 @@ import { segments, type Range } from './partition.ts';
 import { rankCount } from './topology.ts';
 
 /** Elements of a rank's buffers, without scratch. */
-export type BufferCounts = Readonly<Record<Exclude<BufferName, 'scratch'>, number>>;
+export type BufferCounts = Readonly<Record<Exclude<BufferName, 'scratch' | 'mailbox'>, number>>;
 
 /** What the elements of `range` of `buffer` are: position p holds element p + delta of … */
 export type Expectation = { readonly buffer: 'data' | 'input' | 'output'; readonly range: Range; readonly delta: number } & (

@@ -17,7 +17,7 @@ export function structureProblems(plan: Plan): string[] {
     if (!isCount(program.signalCount)) problems.push(`rank ${rank}: signalCount is ${program.signalCount}`);
   });
   if (problems.length > 0) return problems;
-  const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount }));
+  const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount, mailbox: 0 }));
   for (const program of programs) {
     program.channels.forEach((steps, channel) => {
       steps.forEach((step, index) => {

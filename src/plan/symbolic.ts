@@ -96,6 +96,7 @@ class SymbolicRun {
         input: new IntervalMap(counts.input, initial('input')),
         output: new IntervalMap(counts.output, garbage),
         scratch: new IntervalMap(scratchCount, garbage),
+        mailbox: new IntervalMap(0, garbage),
       };
     });
   }
