@@ -1,5 +1,6 @@
 /** The comm side's view of the real machine: clock, memory, kernels, store, fabrics. Tests build their own. */
-import { availableParallelism, hostname } from 'node:os';
+import { hostname } from 'node:os';
+import { allowedCpus } from '../base/allowed-cpus.ts';
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
@@ -45,7 +46,7 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
     hostName: hostname(),
     pid: process.pid,
     version: packageVersion,
-    cpus: availableParallelism(),
+    cpus: allowedCpus().count,
     meet: (world) => meet(world, allocator, (error) => log.debug(`a connection was refused: ${error.message}`)),
     onFailure: (_, error) => {
       log.debug(`failed: ${error.message}`);
