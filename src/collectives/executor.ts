@@ -44,6 +44,7 @@ export class Execution {
   readonly #machine: StepMachine;
   readonly #segments: Segments;
   readonly #channels: Channel[];
+  readonly #entryState: MachineState;
   #context: ExecutionContext | undefined;
   #failure: ShoalError | undefined;
 
@@ -51,7 +52,20 @@ export class Execution {
     this.lowered = lowered;
     this.#machine = machine;
     this.#segments = machine.createSegments(lowered.segments.length);
+    this.#entryState = machine.createState(ranks);
     this.#channels = lowered.channels.map((code) => ({ code, state: machine.createState(ranks), status: 'done', inFlight: 0 }));
+  }
+
+  /** Runs the entry steps, before the operation is announced. */
+  enter(context: ExecutionContext, rank: number): void {
+    const { entry, segments } = this.lowered;
+    if (entry.length <= 1) return;
+    segments.forEach((name, index) => {
+      if (name.rank === rank) this.#segments.set(index, context.view(name));
+    });
+    this.#entryState.pc = 0;
+    const status = this.#machine.run(entry, this.#segments, this.#entryState, 0, false);
+    assert(status === 'done', () => `entry steps ended with ${status}`);
   }
 
   /** Binds the memory of an operation and rewinds. */

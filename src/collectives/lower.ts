@@ -7,7 +7,14 @@ import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
 import type { BufferName, Location, Program, Span, Step } from '../plan/ir.ts';
-import { headerSleepingOffset, signalOffset } from './control-block.ts';
+import {
+  beginContractOffset,
+  beginPublishedOffset,
+  contractBytes,
+  headerSleepingOffset,
+  mailboxOffset,
+  signalOffset,
+} from './control-block.ts';
 
 /** Memory that the code names; bound to a view before the code runs.
  *  `slot` is the operation's slot of a rank's control block, `header` the block's header. */
@@ -32,6 +39,8 @@ export type NetworkCall =
   | { readonly kind: 'flush' };
 
 export interface Lowered {
+  /** Machine code of the entry steps: touches own buffers and the own slot only. */
+  readonly entry: Float64Array;
   /** Machine code, one per channel. */
   readonly channels: readonly Float64Array[];
   readonly calls: readonly NetworkCall[];
@@ -53,14 +62,54 @@ export interface LoweringOptions {
 
 export function lowerProgram(program: Program, options: LoweringOptions): Lowered {
   const lowering = new Lowering(program.rank, options);
+  const entry = lowering.channel(program.entry);
   const channels = program.channels.map((steps) => lowering.channel(steps));
   return {
+    entry,
     channels,
     calls: lowering.calls,
     segments: lowering.segments,
     scratchBytes: program.scratchCount * dtypeInfo(options.dtype).bytes,
     signalCount: program.signalCount,
   };
+}
+
+/** A whole operation as one piece of code, from entry to end, for ranks that all share memory:
+ *
+ *      entry · own card → own slot · publish · for each peer: wait, match contract, match addresses · channel
+ *
+ *  The *card* is a private segment: contract, own addresses, then the addresses each peer is expected to announce. A peer
+ *  that announces others stops the machine with `differs`, so that its memory is bound anew before it is touched. */
+export interface LoweredWhole {
+  readonly code: Float64Array;
+  /** Operands that must be set to sequence + 1 before each run. */
+  readonly sequenceOperands: readonly number[];
+  readonly segments: readonly SegmentName[];
+  /** Index of the card's segment: the one after those in `segments`. */
+  readonly cardSegment: number;
+  readonly scratchBytes: number;
+  readonly signalCount: number;
+  /** Some peer's buffer is touched: addresses matter. */
+  readonly touchesPeers: boolean;
+}
+
+export const cardAddressesOffset = 16;
+export const addressesBytes = 48;
+
+/** Offset in the card of the addresses expected of a rank. */
+export function cardExpectedOffset(rank: number): number {
+  return 64 + rank * 64;
+}
+
+export function cardBytes(ranks: number): number {
+  return cardExpectedOffset(ranks);
+}
+
+/** `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
+ *  @returns undefined when the program needs the network or several channels. */
+export function lowerWhole(program: Program, options: LoweringOptions): LoweredWhole | undefined {
+  if (program.channels.length > 1 || program.scratchCount > 0 || !options.loadStore.every(Boolean)) return undefined;
+  return new Lowering(program.rank, options).whole(program);
 }
 
 class Lowering {
@@ -76,6 +125,66 @@ class Lowering {
     this.#rank = rank;
     this.#options = options;
     this.#elementBytes = dtypeInfo(options.dtype).bytes;
+  }
+
+  whole(program: Program): LoweredWhole {
+    const { size } = this.#options;
+    const peers = Array.from({ length: size }, (_, rank) => rank).filter((rank) => rank !== this.#rank);
+    const touchesPeers = program.channels.some((steps) => steps.some((step) => touchesPeer(step, this.#rank)));
+    const card = -1; // numbered when all other segments are known
+    const cardOperands: number[] = [];
+    const sequenceOperands: number[] = [];
+    const own = this.#segment({ kind: 'slot', rank: this.#rank });
+    const emit = (...operands: number[]): void => void this.#code.push(...operands);
+    const emitCard = (offset: number): void => {
+      cardOperands.push(this.#code.length);
+      emit(card, offset);
+    };
+    const emitSequence = (): void => {
+      sequenceOperands.push(this.#code.length);
+      emit(0);
+    };
+    for (const step of program.entry) this.#step(step);
+    if (touchesPeers) {
+      emit(Opcode.Copy, own, 0);
+      emitCard(cardAddressesOffset);
+      emit(addressesBytes);
+    }
+    emit(Opcode.Copy, own, beginContractOffset);
+    emitCard(0);
+    emit(contractBytes);
+    peers.forEach((peer, index) => {
+      // The first one announces; the others only look whether their rank sleeps.
+      if (index === 0) {
+        emit(Opcode.Publish, own, beginPublishedOffset);
+        emitSequence();
+      } else emit(Opcode.Signal, own, beginPublishedOffset, 0);
+      emit(this.#segment({ kind: 'header', rank: peer }), headerSleepingOffset, peer);
+    });
+    for (const peer of peers) {
+      const slot = this.#segment({ kind: 'slot', rank: peer });
+      emit(Opcode.Wait, slot, beginPublishedOffset);
+      emitSequence();
+      emit(Opcode.Match, slot, beginContractOffset);
+      emitCard(0);
+      emit(contractBytes, peer);
+      if (!touchesPeers) continue;
+      emit(Opcode.Match, slot, 0);
+      emitCard(cardExpectedOffset(peer));
+      emit(addressesBytes, size + peer);
+    }
+    for (const step of program.channels[0] ?? []) this.#step(step);
+    emit(Opcode.End);
+    for (const operand of cardOperands) this.#code[operand] = this.segments.length;
+    return {
+      code: Float64Array.from(this.#code),
+      sequenceOperands,
+      segments: this.segments,
+      cardSegment: this.segments.length,
+      scratchBytes: program.scratchCount * this.#elementBytes,
+      signalCount: program.signalCount,
+      touchesPeers,
+    };
   }
 
   channel(steps: readonly Step[]): Float64Array {
@@ -161,6 +270,9 @@ class Lowering {
 
   #location(location: Location | Span): [segment: number, offset: number] {
     const rank = 'rank' in location && location.rank !== undefined ? location.rank : this.#rank;
+    if (location.buffer === 'mailbox') {
+      return [this.#segment({ kind: 'slot', rank }), mailboxOffset + location.offset * this.#elementBytes];
+    }
     return [this.#segment({ kind: 'buffer', rank, buffer: location.buffer }), location.offset * this.#elementBytes];
   }
 
@@ -174,4 +286,11 @@ class Lowering {
     }
     return index;
   }
+}
+
+function touchesPeer(step: Step, rank: number): boolean {
+  const locations: readonly Location[] =
+    step.kind === 'reduce' ? [...step.targets, ...step.sources] : step.kind === 'copy' ? [step.target, step.source] : [];
+  const elsewhere = locations.some((each) => each.buffer !== 'mailbox' && each.rank !== undefined && each.rank !== rank);
+  return elsewhere || step.kind === 'put';
 }

@@ -293,6 +293,7 @@ export class GroupEngine implements OperationHost {
     const { slot, sequence, call } = operation;
     try {
       operation.prepare(this.#plans.take(operation.plan));
+      operation.execution?.enter(operation, this.rank);
       assert(
         must(operation.execution, () => 'prepared').lowered.signalCount <= this.#signalMax,
         () => `plan needs more than ${this.#signalMax} signals`,
