@@ -5,6 +5,7 @@ import { dirname, join, normalize } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { ErrorCode } from '../src/base/errors.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
+import { formatTable, selectionTable } from '../src/collectives/select.ts';
 import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
 import { readLayerTable, readText, repositoryRoot } from '../scripts/repository.ts';
 
@@ -38,6 +39,10 @@ describe('generated pages', () => {
   it('describe every setting', () => {
     const page = readText('docs/settings.md');
     for (const key of settingKeys) expect(page).toContain(`### \`${settingDefinitions[key].name}\``);
+  });
+
+  it('show the table that chooses algorithms', () => {
+    expect(readText('docs/algorithms.md')).toContain(formatTable(selectionTable()));
   });
 
   it('are replaced between their marks only', () => {

@@ -1,4 +1,3 @@
-import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
 import { costOf } from '../plan/cost.ts';
@@ -119,10 +118,5 @@ describe('formatTable', () => {
       'all-reduce      one-host   0-inf   any    any      host-direct',
     ]);
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
-  });
-
-  it('is the table of the documentation', () => {
-    const page = readFileSync(new URL('../../docs/algorithms.md', import.meta.url), 'utf8');
-    expect(page).toContain(formatTable(selectionTable()));
   });
 });

@@ -1,0 +1,44 @@
+/** `shoal trace merge`: the ranks' trace files of one run as one file, on one clock. */
+import { Command } from 'commander';
+import { ShoalError } from '../../base/errors.ts';
+
+const rankFile = /^trace-rank-\d+\.json$/;
+const mergedName = 'trace.json';
+
+export function traceCommand(setExitCode: (code: number) => void): Command {
+  const trace = new Command('trace').summary('work with the timelines that SHOAL_TRACE leaves').description('Works with trace files.');
+  trace
+    .command('merge')
+    .description(`Merges the files trace-rank-<n>.json of a folder into one that https://ui.perfetto.dev opens, all on rank 0's clock.`)
+    .argument('<folder>', 'the folder SHOAL_TRACE named')
+    .option('-o, --output <file>', `where to write; default: <folder>/${mergedName}`)
+    .exitOverride()
+    .showHelpAfterError('(shoal trace merge --help lists what there is)')
+    .action(async (folder: string, flags: { output?: string }) => {
+      const { join } = await import('node:path');
+      const { mergeTraceFiles } = await import('../../trace/merge.ts');
+      const files = await rankFiles(folder);
+      const target = flags.output ?? join(folder, mergedName);
+      mergeTraceFiles(
+        files.map((name) => join(folder, name)),
+        target,
+      );
+      process.stdout.write(`merged ${files.length} ${files.length === 1 ? 'rank' : 'ranks'} into ${target}\n`);
+      setExitCode(0);
+    });
+  return trace;
+}
+
+/** @throws ShoalError `usage` where there is nothing to merge. */
+async function rankFiles(folder: string): Promise<string[]> {
+  const { readdir } = await import('node:fs/promises');
+  let names: string[];
+  try {
+    names = await readdir(folder);
+  } catch (thrown) {
+    throw new ShoalError('usage', `the folder ${folder} cannot be read: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+  }
+  const files = names.filter((name) => rankFile.test(name)).toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }));
+  if (files.length > 0) return files;
+  throw new ShoalError('usage', `there is no trace-rank-<n>.json in ${folder}; run with SHOAL_TRACE=${folder} first`);
+}
