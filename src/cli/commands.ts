@@ -2,8 +2,9 @@
 import type { Command } from 'commander';
 import { infoCommand } from './commands/info.ts';
 import { runCommand } from './commands/run.ts';
+import { traceCommand } from './commands/trace.ts';
 
 /** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
 export type CommandFactory = (setExitCode: (code: number) => void) => Command;
 
-export const commands: readonly CommandFactory[] = [runCommand, infoCommand];
+export const commands: readonly CommandFactory[] = [runCommand, infoCommand, traceCommand];
