@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
 import type { PlanRequest } from '../plan/ir.ts';
 import { oneHost, separateHosts } from '../plan/topology.ts';
-import { buildPlan, completeRequest } from './build.ts';
+import { buildPlan, collectives, completeRequest } from './build.ts';
+import { algorithms } from './registry.ts';
 
 const two = oneHost(2);
 
@@ -26,6 +27,7 @@ describe('completeRequest', () => {
     ['a rank twice', { topology: { hosts: [[0, 1], [1]] } }, /each rank 0…2 once, not 0 1 1/],
     ['a count that is none', { count: 1.5 }, /whole number of elements, not 1.5/],
     ['a negative count', { count: -1 }, /not -1/],
+    ['elements of nothing', { elementBytes: 0 }, /elementBytes must be at least 1, not 0/],
     ['pieces of nothing', { pieceCount: 0 }, /pieceCount must be at least 1/],
     ['a root out of range', { collective: 'broadcast', root: 2 }, /root 2 is not one of the ranks 0…1/],
     ['a root where there is none', { root: 0 }, /it has no root/],
@@ -61,13 +63,13 @@ describe('completeRequest', () => {
 describe('buildPlan', () => {
   it('lists the algorithms when a name is unknown', () => {
     expect(() => buildPlan('rings', { collective: 'barrier', topology: two, count: 0 })).toThrow(
-      "unknown algorithm 'rings'; use one of host-direct, one-shot, tree, halving-doubling, direct, ring",
+      "unknown algorithm 'rings'; use one of mailbox, host-direct, one-shot, tree, halving-doubling, direct, ring",
     );
   });
 
   it('says who else can', () => {
     expect(() => buildPlan('ring', { collective: 'barrier', topology: two, count: 0 })).toThrow(
-      'ring cannot barrier: it has no such collective; use one of host-direct, one-shot, tree, direct',
+      'ring cannot barrier: it has no such collective; use one of mailbox, host-direct, one-shot, tree, direct',
     );
     expect(() => buildPlan('host-direct', { collective: 'barrier', topology: separateHosts(2), count: 0 })).toThrow(
       'host-direct cannot barrier: it needs all ranks on one host and there are 2 hosts; use direct',
@@ -80,6 +82,33 @@ describe('buildPlan', () => {
     expect(steps({ collective: 'all-reduce', topology: oneHost(1), count: 9 })).toBe(0);
     expect(steps({ collective: 'all-gather', topology: oneHost(1), count: 9 })).toBe(1);
     expect(steps({ collective: 'barrier', topology: oneHost(1), count: 0 })).toBe(0);
+  });
+
+  it('gives one rank the program it has in the whole plan', () => {
+    const served = algorithms.flatMap((algorithm) =>
+      [
+        {
+          hosts: [
+            [0, 2, 3],
+            [1, 4],
+          ],
+        },
+        oneHost(5),
+      ].flatMap((topology) =>
+        collectives
+          .filter((collective) => algorithm.build[collective])
+          .map((collective): PlanRequest => ({ collective, topology, count: collective === 'barrier' ? 0 : 250, pieceCount: 16 }))
+          .filter((request) => algorithm.supports?.(request) === undefined)
+          .map((request) => ({ algorithm: algorithm.name, request })),
+      ),
+    );
+    expect(served.length).toBeGreaterThan(50);
+    for (const { algorithm, request } of served) {
+      const whole = buildPlan(algorithm, request);
+      const own = buildPlan(algorithm, request, { onlyRank: 2 });
+      expect(own.programs[2], `${algorithm} ${request.collective}`).toEqual(whole.programs[2]);
+      expect([own.partials, own.association]).toEqual([whole.partials, whole.association]);
+    }
   });
 
   it('gives the same plan every time', () => {

@@ -24,13 +24,14 @@ const counted: readonly Collective[] = ['all-gather', 'gather', 'scatter', 'redu
 const reducing: readonly Collective[] = ['all-reduce', 'reduce', 'reduce-scatter'];
 
 /** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
+ *  @param options.onlyRank build this rank's program and leave the others without steps: what a rank of a large world runs.
  *  @throws ShoalError `usage` for a malformed request or an unknown name, `unsupported` when the algorithm cannot serve it. */
-export function buildPlan(algorithmName: string, request: PlanRequest): Plan {
+export function buildPlan(algorithmName: string, request: PlanRequest, options: { readonly onlyRank?: number } = {}): Plan {
   const algorithm = algorithmNamed(algorithmName);
   const complete = completeRequest(request);
   const reason = whyUnsupported(algorithm, complete);
   if (reason !== undefined) throw new ShoalError('unsupported', `${algorithm.name} cannot ${complete.collective}: ${reason}`);
-  const builder = new PlanBuilder(complete);
+  const builder = new PlanBuilder(complete, options);
   if (builder.n === 1) copyToSelf(builder);
   else if (complete.count > 0 || complete.collective === 'barrier') algorithm.build[complete.collective]?.(builder);
   return builder.finish(algorithm.name, reducing.includes(complete.collective) ? algorithm.association : 'none');
@@ -57,7 +58,7 @@ export function whyUnsupported(algorithm: Algorithm, request: PlanRequest): stri
 export function completeRequest(request: PlanRequest): PlanRequest {
   const { collective, topology, count } = request;
   const fail = (message: string): never => {
-    throw new ShoalError('usage', `${String(collective)}: ${message}`, { operation: String(collective) });
+    throw new ShoalError('usage', `${collective}: ${message}`, { operation: collective });
   };
   if (!collectives.includes(collective)) fail(`unknown collective; use one of ${collectives.join(', ')}`);
   const ranks = topology.hosts.flat().sort((x, y) => x - y);
@@ -71,6 +72,10 @@ export function completeRequest(request: PlanRequest): PlanRequest {
   const n = ranks.length;
   const complete: { -readonly [K in keyof PlanRequest]: PlanRequest[K] } = { collective, topology, count };
   if (pieceCount !== undefined) complete.pieceCount = pieceCount;
+  const { elementBytes } = request;
+  if (elementBytes !== undefined && (!isCount(elementBytes) || elementBytes < 1))
+    fail(`elementBytes must be at least 1, not ${elementBytes}`);
+  if (elementBytes !== undefined) complete.elementBytes = elementBytes;
   if (rooted.includes(collective)) {
     complete.root = request.root ?? 0;
     if (!isCount(complete.root) || complete.root >= n) fail(`root ${complete.root} is not one of the ranks 0…${n - 1}`);

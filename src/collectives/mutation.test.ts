@@ -31,10 +31,18 @@ const originals: readonly Plan[] = algorithms.flatMap((algorithm) =>
     ),
 );
 
-/** Replaces one rank's channel 0. */
-function withSteps(plan: Plan, rank: number, edit: (steps: Step[]) => void): Plan {
+type Part = 'entry' | 'channel';
+
+/** Replaces one rank's channel 0, or its entry. */
+function withSteps(plan: Plan, { rank, part }: { rank: number; part: Part }, edit: (steps: Step[]) => void): Plan {
   const programs = plan.programs.map((program): Program => {
     if (program.rank !== rank) return program;
+    if (part === 'entry') {
+      const entry: Step[] = [...program.entry];
+      edit(entry);
+      // What is no copy is for the structure check to find.
+      return { ...program, entry: entry as unknown as Program['entry'] };
+    }
     const [first, ...others] = program.channels;
     const steps = [...first];
     edit(steps);
@@ -79,7 +87,7 @@ const mutations: Readonly<Record<string, Mutation>> = {
     return 'count';
   },
   buffer: (steps, index, random) => {
-    const buffer = (['data', 'input', 'output', 'scratch'] as const)[random.integer(4)];
+    const buffer = (['data', 'input', 'output', 'scratch', 'mailbox'] as const)[random.integer(5)];
     const side = random.integer(2) === 0 ? 'source' : 'target';
     steps[index] = withLocation(steps[index], side, (location) => ({ ...location, buffer }));
     return `${side} buffer`;
@@ -132,13 +140,15 @@ function mutate(random: Random): Mutant | undefined {
   const times = 1 + random.integer(2);
   for (let time = 0; time < times; time++) {
     const rank = random.integer(plan.programs.length);
-    const { length } = plan.programs[rank].channels[0];
+    const { entry, channels } = plan.programs[rank];
+    const part: Part = entry.length > 0 && random.integer(2) === 0 ? 'entry' : 'channel';
+    const { length } = part === 'entry' ? entry : channels[0];
     if (length === 0) continue;
     const names = Object.keys(mutations);
     const name = names[random.integer(names.length)];
-    plan = withSteps(plan, rank, (steps) => {
+    plan = withSteps(plan, { rank, part }, (steps) => {
       const done = mutations[name](steps, random.integer(length), random);
-      if (done !== undefined) what.push(`rank ${rank}: ${done}`);
+      if (done !== undefined) what.push(`rank ${rank} ${part}: ${done}`);
     });
   }
   if (JSON.stringify(plan.programs) === original) return undefined;
@@ -176,7 +186,11 @@ describe('the verifier under mutation', () => {
       if (mutant === undefined) continue;
       const { problems } = verify(mutant.plan);
       // Out of bounds and the like: nothing to run.
-      if (problems.some((problem) => /outside the buffer|names |operands|postfix|overlap|itself|another host|the value/.test(problem)))
+      if (
+        problems.some((problem) =>
+          /outside the buffer|names |operands|postfix|overlap|itself|another host|the value|entry steps|a mailbox/.test(problem),
+        )
+      )
         continue;
       tally.mutants += 1;
       if (problems.length > 0) tally.refused += 1;
@@ -213,15 +227,21 @@ describe('the verifier under mutation', () => {
     let tried = 0;
     // Swapped operands are no fault where any order is allowed.
     for (const plan of originals.filter(({ association }) => name !== 'swapped operands' || association === 'canonical')) {
-      plan.programs.forEach(({ rank, channels: [steps] }) => {
-        steps.forEach((step, index) => {
-          const replacement = certain[name](step);
-          if (replacement === undefined) return;
-          tried += 1;
-          const mutant = withSteps(plan, rank, (copy) => copy.splice(index, 1, ...replacement));
-          expect(verify(mutant).ok, `${plan.algorithm} ${plan.request.collective} rank ${rank} step ${index}`).toBe(false);
-        });
-      });
+      for (const { rank, entry, channels } of plan.programs) {
+        const parts: [Part, readonly Step[]][] = [
+          ['entry', entry],
+          ['channel', channels[0]],
+        ];
+        for (const [part, steps] of parts) {
+          steps.forEach((step, index) => {
+            const replacement = certain[name](step);
+            if (replacement === undefined) return;
+            tried += 1;
+            const mutant = withSteps(plan, { rank, part }, (copy) => copy.splice(index, 1, ...replacement));
+            expect(verify(mutant).ok, `${plan.algorithm} ${plan.request.collective} rank ${rank} ${part} step ${index}`).toBe(false);
+          });
+        }
+      }
     }
     expect(tried).toBeGreaterThan(50);
   });

@@ -3,8 +3,9 @@ import type { Algorithm } from './algorithms/algorithm.ts';
 import { direct } from './algorithms/direct.ts';
 import { halvingDoubling } from './algorithms/halving-doubling.ts';
 import { hostDirect } from './algorithms/host-direct.ts';
+import { mailbox } from './algorithms/mailbox.ts';
 import { oneShot } from './algorithms/one-shot.ts';
 import { ring } from './algorithms/ring.ts';
 import { tree } from './algorithms/tree.ts';
 
-export const algorithms: readonly Algorithm[] = [hostDirect, oneShot, tree, halvingDoubling, direct, ring];
+export const algorithms: readonly Algorithm[] = [mailbox, hostDirect, oneShot, tree, halvingDoubling, direct, ring];

@@ -9,7 +9,8 @@ const base: SelectionInput = { collective: 'all-reduce', bytes: 1024, topology: 
 
 describe('selectAlgorithm', () => {
   it('takes loads and stores on one host, and the network where there are none', () => {
-    expect(selectAlgorithm({ ...base, topology: oneHost(4) })).toBe('host-direct');
+    expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8192 })).toBe('mailbox');
+    expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8193 })).toBe('host-direct');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
     expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('halving-doubling');
   });
@@ -75,7 +76,7 @@ describe('parseSelection', () => {
     const choose = (change: Partial<SelectionInput>): string => selectAlgorithm({ ...base, overrides, ...change });
     expect([4095, 4096].map((bytes) => choose({ bytes }))).toEqual(['direct', 'ring']);
     expect(choose({ collective: 'broadcast' })).toBe('tree');
-    expect(choose({ collective: 'barrier' })).toBe('one-shot');
+    expect(choose({ collective: 'barrier' })).toBe('mailbox');
   });
 
   it('keeps the default where no range matches', () => {
@@ -96,12 +97,12 @@ describe('parseSelection', () => {
     ['all-reduce:', /expected 'collective:algorithm'/],
     ['all-reduce:tree:ring', /expected/],
     ['allreduce:tree', /unknown collective 'allreduce'; use one of all-reduce/],
-    ['all-reduce:trees', /unknown algorithm 'trees'; use one of host-direct/],
+    ['all-reduce:trees', /unknown algorithm 'trees'; use one of mailbox, host-direct/],
     ['all-reduce:0-4x=tree', /'4x' is not a size/],
     ['all-reduce:4k-4k=tree', /covers no size/],
     ['all-reduce:4k=tree', /is not 'algorithm' or 'from-to=algorithm'/],
     ['all-reduce:0-4k=', /is not 'algorithm'/],
-    ['barrier:ring', /ring has no barrier; use one of host-direct, one-shot, tree, direct/],
+    ['barrier:ring', /ring has no barrier; use one of mailbox, host-direct, one-shot, tree, direct/],
   ];
   it.each(bad)('refuses %s', (text, message) => {
     expect(() => parseSelection(text)).toThrow(message);
@@ -115,7 +116,7 @@ describe('formatTable', () => {
     expect(text.split('\n').slice(0, 3)).toEqual([
       'collective      topology   bytes   ranks  order    algorithm',
       'all-reduce      any        4k-25m  any    any      ring',
-      'all-reduce      one-host   0-inf   any    any      host-direct',
+      'barrier         any        0-inf   any    any      mailbox',
     ]);
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
   });

@@ -2,7 +2,7 @@
  *  rules stand before the defaults. A pure function of what all ranks share, so that all choose alike; it must not look at
  *  anything one rank alone knows, such as where its buffer lies. */
 import { ShoalError } from '../base/errors.ts';
-import type { Collective } from '../plan/ir.ts';
+import { mailboxBytes, type Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
 import { algorithms } from './registry.ts';
@@ -42,12 +42,16 @@ export interface SelectionInput {
 const KiB = 1024;
 const MiB = 1024 * KiB;
 const any = Number.POSITIVE_INFINITY;
+const moving = collectives.filter((collective) => collective !== 'barrier');
 
 /** Follows the cost model, which the tests compare it with. Where hosts have several ranks, what reduces inside the host first
  *  sends a fraction of the bytes between hosts. Else n−1 messages at once beat log₂ n hops up to some 16 to 24 ranks, and
  *  sending everything to everyone pays only while (n−1)·S is small against a hop. */
 const defaults: readonly SelectionRule[] = [
-  ...collectives.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
+  // The announcement of a call is a barrier already, over any network.
+  row('barrier', { algorithm: 'mailbox' }),
+  ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
+  ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
   row('all-reduce', { bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 16 * KiB, ranksMax: 6, algorithm: 'one-shot' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 4 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
@@ -88,10 +92,6 @@ const defaults: readonly SelectionRule[] = [
   row('reduce-scatter', { bytesTo: 128 * KiB, algorithm: 'halving-doubling' }),
   row('reduce-scatter', { algorithm: 'direct' }),
   row('all-to-all', { algorithm: 'direct' }),
-  row('barrier', { ranksMax: 8, algorithm: 'one-shot' }),
-  row('barrier', { topologyClass: 'two-level', algorithm: 'tree' }),
-  row('barrier', { ranksMax: 24, algorithm: 'one-shot' }),
-  row('barrier', { algorithm: 'tree' }),
 ];
 
 /** All rules in the order they are tried. */

@@ -3,7 +3,7 @@
 import { ShoalError } from '../base/errors.ts';
 import { buildPlan } from '../collectives/build.ts';
 import { Execution } from '../collectives/executor.ts';
-import { lowerProgram, type Lowered } from '../collectives/lower.ts';
+import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole } from '../collectives/lower.ts';
 import { selectAlgorithm, type SelectionRule } from '../collectives/select.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -17,6 +17,8 @@ interface PreparedPlan {
   readonly plan: Plan;
   readonly computeType: DType;
   readonly lowered: Lowered;
+  /** The operation as one piece of code, where all ranks share memory. */
+  readonly whole: LoweredWhole | undefined;
   /** Executions not in use. */
   readonly free: Execution[];
 }
@@ -73,15 +75,17 @@ export class PlanRunner {
   #build(call: CollectiveCall): PreparedPlan {
     const { overrides, order, rank, topology, loadStore } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
-    const request: PlanRequest = { collective, topology, count, counts, splits, root };
-    const bytes = count * dtypeInfo(call.dtype).bytes;
+    const elementBytes = dtypeInfo(call.dtype).bytes;
+    const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes };
+    const bytes = count * elementBytes;
     const algorithm = selectAlgorithm({ collective, bytes, topology, loadStore: loadStore.every(Boolean), order, overrides });
-    const plan = buildPlan(algorithm, request);
+    const plan = buildPlan(algorithm, request, { onlyRank: rank });
     const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
     const program = plan.programs[rank];
     if (!program) throw new ShoalError('usage', `plan '${plan.algorithm}' has no program for rank ${rank}`);
-    const lowered = lowerProgram(program, { dtype: computeType, op: call.op, size: loadStore.length, loadStore });
-    return { plan, computeType, lowered, free: [] };
+    const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };
+    const whole = computeType === call.dtype && call.op !== 'premul' ? lowerWhole(program, lowering) : undefined;
+    return { plan, computeType, lowered: lowerProgram(program, lowering), whole, free: [] };
   }
 }
 

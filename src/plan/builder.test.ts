@@ -62,6 +62,26 @@ describe('PlanBuilder', () => {
     expect(b.finish('test', 'none').programs.map(({ scratchCount }) => scratchCount)).toEqual([48, 16, 0]);
   });
 
+  it('keeps the program of one rank as it is in the whole plan', () => {
+    const build = (options: { onlyRank?: number }): ReturnType<PlanBuilder['finish']> => {
+      const b = new PlanBuilder(request, options);
+      for (const from of [2, 0, 1]) {
+        b.enter(from, within(data, 0, 8));
+        for (const to of b.peersOf(from)) b.transfer(from, to, data, b.scratch(to, 40));
+        b.combine(from, data, { left: data, right: data, final: from === 1 });
+      }
+      return b.finish('test', 'relaxed');
+    };
+    const whole = build({});
+    for (const rank of [0, 1, 2]) {
+      const own = build({ onlyRank: rank });
+      expect(own.programs[rank]).toEqual(whole.programs[rank]);
+      expect(own).toMatchObject({ onlyRank: rank, partials: true });
+      const others = own.programs.filter((program) => program.rank !== rank);
+      expect(others.flatMap(({ entry, channels }) => [...entry, ...channels.flat()])).toEqual([]);
+    }
+  });
+
   it('a barrier tells and awaits everyone', () => {
     const b = new PlanBuilder(request);
     b.barrier();

@@ -8,7 +8,7 @@
  *  Spans of no elements are dropped by every verb: nothing is emitted for them. */
 import { assert } from '../base/assert.ts';
 import { canonicalTree, postfix, type AssociationTree } from './association.ts';
-import type { BufferName, Location, Plan, PlanRequest, Program, Span, Step } from './ir.ts';
+import { mailboxCount, type BufferName, type Location, type Plan, type PlanRequest, type Program, type Span, type Step } from './ir.ts';
 import { lineCount, pieces, segments, type Range } from './partition.ts';
 import { hostOfRanks, rankCount, type Topology } from './topology.ts';
 
@@ -29,12 +29,15 @@ export class PlanBuilder {
   /** Ranges of the per-rank counts in the buffer that holds all of them. */
   readonly segments: readonly Range[];
   readonly #programs: ProgramDraft[];
+  readonly #onlyRank: number | undefined;
   #channel = 0;
   #partials = false;
 
-  /** @param request with `counts` or `splits` filled in where the collective has them. */
-  constructor(request: PlanRequest) {
+  /** @param request with `counts` or `splits` filled in where the collective has them.
+   *  @param options.onlyRank keep only this rank's steps; the plan's other programs have none. */
+  constructor(request: PlanRequest, options: { readonly onlyRank?: number } = {}) {
     this.request = request;
+    this.#onlyRank = options.onlyRank;
     this.topology = request.topology;
     this.n = rankCount(request.topology);
     this.ranks = Array.from({ length: this.n }, (_, rank) => rank);
@@ -79,12 +82,25 @@ export class PlanBuilder {
     return { buffer: 'scratch', offset, count };
   }
 
+  /** An entry step: before `rank` announces the call it copies `source`, of its data or input, into fresh space of its mailbox,
+   *  where from then on every rank of the host may read it. */
+  enter(rank: number, source: Span): Span {
+    const draft = this.#programs[rank];
+    const target: Span = { buffer: 'mailbox', offset: draft.mailboxCount, count: source.count };
+    draft.mailboxCount += source.count;
+    const most = mailboxCount(this.request);
+    assert(draft.mailboxCount <= most, () => `${draft.mailboxCount} elements enter a mailbox of ${most}`);
+    if (source.count > 0 && this.#keeps(rank)) draft.entry.push({ kind: 'copy', target, source });
+    return target;
+  }
+
   /** Starts copying `from`'s source into `to`'s target. The source must stay as it is until `flush`, or until something that
    *  happens after `to` has waited for the arrival. */
   send(from: number, to: number, source: Span, target: Span): Arrival {
     assert(source.count === target.count, () => `send of ${source.count} elements into ${target.count}`);
     if (source.count === 0) return undefined;
     const arrival = this.#arrival(from, to);
+    if (!this.#keeps(from)) return arrival;
     this.#emit(from, { kind: 'put', peer: to, source, target, signal: arrival.signal });
     this.#programs[from].unflushed.add(this.#channel);
     return arrival;
@@ -101,6 +117,7 @@ export class PlanBuilder {
   wait(arrival: Arrival): void {
     if (arrival === undefined) return;
     const { rank, signal, value } = arrival;
+    if (!this.#keeps(rank)) return;
     const draft = this.#programs[rank];
     const key = `${this.#channel}:${signal}`;
     if ((draft.waited.get(key) ?? 0) >= value) return;
@@ -129,7 +146,7 @@ export class PlanBuilder {
 
   /** `rank` reduces all ranks' contributions along the canonical tree; `sourceOf` says where each rank's lies. The result is final. */
   reduceAll(rank: number, targets: readonly Location[], sourceOf: (rank: number) => Location): void {
-    if (targets[0].count === 0) return;
+    if (targets[0].count === 0 || !this.#keeps(rank)) return;
     const sources = this.ranks.map(sourceOf);
     this.#reduce(rank, { targets, sources, tree: postfix(this.tree, (each) => each), final: true });
   }
@@ -152,7 +169,8 @@ export class PlanBuilder {
       for (const channel of [...this.#programs[rank].unflushed]) this.onChannel(channel, () => this.flush(rank));
     }
     const programs = this.#programs.map((draft) => draft.finish());
-    return { request: this.request, algorithm, association, partials: this.#partials, programs };
+    const plan: Plan = { request: this.request, algorithm, association, partials: this.#partials, programs };
+    return this.#onlyRank === undefined ? plan : { ...plan, onlyRank: this.#onlyRank };
   }
 
   #reduce(rank: number, step: Omit<Extract<Step, { kind: 'reduce' }>, 'kind'>): void {
@@ -160,21 +178,30 @@ export class PlanBuilder {
       assert(count === step.targets[0].count, () => 'operands of a reduction have equal counts');
     }
     if (!step.final) this.#partials = true;
+    if (!this.#keeps(rank)) return;
     const own = (location: Location): Location => local(rank, location);
     this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
   }
 
   #arrival(from: number, to: number): NonNullable<Arrival> {
     assert(from !== to, () => `rank ${from} sends to itself`);
-    const draft = this.#programs[to];
-    const key = `${from}:${this.#channel}`;
-    const raised = draft.raised.get(key) ?? { signal: draft.raised.size, value: 0 };
-    raised.value += 1;
-    draft.raised.set(key, raised);
-    return { rank: to, ...raised };
+    const { raised } = this.#programs[to];
+    const key = this.#channel * this.n + from;
+    let signal = raised.get(key);
+    if (signal === undefined) {
+      signal = { index: raised.size, value: 0 };
+      raised.set(key, signal);
+    }
+    signal.value += 1;
+    return { rank: to, signal: signal.index, value: signal.value };
+  }
+
+  #keeps(rank: number): boolean {
+    return this.#onlyRank === undefined || this.#onlyRank === rank;
   }
 
   #emit(rank: number, step: Step): void {
+    if (!this.#keeps(rank)) return;
     const { channels } = this.#programs[rank];
     while (channels.length <= this.#channel) channels.push([]);
     channels[this.#channel].push(step);
@@ -199,21 +226,24 @@ export function at(rank: number, location: Span): Location {
 
 class ProgramDraft {
   readonly rank: number;
+  readonly entry: Program['entry'][number][] = [];
   readonly channels: Step[][] = [[]];
-  /** Signals of this rank by who raises them (`rank:channel`), with how often that has been emitted. */
-  readonly raised = new Map<string, { readonly signal: number; value: number }>();
+  /** Signals of this rank by who raises them (channel × n + rank), with how often that has been emitted. */
+  readonly raised = new Map<number, { readonly index: number; value: number }>();
   /** Highest value waited for by `channel:signal`. */
   readonly waited = new Map<string, number>();
   /** Channels with sends since their last flush. */
   readonly unflushed = new Set<number>();
   scratchCount = 0;
+  mailboxCount = 0;
 
   constructor(rank: number) {
     this.rank = rank;
   }
 
   finish(): Program {
-    return { rank: this.rank, entry: [], channels: this.channels, scratchCount: this.scratchCount, signalCount: this.raised.size };
+    const { rank, entry, channels, scratchCount, raised } = this;
+    return { rank, entry, channels, scratchCount, signalCount: raised.size };
   }
 }
 

@@ -71,6 +71,19 @@ describe('costOf', () => {
     expect(cost.ranks[1]).toMatchObject({ hostBytes: 0, reduceBytes: 8, scratchBytes: 16 });
   });
 
+  it('entry steps come before every channel', () => {
+    const boxed = plan(grid(1, 2), (b) => {
+      const box = b.enter(0, data);
+      b.copy(1, data, { ...box, rank: 0 });
+    });
+    const cost = costOf(boxed, 1, model);
+    expect(cost.seconds).toBe(4 * 0.25 + 4 * 0.5);
+    expect(cost.ranks.map(({ steps, hostBytes }) => [steps, hostBytes])).toEqual([
+      [1, 0],
+      [1, 4],
+    ]);
+  });
+
   it('refuses a plan that never ends', () => {
     const stuck = plan(separateHosts(2), (b) => b.wait({ rank: 0, signal: b.notify(1, 0).signal, value: 2 }));
     expect(() => costOf(stuck, 4, model)).toThrow('test all-reduce: rank 0 never ends');
@@ -85,6 +98,7 @@ describe('printPlan', () => {
         b.transfer(0, 1, data, slot);
         b.combine(1, data, { left: slot, right: data, final: true });
         b.onChannel(1, () => b.notify(1, 0));
+        b.enter(0, data);
       }),
     );
     expect(text).toBe(
@@ -92,6 +106,9 @@ describe('printPlan', () => {
         'test all-reduce · 4 elements · hosts [0 1] · relaxed order',
         '',
         'rank 0 · scratch 0 · signals 1',
+        ' entry',
+        '  0  copy    mailbox[0, 4) := data[0, 4)',
+        ' channel 0',
         '  0  put     data[0, 4) → rank 1 scratch[0, 4), raises 0',
         '  1  flush',
         '',

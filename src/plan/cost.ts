@@ -57,7 +57,7 @@ export interface PlanCost {
   readonly networkBytes: number;
   /** Longest chain of messages between hosts, each waiting for the one before. */
   readonly networkHops: number;
-  /** When the last program ends, all having begun at once. */
+  /** When the last program ends, all having begun at once. What the announcement of the call takes comes on top. */
   readonly seconds: number;
 }
 
@@ -96,6 +96,7 @@ class CostRun {
   readonly #ranks: { -readonly [K in keyof RankCost]: RankCost[K] }[];
 
   constructor(plan: Plan, elementBytes: number, model: CostModel) {
+    assert(plan.onlyRank === undefined, () => `only rank ${plan.onlyRank}'s program was built; a cost needs all`);
     this.#plan = plan;
     this.#bytes = elementBytes;
     this.#model = model;
@@ -107,8 +108,8 @@ class CostRun {
     this.#egressFree = plan.request.topology.hosts.map(() => 0);
     this.#ingressFree = plan.request.topology.hosts.map(() => 0);
     this.#receiverFree = plan.programs.map(() => 0);
-    this.#ranks = plan.programs.map(({ channels, scratchCount }) => ({
-      steps: channels.reduce((sum, steps) => sum + steps.length, 0),
+    this.#ranks = plan.programs.map(({ entry, channels, scratchCount }) => ({
+      steps: channels.reduce((sum, steps) => sum + steps.length, entry.length),
       networkMessages: 0,
       networkBytesOut: 0,
       networkBytesIn: 0,
@@ -120,6 +121,7 @@ class CostRun {
   }
 
   run(): PlanCost {
+    this.#enter();
     for (const thread of this.#threads) this.#ready.push(thread);
     for (let thread = this.#ready.pop(); thread; thread = this.#ready.pop()) this.#advance(thread);
     for (const thread of this.#threads) {
@@ -136,6 +138,15 @@ class CostRun {
       networkHops: Math.max(0, ...this.#threads.map(({ hops }) => hops)),
       seconds: Math.max(0, ...this.#ranks.map(({ seconds }) => seconds)),
     };
+  }
+
+  /** Channels start when the last rank has done its entry steps; the announcement itself is the same for all plans. */
+  #enter(): void {
+    const entered = this.#plan.programs.map(({ entry }) =>
+      entry.reduce((seconds, { source }) => seconds + source.count * this.#bytes * this.#model.selfByte, 0),
+    );
+    const start = Math.max(0, ...entered);
+    for (const thread of this.#threads) thread.seconds = start;
   }
 
   /** One step, then back in line, so that ports are taken in order of time. */

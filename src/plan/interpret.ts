@@ -1,17 +1,18 @@
 /** A concrete interpreter: runs a plan on numbers, in a random order, as hostile as the contract allows. Independent of the
  *  verifier, which it cross-checks: whatever the verifier accepts must come out right here under every seed.
  *
- *  - Ranks begin at random times; before that their buffers hold garbage.
+ *  - Ranks begin at random times; before that their buffers hold garbage. Channels start when all have done their entry steps.
  *  - A put reads its source late, in parts, and writes its target later still, in parts; only then is its signal raised, in
  *    the order of its channel's puts to that peer.
- *  - When a rank's program has ended its results are taken and its buffers are overwritten, as a caller might do.
+ *  - When a rank's program has ended its results are taken and its buffers, the mailbox excepted, are overwritten, as a caller
+ *    might do.
  *
  *  Every element is two numbers. `tree` is combined by an operator that neither commutes nor associates, so it tells
  *  association and operand order; `sum` is added modulo 2³², so it tells only who contributed how often. */
 import { must } from '../base/assert.ts';
 import type { Random } from '../base/random.ts';
 import { canonicalTree, type AssociationTree } from './association.ts';
-import type { BufferName, Location, Plan, Span, Step } from './ir.ts';
+import { mailboxCount, type BufferName, type Location, type Plan, type Span, type Step } from './ir.ts';
 import { bufferCounts, expectations, reduces, type Expectation } from './postcondition.ts';
 import { spanText } from './structure.ts';
 
@@ -52,7 +53,7 @@ interface Transfer {
   written: number;
 }
 
-type Phase = 'waiting' | 'running' | 'ended';
+type Phase = 'waiting' | 'entering' | 'announced' | 'running' | 'ended';
 
 class Interpreter {
   readonly #plan: Plan;
@@ -63,6 +64,8 @@ class Interpreter {
   readonly #channels: Channel[];
   readonly #signals: number[][];
   readonly #phase: Phase[];
+  /** Entry steps done, per rank. */
+  readonly #entered: number[];
   readonly #problems: string[] = [];
 
   constructor(plan: Plan, random: Random) {
@@ -75,12 +78,13 @@ class Interpreter {
       input: noise(input),
       output: noise(output),
       scratch: noise(scratch),
-      mailbox: noise(0),
+      mailbox: noise(mailboxCount(plan.request)),
     }));
     this.#initial = counts.map(({ data, input }) => ({ data: noise(data), input: noise(input) }));
     this.#channels = plan.programs.flatMap(({ rank, channels }) => channels.map((steps) => ({ rank, steps, pc: 0, transfers: [] })));
     this.#signals = plan.programs.map(({ signalCount }) => Array.from({ length: signalCount }, () => 0));
     this.#phase = plan.programs.map(() => 'waiting');
+    this.#entered = plan.programs.map(() => 0);
   }
 
   run(): InterpretResult {
@@ -106,6 +110,7 @@ class Interpreter {
     const actions: { rank: number; act: () => void }[] = [];
     this.#phase.forEach((phase, rank) => {
       if (phase === 'waiting') actions.push({ rank, act: () => this.#begin(rank) });
+      if (phase === 'entering') actions.push({ rank, act: () => this.#enter(rank) });
     });
     for (const channel of this.#channels) {
       const { rank, steps, pc, transfers } = channel;
@@ -120,19 +125,33 @@ class Interpreter {
   }
 
   #begin(rank: number): void {
-    this.#phase[rank] = 'running';
+    this.#phase[rank] = 'entering';
     for (const buffer of ['data', 'input'] as const) assign(this.#memory[rank][buffer], this.#initial[rank][buffer]);
-    this.#endIfDone(rank);
+  }
+
+  /** One entry step, or the announcement after the last; the last rank's announcement starts all channels. */
+  #enter(rank: number): void {
+    const step = this.#plan.programs[rank].entry.at(this.#entered[rank]);
+    if (step !== undefined) {
+      const { source, target } = step;
+      copyElements(this.#elements(rank, target), target.offset, this.#elements(rank, source), source.offset, source.count);
+      this.#entered[rank] += 1;
+      return;
+    }
+    this.#phase[rank] = 'announced';
+    if (this.#phase.some((phase) => phase !== 'announced')) return;
+    this.#phase.fill('running');
+    for (const each of this.#plan.programs) this.#endIfDone(each.rank);
   }
 
   #endIfDone(rank: number): void {
     if (this.#channels.some((channel) => channel.rank === rank && channel.pc < channel.steps.length)) return;
     this.#phase[rank] = 'ended';
-    if (this.#plan.request.collective === 'barrier' && this.#phase.includes('waiting')) {
-      this.#problems.push(`rank ${rank} leaves the barrier before all have begun`);
-    }
     this.#results[rank] = structuredClone(this.#memory[rank]);
-    for (const elements of Object.values(this.#memory[rank])) assign(elements, noiseOf(elements.sum.length, this.#random));
+    for (const buffer of ['data', 'input', 'output', 'scratch'] as const) {
+      const elements = this.#memory[rank][buffer];
+      assign(elements, noiseOf(elements.sum.length, this.#random));
+    }
   }
 
   #canRun(channel: Channel, step: Step): boolean {
@@ -144,7 +163,6 @@ class Interpreter {
   /** Parts may move in any order; a signal is raised after those before it to the same peer. */
   #canMove(transfers: readonly Transfer[], index: number): boolean {
     const { peer, source, written } = transfers[index];
-    if (this.#phase[peer] === 'waiting') return false;
     if (source !== undefined && written < source.count) return true;
     return !transfers.slice(0, index).some((earlier) => earlier.peer === peer);
   }

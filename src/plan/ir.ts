@@ -41,6 +41,8 @@ export interface PlanRequest {
   readonly root?: number;
   /** Largest transfer in elements: larger ones are cut so that pieces pipeline. Default: no limit. */
   readonly pieceCount?: number;
+  /** Size in bytes of the elements that the plan will move; decides how many fit the mailbox. Default: 8, the widest. */
+  readonly elementBytes?: number;
 }
 
 /** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. `mailbox` is a
@@ -50,6 +52,11 @@ export type BufferName = 'data' | 'input' | 'output' | 'scratch' | 'mailbox';
 
 /** Size of every rank's mailbox in bytes. */
 export const mailboxBytes = 8192;
+
+/** Elements that fit a mailbox. */
+export function mailboxCount({ elementBytes = 8 }: Pick<PlanRequest, 'elementBytes'>): number {
+  return Math.floor(mailboxBytes / elementBytes);
+}
 
 /** Elements of one of the running rank's buffers. */
 export interface Span {
@@ -107,5 +114,8 @@ export interface Plan {
   readonly association: 'canonical' | 'relaxed' | 'none';
   /** True when partial reductions travel between ranks: 16-bit floats must then be widened to float32 for the operation. */
   readonly partials: boolean;
+  /** One per rank, in order. */
   readonly programs: readonly Program[];
+  /** Set when only this rank's program was built: the others are without steps, so that nothing can be proved or timed. */
+  readonly onlyRank?: number;
 }

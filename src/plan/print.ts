@@ -24,14 +24,19 @@ function heading({ algorithm, request, association, partials }: Plan): string {
   return facts.join(' · ');
 }
 
-function printProgram({ rank, channels, scratchCount, signalCount }: Program): string {
+function printProgram({ rank, entry, channels, scratchCount, signalCount }: Program): string {
   const lines = [`rank ${rank} · scratch ${scratchCount} · signals ${signalCount}`];
+  if (entry.length > 0) lines.push(' entry', ...printSteps(entry));
   channels.forEach((steps, channel) => {
-    if (channels.length > 1) lines.push(` channel ${channel}`);
-    const width = String(steps.length - 1).length + 1;
-    steps.forEach((step, index) => lines.push(` ${String(index).padStart(width)}  ${step.kind.padEnd(6)}  ${printStep(step)}`.trimEnd()));
+    if (channels.length > 1 || entry.length > 0) lines.push(` channel ${channel}`);
+    lines.push(...printSteps(steps));
   });
   return lines.join('\n');
+}
+
+function printSteps(steps: readonly Step[]): string[] {
+  const width = String(steps.length - 1).length + 1;
+  return steps.map((step, index) => ` ${String(index).padStart(width)}  ${step.kind.padEnd(6)}  ${printStep(step)}`.trimEnd());
 }
 
 function printStep(step: Step): string {

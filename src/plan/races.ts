@@ -4,21 +4,15 @@
  *      rank 0:  put ───────────────────▶ flush          the put reads its source in this span,
  *      rank 1:        ··· lands ··· wait                and writes its target in this one
  *
- *  Also here: what an operation owes its caller. Before a rank's buffers are touched by a peer, that rank must have begun
- *  (puts excepted: a transfer starts only when its target takes part, which the executor's contract check sees to); and
- *  when a rank's program ends, nobody touches its buffers any more. */
+ *  Also here: what an operation owes its caller. When a rank's program ends, nobody touches its buffers any more. Its mailbox
+ *  is not the caller's: the runtime keeps it until all programs have ended. That every rank has begun needs no proof: no
+ *  channel starts before all ranks have announced the call. */
 import type { Location } from './ir.ts';
 import { spanText } from './structure.ts';
 import { nameOf, type Access, type Event, type Execution } from './symbolic.ts';
 
 export function raceProblems(execution: Execution): string[] {
-  return [...conflicts(execution), ...earlyTouches(execution), ...lateTouches(execution)];
-}
-
-/** Whether a rank, when its program has ended, knows that every other one has begun. */
-export function knowsAllBegan(execution: Execution, rank: number): boolean {
-  const known = execution.knownAtEnd[rank];
-  return execution.knownAtEnd.every((_, other) => other === rank || hasBegun(execution, other, known));
+  return [...conflicts(execution), ...lateTouches(execution)];
 }
 
 function conflicts(execution: Execution): string[] {
@@ -40,21 +34,11 @@ function conflicts(execution: Execution): string[] {
   return problems;
 }
 
-function earlyTouches(execution: Execution): string[] {
-  const early = execution.accesses.filter(({ event, rank }) => {
-    const isPut = event.thread.steps[event.step].kind === 'put';
-    return !isPut && rank !== event.thread.rank && !hasBegun(execution, rank, event.known);
-  });
-  return early.map((access) => `${describe(access)} before it knows that rank ${access.rank} has begun`);
-}
-
 function lateTouches(execution: Execution): string[] {
-  const late = execution.accesses.filter(({ rank, ends }) => !ends.some((end) => execution.knownAtEnd[rank][end.thread] > end.step));
+  const late = execution.accesses.filter(
+    ({ rank, buffer, ends }) => buffer !== 'mailbox' && !ends.some((end) => execution.knownAtEnd[rank][end.thread] > end.step),
+  );
   return late.map((access) => `${describe(access)}, possibly after rank ${access.rank}'s program has ended`);
-}
-
-function hasBegun(execution: Execution, rank: number, known: Int32Array): boolean {
-  return execution.threads.some((thread) => thread.rank === rank && known[thread.index] > 0);
 }
 
 function byBuffer(accesses: readonly Access[]): Access[][] {

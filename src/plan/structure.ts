@@ -1,6 +1,6 @@
 /** The verifier's first look, at each step by itself: spans inside their buffers, ranks that exist, remote locations on the
  *  own host only, well-formed trees, operands that overlap only as the kernels allow. */
-import type { BufferName, Location, Plan, Program, Step } from './ir.ts';
+import { mailboxCount, type BufferName, type Location, type Plan, type Program, type Step } from './ir.ts';
 import { bufferCounts } from './postcondition.ts';
 import { hostOfRanks, rankCount } from './topology.ts';
 
@@ -8,6 +8,7 @@ import { hostOfRanks, rankCount } from './topology.ts';
 export function structureProblems(plan: Plan): string[] {
   const { request, programs } = plan;
   const n = rankCount(request.topology);
+  if (plan.onlyRank !== undefined) return [`only rank ${plan.onlyRank}'s program was built; build the plan without onlyRank`];
   if (programs.length !== n) return [`there are ${programs.length} programs for ${n} ranks`];
   const problems: string[] = [];
   const hostOf = hostOfRanks(request.topology);
@@ -17,8 +18,13 @@ export function structureProblems(plan: Plan): string[] {
     if (!isCount(program.signalCount)) problems.push(`rank ${rank}: signalCount is ${program.signalCount}`);
   });
   if (problems.length > 0) return problems;
-  const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount, mailbox: 0 }));
+  const mailbox = mailboxCount(request);
+  const sizes = programs.map((program) => ({ ...bufferCounts(request, program.rank), scratch: program.scratchCount, mailbox }));
   for (const program of programs) {
+    program.entry.forEach((step, index) => {
+      const check = new StepCheck(program, { programs, sizes, hostOf });
+      for (const problem of check.entryProblems(step)) problems.push(`rank ${program.rank} entry step ${index}: ${problem}`);
+    });
     program.channels.forEach((steps, channel) => {
       steps.forEach((step, index) => {
         const check = new StepCheck(program, { programs, sizes, hostOf });
@@ -45,7 +51,24 @@ class StepCheck {
     this.#around = around;
   }
 
-  problems(step: Step): readonly string[] {
+  /** Before the announcement there are no peers: a rank copies from what the caller gave it into its own mailbox. */
+  entryProblems(step: Step): readonly string[] {
+    if (step.kind !== 'copy') {
+      this.#problems.push(`is a ${step.kind}; entry steps copy`);
+      return this.#problems;
+    }
+    const { source, target } = step;
+    if ((source.buffer !== 'data' && source.buffer !== 'input') || !this.#isOwn(source)) {
+      this.#problems.push(`reads ${spanText(source)}; entry steps read the rank's own data or input`);
+    }
+    if (target.buffer !== 'mailbox' || !this.#isOwn(target)) {
+      this.#problems.push(`writes ${spanText(target)}; entry steps write the rank's own mailbox`);
+    }
+    return this.problems({ kind: 'copy', source, target }, 'entry');
+  }
+
+  problems(step: Step, when: 'entry' | 'channel' = 'channel'): readonly string[] {
+    if (when === 'channel') this.#checkMailbox(step);
     switch (step.kind) {
       case 'put':
         if (step.peer === this.#rank) this.#problems.push('puts to itself; use copy');
@@ -100,6 +123,19 @@ class StepCheck {
         }
       }
     });
+  }
+
+  /** Peers read a mailbox without signals, so nobody writes it any more; and no link but a host's own reaches it. */
+  #checkMailbox(step: Step): void {
+    const targets = step.kind === 'put' || step.kind === 'copy' ? [step.target] : step.kind === 'reduce' ? step.targets : [];
+    for (const target of targets) {
+      if (target.buffer === 'mailbox') this.#problems.push(`writes ${spanText(target)}, which only entry steps may`);
+    }
+    if (step.kind === 'put' && step.source.buffer === 'mailbox') this.#problems.push('puts from a mailbox; put from where it was filled');
+  }
+
+  #isOwn({ rank }: Location): boolean {
+    return rank === undefined || rank === this.#rank;
   }
 
   #signal(rank: number, signal: number): boolean {

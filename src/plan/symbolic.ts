@@ -1,11 +1,13 @@
 /** Symbolic execution: runs all ranks' programs on expressions instead of numbers, in one order that the signals allow, and
  *  records who touched what and what each channel knew then. Because waits compare counters that only grow, every other order
  *  reaches the same end or the same deadlock; because the recorded accesses are then shown to be free of races
- *  (races.ts), every other order also computes the same values. It must not know collectives. */
+ *  (races.ts), every other order also computes the same values. Entry steps come first: each happens before every step of
+ *  every channel, and touches only what its own rank has, so they are run here and need no place in the order.
+ *  It must not know collectives. */
 import { assert, must } from '../base/assert.ts';
 import { garbage, type Expressions, type Value } from './expression.ts';
 import { IntervalMap, type Interval } from './interval-map.ts';
-import type { BufferName, Location, Plan, Span, Step } from './ir.ts';
+import { mailboxCount, type BufferName, type Location, type Plan, type Span, type Step } from './ir.ts';
 import { bufferCounts } from './postcondition.ts';
 
 /** One channel of one rank. */
@@ -96,12 +98,13 @@ class SymbolicRun {
         input: new IntervalMap(counts.input, initial('input')),
         output: new IntervalMap(counts.output, garbage),
         scratch: new IntervalMap(scratchCount, garbage),
-        mailbox: new IntervalMap(0, garbage),
+        mailbox: new IntervalMap(mailboxCount(plan.request), garbage),
       };
     });
   }
 
   run(): Execution {
+    for (const { rank, entry } of this.#plan.programs) for (const { source, target } of entry) this.#copy(rank, source, target);
     let moved = true;
     while (moved) {
       moved = false;

@@ -7,7 +7,7 @@ import { canonicalTree, type AssociationTree } from './association.ts';
 import { Expressions, type Value } from './expression.ts';
 import type { Plan } from './ir.ts';
 import { expectations, reduces, type Expectation } from './postcondition.ts';
-import { knowsAllBegan, raceProblems } from './races.ts';
+import { raceProblems } from './races.ts';
 import { structureProblems } from './structure.ts';
 import { executeSymbolically, type Execution } from './symbolic.ts';
 import { rankCount } from './topology.ts';
@@ -53,9 +53,6 @@ function resultProblems(plan: Plan, execution: Execution, expressions: Expressio
   const check = new ResultCheck(plan, expressions);
   for (const { rank } of plan.programs) {
     for (const expectation of expectations(request, rank)) problems.push(...check.problems(rank, expectation, execution));
-    if (request.collective === 'barrier' && !knowsAllBegan(execution, rank)) {
-      problems.push(`rank ${rank} leaves the barrier without knowing that all have entered it`);
-    }
   }
   return problems;
 }

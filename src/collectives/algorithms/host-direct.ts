@@ -1,10 +1,10 @@
 /** Host-direct: all ranks on one host load from and store to each other's buffers; nothing is sent, no scratch.
  *
- *      all-reduce, rank r:   everyone arrived ─▶ share r of all data ══⊕══▶ share r of all data ─▶ everyone done
+ *      all-reduce, rank r:   share r of all data ══⊕══▶ share r of all data ─▶ everyone done
  *
  *  Every element is loaded once per rank and stored once per rank, which is the least possible; shares are whole cache
- *  lines, so no two ranks store to one line. The arrival signals say that a peer's buffer may be read, the done signals
- *  that its owner may use it again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
+ *  lines, so no two ranks store to one line. No channel starts before all have announced the call, so peers' buffers may be
+ *  touched at once; the done signals say that their owners may use them again. As in UCC's and XPMEM-based MPI collectives (Hashmi et al., IPDPS 2018). */
 import { at, span, type PlanBuilder } from '../../plan/builder.ts';
 import type { Location, Span } from '../../plan/ir.ts';
 import { segments, split } from '../../plan/partition.ts';
@@ -24,7 +24,6 @@ export const hostDirect: Algorithm = {
       reduceShares(b, [b.root]);
     },
     'reduce-scatter': (b) => {
-      b.barrier();
       for (const rank of b.ranks) {
         for (const range of b.pieces(b.segments[rank])) {
           b.reduceAll(rank, [b.part('output', rank, range)], (peer) => at(peer, span('input', range)));
@@ -68,7 +67,6 @@ export const hostDirect: Algorithm = {
 
 /** Each rank reduces its share of everyone's data into that of `targets`. */
 function reduceShares(b: PlanBuilder, targets: readonly number[]): void {
-  b.barrier();
   split(b.request.count, b.n).forEach((share, rank) => {
     for (const range of b.pieces(share)) {
       const data = span('data', range);
@@ -84,14 +82,12 @@ function reduceShares(b: PlanBuilder, targets: readonly number[]): void {
 
 /** Each rank copies from every peer's input, its own first, into its output. */
 function pull(b: PlanBuilder, spansOf: (rank: number, peer: number) => { source: Span; target: Span }): void {
-  const arrived = b.ranks.map((rank) => new Map(b.peersOf(rank).map((peer) => [peer, b.notify(rank, peer)])));
   for (const rank of b.ranks) {
     const own = spansOf(rank, rank);
     b.copy(rank, own.target, own.source);
   }
   const done = b.ranks.flatMap((rank) =>
     b.peersOf(rank).map((peer) => {
-      b.wait(arrived[peer].get(rank));
       const { source, target } = spansOf(rank, peer);
       b.copy(rank, target, at(peer, source));
       return b.notify(rank, peer);
@@ -100,12 +96,9 @@ function pull(b: PlanBuilder, spansOf: (rank: number, peer: number) => { source:
   for (const arrival of done) b.wait(arrival);
 }
 
-/** Each other rank copies from or to the root's buffers once the root is there; the root waits until all have. */
+/** Each other rank copies from or to the root's buffers; the root waits until all have. */
 function rootServes(b: PlanBuilder, copyOf: (rank: number) => { target: Location; source: Location }): void {
-  const others = b.peersOf(b.root);
-  const arrivals = others.map((rank) => b.notify(b.root, rank));
-  const done = others.map((rank, index) => {
-    b.wait(arrivals[index]);
+  const done = b.peersOf(b.root).map((rank) => {
     const { target, source } = copyOf(rank);
     b.copy(rank, target, source);
     return b.notify(rank, b.root);
