@@ -1,5 +1,6 @@
 /** The subcommands, in the order of the help text. A new one is its own file and one line here. */
 import type { Command } from 'commander';
+import { benchCommand } from './commands/bench.ts';
 import { infoCommand } from './commands/info.ts';
 import { runCommand } from './commands/run.ts';
 import { traceCommand } from './commands/trace.ts';
@@ -7,4 +8,4 @@ import { traceCommand } from './commands/trace.ts';
 /** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
 export type CommandFactory = (setExitCode: (code: number) => void) => Command;
 
-export const commands: readonly CommandFactory[] = [runCommand, infoCommand, traceCommand];
+export const commands: readonly CommandFactory[] = [runCommand, benchCommand, infoCommand, traceCommand];

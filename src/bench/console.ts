@@ -1,0 +1,70 @@
+/** A benchmark's events for people: the table on stdout as rows come, a bar on stderr where that is a terminal. */
+import type { Writable } from 'node:stream';
+import { SingleBar } from 'cli-progress';
+import { must } from '../base/assert.ts';
+import type { SizeRange } from './options.ts';
+import type { BenchEvent, BenchHeader } from './report.ts';
+import { formatFooter, formatHeader, formatRow, formatStage } from './table.ts';
+
+export interface BenchConsoleOptions {
+  readonly stdout: Writable;
+  readonly stderr: NodeJS.WriteStream;
+  readonly range: SizeRange;
+  readonly iterations: number;
+  readonly warmup: number;
+}
+
+export class BenchConsole {
+  readonly #options: BenchConsoleOptions;
+  readonly #bar: SingleBar;
+  #header: BenchHeader | undefined;
+  #started = false;
+
+  constructor(options: BenchConsoleOptions) {
+    this.#options = options;
+    this.#bar = new SingleBar({
+      format: '{bar} {value}/{total}  {stage}',
+      stream: options.stderr,
+      hideCursor: true,
+      clearOnComplete: true,
+      // Not a terminal: no bar at all.
+      noTTYOutput: false,
+    });
+  }
+
+  show(event: BenchEvent): void {
+    switch (event.event) {
+      case 'header':
+        this.#header = event.header;
+        this.#write(formatHeader(event.header, this.#options));
+        return;
+      case 'progress':
+        if (!this.#started) this.#bar.start(event.total, 0, { stage: '' });
+        this.#started = true;
+        this.#bar.update(event.done, { stage: formatStage(event.bytes, event.half) });
+        return;
+      case 'row':
+        this.#write(formatRow(event.row, this.#known.options));
+        return;
+      case 'end':
+        this.close();
+        this.#write(formatFooter(event.summary, this.#known.options));
+    }
+  }
+
+  /** Removes the bar. Idempotent. */
+  close(): void {
+    if (this.#started) this.#bar.stop();
+    this.#started = false;
+  }
+
+  get #known(): BenchHeader {
+    return must(this.#header, () => 'the header comes first');
+  }
+
+  /** A row scrolls past the bar, which the next progress draws again. */
+  #write(text: string): void {
+    if (this.#started && this.#options.stderr.isTTY) this.#options.stderr.write('\r\u001b[K');
+    this.#options.stdout.write(text);
+  }
+}

@@ -1,0 +1,39 @@
+import { expect, it } from 'vitest';
+import { parseDtype, parseOp, parseSizes, sizesOf } from './options.ts';
+
+const counts = { iterations: 20, warmup: 5 };
+const range = { minBytes: 8, maxBytes: 32, stepBytes: 8, stepFactor: 1 };
+
+it('steps through sizes by bytes or by a factor', () => {
+  expect(sizesOf(range, counts).map(({ bytes }) => bytes)).toEqual([8, 16, 24, 32]);
+  expect(sizesOf({ ...range, stepFactor: 2 }, counts)).toEqual([8, 16, 32].map((bytes) => ({ bytes, iterations: 20, warmup: 5 })));
+});
+
+it('refuses ranges that never end or are empty', () => {
+  expect(() => sizesOf({ ...range, stepBytes: 0 }, counts)).toThrow(/--stepbytes/);
+  expect(() => sizesOf({ ...range, minBytes: 0, stepFactor: 2 }, counts)).toThrow(/never grows/);
+  expect(() => sizesOf({ ...range, minBytes: 64 }, counts)).toThrow(/exceeds --maxbytes/);
+  expect(() => sizesOf({ ...range, maxBytes: 2 ** 30 }, counts)).toThrow(/more than 10000 sizes/);
+});
+
+it('reads lists of sizes with their iterations', () => {
+  expect(parseSizes('8:2000,1KiB', counts)).toEqual([
+    { bytes: 8, iterations: 2000, warmup: 5 },
+    { bytes: 1024, iterations: 20, warmup: 5 },
+  ]);
+  for (const bad of ['', '8:', '8:0', 'x', '8,,16', '8:1.5']) expect(() => parseSizes(bad, counts)).toThrow(/not a size/);
+});
+
+it("understands nccl-tests' names and our own", () => {
+  expect(['float', 'float32', 'half', 'double', 'bfloat16', 'int8'].map(parseDtype)).toEqual([
+    'float32',
+    'float32',
+    'float16',
+    'float64',
+    'bfloat16',
+    'int8',
+  ]);
+  expect(['sum', 'prod', 'product', 'avg', 'bxor'].map(parseOp)).toEqual(['sum', 'product', 'product', 'avg', 'bit-xor']);
+  expect(() => parseDtype('quad')).toThrow(/double, float, half/);
+  expect(() => parseOp('premul')).toThrow(/sum, prod/);
+});

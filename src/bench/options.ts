@@ -1,0 +1,107 @@
+/** What is to be measured, as plain data: the same on every rank, given to the ranks as JSON. Command lines are parsed into it
+ *  elsewhere; the vocabulary is that of nccl-tests. */
+import { ShoalError } from '../base/errors.ts';
+import { formatBytes, parseBytes } from '../base/quantity.ts';
+import { dtypes, type DType } from '../memory/dtype.ts';
+import type { ReduceOp } from '../memory/reduce-op.ts';
+import type { CollectiveName } from './collective.ts';
+
+/** One row to be. */
+export interface SizePoint {
+  /** Requested; collectives with parts per rank round down to whole, aligned parts. */
+  readonly bytes: number;
+  readonly iterations: number;
+  readonly warmup: number;
+}
+
+export interface BenchOptions {
+  readonly collective: CollectiveName;
+  readonly sizes: readonly SizePoint[];
+  readonly dtype: DType;
+  readonly op: ReduceOp;
+  readonly root: number;
+  /** Rounds of verification after the timed iterations; 0: none. */
+  readonly checks: number;
+  /** `shared`: tensors of the group; `private`: plain typed arrays, which are staged. */
+  readonly memory: 'shared' | 'private';
+  /** `each`: every rank writes its input before each call, outside the time measured; `once`: before the first. */
+  readonly touch: 'each' | 'once';
+  /** How calls are waited for: `await work`, or `work.waitSync()`. */
+  readonly wait: 'async' | 'sync';
+  /** Operations in flight at the same time. */
+  readonly parallel: number;
+  /** Operations per sample, on as many tensors; the time is that of a sample divided by it. */
+  readonly buckets: number;
+  /** For `initProcessGroup`. */
+  readonly backend: string;
+  /** `kept`: the report holds every sample of every rank. */
+  readonly samples: 'kept' | 'dropped';
+}
+
+/** How the sizes were asked for; printed in the header as nccl-tests does. */
+export interface SizeRange {
+  readonly minBytes: number;
+  readonly maxBytes: number;
+  readonly stepBytes: number;
+  /** 1: steps of `stepBytes`. */
+  readonly stepFactor: number;
+}
+
+const sizePointsMax = 10_000;
+
+/** @throws ShoalError `usage`. */
+export function sizesOf(range: SizeRange, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
+  const { minBytes, maxBytes, stepBytes, stepFactor } = range;
+  if (minBytes > maxBytes) throw new ShoalError('usage', `--minbytes ${formatBytes(minBytes)} exceeds --maxbytes ${formatBytes(maxBytes)}`);
+  if (stepFactor > 1 && minBytes === 0) throw new ShoalError('usage', '--stepfactor multiplies, so that --minbytes 0 never grows');
+  if (stepFactor <= 1 && stepBytes === 0) throw new ShoalError('usage', '--stepbytes must be positive');
+  const points: SizePoint[] = [];
+  for (let bytes = minBytes; bytes <= maxBytes; bytes = stepFactor > 1 ? bytes * stepFactor : bytes + stepBytes) {
+    if (points.length === sizePointsMax)
+      throw new ShoalError('usage', `more than ${sizePointsMax} sizes; use --stepfactor or a larger step`);
+    points.push({ bytes, ...counts });
+  }
+  return points;
+}
+
+/** `8:2000,1KiB:2000,25MiB`: sizes, each with its iterations unless the default is meant. @throws ShoalError `usage`. */
+export function parseSizes(text: string, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
+  return text.split(',').map((item) => {
+    const [size, iterations] = item.split(':');
+    const bytes = parseBytes(size);
+    const valid = bytes !== undefined && (iterations === undefined || /^[1-9]\d{0,8}$/.test(iterations));
+    if (!valid) throw new ShoalError('usage', `'${item}' is not a size with iterations; write 1KiB or 1KiB:2000`);
+    return { bytes, iterations: iterations === undefined ? counts.iterations : Number(iterations), warmup: counts.warmup };
+  });
+}
+
+/** Names of nccl-tests for what we call otherwise. */
+const typeNames: Readonly<Partial<Record<DType, string>>> = { float32: 'float', float64: 'double', float16: 'half' };
+const opNames: Readonly<Partial<Record<ReduceOp, string>>> = { product: 'prod', 'bit-and': 'band', 'bit-or': 'bor', 'bit-xor': 'bxor' };
+
+/** As tables print it: `float`, `half`, `int32`. */
+export function typeNameOf(dtype: DType): string {
+  return typeNames[dtype] ?? dtype;
+}
+
+/** As tables print it: `sum`, `prod`. */
+export function opNameOf(op: ReduceOp): string {
+  return opNames[op] ?? op;
+}
+
+/** Either vocabulary. @throws ShoalError `usage` listing what there is. */
+export function parseDtype(text: string): DType {
+  const found = dtypes.find(({ name }) => name === text || typeNameOf(name) === text);
+  if (found !== undefined) return found.name;
+  throw new ShoalError('usage', `--datatype ${text} is not known; use ${dtypes.map(({ name }) => typeNameOf(name)).join(', ')}`);
+}
+
+/** Operators that inputs can be made for; `premul` would need a factor. */
+const measuredOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'avg', 'bit-and', 'bit-or', 'bit-xor'];
+
+/** Either vocabulary. @throws ShoalError `usage` listing what there is. */
+export function parseOp(text: string): ReduceOp {
+  const found = measuredOps.find((op) => op === text || opNameOf(op) === text);
+  if (found !== undefined) return found;
+  throw new ShoalError('usage', `--op ${text} cannot be measured; use ${measuredOps.map(opNameOf).join(', ')}`);
+}

@@ -1,0 +1,58 @@
+/** Starts the ranks of a benchmark on this machine and hands on what rank 0 tells. */
+import { StringDecoder } from 'node:string_decoder';
+import { Writable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { systemClock } from '../../base/clock.ts';
+import { systemRandom } from '../../base/random.ts';
+import type { Environment } from '../../base/settings.ts';
+import type { BenchOptions } from '../../bench/options.ts';
+import type { BenchEvent } from '../../bench/report.ts';
+import { launch } from '../../launch/launch.ts';
+import { scriptCommand } from '../../launch/script-command.ts';
+
+export interface LaunchBenchOptions {
+  readonly ranks: number;
+  readonly options: BenchOptions;
+  readonly environment: Environment;
+  readonly onEvent: (event: BenchEvent) => void;
+}
+
+/** Resolves with the exit code of the job; failing ranks have said why on stderr. */
+export async function launchBench({ ranks, options, environment, onEvent }: LaunchBenchOptions): Promise<number> {
+  const script = import.meta.url.endsWith('.ts')
+    ? new URL('../../bench/rank.ts', import.meta.url)
+    : new URL('../../bench/rank.js', import.meta.url);
+  const directory = process.cwd();
+  const job = launch({
+    clock: systemClock,
+    random: systemRandom,
+    command: scriptCommand({ script: fileURLToPath(script), args: [JSON.stringify(options)], directory }),
+    directory,
+    environment,
+    localSize: ranks,
+    stdout: eventLines(onEvent),
+    stderr: process.stderr,
+    events: 'failures',
+  });
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(name, () => job.signal(name));
+  const { exitCode } = await job.result;
+  return exitCode;
+}
+
+/** Takes what the launcher writes, `[rank 0] {…}` per line. Anything else that a rank says is passed on. */
+function eventLines(onEvent: (event: BenchEvent) => void): Writable {
+  const decoder = new StringDecoder('utf8');
+  let rest = '';
+  return new Writable({
+    write(chunk: Buffer | string, _, done) {
+      const lines = (rest + (typeof chunk === 'string' ? chunk : decoder.write(chunk))).split('\n');
+      rest = lines.pop() ?? '';
+      for (const line of lines) {
+        const event = /^\[rank +0\] (\{"event":.*\})$/.exec(line)?.[1];
+        if (event === undefined) process.stdout.write(`${line}\n`);
+        else onEvent(JSON.parse(event) as BenchEvent);
+      }
+      done();
+    },
+  });
+}
