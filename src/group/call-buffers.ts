@@ -1,7 +1,7 @@
 /** From what the user passes to what communication can reach: tensors of this world as they are, anything else by way of
  *  a staging block, with one copy in and, for results, one copy out. */
 import { ShoalError } from '../base/errors.ts';
-import { dtypeInfo, dtypeOfArray, type DType } from '../memory/dtype.ts';
+import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
@@ -28,6 +28,8 @@ export function operand(value: TensorLike, role: string): Operand {
 export class CallBuffers {
   readonly #memory: TensorMemory;
   readonly #staged: { block: MemoryBlock; copyOut: (() => void) | undefined }[] = [];
+  /** What the operation reads and writes in place; a second buffer must not lie over it. */
+  readonly #inPlace: { buffer: SharedBuffer; writes: boolean }[] = [];
 
   constructor(memory: TensorMemory) {
     this.#memory = memory;
@@ -36,7 +38,10 @@ export class CallBuffers {
   /** Makes an argument reachable. `reads`: the operation reads it; `writes`: it receives a result. */
   add({ value, dtype, count }: Operand, access: { reads: boolean; writes: boolean }): SharedBuffer {
     if (value instanceof Tensor && this.#memory.owns(value.region)) {
-      return { regionId: value.region.id, offset: value.byteOffset, bytes: value.bytes };
+      const buffer = { regionId: value.region.id, offset: value.byteOffset, bytes: value.bytes };
+      this.#checkApart(buffer, access.writes);
+      this.#inPlace.push({ buffer, writes: access.writes });
+      return buffer;
     }
     const array = value instanceof Tensor ? value.data : value;
     const bytes = count * dtypeInfo(dtype).bytes;
@@ -45,13 +50,13 @@ export class CallBuffers {
     if (access.reads && bytes > 0) staging.set(new Uint8Array(array.buffer, array.byteOffset, bytes));
     const copyOut = access.writes
       ? (): void => {
-          checkAttached(array, 'the result');
-          if (array.byteLength !== bytes) {
+          if (!isDetached(array.buffer) && array.byteLength !== bytes) {
             throw new ShoalError(
               'usage',
               `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`,
             );
           }
+          checkAttached(array, 'the array for the result');
           new Uint8Array(array.buffer, array.byteOffset, bytes).set(staging);
         }
       : undefined;
@@ -59,9 +64,14 @@ export class CallBuffers {
     return { regionId: block.region.id, offset: block.offset, bytes };
   }
 
-  /** Results go to the caller's arrays. */
+  /** Results go to the caller's arrays. @throws ShoalError `usage` when one of them is gone; nothing is left staged then. */
   copyOut(): void {
-    for (const { copyOut } of this.#staged) copyOut?.();
+    try {
+      for (const { copyOut } of this.#staged) copyOut?.();
+    } catch (thrown) {
+      this.release();
+      throw thrown;
+    }
   }
 
   /** Staging may be reused. Not after a failure: peers may still be writing. */
@@ -73,14 +83,41 @@ export class CallBuffers {
   get staged(): boolean {
     return this.#staged.length > 0;
   }
+
+  #checkApart({ regionId, offset, bytes }: SharedBuffer, writes: boolean): void {
+    for (const { buffer, writes: writesOther } of this.#inPlace) {
+      const apart = buffer.regionId !== regionId || offset + bytes <= buffer.offset || buffer.offset + buffer.bytes <= offset;
+      if (apart || (!writes && !writesOther)) continue;
+      this.release();
+      throw new ShoalError(
+        'usage',
+        'input and output lie over each other: results would overwrite what is still to be read; use two tensors',
+      );
+    }
+  }
 }
 
-function checkAttached(array: ArrayBufferView, role: string): void {
+/** A view that its buffer no longer covers says that it has no elements: it must not be taken for an empty array. */
+function checkAttached(array: TypedArray, role: string): void {
   try {
-    void new Uint8Array(array.buffer, 0, 0);
+    array.keys();
   } catch (cause) {
-    throw new ShoalError('usage', `${role} is a view of a detached buffer (it was transferred away); pass an array that is still here`, {
-      cause,
-    });
+    const detached = isDetached(array.buffer);
+    throw new ShoalError(
+      'usage',
+      detached
+        ? `${role} is a view of a detached buffer (it was transferred away); pass an array that is still here`
+        : `${role} is a view of a buffer that shrank to ${array.buffer.byteLength} bytes and no longer has all of it; make a new view`,
+      { cause },
+    );
+  }
+}
+
+function isDetached(buffer: ArrayBufferLike): boolean {
+  try {
+    void new Uint8Array(buffer, 0, 0);
+    return false;
+  } catch {
+    return true;
   }
 }
