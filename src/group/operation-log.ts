@@ -7,6 +7,7 @@ import type { GroupSpec } from './group-engine.ts';
 import type { Operation } from './operation.ts';
 
 interface Logged {
+  readonly group: GroupSpec;
   readonly record: RecordId;
   startedMs: number;
 }
@@ -45,7 +46,7 @@ export class OperationLog {
       timeoutMs,
       stack: call.site === undefined ? undefined : `Error\n    at ${call.site}:1`,
     });
-    this.#operations.set(operation, { record, startedMs: 0 });
+    this.#operations.set(operation, { group, record, startedMs: 0 });
   }
 
   started(group: GroupSpec, operation: Operation): void {
@@ -68,6 +69,11 @@ export class OperationLog {
     if (!this.trace.enabled || logged.startedMs === 0) return;
     const name = this.#name(`${operation.call.kind} ${operation.plan.plan.algorithm}`, 'count');
     this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
+  }
+
+  /** What runs in the group ends with `error`: said before the operations are told, so that a dump written now shows it. */
+  groupFailed(group: GroupSpec, error: ShoalError): void {
+    for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
   }
 
   #name(text: string, argument: string): NameId {

@@ -173,6 +173,7 @@ export class World {
   }
 
   recordFailure(group: GroupSpec, error: ShoalError): void {
+    this.recorder.groupFailed(group, error);
     this.#onFailure?.(group, error);
   }
 

@@ -21,6 +21,10 @@ export interface RanksOptions {
   readonly envOf?: (rank: number) => Readonly<Record<string, string | undefined>>;
   /** Ranks that are started; default all. */
   readonly only?: readonly number[];
+  /** Shell commands that run before, such as `ulimit -n 40`. */
+  readonly limits?: string;
+  /** Working directory; default: the test's. */
+  readonly cwd?: string;
 }
 
 export interface Outcome {
@@ -121,7 +125,12 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       ...options.env,
       ...options.envOf?.(rank),
     };
-    const child = spawn(process.execPath, ['--import', 'tsx', script], { env, stdio: ['pipe', 'pipe', 'pipe'] });
+    const shell = ['-c', `${options.limits ?? ':'}; exec "$0" "$@"`, process.execPath];
+    const child = spawn('/bin/sh', [...shell, '--import', import.meta.resolve('tsx'), script], {
+      env,
+      stdio: ['pipe', 'pipe', 'pipe'],
+      ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+    });
     const rankProcess = new RankProcess(rank, child);
     void rankProcess.exited.then(({ code, signal }) => reportLostRank(store, rank, `its process ended with ${signal ?? `code ${code}`}`));
     return rankProcess;
