@@ -145,9 +145,15 @@ export const settingDefinitions = {
     least: 4096,
     aliases: [{ name: 'FAIRRING_SLICE_SIZE' }],
   }),
+  syncBytesMax: bytes(
+    'SHOAL_SYNC_BYTES',
+    'collectives',
+    4 * MiB,
+    'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread. 0: all in the comm thread.',
+  ),
   inFlightMax: integer('SHOAL_IN_FLIGHT', 'collectives', 16, 'Operations of one group that run at the same time; later ones queue.', {
     least: 1,
-    most: 1024,
+    most: 62,
   }),
 
   fabrics: list('SHOAL_FABRICS', 'network', 'Data planes that may be used, best first: `shm,tcp`. Empty: automatic.'),
@@ -212,8 +218,8 @@ export const settingDefinitions = {
   spinMicroseconds: integer(
     'SHOAL_SPIN_US',
     'execution',
-    50,
-    'Time a blocking wait polls shared memory before it sleeps, in microseconds.',
+    100,
+    'Time a wait polls shared memory before it sleeps or is left to the comm thread, in microseconds.',
     {
       most: 1_000_000,
     },

@@ -3,6 +3,7 @@
  *  mirror of the begin lines that messages fill in, and signals arrive as immediates.
  *
  *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
+ *                    +8 called u32: calls made so far    +12 failed u32: the group has failed, as its owner knows
  *    128  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
  *         slot 1 …   operation number s uses slot s mod slotCount
  *
@@ -18,6 +19,8 @@ import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 export const headerBytes = 128;
 export const headerCompletedOffset = 0;
 export const headerSleepingOffset = 4;
+const headerCalledOffset = 8;
+const headerFailedOffset = 12;
 /** Addresses, announcement and contract: what a begin message carries. */
 export const beginLineBytes = 96;
 export const beginPublishedOffset = 64;
@@ -87,6 +90,23 @@ export class ControlBlock {
 
   set sleeping(value: boolean) {
     Atomics.store(this.#words, headerSleepingOffset / 4, value ? 1 : 0);
+  }
+
+  /** Calls the owner has made on the group, whichever way they went. */
+  get called(): number {
+    return Atomics.load(this.#words, headerCalledOffset / 4) >>> 0;
+  }
+
+  set called(count: number) {
+    this.#words[headerCalledOffset / 4] = count;
+  }
+
+  get failed(): boolean {
+    return Atomics.load(this.#words, headerFailedOffset / 4) !== 0;
+  }
+
+  set failed(value: boolean) {
+    Atomics.store(this.#words, headerFailedOffset / 4, value ? 1 : 0);
   }
 
   /** Sequence number + 1 of the operation last announced in the slot. */

@@ -145,7 +145,9 @@ class Lowering {
       emit(0);
     };
     for (const step of program.entry) this.#step(step);
-    if (touchesPeers) {
+    // Others may touch this rank's buffers even where it touches none of theirs; mailboxes have no addresses.
+    const usesMailbox = program.entry.length > 0;
+    if (!usesMailbox) {
       emit(Opcode.Copy, own, 0);
       emitCard(cardAddressesOffset);
       emit(addressesBytes);

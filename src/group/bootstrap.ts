@@ -46,8 +46,8 @@ const decoder = new TextDecoder();
 
 /** Settings that must be the same on every rank. */
 function agreedSettings(settings: Settings): RankInfo['agreed'] {
-  const { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes } = settings;
-  return { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes };
+  const { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread } = settings;
+  return { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread };
 }
 
 export interface BootstrapOptions {

@@ -3,6 +3,8 @@
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
+import type { RegionShare } from '../memory/region.ts';
+import type { PeerRegions } from './peer-regions.ts';
 import type { CommHost, CommHostHandlers } from './comm-host.ts';
 import type { Command, CommEvent, WorldInfo } from './comm-protocol.ts';
 import { PendingWork, type WorkWaiter } from './work.ts';
@@ -18,6 +20,11 @@ export class CommClient implements WorkWaiter {
   #resolveReady!: (info: WorldInfo) => void;
   #rejectReady!: (error: ShoalError) => void;
   #trace: TraceSnapshot | undefined;
+  readonly #laneBlocks = new Map<number, readonly RegionShare[]>();
+  /** Memory of other ranks of this host; given once the world is open. */
+  peerRegions: PeerRegions | undefined;
+  /** Announcements that came before. */
+  readonly #earlyRegions: Extract<CommEvent, { type: 'peer-region' }>[] = [];
   #nextWork = 1;
   #lost: ShoalError | undefined;
   #nextGroupId = 1;
@@ -88,17 +95,45 @@ export class CommClient implements WorkWaiter {
   }
 
   #onEvent(event: CommEvent): void {
-    if (event.type === 'ready') {
-      this.#resolveReady(event.info);
-      this.#release();
-    } else if (event.type === 'failed') this.#fail(ShoalError.fromData(event.error));
-    else {
-      if (event.trace) this.#trace = event.trace;
-      const pending = this.#pending.get(event.work);
-      this.#pending.delete(event.work);
-      pending?.settle(event.error && ShoalError.fromData(event.error));
-      this.#release();
+    switch (event.type) {
+      case 'ready':
+        this.#resolveReady(event.info);
+        this.#release();
+        return;
+      case 'failed':
+        this.#fail(ShoalError.fromData(event.error));
+        return;
+      case 'lane':
+        this.#laneBlocks.set(event.group, event.blocks);
+        return;
+      case 'peer-region':
+        if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
+        else this.#earlyRegions.push(event);
+        return;
+      case 'done': {
+        if (event.trace) this.#trace = event.trace;
+        const pending = this.#pending.get(event.work);
+        this.#pending.delete(event.work);
+        pending?.settle(event.error && ShoalError.fromData(event.error));
+        this.#release();
+      }
     }
+  }
+
+  /** Where other ranks' memory is mapped from now on. */
+  usePeerRegions(regions: PeerRegions): void {
+    this.peerRegions = regions;
+    for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
+  }
+
+  /** How to map the control blocks of a group; undefined unless its ranks share memory. */
+  laneBlocks(group: number): readonly RegionShare[] | undefined {
+    return this.#laneBlocks.get(group);
+  }
+
+  /** Delivers what has arrived. */
+  drain(): void {
+    this.#host.drain();
   }
 
   #release(): void {

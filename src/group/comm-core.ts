@@ -12,7 +12,7 @@ import type { BufferName } from '../plan/ir.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupEngine, GroupSpec } from './group-engine.ts';
 import type { BoundBuffer, Buffers } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
 import type { Store } from './store/store.ts';
@@ -84,13 +84,19 @@ export class CommCore {
   handle(command: Command): void {
     switch (command.type) {
       case 'map':
-        this.#open.regions.adopt(command.share);
+        this.#open.regions.adopt(command.key, command.share);
         return;
       case 'unmap':
         this.#open.regions.remove(this.#open.regions.byId(command.regionId).key);
         return;
       case 'collective':
         this.#attempt(command.work, () => this.#collective(command));
+        return;
+      case 'lane':
+        this.#attempt(command.work, () => this.#lane(command));
+        return;
+      case 'ring':
+        this.#open.group(command.group)?.ring(command.doorbells);
         return;
       case 'message':
         this.#attempt(command.work, () => this.#message(command));
@@ -112,7 +118,16 @@ export class CommCore {
 
   #newWorld(name: string, fabrics: readonly Fabric[]): World {
     const { rank, size, settings } = this.#plan;
-    return new World({ ...this.#environment, name, fabrics, rank, size, settings });
+    return new World({
+      ...this.#environment,
+      name,
+      fabrics,
+      rank,
+      size,
+      settings,
+      onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
+      onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
+    });
   }
 
   /** Opens the group of all ranks and reports. */
@@ -128,21 +143,43 @@ export class CommCore {
   }
 
   #collective(command: Extract<Command, { type: 'collective' }>): void {
-    const { work, call, timeoutMs } = command;
+    const { work, sequence, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error) => this.#done(work, error) });
+  }
+
+  #lane(command: Extract<Command, { type: 'lane' }>): void {
+    const { work, sequence, ordinal, position, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submitLane({
+      sequence,
+      ordinal,
+      position,
+      call,
+      buffers,
+      timeoutMs,
+      complete: (error) => this.#done(work, error),
+    });
+  }
+
+  #buffers(shared: Partial<Record<BufferName, SharedBuffer>>): Buffers {
     const buffers: Buffers = {};
-    for (const name of Object.keys(command.buffers) as BufferName[]) {
-      const buffer = command.buffers[name];
+    for (const name of Object.keys(shared) as BufferName[]) {
+      const buffer = shared[name];
       if (buffer) buffers[name] = this.#bound(buffer);
     }
-    const group = this.#open.group(command.group);
-    if (!group) throw destroyed(command.group);
-    group.submit({ call, buffers, timeoutMs, complete: (error) => this.#done(work, error) });
+    return buffers;
+  }
+
+  #group(id: number): GroupEngine {
+    const group = this.#open.group(id);
+    if (!group) throw new ShoalError('closed', `group ${id} was destroyed`);
+    return group;
   }
 
   #message(command: Extract<Command, { type: 'message' }>): void {
     const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
-    const group = this.#open.group(command.group);
-    if (!group) throw destroyed(command.group);
+    const group = this.#group(command.group);
     const request = {
       group,
       peer,
@@ -185,8 +222,4 @@ export class CommCore {
   #done(work: number, error: ShoalError | undefined): void {
     this.#emit(error ? { type: 'done', work, error: error.toData() } : { type: 'done', work });
   }
-}
-
-function destroyed(group: number): ShoalError {
-  return new ShoalError('closed', `group ${group} was destroyed`);
 }

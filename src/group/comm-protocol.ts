@@ -29,16 +29,32 @@ export interface SharedBuffer {
 }
 
 export type Command =
-  | { readonly type: 'map'; readonly share: RegionShare }
+  | { readonly type: 'map'; readonly key: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly regionId: string }
   | {
       readonly type: 'collective';
       readonly work: number;
       readonly group: number;
+      /** Position among the group's calls. */
+      readonly sequence: number;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;
     }
+  /** An operation of the lane that the main thread leaves to the comm thread, having come to `position`. */
+  | {
+      readonly type: 'lane';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly ordinal: number;
+      readonly position: number;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  /** Ranks of the group that sleep and whose lane has moved; bits as in the machine's doorbell set. */
+  | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
   | {
       readonly type: 'message';
       readonly work: number;
@@ -69,6 +85,10 @@ export interface WorldInfo {
 }
 
 export type CommEvent =
+  /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
+  | { readonly type: 'lane'; readonly group: number; readonly blocks: readonly RegionShare[] }
+  /** A region of a rank of this host, to be mapped when the lane needs it; undefined: it is gone. */
+  | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   | { readonly type: 'ready'; readonly info: WorldInfo }
   /** The world could not be set up; nothing else follows. */
   | { readonly type: 'failed'; readonly error: ErrorData }

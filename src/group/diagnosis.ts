@@ -36,6 +36,10 @@ export class Diagnosis {
     this.#reports[rank] ??= report;
   }
 
+  has(rank: number): boolean {
+    return this.#reports[rank] !== undefined;
+  }
+
   get complete(): boolean {
     return this.#reports.every((report) => report !== undefined);
   }

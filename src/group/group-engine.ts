@@ -8,15 +8,27 @@ import type { Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { beginPublishedOffset, ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
+import { decodeHandle } from '../fabric/region-handle.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { RegionShare } from '../memory/region.ts';
+import type { BufferName } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import { describeCall, describeContract, encodeContract, sameContract, type CollectiveCall } from './contract.ts';
 import { Diagnosis, type Report } from './diagnosis.ts';
 import { Operation, type Buffers, type OperationHost } from './operation.ts';
+import { Lane, laneSlots, type LaneBuffer, type LaneOperation } from './lane.ts';
 import type { PeerLink } from './peer-link.ts';
 import { PlanRunner, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
-import { beginMessageBytes, encodeBegin, encodeCompleted, encodeControl, signalImmediate, type ControlMessage } from './wire.ts';
+import {
+  beginMessageBytes,
+  encodeBegin,
+  encodeCompleted,
+  encodeControl,
+  signalImmediate,
+  signalMaxOf,
+  type ControlMessage,
+} from './wire.ts';
 import type { World } from './world.ts';
 
 /** How long ranks have to say what they called before an error is made without them. */
@@ -37,10 +49,31 @@ export interface GroupSpec {
 }
 
 export interface SubmittedCall {
+  /** Position among the group's calls. */
+  readonly sequence: number;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
+}
+
+/** An operation of the lane that the main thread did not finish. */
+export interface LaneCall {
+  readonly sequence: number;
+  readonly ordinal: number;
+  readonly position: number;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+interface LaneEntry extends LaneCall {
+  readonly submittedMs: number;
+  readonly operation: LaneOperation;
+  position: number;
+  adopted: boolean;
+  warned: boolean;
 }
 
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
@@ -64,6 +97,8 @@ export class GroupEngine implements OperationHost {
   readonly #beginMessage = new Uint8Array(beginMessageBytes);
   readonly #queue: Operation[] = [];
   #inFlight: Operation[] = [];
+  #lane: Lane | undefined;
+  readonly #laneQueue: LaneEntry[] = [];
   readonly #history: { sequence: number; call: CollectiveCall }[] = [];
   /** Collectives each rank made before it left; undefined while it stays. */
   readonly #callsAtLeave: (number | undefined)[];
@@ -95,7 +130,7 @@ export class GroupEngine implements OperationHost {
     this.#hostPeers = this.links.flatMap((link, rank) => (link?.loadStore ? [rank] : []));
     this.#callsAtLeave = spec.globalRanks.map(() => undefined);
     this.#slotCount = world.settings.inFlightMax;
-    this.#signalMax = world.signalMaxOf(this.size);
+    this.#signalMax = signalMaxOf(this.size);
     this.#spinMs = this.#hostPeers.length + 1 > world.cpus ? 0 : world.settings.spinMicroseconds / 1000;
     this.#plans = new PlanRunner({
       machine: world.machine,
@@ -105,9 +140,9 @@ export class GroupEngine implements OperationHost {
       topology: spec.topology,
       loadStore: this.links.map((link) => link === undefined || link.loadStore),
     });
-    const { key, region } = world.regions.create(controlBlockBytes(this.#slotCount, this.#signalMax));
+    const { key, region } = world.regions.create(controlBlockBytes(this.#slotCount + laneSlots, this.#signalMax));
     this.#ownKey = key;
-    this.blocks[this.rank] = new ControlBlock(region.buffer, 0, this.#slotCount, this.#signalMax);
+    this.blocks[this.rank] = new ControlBlock(region.buffer, 0, this.#slotCount + laneSlots, this.#signalMax);
     this.#nothing = { region, offset: 0, bytes: 0 };
   }
 
@@ -158,7 +193,7 @@ export class GroupEngine implements OperationHost {
         this.#world.clock.setTimer(timeoutMs, resolve);
       });
     }
-    for (const link of this.links) link?.post(encodeControl({ type: 'leave', group: this.spec.id, calls: this.#submitted }));
+    for (const link of this.links) link?.post(encodeControl({ type: 'leave', group: this.spec.id, calls: this.blocks[this.rank].called }));
     this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
     this.#watchdog?.cancel();
@@ -176,6 +211,7 @@ export class GroupEngine implements OperationHost {
     if (this.#status === 'failed' || this.#status === 'closed') return;
     this.#status = 'failed';
     this.#failure = error;
+    this.blocks[this.rank].failed = true;
     this.#watchdog?.cancel();
     this.#world.recordFailure(this.spec, error);
     if (options.tellOthers) {
@@ -203,20 +239,68 @@ export class GroupEngine implements OperationHost {
       request.complete(ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind }));
       return;
     }
-    const sequence = this.#submitted++;
-    this.#history.push({ sequence, call });
-    if (this.#history.length > historyMax) this.#history.shift();
+    const { sequence } = request;
+    const ordinal = this.#submitted++;
     const operation = new Operation(this, {
       ...request,
       sequence,
-      slot: sequence % this.#slotCount,
+      ordinal,
+      slot: ordinal % this.#slotCount,
       submittedMs: this.#world.clock.now(),
       plan,
     });
     this.#world.recorder.created(this.spec, operation);
     this.#queue.push(operation);
     this.#armWatchdog(operation);
+    this.#remember(sequence, call);
     this.pump();
+  }
+
+  /** Takes over an operation of the lane where the main thread left it. Only its head runs. */
+  submitLane(request: LaneCall): void {
+    const error = this.refusal();
+    if (error) {
+      request.complete(error);
+      return;
+    }
+    const { call, sequence } = request;
+    const whole = must(this.#plans.prepare(call).whole, () => 'operations of the lane run whole');
+    const buffers: Partial<Record<BufferName, LaneBuffer>> = {};
+    for (const name of ['data', 'input', 'output'] as const) {
+      const buffer = request.buffers[name];
+      if (buffer)
+        buffers[name] = { key: buffer.key, offset: buffer.offset, view: new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes) };
+    }
+    const entry: LaneEntry = {
+      ...request,
+      complete: request.complete,
+      submittedMs: this.#world.clock.now(),
+      operation: this.#lanes.bind(call, whole, buffers),
+      warned: false,
+      adopted: request.position === 0,
+    };
+    this.#laneQueue.push(entry);
+    this.#armWatchdog(entry);
+    this.#remember(sequence, call);
+    this.pump();
+  }
+
+  get #lanes(): Lane {
+    this.#lane ??= new Lane({
+      rank: this.rank,
+      size: this.size,
+      blocks: this.blocks,
+      firstSlot: this.#slotCount,
+      machine: this.#world.machine,
+      yields: this.#spinMs === 0,
+      peerRegion: (rank, key) => {
+        const link = must(this.links[rank], () => 'a peer');
+        if (!link.hasRegion(key)) return undefined;
+        const region = link.map(key);
+        return new Uint8Array(region.buffer, 0, region.bytes);
+      },
+    });
+    return this.#lane;
   }
 
   /** Why no further call is taken; undefined while the group works. */
@@ -224,6 +308,14 @@ export class GroupEngine implements OperationHost {
     if (this.#failure) return this.#failure;
     if (this.#status === 'closed') return new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank });
     return undefined;
+  }
+
+  #remember(sequence: number, call: CollectiveCall): void {
+    const own = this.blocks[this.rank];
+    own.called = Math.max(own.called, sequence + 1);
+    this.#history.push({ sequence, call });
+    if (this.#history.length > historyMax) this.#history.shift();
+    if (this.#diagnosis?.sequence === sequence) this.#reportOwn();
   }
 
   // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +345,7 @@ export class GroupEngine implements OperationHost {
     const { clock } = this.#world;
     const spinMs = this.#spinMs;
     let deadlineMs = clock.now() + spinMs;
-    while (this.#queue.length + this.#inFlight.length > 0 && !this.#suspicion) {
+    while (this.#busy() && !this.#suspicion && this.#status === 'open') {
       if (this.#step()) {
         deadlineMs = clock.now() + spinMs;
         continue;
@@ -276,6 +368,7 @@ export class GroupEngine implements OperationHost {
       if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
       if (operation.phase === 'running' && this.#advance(operation)) moved = true;
     }
+    if (this.#laneQueue.length > 0 && this.#advanceLane(this.#laneQueue[0])) moved = true;
     if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
     return moved;
   }
@@ -323,7 +416,9 @@ export class GroupEngine implements OperationHost {
       if (this.blocks[rank].published(slot) !== sequence + 1) {
         all = false;
         const calls = this.#callsAtLeave[rank];
-        if (calls !== undefined && calls <= sequence) this.#diagnose('mismatch', sequence, operation.timeoutMs);
+        const gone = calls !== undefined && calls <= sequence;
+        const passed = this.blocks[rank].published(slot) > sequence + 1;
+        if (gone || passed || this.#tookLane(this.blocks[rank], sequence)) this.#diagnose('mismatch', sequence, operation.timeoutMs);
       } else if (sameContract(own, this.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {
         this.#diagnose('mismatch', sequence, operation.timeoutMs);
@@ -354,15 +449,58 @@ export class GroupEngine implements OperationHost {
     this.blocks[this.rank].clearSignals(operation.slot, execution.lowered.signalCount);
     this.#plans.give(operation.plan, execution);
     operation.execution = undefined;
-    this.#finished(operation.sequence);
+    this.#finished(operation.ordinal);
     operation.finish(undefined);
     this.#world.recorder.finished(this.spec, operation, undefined);
     return true;
   }
 
+  /** True when the lane's head finished. */
+  #advanceLane(entry: LaneEntry): boolean {
+    const { operation, sequence, ordinal } = entry;
+    const lane = this.#lanes;
+    let status;
+    try {
+      // The other thread bound peers' memory as it maps it; here it is bound anew, once.
+      entry.adopted ||= lane.adopt(operation, sequence, ordinal);
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, 0) : 'unmapped';
+    } catch (thrown) {
+      this.#suspect(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
+      return false;
+    }
+    this.ring(lane.doorbells);
+    if (status === 'done') {
+      this.#laneQueue.shift();
+      entry.complete();
+      return true;
+    }
+    if (status === 'unmapped' && !entry.adopted) return false;
+    const moved = lane.position !== entry.position;
+    entry.position = lane.position;
+    if (status === 'mismatch' || this.#wentElsewhere(sequence)) this.#diagnose('mismatch', sequence, entry.timeoutMs);
+    return moved;
+  }
+
+  /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the lane. */
+  #wentElsewhere(sequence: number): boolean {
+    return this.blocks.some((block, rank) => {
+      if (rank === this.rank) return false;
+      const calls = this.#callsAtLeave[rank];
+      if (calls !== undefined && calls <= sequence) return true;
+      for (let slot = 0; slot < this.#slotCount; slot++) if (block.published(slot) === sequence + 1) return true;
+      return false;
+    });
+  }
+
+  /** A rank made its call `sequence` in the lane. */
+  #tookLane(block: ControlBlock, sequence: number): boolean {
+    for (let turn = 0; turn < laneSlots; turn++) if (block.published(this.#slotCount + turn) === sequence + 1) return true;
+    return false;
+  }
+
   /** Advances the count of contiguous completed operations and lets the others know. */
-  #finished(sequence: number): void {
-    this.#finishedAhead.add(sequence);
+  #finished(ordinal: number): void {
+    this.#finishedAhead.add(ordinal);
     while (this.#finishedAhead.delete(this.#completed)) this.#completed += 1;
     this.blocks[this.rank].completed = this.#completed;
     this.#wakeHostPeers();
@@ -382,7 +520,7 @@ export class GroupEngine implements OperationHost {
   }
 
   #busy(): boolean {
-    return this.#queue.length + this.#inFlight.length > 0;
+    return this.#queue.length + this.#inFlight.length + this.#laneQueue.length > 0;
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
@@ -468,7 +606,7 @@ export class GroupEngine implements OperationHost {
       return;
     }
     const global = this.spec.globalRanks[rank];
-    const doing = this.#inFlight[0] ?? this.#queue[0];
+    const doing = this.#inFlight[0] ?? this.#queue[0] ?? this.#laneQueue[0];
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
     this.fail(
       new ShoalError(
@@ -488,13 +626,14 @@ export class GroupEngine implements OperationHost {
   #onOpen(rank: number, key: number, offset: number): void {
     const link = must(this.links[rank], () => 'another rank opens');
     if (this.blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.spec.name}' twice`);
-    const bytes = controlBlockBytes(this.#slotCount, this.#signalMax);
+    const slots = this.#slotCount + laneSlots;
+    const bytes = controlBlockBytes(slots, this.#signalMax);
     if (link.loadStore) {
       const region = link.map(key);
       if (offset + bytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
-      this.blocks[rank] = new ControlBlock(region.buffer, offset, this.#slotCount, this.#signalMax);
+      this.blocks[rank] = new ControlBlock(region.buffer, offset, slots, this.#signalMax);
     } else {
-      this.blocks[rank] = new ControlBlock(new ArrayBuffer(bytes), 0, this.#slotCount, this.#signalMax);
+      this.blocks[rank] = new ControlBlock(new ArrayBuffer(bytes), 0, slots, this.#signalMax);
     }
     this.#blockKeys[rank] = key;
     this.#checkOpen();
@@ -505,14 +644,26 @@ export class GroupEngine implements OperationHost {
     // Others may have opened before this rank has said so itself.
     if (this.#status !== 'opening' || !this.#opened) return;
     this.#status = 'open';
+    const shares = this.#laneShares();
+    if (shares) this.#world.onLane(this.spec.id, shares);
     this.#opened.resolve();
     this.#opened = undefined;
     this.pump();
   }
 
+  /** How the main thread maps the control blocks; undefined unless all ranks share memory. */
+  #laneShares(): RegionShare[] | undefined {
+    const { allocator } = this.#world;
+    if (allocator.kind !== 'shared' || this.#networkPeers.length > 0) return undefined;
+    return this.links.map((link, rank) => {
+      if (link === undefined) return this.#nothing.region.share;
+      return decodeHandle(link.remote(this.#blockKeys[rank]).handle);
+    });
+  }
+
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
-  #armWatchdog(operation: Operation): void {
+  #armWatchdog(operation: Operation | LaneEntry): void {
     const { slowMs } = this.#world.settings;
     const due = operation.warned ? operation.timeoutMs : Math.min(slowMs, operation.timeoutMs);
     const atMs = operation.submittedMs + due;
@@ -526,7 +677,7 @@ export class GroupEngine implements OperationHost {
     this.#watchdogAtMs = Infinity;
     if (this.#status !== 'open') return;
     const nowMs = this.#world.clock.now();
-    for (const operation of [...this.#inFlight, ...this.#queue]) {
+    for (const operation of [...this.#inFlight, ...this.#queue, ...this.#laneQueue]) {
       const waitedMs = nowMs - operation.submittedMs;
       if (waitedMs >= operation.timeoutMs - 0.5) {
         this.#diagnose('timeout', operation.sequence, operation.timeoutMs);
@@ -542,8 +693,9 @@ export class GroupEngine implements OperationHost {
     }
   }
 
-  #lateRanks(operation: Operation): string {
-    const late = this.spec.globalRanks.filter((_, rank) => this.blocks[rank].published(operation.slot) !== operation.sequence + 1);
+  #lateRanks(operation: Operation | LaneEntry): string {
+    const slot = operation instanceof Operation ? operation.slot : this.#slotCount + (operation.ordinal % laneSlots);
+    const late = this.spec.globalRanks.filter((_, rank) => this.blocks[rank].published(slot) !== operation.sequence + 1);
     return late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
   }
 
@@ -557,14 +709,25 @@ export class GroupEngine implements OperationHost {
       operation: call?.kind ?? 'collective',
       globalRanks: this.spec.globalRanks,
     });
-    const own = this.#reportOn(sequence);
-    this.#diagnosis.add(this.rank, own);
     this.#callsAtLeave.forEach((calls, rank) => {
       if (calls !== undefined) this.#diagnosis?.add(rank, { text: `left the group after ${calls} calls`, arrived: false });
     });
+    // A call that the main thread is still trying to make by itself is on its way here, with its name and place.
+    if (call || this.blocks[this.rank].called <= sequence) this.#reportOwn();
+    else this.#world.clock.setTimer(diagnosisMs / 2, () => this.#reportOwn(), { keepAlive: true });
+    this.#world.clock.setTimer(diagnosisMs, () => this.#conclude(), { keepAlive: true });
+    this.#concludeIfComplete();
+  }
+
+  /** Tells the others, once, what this rank called. */
+  #reportOwn(): void {
+    const diagnosis = this.#diagnosis;
+    if (!diagnosis || diagnosis.has(this.rank) || this.#status !== 'open') return;
+    const { code, sequence, timeoutMs } = diagnosis;
+    const own = this.#reportOn(sequence);
+    diagnosis.add(this.rank, own);
     const message = encodeControl({ type: 'report', group: this.spec.id, code, sequence, timeoutMs, ...own });
     for (const link of this.links) link?.post(message);
-    this.#world.clock.setTimer(diagnosisMs, () => this.#conclude(), { keepAlive: true });
     this.#concludeIfComplete();
   }
 
@@ -590,14 +753,22 @@ export class GroupEngine implements OperationHost {
   /** What this rank knows of its own call number `sequence`. */
   #reportOn(sequence: number): Report {
     const made = this.#history.find((entry) => entry.sequence === sequence);
-    if (made) return { text: describeCall(made.call, sequence), arrived: sequence < this.#begun };
-    if (sequence < this.#submitted)
-      return { text: describeContract(this.blocks[this.rank].contract(sequence % this.#slotCount)), arrived: true };
-    const last = this.#history.at(-1);
-    return {
-      text: `has not called it; ${last ? `its last call was ${describeCall(last.call, last.sequence)}` : 'it has called nothing yet'}`,
-      arrived: false,
-    };
+    if (made) return { text: describeCall(made.call, sequence), arrived: true };
+    const own = this.blocks[this.rank];
+    for (let slot = 0; slot < this.#slotCount + laneSlots; slot++) {
+      if (own.published(slot) === sequence + 1) return { text: describeContract(own.contract(slot)), arrived: true };
+    }
+    if (sequence < own.called) return { text: `made this call long ago and has made ${own.called} since`, arrived: true };
+    return { text: `has not called it; ${this.#lastCall()}`, arrived: false };
+  }
+
+  #lastCall(): string {
+    const own = this.blocks[this.rank];
+    if (own.called === 0) return 'it has called nothing yet';
+    const remembered = this.#history.find((entry) => entry.sequence === own.called - 1);
+    if (remembered) return `its last call was ${describeCall(remembered.call, remembered.sequence)}`;
+    const slot = own.slots.findIndex((_, each) => own.published(each) === own.called);
+    return `its last call was ${slot < 0 ? `#${own.called - 1}` : describeContract(own.contract(slot))}`;
   }
 
   #abandonAll(error: ShoalError): void {
@@ -609,6 +780,7 @@ export class GroupEngine implements OperationHost {
       operation.finish(error);
       this.#world.recorder.finished(this.spec, operation, error);
     }
+    for (const entry of this.#laneQueue.splice(0)) entry.complete(error);
     this.#world.pointToPoint.abandon(this, error);
     this.#idle?.();
   }

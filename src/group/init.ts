@@ -1,23 +1,31 @@
 /** Entry to the library: joins the world that the environment describes and returns its process group. */
 import { hostname } from 'node:os';
+import { allowedCpus } from '../base/allowed-cpus.ts';
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings.ts';
 import { algorithms } from '../collectives/registry.ts';
 import { parseSelection } from '../collectives/select.ts';
-import { loadNative } from '../memory/native.ts';
+import { loadNative, type Native } from '../memory/native.ts';
+import type { RegionAllocator } from '../memory/region.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
+import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
 import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
+import { HostLane, laneBlock } from './host-lane.ts';
+import { PeerRegions } from './peer-regions.ts';
+import { PlanRunner } from './plan-runner.ts';
 import { systemEnvironment } from './system-environment.ts';
 import { TensorMemory } from './tensor-memory.ts';
 import type { ProcessGroup } from './types.ts';
+import { signalMaxOf } from './wire.ts';
 
 /** Freed large tensors whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
@@ -101,18 +109,27 @@ function worldSpec({ rank, size }: WorldPlan, { topology }: WorldInfo): Construc
 function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
   const { settings, rank } = plan;
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const native = loadNative({ enabled: settings.native });
+  const allocator = createRegionAllocator({ native, ...budget });
+  const trace =
+    settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread: 'main', eventsMax: settings.traceEvents });
+  client.usePeerRegions(new PeerRegions(allocator));
   const memory = new TensorMemory({
-    allocator: createRegionAllocator({ native: loadNative({ enabled: settings.native }), ...budget }),
+    allocator,
     cacheBytesMax,
-    onCreate: (region) => client.post({ type: 'map', share: region.share }),
+    onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
   const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
   const close = async (timeoutMs: number): Promise<void> => {
     try {
       if (settings.traceDir !== '') {
-        const trace = await client.takeTrace();
-        if (trace) writeChromeTrace(settings.traceDir, { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs }, [trace]);
+        const comm = await client.takeTrace();
+        if (comm)
+          writeChromeTrace(settings.traceDir, { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs }, [
+            trace.snapshot(),
+            comm,
+          ]);
       }
       const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
       const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
@@ -124,5 +141,55 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
       memory.close();
     }
   };
-  return { client, memory, info, timeoutMs: settings.timeoutMs, close };
+  const openLane = laneOpener({ plan, client, memory, allocator, native, trace });
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, close };
+}
+
+interface LaneOpening {
+  readonly plan: WorldPlan;
+  readonly client: CommClient;
+  readonly memory: TensorMemory;
+  readonly allocator: RegionAllocator;
+  readonly native: Native | undefined;
+  readonly trace: TraceRecorder;
+}
+
+/** Makes the synchronous path of groups that have one. All conditions are the same on every rank of the group. */
+function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpening): WorldHandle['openLane'] {
+  const { settings } = plan;
+  const machine = createStepMachine({ native, clock: systemClock });
+  const cpus = allowedCpus().count;
+  return (spec) => {
+    const shares = client.laneBlocks(spec.id);
+    const size = spec.globalRanks.length;
+    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict') return undefined;
+    const signalMax = signalMaxOf(size);
+    const blocks = shares.map((share) => {
+      const region = allocator.open(share);
+      return laneBlock(new Uint8Array(region.buffer, 0, region.bytes), settings.inFlightMax, signalMax);
+    });
+    const yields = size > cpus;
+    return new HostLane({
+      spec,
+      client,
+      machine,
+      trace,
+      blocks,
+      slotCount: settings.inFlightMax,
+      bytesMax: settings.syncBytesMax,
+      // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
+      spinNs: settings.spinMicroseconds * 1000 * (yields ? size : 1),
+      yields,
+      plans: new PlanRunner({
+        machine,
+        overrides: parseSelection(settings.algorithms),
+        order: settings.order,
+        rank: spec.rank,
+        topology: spec.topology,
+        loadStore: spec.globalRanks.map(() => true),
+      }),
+      keyOf: (regionId) => memory.lookUp(regionId).key,
+      view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
+    });
+  };
 }

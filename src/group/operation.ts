@@ -53,7 +53,10 @@ interface Staged {
 
 export class Operation implements ExecutionContext {
   readonly call: CollectiveCall;
+  /** Position among all calls of the group. */
   readonly sequence: number;
+  /** Position among those of its calls that go through the comm thread. */
+  readonly ordinal: number;
   readonly slot: number;
   readonly timeoutMs: number;
   readonly submittedMs: number;
@@ -74,6 +77,7 @@ export class Operation implements ExecutionContext {
     request: {
       call: CollectiveCall;
       sequence: number;
+      ordinal: number;
       slot: number;
       timeoutMs: number;
       submittedMs: number;
@@ -85,6 +89,7 @@ export class Operation implements ExecutionContext {
     this.#host = host;
     this.call = request.call;
     this.sequence = request.sequence;
+    this.ordinal = request.ordinal;
     this.slot = request.slot;
     this.timeoutMs = request.timeoutMs;
     this.submittedMs = request.submittedMs;

@@ -32,7 +32,14 @@ export interface PlanRunnerOptions {
   readonly topology: Topology;
   /** Per rank: its memory can be loaded and stored from here. */
   readonly loadStore: readonly boolean[];
+  /** Of the settings of the same names; the same on all ranks. Default: what the settings have. */
+  readonly stagingBytes?: number;
+  readonly sliceBytes?: number;
 }
+
+/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver. */
+const pieceBytes = 512 * 1024;
+const window = 4;
 
 /** Plans of one group. */
 export class PlanRunner {
@@ -76,7 +83,7 @@ export class PlanRunner {
     const { overrides, order, rank, topology, loadStore } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
-    const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes };
+    const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limits(call.dtype) };
     const bytes = count * elementBytes;
     const algorithm = selectAlgorithm({ collective, bytes, topology, loadStore: loadStore.every(Boolean), order, overrides });
     const plan = buildPlan(algorithm, request, { onlyRank: rank });
@@ -86,6 +93,20 @@ export class PlanRunner {
     const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };
     const whole = computeType === call.dtype && call.op !== 'premul' ? lowerWhole(program, lowering) : undefined;
     return { plan, computeType, lowered: lowerProgram(program, lowering), whole, free: [] };
+  }
+
+  /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
+  #limits(dtype: DType): Partial<PlanRequest> {
+    const { topology, stagingBytes, sliceBytes } = this.#options;
+    if (topology.hosts.length === 1) return {};
+    const bytes = dtype === 'float16' || dtype === 'bfloat16' ? 4 : dtypeInfo(dtype).bytes;
+    const elements = (limit: number): number => Math.max(1, Math.floor(limit / bytes));
+    return {
+      pieceCount: elements(pieceBytes),
+      window,
+      ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
+      ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
+    };
   }
 }
 

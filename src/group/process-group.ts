@@ -25,7 +25,9 @@ import type {
   Work,
 } from './types.ts';
 import { checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
-import { PendingWork } from './work.ts';
+import { CompletedWork, PendingWork } from './work.ts';
+import type { HostLane, LaneRequest } from './host-lane.ts';
+import type { LaneOperation } from './lane.ts';
 import { groupIdMax } from './wire.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -34,8 +36,24 @@ export interface WorldHandle {
   readonly memory: TensorMemory;
   readonly info: WorldInfo;
   readonly timeoutMs: number;
+  /** The synchronous path of a group whose ranks share memory; undefined where there is none. */
+  openLane(spec: GroupSpec): HostLane | undefined;
   /** Ends the world; called when its first group is destroyed. */
   close(timeoutMs: number): Promise<void>;
+}
+
+/** An all-reduce that needs no more preparation. */
+interface HotReduce {
+  readonly op: ReduceOp | undefined;
+  readonly operation: LaneOperation;
+  readonly request: () => LaneRequest;
+}
+
+const noOptions: ReduceOptions = {};
+
+/** Nothing but the operator is given. */
+function isPlain({ name, timeoutMs, factor }: ReduceOptions): boolean {
+  return name === undefined && timeoutMs === undefined && factor === undefined;
 }
 
 interface BufferUse {
@@ -60,6 +78,11 @@ export class CommGroup implements ProcessGroup {
   readonly #sites = new CallSites();
   readonly #blocks = new Map<Tensor, MemoryBlock>();
   readonly #released = new WeakSet<Tensor>();
+  readonly #lane: HostLane | undefined;
+  /** Tensors whose all-reduce is bound, for the shortest way through a call. */
+  readonly #hot = new WeakMap<Tensor, HotReduce>();
+  /** Calls made on this group, whichever way they go. */
+  #calls = 0;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -69,6 +92,7 @@ export class CommGroup implements ProcessGroup {
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
+    this.#lane = world.openLane(spec);
     this.hosts = restrict(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
@@ -92,13 +116,19 @@ export class CommGroup implements ProcessGroup {
         this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
       );
     this.#blocks.delete(tensor);
+    this.#hot.delete(tensor);
     this.#released.add(tensor);
     this.#world.memory.free(block);
   }
 
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  allReduce(data: TensorLike, options: ReduceOptions = {}): Work {
+  allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
+    if (this.#lane && data instanceof Tensor) {
+      const hot = this.#hot.get(data);
+      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options))
+        return this.#lane.run(hot.operation, this.#nextSequence(), hot.request);
+    }
     const target = this.#operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, { ...this.#reduction(target, options) }, [
       { name: 'data', operand: target, reads: true, writes: true },
@@ -269,16 +299,38 @@ export class CommGroup implements ProcessGroup {
     options: CallOptions,
     extra: Partial<CollectiveCall>,
     uses: readonly BufferUse[],
-  ): PendingWork {
+  ): Work {
     this.#checkUsable();
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const call: CollectiveCall = { kind, dtype, count, name: options.name, site: this.#sites.current(), ...extra };
     const { staging, buffers } = this.#reach(uses);
+    const hooks = hooksOf(staging);
+    const call: CollectiveCall = { kind, dtype, count, name: options.name, ...extra };
+    const operation = this.#lane?.bind(call, buffers);
+    if (this.#lane && operation) {
+      const request = (): LaneRequest => ({ call, buffers, timeoutMs, hooks, site: () => this.#sites.current() });
+      if (kind === 'all-reduce' && !staging.staged && isPlain(options)) this.#remember(uses[0].operand.value, options, operation, request);
+      const work = this.#lane.run(operation, this.#nextSequence(), request);
+      if (work instanceof CompletedWork) hooks.onSuccess?.();
+      return work;
+    }
+    const sequence = this.#nextSequence();
+    const sited = { ...call, site: this.#sites.current() };
+    const description = `${kind} of group '${this.name}'`;
     return this.#world.client.start(
-      { type: 'collective', group: this.#spec.id, call, buffers, timeoutMs },
-      `${kind} of group '${this.name}'`,
-      hooksOf(staging),
+      { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
+      description,
+      hooks,
     );
+  }
+
+  #remember(value: TensorLike, { op }: ReduceOptions, operation: LaneOperation, request: () => LaneRequest): void {
+    if (value instanceof Tensor) this.#hot.set(value, { op, operation, request });
+  }
+
+  #nextSequence(): number {
+    const sequence = this.#calls++;
+    this.#lane?.announce(this.#calls);
+    return sequence;
   }
 
   #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {

@@ -19,6 +19,7 @@ export class SharedRegions {
   readonly #links: () => Iterable<PeerLink>;
   readonly #byKey = new Map<number, SharedRegion>();
   readonly #keyById = new Map<string, number>();
+  /** Keys made here are odd; those of the main thread are even. */
   #nextKey = 1;
 
   constructor(allocator: RegionAllocator, fabrics: readonly Fabric[], links: () => Iterable<PeerLink>) {
@@ -29,12 +30,14 @@ export class SharedRegions {
 
   /** A new region, already announced. */
   create(bytes: number): { key: number; region: Region } {
-    return this.#add(this.#allocator.create(bytes));
+    const key = this.#nextKey;
+    this.#nextKey += 2;
+    return this.#add(key, this.#allocator.create(bytes));
   }
 
   /** A region of another thread of this process, mapped here and announced. */
-  adopt(share: RegionShare): { key: number; region: Region } {
-    return this.#add(this.#allocator.open(share));
+  adopt(key: number, share: RegionShare): { key: number; region: Region } {
+    return this.#add(key, this.#allocator.open(share));
   }
 
   byId(id: string): { key: number; region: Region } {
@@ -69,9 +72,9 @@ export class SharedRegions {
     this.#keyById.clear();
   }
 
-  #add(region: Region): { key: number; region: Region } {
+  #add(key: number, region: Region): { key: number; region: Region } {
     const registered = new Map(this.#fabrics.map((fabric) => [fabric.name, fabric.register(region)]));
-    const shared = { key: this.#nextKey++, region, registered };
+    const shared = { key, region, registered };
     this.#byKey.set(shared.key, shared);
     this.#keyById.set(region.id, shared.key);
     for (const link of this.#links()) this.#announce(link, shared);

@@ -4,6 +4,7 @@
  *    larger       a region each, size rounded up to a page
  *
  *  Freed blocks are reused; freed large regions are kept up to a budget, because mapping memory costs more than copying it. */
+import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Region, RegionAllocator } from '../memory/region.ts';
 
@@ -22,13 +23,15 @@ export interface TensorMemoryOptions {
   readonly allocator: RegionAllocator;
   /** Freed large regions kept for reuse, bytes. */
   readonly cacheBytesMax: number;
-  readonly onCreate: (region: Region) => void;
+  /** `key` names the region to all ranks; even numbers, never reused. */
+  readonly onCreate: (region: Region, key: number) => void;
   readonly onDrop: (region: Region) => void;
 }
 
 export class TensorMemory {
   readonly #options: TensorMemoryOptions;
-  readonly #regions = new Map<string, Region>();
+  readonly #regions = new Map<string, { region: Region; key: number }>();
+  #nextKey = 2;
   readonly #freeBlocks = new Map<number, MemoryBlock[]>();
   readonly #freeRegions = new Map<number, Region[]>();
   #cachedBytes = 0;
@@ -40,7 +43,12 @@ export class TensorMemory {
 
   /** True for memory of this world, which communication reaches in place. */
   owns(region: Region): boolean {
-    return this.#regions.get(region.id) === region;
+    return this.#regions.get(region.id)?.region === region;
+  }
+
+  /** The region and the name under which ranks know it. */
+  lookUp(regionId: string): { region: Region; key: number } {
+    return must(this.#regions.get(regionId), () => `region ${regionId} belongs to this memory`);
   }
 
   /** Garbage or zeros. @throws ShoalError `out-of-memory`, `unsupported`, `closed`. */
@@ -88,8 +96,10 @@ export class TensorMemory {
       return cached;
     }
     const region = this.#options.allocator.create(bytes);
-    this.#regions.set(region.id, region);
-    this.#options.onCreate(region);
+    const key = this.#nextKey;
+    this.#nextKey += 2;
+    this.#regions.set(region.id, { region, key });
+    this.#options.onCreate(region, key);
     return region;
   }
 

@@ -23,7 +23,12 @@ export const takenBytes = 8;
 
 export const groupIdMax = 1023;
 export const slotMax = 63;
-export const signalMaxLimit = 32767;
+const signalMaxLimit = 32767;
+
+/** Signals a control block has per slot: several per peer and channel, for a handful of channels. */
+export function signalMaxOf(groupSize: number): number {
+  return Math.min(signalMaxLimit, 16 + 8 * groupSize);
+}
 const transferBit = 0x80000000;
 
 export function signalImmediate(group: number, slot: number, signal: number): number {
@@ -69,7 +74,7 @@ const controlMessage = z.discriminatedUnion('type', [
   /** A region of mine that your writes and maps may name by `key`. */
   z.object({ type: z.literal('region'), key: z.int().min(1), remote: remoteRegion }),
   z.object({ type: z.literal('withdraw'), key: z.int().min(1) }),
-  /** My control block of a group; `offset` bytes into region `key`. */
+  /** My control block of a group: the region `key`. */
   z.object({
     type: z.literal('group-open'),
     group: z.int().min(0).max(groupIdMax),

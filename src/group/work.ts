@@ -86,3 +86,20 @@ export class PendingWork implements Work {
     return this.#promise.then(onFulfilled, onRejected);
   }
 }
+
+const settled = Promise.resolve();
+
+/** The work of an operation that was complete when its call returned. */
+export class CompletedWork implements Work {
+  readonly done = true;
+  readonly error = undefined;
+
+  waitSync(): void {}
+
+  then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    return settled.then(onFulfilled, onRejected);
+  }
+}

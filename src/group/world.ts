@@ -11,8 +11,9 @@ import type { Logger } from '../base/log.ts';
 import type { Settings } from '../base/settings.ts';
 import { parseSelection, type SelectionRule } from '../collectives/select.ts';
 import type { Connection, Fabric } from '../fabric/fabric.ts';
+import { decodeHandle } from '../fabric/region-handle.ts';
 import type { Kernels } from '../memory/kernels.ts';
-import type { RegionAllocator } from '../memory/region.ts';
+import type { RegionAllocator, RegionShare } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import { GroupEngine, type GroupSpec } from './group-engine.ts';
 import type { OperationLog } from './operation-log.ts';
@@ -27,7 +28,6 @@ import {
   decodeGroupHeader,
   decodeImmediate,
   MessageType,
-  signalMaxLimit,
   type ControlMessage,
 } from './wire.ts';
 
@@ -49,6 +49,10 @@ export interface WorldOptions {
   readonly fabrics: readonly Fabric[];
   /** CPUs this process may use: with more ranks than that on a host, waiting must give the CPU away at once. */
   readonly cpus: number;
+  /** All ranks of a group share memory; how to map their control blocks. */
+  readonly onLane?: (group: number, blocks: readonly RegionShare[]) => void;
+  /** A rank of this host has announced a region, or withdrawn it. */
+  readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
   /** A group failed: the moment to write what is known. */
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
 }
@@ -73,6 +77,9 @@ export class World {
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
+  readonly allocator: RegionAllocator;
+  readonly #onLane: WorldOptions['onLane'];
+  readonly #onPeerRegion: WorldOptions['onPeerRegion'];
   readonly #onFailure: WorldOptions['onFailure'];
   #linkAdded: (() => void) | undefined;
   #closing = false;
@@ -89,16 +96,14 @@ export class World {
     this.machine = options.machine;
     this.fabrics = options.fabrics;
     this.cpus = options.cpus;
+    this.allocator = options.allocator;
+    this.#onLane = options.onLane;
+    this.#onPeerRegion = options.onPeerRegion;
     this.#onFailure = options.onFailure;
     this.selection = parseSelection(options.settings.algorithms);
     this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
     this.pointToPoint = new PointToPoint(this);
-  }
-
-  /** Signals a control block has per slot: two per peer and channel, for a handful of channels. */
-  signalMaxOf(groupSize: number): number {
-    return Math.min(signalMaxLimit, 16 + 8 * groupSize);
   }
 
   // ── links ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,6 +177,10 @@ export class World {
     this.recorder.removeGroup(group.spec);
   }
 
+  onLane(group: number, blocks: readonly RegionShare[]): void {
+    this.#onLane?.(group, blocks);
+  }
+
   recordFailure(group: GroupSpec, error: ShoalError): void {
     this.recorder.groupFailed(group, error);
     this.#onFailure?.(group, error);
@@ -231,10 +240,13 @@ export class World {
     switch (message.type) {
       case 'region':
         link.announce(message.key, message.remote);
+        if (link.loadStore && message.remote.handle !== '')
+          this.#onPeerRegion?.(link.rank, message.key, decodeHandle(message.remote.handle));
         for (const group of this.#groups.values()) group.pump();
         return;
       case 'withdraw':
         link.withdraw(message.key);
+        this.#onPeerRegion?.(link.rank, message.key, undefined);
         return;
       case 'ping':
         link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));

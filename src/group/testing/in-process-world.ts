@@ -108,7 +108,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
   const memory = new TensorMemory({
     allocator,
     cacheBytesMax: 2 ** 24,
-    onCreate: (region) => client.post({ type: 'map', share: region.share }),
+    onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
   const world: WorldHandle = {
@@ -116,6 +116,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     memory,
     info,
     timeoutMs: settings.timeoutMs,
+    openLane: () => undefined,
     close: async (timeoutMs) => {
       await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
       await client.terminate(new ShoalError('closed', 'destroyed'));
