@@ -1,0 +1,134 @@
+/** The programs that are compared. Each runs a collective over a list of sizes and gives a row per size; all write their
+ *  inputs before each call, outside the time, and report the median over iterations on the slowest rank. */
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import type { CollectiveName } from '../../src/bench/collective.ts';
+import type { BenchReport } from '../../src/bench/report.ts';
+import type { Place } from './place.ts';
+
+export interface Size {
+  readonly bytes: number;
+  readonly iterations: number;
+}
+
+export interface Heat {
+  readonly collective: CollectiveName;
+  readonly sizes: readonly Size[];
+  readonly warmup: number;
+  readonly place: Place;
+}
+
+export interface HeatRow {
+  readonly bytes: number;
+  readonly medianUs: number;
+  readonly minUs: number;
+  readonly p99Us: number;
+  /** Elements, over all ranks. */
+  readonly wrong: number;
+}
+
+export interface Contestant {
+  readonly name: string;
+  /** For the legend. */
+  readonly description: string;
+  /** Fewer iterations for those that take much longer. */
+  readonly iterationShare: number;
+  /** Undefined: it can run. Called once; may build. */
+  prepare(scratch: string): string | undefined;
+  /** A string says why it has no rows for this heat. */
+  run(heat: Heat): Promise<HeatRow[] | string>;
+}
+
+/** All times are divided by this one's. */
+export const referenceName = 'shoal sync';
+
+const repository = fileURLToPath(new URL('../..', import.meta.url));
+const python = '/usr/bin/python3';
+
+export function contestants(): Contestant[] {
+  return [
+    shoal('shoal sync', { description: 'tensors in shared memory, waitSync()', flags: ['--sync'] }),
+    shoal('shoal async', { description: 'tensors in shared memory, await', flags: [] }),
+    shoal('shoal private', { description: 'plain typed arrays, waitSync()', flags: ['--sync', '--private'] }),
+    openMpi(),
+    gloo(),
+  ];
+}
+
+function shoal(name: string, { description, flags }: { description: string; flags: readonly string[] }): Contestant {
+  const main = join(repository, 'dist/cli/main.js');
+  return {
+    name,
+    description,
+    iterationShare: 1,
+    prepare: () => (spawnSync(process.execPath, [main, '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
+    run: async ({ collective, sizes, warmup, place }) => {
+      const args = ['bench', collective, '--sizes', sizesText(sizes), '-w', String(warmup), ...flags, '--json', '-'];
+      const report = JSON.parse(await place.run({ command: [process.execPath, main, ...args] })) as BenchReport;
+      return report.rows.map((row, index) => {
+        const half = row.inPlace ?? row.outOfPlace;
+        if (half === null) throw new Error(`${name}: a row without times`);
+        const { medianUs, minUs, p99Us, wrong } = half;
+        return { bytes: sizes[index].bytes, medianUs, minUs, p99Us, wrong: wrong ?? 0 };
+      });
+    },
+  };
+}
+
+function openMpi(): Contestant {
+  let program = '';
+  return {
+    name: 'open mpi',
+    description: 'C program, private memory, default settings',
+    iterationShare: 1,
+    prepare: (scratch) => {
+      program = join(scratch, 'collectives');
+      const source = join(repository, 'bench/peers/openmpi/collectives.c');
+      if (spawnSync('mpirun', ['--version']).status !== 0) return 'there is no mpirun; apt-get install openmpi-bin libopenmpi-dev';
+      const build = spawnSync('mpicc', ['-O3', '-march=native', '-o', program, source], { encoding: 'utf8' });
+      if (build.error !== undefined) return 'there is no mpicc; apt-get install libopenmpi-dev';
+      return build.status === 0 ? undefined : `mpicc failed: ${build.stderr.trim()}`;
+    },
+    run: async ({ collective, sizes, warmup, place }) =>
+      rowsOf(await place.runMpi([program, collective, sizesText(sizes), String(warmup)])),
+  };
+}
+
+function gloo(): Contestant {
+  return {
+    name: 'gloo',
+    description: 'torch.distributed, private memory, one thread per rank',
+    iterationShare: 0.1,
+    prepare: () =>
+      spawnSync(python, ['-c', 'import torch.distributed as d; assert d.is_gloo_available()']).status === 0
+        ? undefined
+        : `${python} has no torch with Gloo; apt-get install python3-torch`,
+    run: async ({ collective, sizes, warmup, place }) => {
+      const folder = mkdtempSync(join(tmpdir(), 'shoal-gloo-'));
+      try {
+        const script = join(repository, 'bench/peers/gloo/collectives.py');
+        const command = [python, script, join(folder, 'meeting'), collective, sizesText(sizes), String(warmup)];
+        return rowsOf(await place.run({ command, environment: { GLOO_SOCKET_IFNAME: place.interfaceName, OMP_NUM_THREADS: '1' } }));
+      } finally {
+        rmSync(folder, { recursive: true });
+      }
+    },
+  };
+}
+
+/** `8:2000,1024:500`: what all contestants read. */
+function sizesText(sizes: readonly Size[]): string {
+  return sizes.map(({ bytes, iterations }) => `${bytes}:${iterations}`).join(',');
+}
+
+function rowsOf(lines: string): HeatRow[] | string {
+  const rows = lines
+    .split('\n')
+    .filter((line) => line.startsWith('{'))
+    .map((line) => JSON.parse(line) as HeatRow | { unsupported: string });
+  for (const row of rows) if ('unsupported' in row) return row.unsupported;
+  return rows as HeatRow[];
+}

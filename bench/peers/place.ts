@@ -1,0 +1,80 @@
+/** Where ranks run: on this machine, or (bench/network) on several hosts made of network namespaces. */
+import { once } from 'node:events';
+import { createServer, type AddressInfo } from 'node:net';
+import { runTogether } from './processes.ts';
+
+export interface RankProgram {
+  readonly command: readonly string[];
+  readonly environment?: Readonly<Record<string, string>>;
+}
+
+export interface Place {
+  /** For people: `one host`, `4 hosts × 2 ranks, 1gbit`. */
+  readonly name: string;
+  readonly ranks: number;
+  /** Name of the interface that ranks reach each other over, for peers that must be told. */
+  readonly interfaceName: string;
+  /** Starts one process per rank, with torchrun's variables, and resolves with rank 0's stdout when all have ended well.
+   *  Rejects when one fails, after the others have been ended. */
+  run(program: RankProgram): Promise<string>;
+  /** The same for a program that mpirun must start. */
+  runMpi(command: readonly string[]): Promise<string>;
+}
+
+/** What torchrun sets, for one rank. */
+export function rankVariables(place: {
+  readonly rank: number;
+  readonly ranks: number;
+  readonly localRank: number;
+  readonly localRanks: number;
+  readonly masterAddress: string;
+  readonly masterPort: number;
+}): Record<string, string> {
+  return {
+    RANK: String(place.rank),
+    WORLD_SIZE: String(place.ranks),
+    LOCAL_RANK: String(place.localRank),
+    LOCAL_WORLD_SIZE: String(place.localRanks),
+    MASTER_ADDR: place.masterAddress,
+    MASTER_PORT: String(place.masterPort),
+  };
+}
+
+export const mpirun: readonly string[] = [
+  'mpirun',
+  ...(process.getuid?.() === 0 ? ['--allow-run-as-root'] : []),
+  // Ranks may outnumber processors, and workers in the background have no terminal.
+  '--oversubscribe',
+];
+
+/** This machine. @param secret of the job, given to all ranks. */
+export function localPlace({ ranks, secret, timeoutMs }: { ranks: number; secret: string; timeoutMs: number }): Place {
+  return {
+    name: 'one host',
+    ranks,
+    interfaceName: 'lo',
+    run: async ({ command, environment = {} }) => {
+      const masterPort = await freePort();
+      const programs = Array.from({ length: ranks }, (_, rank) => ({
+        command,
+        environment: {
+          ...rankVariables({ rank, ranks, localRank: rank, localRanks: ranks, masterAddress: '127.0.0.1', masterPort }),
+          SHOAL_SECRET: secret,
+          ...environment,
+        },
+      }));
+      return runTogether(programs, { timeoutMs });
+    },
+    runMpi: (command) => runTogether([{ command: [...mpirun, '-n', String(ranks), ...command], environment: {} }], { timeoutMs }),
+  };
+}
+
+/** Free now; rank 0 listens there a moment later. */
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  server.close();
+  await once(server, 'close');
+  return port;
+}

@@ -1,0 +1,83 @@
+/** Hosts made of network namespaces: the group's conformance checks over a real network stack, and that nothing is left. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it, vi } from 'vitest';
+import { createNetwork, namespacesOf, networkUnavailable, relayUnavailable, type NetworkOptions } from '../bench/network/network.ts';
+import { networkPlace } from '../bench/network/network-place.ts';
+import { groupChecks } from '../src/group/conformance.ts';
+
+// Generous: every test starts several processes, on machines that may be busy.
+vi.setConfig({ testTimeout: 240_000 });
+
+const reason = networkUnavailable();
+const noRelay = relayUnavailable();
+const fixture = fileURLToPath(new URL('fixtures/conformance.ts', import.meta.url));
+const script = fileURLToPath(new URL('../bench/network/run.ts', import.meta.url));
+const node = [process.execPath, '--import', import.meta.resolve('tsx')];
+
+const allPassed = groupChecks.map(({ name }) => `${JSON.stringify({ passed: name })}\n`).join('');
+
+async function run(options: NetworkOptions, command: readonly string[], ranksPerHost = 1): Promise<string> {
+  using network = await createNetwork(options);
+  return await networkPlace({ network, ranksPerHost, secret: 'a secret for tests', timeoutMs: 200_000 }).run({ command });
+}
+
+describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+  it('carries every collective between 2 hosts', async () => {
+    expect(await run({ hosts: 2, rateMbit: 1000 }, [...node, fixture])).toBe(allPassed);
+  });
+
+  it.skipIf(noRelay !== undefined)(
+    `carries every collective with delay and loss${noRelay === undefined ? '' : ` (skipped: ${noRelay})`}`,
+    async () => {
+      expect(await run({ hosts: 2, delayUs: 200, jitterUs: 50, lossPercent: 0.5 }, [...node, fixture], 2)).toBe(allPassed);
+    },
+  );
+
+  it('gives ranks their place and hosts their names', async () => {
+    const show =
+      'console.log([process.env.RANK,process.env.LOCAL_RANK,process.env.WORLD_SIZE,process.env.MASTER_ADDR,os.hostname()].join(" "))';
+    expect(await run({ hosts: 2 }, [process.execPath, '-e', show], 2)).toBe('0 0 4 10.77.0.1 host-0\n');
+  });
+
+  it('is gone after a failure', async () => {
+    const before = namespacesOf(`shoal-${process.pid}`);
+    await expect(run({ hosts: 2 }, [process.execPath, '-e', 'process.exit(7)'])).rejects.toThrow(/code 7/);
+    await expect(run({ hosts: 1 }, ['true'])).rejects.toThrow(/2 to 64 hosts/);
+    await expect(run({ hosts: 2, lossPercent: Number.NaN }, ['true'])).rejects.toThrow(/lossPercent/);
+    expect(namespacesOf(`shoal-${process.pid}`)).toEqual(before);
+  });
+
+  it.each(['SIGINT', 'SIGTERM'] as const)('is gone after %s, with what ran in it', async (signal) => {
+    const child = spawn(
+      process.execPath,
+      [...node.slice(1), script, '--hosts', '2', '--', process.execPath, '-e', 'setInterval(() => {}, 1000)'],
+      {
+        stdio: ['ignore', 'ignore', 'pipe'],
+      },
+    );
+    const name = `shoal-${child.pid}`;
+    await vi.waitFor(() => expect(namespacesOf(name)).toHaveLength(3), { timeout: 60_000 });
+    child.kill(signal);
+    const [code] = (await once(child, 'exit')) as [number | null];
+    expect(code).toBe(1);
+    expect(namespacesOf(name)).toEqual([]);
+  });
+
+  it('removes what a killed process left', async () => {
+    const child = spawn(
+      process.execPath,
+      [...node.slice(1), script, '--hosts', '2', '--', process.execPath, '-e', 'setInterval(() => {}, 1000)'],
+      {
+        stdio: 'ignore',
+      },
+    );
+    const name = `shoal-${child.pid}`;
+    await vi.waitFor(() => expect(namespacesOf(name)).toHaveLength(3), { timeout: 60_000 });
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+    await run({ hosts: 2 }, ['true']);
+    expect(namespacesOf(name)).toEqual([]);
+  });
+});

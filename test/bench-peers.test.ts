@@ -1,0 +1,163 @@
+/** The comparison with peers, in its smallest form, and its parts: it must still run on the day it is needed. */
+import { spawnSync } from 'node:child_process';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { runCase, type Comparison } from '../bench/peers/comparison.ts';
+import { contestants, type Contestant, type HeatRow } from '../bench/peers/contestants.ts';
+import { formatPage } from '../bench/peers/page.ts';
+import type { Place } from '../bench/peers/place.ts';
+import { runTogether } from '../bench/peers/processes.ts';
+
+// Generous: programs are built and started several times, on machines that may be busy.
+vi.setConfig({ testTimeout: 240_000 });
+
+let directory: string;
+
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'shoal-peers-test-'));
+});
+
+afterAll(async () => {
+  await rm(directory, { recursive: true });
+});
+
+describe('bench/peers', () => {
+  it('measures Shoal and every peer there is, and all of them compute the same', async () => {
+    const script = fileURLToPath(new URL('../bench/peers/run.ts', import.meta.url));
+    const args = ['--import', 'tsx', script, '--tiny', '--collectives', 'all-reduce,all-gather', '--out', directory];
+    const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
+    expect({ status, stderr }).toMatchObject({ status: 0 });
+    const comparison = JSON.parse(await readFile(join(directory, 'peers-one-host.json'), 'utf8')) as Comparison;
+    expect(comparison).toMatchObject({ schema: 'shoal-peers', version: 1, rounds: 1, reference: 'shoal sync' });
+    const all = contestants().map(({ name }) => name);
+    expect([...Object.keys(comparison.contestants), ...Object.keys(comparison.missing)].sort()).toEqual([...all].sort());
+    expect(comparison.cases.map(({ collective, ranks }) => [collective, ranks])).toEqual([
+      ['all-reduce', 2],
+      ['all-gather', 2],
+    ]);
+    for (const { sizes } of comparison.cases) {
+      for (const { standings } of sizes) {
+        expect(standings.map(({ contestant }) => contestant)).toEqual(Object.keys(comparison.contestants));
+        for (const { medianUs, ratio, wrong } of standings) {
+          expect(medianUs).toBeGreaterThan(0);
+          expect(ratio).toBeGreaterThan(0);
+          expect(wrong).toBe(0);
+        }
+      }
+    }
+    const html = await readFile(join(directory, 'peers-one-host.html'), 'utf8');
+    expect(html.match(/<svg /g)).toHaveLength(2);
+    expect(html).not.toMatch(/<(script|link)|src=|https?:/);
+  });
+});
+
+const place: Place = { name: 'nowhere', ranks: 2, interfaceName: 'lo', run: () => Promise.resolve(''), runMpi: () => Promise.resolve('') };
+
+function scripted(name: string, medians: readonly number[], log: string[] = []): Contestant {
+  let round = 0;
+  const row = (bytes: number, us: number): HeatRow => ({ bytes, medianUs: us, minUs: us, p99Us: us, wrong: 0 });
+  return {
+    name,
+    description: name,
+    iterationShare: 0.1,
+    prepare: () => undefined,
+    run: ({ sizes }) => {
+      log.push(`${name} ${sizes.map(({ iterations }) => iterations).join(' ')}`);
+      return Promise.resolve(sizes.map(({ bytes }) => row(bytes, medians[round++ % medians.length])));
+    },
+  };
+}
+
+describe('a comparison', () => {
+  const sizes = [{ bytes: 8, iterations: 100 }];
+
+  it('takes ratios within rounds, not of medians', async () => {
+    // The machine is ten times slower in the second round; the ratio is 2 in every round.
+    const one = await runCase({
+      collective: 'all-reduce',
+      place,
+      sizes,
+      warmup: 0,
+      rounds: 3,
+      contestants: [scripted('shoal sync', [1, 10, 3]), scripted('peer', [2, 20, 6])],
+      bound: () => Promise.resolve(new Map([[8, 0.5]])),
+      report: () => undefined,
+    });
+    expect(one.sizes[0].standings).toEqual([
+      { contestant: 'shoal sync', medianUs: 3, bestUs: 1, ratio: 1, roundsUs: [1, 10, 3], wrong: 0 },
+      { contestant: 'peer', medianUs: 6, bestUs: 2, ratio: 2, roundsUs: [2, 20, 6], wrong: 0 },
+    ]);
+    expect(one.sizes[0].boundUs).toBe(0.5);
+  });
+
+  it('takes turns, and leaves out who cannot, with the reason', async () => {
+    const log: string[] = [];
+    const unable: Contestant = { ...scripted('unable', [1]), run: () => Promise.resolve('not on Sundays') };
+    const one = await runCase({
+      collective: 'barrier',
+      place,
+      sizes,
+      warmup: 0,
+      rounds: 2,
+      contestants: [scripted('a', [1], log), unable, scripted('b', [1], log)],
+      bound: undefined,
+      report: () => undefined,
+    });
+    expect(log).toEqual(['a 10', 'b 10', 'b 10', 'a 10']);
+    expect(one.skipped).toEqual({ unable: 'not on Sundays' });
+    expect(one.sizes[0].standings.map(({ contestant, ratio }) => [contestant, ratio])).toEqual([
+      ['a', null],
+      ['b', null],
+    ]);
+  });
+
+  it('becomes a page that escapes what it is given', () => {
+    const html = formatPage({
+      schema: 'shoal-peers',
+      version: 1,
+      startedAt: 'now',
+      machine: { processor: '<b>&', cpus: 2, memoryBytes: 1, system: 'Linux', node: 'v20', loadBefore: 0 },
+      commit: 'abc',
+      rounds: 1,
+      reference: 'shoal sync',
+      contestants: { 'shoal sync': 'x' },
+      missing: { gloo: 'no <torch>' },
+      cases: [],
+    });
+    expect(html).toContain('&lt;b&gt;&amp;');
+    expect(html).toContain('gloo was not measured: no &lt;torch&gt;');
+  });
+});
+
+describe('programs that run together', () => {
+  const node = (source: string): { command: string[]; environment: Record<string, string> } => ({
+    command: [process.execPath, '-e', source],
+    environment: { GREETING: 'hello' },
+  });
+
+  it("give the first one's output when all end well", async () => {
+    await expect(runTogether([node('console.log(process.env.GREETING)'), node('console.log(2)')], { timeoutMs: 60_000 })).resolves.toBe(
+      'hello\n',
+    );
+  });
+
+  it('are ended when one fails, which is named with what it said', async () => {
+    const waiting = node('setInterval(() => {}, 1000)');
+    await expect(runTogether([waiting, node('console.error("no more"); process.exit(3)')], { timeoutMs: 60_000 })).rejects.toThrow(
+      /program 1 .* ended with code 3\nno more/s,
+    );
+  });
+
+  it('are ended when they take too long, and when told to', async () => {
+    const waiting = node('setInterval(() => {}, 1000)');
+    await expect(runTogether([waiting, waiting], { timeoutMs: 100 })).rejects.toThrow(/not finished after 0.1 s/);
+    await expect(runTogether([waiting], { timeoutMs: 60_000, signal: AbortSignal.abort() })).rejects.toThrow(/interrupted/);
+  });
+
+  it('say when there is no such program', async () => {
+    await expect(runTogether([{ command: ['/no/such/program'], environment: {} }], { timeoutMs: 60_000 })).rejects.toThrow(/ENOENT/);
+  });
+});
