@@ -23,6 +23,8 @@ const rooted: readonly Collective[] = ['broadcast', 'reduce', 'gather', 'scatter
 const counted: readonly Collective[] = ['all-gather', 'gather', 'scatter', 'reduce-scatter'];
 const reducing: readonly Collective[] = ['all-reduce', 'reduce', 'reduce-scatter'];
 
+const limits = ['pieceCount', 'window', 'stagingCount', 'sliceCount', 'shardCount', 'elementBytes'] as const;
+
 /** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
  *  @param options.onlyRank build this rank's program and leave the others without steps: what a rank of a large world runs.
  *  @throws ShoalError `usage` for a malformed request or an unknown name, `unsupported` when the algorithm cannot serve it. */
@@ -66,16 +68,14 @@ export function completeRequest(request: PlanRequest): PlanRequest {
   if (ranks.some((rank, index) => rank !== index))
     fail(`the topology must hold each rank 0…${ranks.length - 1} once, not ${ranks.join(' ')}`);
   if (!isCount(count)) fail(`count must be a whole number of elements, not ${count}`);
-  const { pieceCount } = request;
-  if (pieceCount !== undefined && (!isCount(pieceCount) || pieceCount < 1))
-    fail(`pieceCount must be at least 1 element, not ${pieceCount}`);
   const n = ranks.length;
   const complete: { -readonly [K in keyof PlanRequest]: PlanRequest[K] } = { collective, topology, count };
-  if (pieceCount !== undefined) complete.pieceCount = pieceCount;
-  const { elementBytes } = request;
-  if (elementBytes !== undefined && (!isCount(elementBytes) || elementBytes < 1))
-    fail(`elementBytes must be at least 1, not ${elementBytes}`);
-  if (elementBytes !== undefined) complete.elementBytes = elementBytes;
+  for (const limit of limits) {
+    const value = request[limit];
+    if (value === undefined) continue;
+    if (!isCount(value) || value < 1) fail(`${limit} must be at least 1, not ${value}`);
+    complete[limit] = value;
+  }
   if (rooted.includes(collective)) {
     complete.root = request.root ?? 0;
     if (!isCount(complete.root) || complete.root >= n) fail(`root ${complete.root} is not one of the ranks 0…${n - 1}`);

@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
 import { costOf } from '../plan/cost.ts';
 import { algorithms } from './registry.ts';
-import { buildPlan, collectives } from './build.ts';
+import { buildPlan, collectives, whyUnsupported } from './build.ts';
 import { formatTable, parseSelection, selectAlgorithm, selectionTable, type SelectionInput } from './select.ts';
 
 const base: SelectionInput = { collective: 'all-reduce', bytes: 1024, topology: separateHosts(4), loadStore: true, order: 'canonical' };
@@ -12,7 +12,10 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8192 })).toBe('mailbox');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8193 })).toBe('host-direct');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
-    expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('halving-doubling');
+    expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('fairring');
+    expect(selectAlgorithm({ ...base, topology: grid(32, 4) })).toBe('halving-doubling');
+    expect(selectAlgorithm({ ...base, topology: grid(32, 4), bytes: 2 ** 20 })).toBe('fairring');
+    expect(selectAlgorithm({ ...base, topology: { hosts: [[0, 1], [2]] }, bytes: 2 ** 20 })).toBe('halving-doubling');
   });
 
   it('follows size and number of ranks', () => {
@@ -42,12 +45,15 @@ describe('selectAlgorithm', () => {
       const n = topology.hosts.flat().length;
       for (const bytes of collective === 'barrier' ? [0] : sizes) {
         const count = Math.ceil(bytes / 4 / n / n) * n * n;
-        const secondsOf = (name: string): number => costOf(buildPlan(name, { collective, topology, count, pieceCount: 65_536 }), 4).seconds;
-        const candidates = algorithms.filter((each) => each.build[collective] && each.association === 'canonical' && !each.supports);
+        const secondsOf = (name: string): number =>
+          costOf(buildPlan(name, { collective, topology, count, pieceCount: 65_536, elementBytes: 4 }), 4).seconds;
+        const candidates = algorithms.filter(
+          (each) => each.association === 'canonical' && whyUnsupported(each, { collective, topology, count }) === undefined,
+        );
         const best = Math.min(...candidates.map(({ name }) => secondsOf(name)));
         const chosen = selectAlgorithm({ collective, bytes, topology, loadStore: true, order: 'canonical' });
         const hosts = topology.hosts.length;
-        expect(secondsOf(chosen) / best, `${chosen} for ${bytes} bytes, ${n} ranks on ${hosts} hosts`).toBeLessThan(1.5);
+        expect(secondsOf(chosen) / Math.max(best, 1e-9), `${chosen} for ${bytes} bytes, ${n} ranks on ${hosts} hosts`).toBeLessThan(1.5);
       }
     }
   });
@@ -114,9 +120,9 @@ describe('formatTable', () => {
   it('prints one aligned line per rule', () => {
     const text = formatTable(selectionTable(parseSelection('all-reduce:4k-25m=ring')));
     expect(text.split('\n').slice(0, 3)).toEqual([
-      'collective      topology   bytes   ranks  order    algorithm',
-      'all-reduce      any        4k-25m  any    any      ring',
-      'barrier         any        0-inf   any    any      mailbox',
+      'collective      topology   bytes     ranks  order    algorithm',
+      'all-reduce      any        4k-25m    any    any      ring',
+      'barrier         any        0-inf     any    any      mailbox',
     ]);
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
   });

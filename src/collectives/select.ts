@@ -8,13 +8,14 @@ import { collectives } from './build.ts';
 import { algorithms } from './registry.ts';
 
 /** `one-host`: all ranks on one host, and they can load from and store to each other's memory. `two-level`: several hosts, some
- *  with several ranks. `flat`: every rank reaches every other one alike, by sending. */
-export type TopologyClass = 'one-host' | 'two-level' | 'flat';
+ *  with several ranks. `rails`: two-level, and every host has equally many. `flat`: every rank reaches every other one alike,
+ *  by sending. */
+export type TopologyClass = 'one-host' | 'two-level' | 'rails' | 'flat';
 
 /** One row of the table. */
 export interface SelectionRule {
   readonly collective: Collective;
-  /** Undefined: any. */
+  /** Undefined: any. `two-level` includes `rails`. */
   readonly topologyClass?: TopologyClass;
   /** Of the whole operation: count × element size. From inclusive, to exclusive, to may be infinite. */
   readonly bytesFrom: number;
@@ -52,9 +53,11 @@ const defaults: readonly SelectionRule[] = [
   row('barrier', { algorithm: 'mailbox' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
-  row('all-reduce', { bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
+  row('all-reduce', { topologyClass: 'flat', bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 16 * KiB, ranksMax: 6, algorithm: 'one-shot' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 4 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
+  row('all-reduce', { topologyClass: 'rails', ranksMax: 64, algorithm: 'fairring' }),
+  row('all-reduce', { topologyClass: 'rails', bytesFrom: 256 * KiB, algorithm: 'fairring' }),
   row('all-reduce', { topologyClass: 'two-level', algorithm: 'halving-doubling' }),
   row('all-reduce', { bytesTo: 256 * KiB, ranksMax: 2, algorithm: 'one-shot' }),
   row('all-reduce', { bytesTo: 64 * KiB, ranksMax: 4, algorithm: 'one-shot' }),
@@ -106,7 +109,7 @@ export function selectAlgorithm(input: SelectionInput): string {
   const rule = selectionTable(input.overrides).find(
     (each) =>
       each.collective === input.collective &&
-      (each.topologyClass ?? topologyClass) === topologyClass &&
+      isIn(topologyClass, each.topologyClass) &&
       each.bytesFrom <= input.bytes &&
       input.bytes < each.bytesTo &&
       ranks <= each.ranksMax &&
@@ -118,7 +121,12 @@ export function selectAlgorithm(input: SelectionInput): string {
 
 export function topologyClassOf(topology: Topology, loadStore: boolean): TopologyClass {
   if (topology.hosts.length === 1) return loadStore ? 'one-host' : 'flat';
-  return topology.hosts.some((host) => host.length > 1) ? 'two-level' : 'flat';
+  if (topology.hosts.every((host) => host.length === 1)) return 'flat';
+  return topology.hosts.every((host) => host.length === topology.hosts[0].length) ? 'rails' : 'two-level';
+}
+
+function isIn(topologyClass: TopologyClass, wanted: TopologyClass | undefined): boolean {
+  return wanted === undefined || wanted === topologyClass || (wanted === 'two-level' && topologyClass === 'rails');
 }
 
 /** Rules from a setting: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Sizes in bytes with k, m, g for powers of

@@ -148,14 +148,25 @@ export class PlanBuilder {
   reduceAll(rank: number, targets: readonly Location[], sourceOf: (rank: number) => Location): void {
     if (targets[0].count === 0 || !this.#keeps(rank)) return;
     const sources = this.ranks.map(sourceOf);
-    this.#reduce(rank, { targets, sources, tree: postfix(this.tree, (each) => each), final: true });
+    this.reduce(rank, { targets, sources, tree: postfix(this.tree, (each) => each), final: true });
   }
 
   /** `rank` combines two partial results, `left` before `right`. `final`: together they hold every rank's contribution. */
   combine(rank: number, target: Span, operands: { left: Span; right: Span; final: boolean }): void {
     if (target.count === 0) return;
     const { left, right, final } = operands;
-    this.#reduce(rank, { targets: [target], sources: [left, right], tree: [0, 1, -1], final });
+    this.reduce(rank, { targets: [target], sources: [left, right], tree: [0, 1, -1], final });
+  }
+
+  /** Any reduction. The others are for the usual ones. */
+  reduce(rank: number, step: Omit<Extract<Step, { kind: 'reduce' }>, 'kind'>): void {
+    for (const { count } of [...step.targets, ...step.sources]) {
+      assert(count === step.targets[0].count, () => 'operands of a reduction have equal counts');
+    }
+    if (!step.final) this.#partials = true;
+    if (!this.#keeps(rank)) return;
+    const own = (location: Location): Location => local(rank, location);
+    this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
   }
 
   /** Until `rank`'s sends so far have left their sources. */
@@ -171,16 +182,6 @@ export class PlanBuilder {
     const programs = this.#programs.map((draft) => draft.finish());
     const plan: Plan = { request: this.request, algorithm, association, partials: this.#partials, programs };
     return this.#onlyRank === undefined ? plan : { ...plan, onlyRank: this.#onlyRank };
-  }
-
-  #reduce(rank: number, step: Omit<Extract<Step, { kind: 'reduce' }>, 'kind'>): void {
-    for (const { count } of [...step.targets, ...step.sources]) {
-      assert(count === step.targets[0].count, () => 'operands of a reduction have equal counts');
-    }
-    if (!step.final) this.#partials = true;
-    if (!this.#keeps(rank)) return;
-    const own = (location: Location): Location => local(rank, location);
-    this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
   }
 
   #arrival(from: number, to: number): NonNullable<Arrival> {

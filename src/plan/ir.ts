@@ -41,6 +41,15 @@ export interface PlanRequest {
   readonly root?: number;
   /** Largest transfer in elements: larger ones are cut so that pieces pipeline. Default: no limit. */
   readonly pieceCount?: number;
+  /** Most pieces to one receiver that may be under way, where the algorithm paces its transfers: with few, no receiver's queue
+   *  overflows. Default: what the staging holds. */
+  readonly window?: number;
+  /** Elements of scratch that an algorithm which can work in slices may use per rank; one slice always fits. Default: 50 MiB. */
+  readonly stagingCount?: number;
+  /** Largest slice in elements, for algorithms that work in slices. Default: 25 MiB. */
+  readonly sliceCount?: number;
+  /** Smallest shard in elements: less is not spread over more ranks. Default: 16 KiB. */
+  readonly shardCount?: number;
   /** Size in bytes of the elements that the plan will move; decides how many fit the mailbox. Default: 8, the widest. */
   readonly elementBytes?: number;
 }

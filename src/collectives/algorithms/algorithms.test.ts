@@ -45,6 +45,7 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
         ...counts.map((count) => ({ count })),
         { count: 1000, pieceCount: 48 },
         { count: 37, pieceCount: 5 },
+        { count: 1000, pieceCount: 16, window: 2, stagingCount: 100 * n, sliceCount: 300, shardCount: 8 },
       ];
       if (collective === 'all-reduce') return sizes.map((size) => ({ collective, topology, count: 0, ...size }));
       return roots.flatMap((root) => sizes.map((size) => ({ collective, topology, count: 0, root, ...size })));
@@ -59,6 +60,8 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
         { collective, topology, count: 0 },
         ...rows.map((splits) => ({ collective, topology, splits, count: sum(splits.flat()) })),
         { collective, topology, splits: rows[0], count: sum(rows[0].flat()), pieceCount: 2 },
+        { collective, topology, splits: rows[2], count: sum(rows[2].flat()), pieceCount: 2, window: 1 },
+        { collective, topology, splits: rows[0], count: sum(rows[0].flat()), pieceCount: 1, window: 1 },
       ];
     }
     default: {
@@ -70,6 +73,7 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
         { count: 60 * n, pieceCount: 32 },
         { counts: uneven, count: sum(uneven) },
         { counts: uneven, count: sum(uneven), pieceCount: 3 },
+        { counts: uneven, count: sum(uneven), pieceCount: 2, window: 2, stagingCount: 5 * n },
         { counts: sparse, count: 50 },
       ];
       if (collective === 'gather' || collective === 'scatter') {
@@ -120,7 +124,14 @@ describe('partials', () => {
   it('are declared exactly by plans that pass unfinished sums between ranks', () => {
     const topology = separateHosts(4);
     const partialsOf = (name: string): boolean => buildPlan(name, { collective: 'all-reduce', topology, count: 256 }).partials;
-    expect(['direct', 'one-shot', 'tree', 'halving-doubling', 'ring'].map(partialsOf)).toEqual([false, false, true, true, true]);
+    expect(['direct', 'one-shot', 'fairring', 'tree', 'halving-doubling', 'ring'].map(partialsOf)).toEqual([
+      false,
+      false,
+      false,
+      true,
+      true,
+      true,
+    ]);
     const two = { collective: 'all-reduce', topology: separateHosts(2), count: 256 } as const;
     expect(algorithms.filter(({ supports }) => !supports).map(({ name }) => buildPlan(name, two).partials)).not.toContain(true);
   });

@@ -1,0 +1,155 @@
+import { describe, expect, it } from 'vitest';
+import { seededRandom } from '../../base/random.ts';
+import { costOf } from '../../plan/cost.ts';
+import { interpret } from '../../plan/interpret.ts';
+import type { Plan, PlanRequest } from '../../plan/ir.ts';
+import { grid, oneHost, separateHosts, type Topology } from '../../plan/topology.ts';
+import { assertVerified, verify } from '../../plan/verify.ts';
+import { buildPlan } from '../build.ts';
+import { fairring, fairringLayout } from './fairring.ts';
+
+const request = (topology: Topology, count: number, limits: Partial<PlanRequest> = {}): PlanRequest => ({
+  collective: 'all-reduce',
+  topology,
+  count,
+  ...limits,
+});
+
+describe('fairring', () => {
+  const grids: [hosts: number, ranks: number][] = [
+    [1, 1],
+    [1, 5],
+    [2, 1],
+    [5, 1],
+    [2, 2],
+    [3, 2],
+    [2, 3],
+    [4, 4],
+    [3, 5],
+    [8, 2],
+    [9, 1],
+  ];
+  it.each(grids)('is proved on %i hosts × %i ranks, whatever the slices, shards and staging', { timeout: 120_000 }, (hosts, ranks) => {
+    const topology = grid(hosts, ranks);
+    for (const count of [1, 999]) {
+      for (const sliceCount of [200, 100_000]) {
+        for (const stagingCount of [1, 700]) {
+          for (const shardCount of [1, 100])
+            assertVerified(buildPlan('fairring', request(topology, count, { sliceCount, stagingCount, shardCount })));
+        }
+        assertVerified(buildPlan('fairring', request(topology, count, { sliceCount, shardCount: 1, pieceCount: 20, window: 3 })));
+      }
+    }
+  });
+
+  it('is proved where ranks are not consecutive on their hosts', () => {
+    const topology = {
+      hosts: [
+        [0, 3, 4],
+        [1, 5, 7],
+        [2, 6, 8],
+      ],
+    };
+    for (const stagingCount of [100, 10_000])
+      assertVerified(buildPlan('fairring', request(topology, 5000, { sliceCount: 600, stagingCount, shardCount: 16 })));
+  });
+
+  it('comes out right in random orders while the staging is used again and again', () => {
+    const random = seededRandom(3);
+    for (const topology of [grid(2, 2), grid(3, 1), grid(3, 2)]) {
+      for (const stagingCount of [32, 128]) {
+        const plan = buildPlan('fairring', request(topology, 600, { sliceCount: 96, stagingCount, shardCount: 1 }));
+        for (let run = 0; run < 5; run++) expect(interpret(plan, random).problems).toEqual([]);
+      }
+    }
+  });
+
+  it.each([
+    [2, 1],
+    [4, 1],
+    [2, 4],
+    [4, 2],
+    [8, 8],
+  ])('sends 2(M−1)/M·S/D bytes per rank in two hops: %i hosts × %i', (hosts, ranks) => {
+    const count = hosts * ranks * 64 * 20;
+    for (const limits of [{}, { sliceCount: count / 20 }, { sliceCount: count / 5, stagingCount: 1 }]) {
+      const cost = costOf(buildPlan('fairring', request(grid(hosts, ranks), count, { shardCount: 16, ...limits })), 4);
+      const each = (2 * (hosts - 1) * count * 4) / hosts / ranks;
+      for (const { networkBytesOut, networkBytesIn } of cost.ranks) expect([networkBytesOut, networkBytesIn]).toEqual([each, each]);
+      // A slice in a staging place used before starts after that one's second hop.
+      const { slices, inFlight } = fairringLayout(request(grid(hosts, ranks), count, { shardCount: 16, ...limits }));
+      expect(cost.networkHops).toBe(2 * Math.ceil(slices.length / inFlight));
+    }
+  });
+
+  it('keeps to the rails: a rank sends only to the ranks of its own index', () => {
+    const plan = buildPlan('fairring', request(grid(4, 3), 10_000, { sliceCount: 1000 }));
+    for (const { rank, channels } of plan.programs) {
+      const peers = channels.flat().flatMap((step) => (step.kind === 'put' ? [step.peer] : []));
+      expect(peers.length).toBeGreaterThan(0);
+      expect(new Set(peers.map((peer) => peer % 3))).toEqual(new Set([rank % 3]));
+    }
+  });
+
+  it('begins with the next host, so that no owner hears everybody first', () => {
+    const plan = buildPlan('fairring', request(separateHosts(5), 100_000));
+    const first = plan.programs.map(({ channels }) => channels[0].flatMap((step) => (step.kind === 'put' ? [step.peer] : []))[0]);
+    expect(first).toEqual([1, 2, 3, 4, 0]);
+  });
+
+  it('stays within its staging, and always has room for one slice', () => {
+    for (const topology of [grid(2, 1), grid(4, 2), grid(16, 4), grid(3, 3)]) {
+      for (const stagingCount of [1, 5000, 100_000, 10_000_000]) {
+        for (const sliceCount of [1000, 100_000, 10_000_000]) {
+          const layout = fairringLayout(request(topology, 500_000, { stagingCount, sliceCount, shardCount: 64 }));
+          const least = (topology.hosts.length - 1) * 16;
+          expect(layout.scratchCount).toBeLessThanOrEqual(Math.max(stagingCount, least));
+          expect(layout.inFlight).toBeGreaterThanOrEqual(1);
+          for (const { count } of layout.slices) expect(count).toBeLessThanOrEqual(sliceCount);
+        }
+      }
+    }
+  });
+
+  it('is what the plan uses', () => {
+    const one = request(grid(3, 2), 5000, { sliceCount: 500, stagingCount: 400, shardCount: 16 });
+    const { scratchCount, inFlight, slices } = fairringLayout(one);
+    expect([inFlight, slices.length]).toEqual([2, 10]);
+    expect(buildPlan('fairring', one).programs.map((program) => program.scratchCount)).toEqual(
+      Array.from({ length: 6 }, () => scratchCount),
+    );
+  });
+
+  it('never cuts shards below the floor: fewer own', () => {
+    const owners = (count: number): number => fairringLayout(request(grid(32, 8), count, { elementBytes: 4 })).owners;
+    // 16 KiB are 4096 elements of 4 bytes.
+    expect([1, 8 * 4096, 2 * 8 * 4096, 31 * 8 * 4096, 32 * 8 * 4096, 10 ** 8].map(owners)).toEqual([1, 1, 2, 31, 32, 32]);
+    const plan = buildPlan('fairring', request(grid(8, 2), 3 * 2 * 2048));
+    const puts = plan.programs.flatMap(({ channels }) => channels[0]).flatMap((step) => (step.kind === 'put' ? [step.source.count] : []));
+    expect(Math.min(...puts)).toBeGreaterThanOrEqual(2048);
+  });
+
+  /** What keeps a place in the staging from being filled before it is free. */
+  it('without the wait for the result before, the reuse of staging is a race', () => {
+    const plan = buildPlan('fairring', request(separateHosts(3), 960, { sliceCount: 96, stagingCount: 64, shardCount: 1 }));
+    let tried = 0;
+    plan.programs.forEach((program, rank) => {
+      program.channels[0].forEach((step, index) => {
+        if (step.kind !== 'wait') return;
+        tried += 1;
+        const channels = program.channels.with(0, program.channels[0].toSpliced(index, 1));
+        const mutant: Plan = { ...plan, programs: plan.programs.with(rank, { ...program, channels }) };
+        expect(verify(mutant).problems.join('\n')).toMatch(/race: .*scratch/);
+      });
+    });
+    expect(tried).toBeGreaterThan(20);
+  });
+
+  it('refuses hosts of different sizes by name', () => {
+    const uneven = request({ hosts: [[0, 1, 2], [3], [4, 5]] }, 100);
+    expect(() => buildPlan('fairring', uneven)).toThrow(
+      'fairring cannot all-reduce: it needs equally many ranks on every host and host 0 has 3, host 1 has 1, host 2 has 2; use halving-doubling',
+    );
+    expect(fairring.supports?.(request(oneHost(3), 100))).toBeUndefined();
+  });
+});

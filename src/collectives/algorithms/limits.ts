@@ -1,0 +1,24 @@
+/** The limits of a request with their defaults, in elements. */
+import type { PlanRequest } from '../../plan/ir.ts';
+
+const KiB = 1024;
+const MiB = 1024 * KiB;
+
+/** Scratch per rank. */
+export function stagingCountOf(request: PlanRequest): number {
+  return request.stagingCount ?? elements(request, 50 * MiB);
+}
+
+/** Largest slice. */
+export function sliceCountOf(request: PlanRequest): number {
+  return request.sliceCount ?? elements(request, 25 * MiB);
+}
+
+/** Smallest shard. */
+export function shardCountOf(request: PlanRequest): number {
+  return request.shardCount ?? elements(request, 16 * KiB);
+}
+
+function elements({ elementBytes = 8 }: PlanRequest, bytes: number): number {
+  return Math.floor(bytes / elementBytes);
+}
