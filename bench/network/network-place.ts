@@ -51,12 +51,12 @@ export function networkPlace({ network, ranksPerHost, secret, timeoutMs }: Netwo
         pml: 'ob1',
         btl_tcp_if_include: interfaceName,
         oob_tcp_if_include: interfaceName,
-        // The hosts share our processors, which Open MPI cannot see.
-        mpi_yield_when_idle: ranks > availableParallelism() ? '1' : '0',
+        // The hosts share our processors, which Open MPI cannot see; the network needs some of their time, too.
+        mpi_yield_when_idle: ranks >= availableParallelism() ? '1' : '0',
       };
       const flags = Object.entries(parameters).flatMap(([key, value]) => ['--mca', key, value]);
       const started = [...hosts[0].enter, ...mpirun, ...flags, '--host', where, '-n', String(ranks), ...command];
-      return runTogether([{ command: started, environment: { SHOAL_NETWORK: name } }], { timeoutMs });
+      return runTogether([{ command: started, environment: { BENCH_NETWORK: name } }], { timeoutMs });
     },
   };
 }
