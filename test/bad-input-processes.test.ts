@@ -201,10 +201,13 @@ interface TraceEvent {
   readonly ts: number;
 }
 
+/** The recorders follow what the comm thread does; the lane of small operations does not pass there. */
+const inCommThread = { SHOAL_SYNC_BYTES: '0' };
+
 describe('recordings', () => {
   it('SHOAL_TRACE leaves one file per rank, and shoal trace merge makes one timeline of them', async () => {
     const folder = join(directory, 'trace');
-    await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'steps', SHOAL_TRACE: folder } });
+    await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'steps', SHOAL_TRACE: folder, ...inCommThread } });
     for (const { stderr, code } of await world.outcomes()) expect({ stderr, code }).toEqual({ stderr: '', code: 0 });
     expect(readdirSync(folder).toSorted()).toEqual(['trace-rank-0.json', 'trace-rank-1.json']);
 
@@ -238,7 +241,11 @@ describe('recordings', () => {
 
   it('a failure leaves the last operations of every rank, with the call that failed', async () => {
     const folder = join(directory, 'flight');
-    await using world = await startRanks({ fixture, n: 3, env: { SCENARIO: 'mismatch', SHOAL_FLIGHT_RECORDER_DIR: folder } });
+    await using world = await startRanks({
+      fixture,
+      n: 3,
+      env: { SCENARIO: 'mismatch', SHOAL_FLIGHT_RECORDER_DIR: folder, ...inCommThread },
+    });
     for (const outcome of await world.outcomes()) expect(reportOf(outcome, 'call')).toMatchObject({ ok: false, code: 'mismatch' });
     expect(readdirSync(folder).toSorted()).toEqual([0, 1, 2].map((rank) => `flight-rank-${rank}.json`));
     for (const rank of [0, 1, 2]) {
