@@ -27,16 +27,16 @@ afterAll(async () => {
 describe('bench/peers', () => {
   it('measures Shoal and every peer there is, and all of them compute the same', async () => {
     const script = fileURLToPath(new URL('../bench/peers/run.ts', import.meta.url));
-    const args = ['--import', 'tsx', script, '--tiny', '--collectives', 'all-reduce,all-gather', '--out', directory];
+    const args = ['--import', 'tsx', script, '--tiny', '--collectives', 'all-reduce,all-gather', '--buckets', '2', '--out', directory];
     const { status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
     expect({ status, stderr }).toMatchObject({ status: 0 });
     const comparison = JSON.parse(await readFile(join(directory, 'peers-one-host.json'), 'utf8')) as Comparison;
     expect(comparison).toMatchObject({ schema: 'shoal-peers', version: 1, rounds: 1, reference: 'shoal sync' });
     const all = contestants().map(({ name }) => name);
     expect([...Object.keys(comparison.contestants), ...Object.keys(comparison.missing)].sort()).toEqual([...all].sort());
-    expect(comparison.cases.map(({ collective, ranks }) => [collective, ranks])).toEqual([
-      ['all-reduce', 2],
-      ['all-gather', 2],
+    expect(comparison.cases.map(({ collective, ranks, buckets }) => [collective, ranks, buckets])).toEqual([
+      ['all-reduce', 2, 2],
+      ['all-gather', 2, 2],
     ]);
     for (const { sizes } of comparison.cases) {
       for (const { standings } of sizes) {
@@ -81,6 +81,7 @@ describe('a comparison', () => {
       place,
       sizes,
       warmup: 0,
+      buckets: 1,
       rounds: 3,
       contestants: [scripted('shoal sync', [1, 10, 3]), scripted('peer', [2, 20, 6])],
       bound: () => Promise.resolve(new Map([[8, 0.5]])),
@@ -101,6 +102,7 @@ describe('a comparison', () => {
       place,
       sizes,
       warmup: 0,
+      buckets: 1,
       rounds: 2,
       contestants: [scripted('a', [1], log), unable, scripted('b', [1], log)],
       bound: undefined,

@@ -31,6 +31,8 @@ export interface ComparedCase {
   readonly collective: CollectiveName;
   readonly place: string;
   readonly ranks: number;
+  /** Operations per sample; times are per operation. */
+  readonly buckets: number;
   readonly sizes: readonly ComparedSize[];
   /** Contestants that were not measured here, with the reason. */
   readonly skipped: Readonly<Record<string, string>>;
@@ -63,6 +65,7 @@ export interface CaseOptions {
   readonly place: Place;
   readonly sizes: readonly Size[];
   readonly warmup: number;
+  readonly buckets: number;
   readonly rounds: number;
   readonly contestants: readonly Contestant[];
   /** Least times by size, once per round; undefined where there is no such bound. */
@@ -90,6 +93,7 @@ export async function runCase(options: CaseOptions): Promise<ComparedCase> {
     collective,
     place: place.name,
     ranks: place.ranks,
+    buckets: options.buckets,
     sizes: sizes.map(({ bytes }, index) => ({
       bytes,
       standings: options.contestants.flatMap(({ name }) => {
@@ -116,12 +120,12 @@ function rotated<T>(all: readonly T[], round: number): T[] {
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
-function heatOf({ collective, place, sizes, warmup }: CaseOptions, { iterationShare }: Contestant): Heat {
+function heatOf({ collective, place, sizes, warmup, buckets }: CaseOptions, { iterationShare }: Contestant): Heat {
   const scaled = sizes.map(({ bytes, iterations }) => ({
     bytes,
     iterations: Math.max(Math.min(iterations, 3), Math.round(iterations * iterationShare)),
   }));
-  return { collective, place, warmup, sizes: scaled };
+  return { collective, place, warmup, buckets, sizes: scaled };
 }
 
 export function standingOf(contestant: string, rows: readonly HeatRow[], referenceUs: readonly number[] | undefined): Standing {

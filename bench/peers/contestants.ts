@@ -18,6 +18,8 @@ export interface Heat {
   readonly collective: CollectiveName;
   readonly sizes: readonly Size[];
   readonly warmup: number;
+  /** Operations per sample, back to back on as many tensors. */
+  readonly buckets: number;
   readonly place: Place;
 }
 
@@ -65,8 +67,20 @@ function shoal(name: string, { description, flags }: { description: string; flag
     description,
     iterationShare: 1,
     prepare: () => (spawnSync(process.execPath, [main, '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
-    run: async ({ collective, sizes, warmup, place }) => {
-      const args = ['bench', collective, '--sizes', sizesText(sizes), '-w', String(warmup), ...flags, '--json', '-'];
+    run: async ({ collective, sizes, warmup, buckets, place }) => {
+      const args = [
+        'bench',
+        collective,
+        '--sizes',
+        sizesText(sizes),
+        '-w',
+        String(warmup),
+        '--buckets',
+        String(buckets),
+        ...flags,
+        '--json',
+        '-',
+      ];
       const report = JSON.parse(await place.run({ command: [process.execPath, main, ...args] })) as BenchReport;
       return report.rows.map((row, index) => {
         const half = row.inPlace ?? row.outOfPlace;
@@ -92,8 +106,8 @@ function openMpi(): Contestant {
       if (build.error !== undefined) return 'there is no mpicc; apt-get install libopenmpi-dev';
       return build.status === 0 ? undefined : `mpicc failed: ${build.stderr.trim()}`;
     },
-    run: async ({ collective, sizes, warmup, place }) =>
-      rowsOf(await place.runMpi([program, collective, sizesText(sizes), String(warmup)])),
+    run: async ({ collective, sizes, warmup, buckets, place }) =>
+      rowsOf(await place.runMpi([program, collective, sizesText(sizes), String(warmup), String(buckets)])),
   };
 }
 
@@ -106,11 +120,11 @@ function gloo(): Contestant {
       spawnSync(python, ['-c', 'import torch.distributed as d; assert d.is_gloo_available()']).status === 0
         ? undefined
         : `${python} has no torch with Gloo; apt-get install python3-torch`,
-    run: async ({ collective, sizes, warmup, place }) => {
+    run: async ({ collective, sizes, warmup, buckets, place }) => {
       const folder = mkdtempSync(join(tmpdir(), 'shoal-gloo-'));
       try {
         const script = join(repository, 'bench/peers/gloo/collectives.py');
-        const command = [python, script, join(folder, 'meeting'), collective, sizesText(sizes), String(warmup)];
+        const command = [python, script, join(folder, 'meeting'), collective, sizesText(sizes), String(warmup), String(buckets)];
         return rowsOf(await place.run({ command, environment: { GLOO_SOCKET_IFNAME: place.interfaceName, OMP_NUM_THREADS: '1' } }));
       } finally {
         rmSync(folder, { recursive: true });

@@ -38,7 +38,7 @@ function section(one: ComparedCase, names: readonly string[]): string {
     return `<tr><td>${bytes < 1024 ? `${bytes} B` : formatBytes(bytes)}</td>${cells.join('')}${bounded ? `<td>${boundUs === null ? '' : formatUs(boundUs)}</td>` : ''}</tr>`;
   });
   const notes = Object.entries(one.skipped).map(([name, reason]) => `<p><small>${escape(name)}: ${escape(reason)}</small></p>`);
-  return `<h2>${escape(one.collective)}, ${escape(one.place)}, ${one.ranks} ranks</h2>
+  return `<h2>${escape(one.collective)}, ${escape(one.place)}, ${one.ranks} ranks${one.buckets > 1 ? `, ${one.buckets} back to back` : ''}</h2>
 ${plot(one, names)}
 <table><tr>${head}</tr>${rows.join('')}</table>${notes.join('')}`;
 }

@@ -3,6 +3,7 @@
  *    npx tsx bench/peers/run.ts                                       one host: 2, 4 and 8 ranks
  *    npx tsx bench/peers/run.ts --collectives all-reduce,broadcast --ranks 2 --rounds 9
  *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000            hosts made of network namespaces (root)
+ *    npx tsx bench/peers/run.ts --ranks 2 --buckets 64 --sizes 25MiB:3  64 operations back to back, as gradients are
  *    npx tsx bench/peers/run.ts --tiny --out /tmp                     seconds; shows that everything runs
  *
  *  Writes <out>/<name>.json and .html, a page that needs nothing else. Peers that are not installed are left out, with a line
@@ -15,6 +16,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { collectiveNames, layoutOf, type CollectiveName } from '../../src/bench/collective.ts';
+import { parseSizes } from '../../src/bench/options.ts';
+import { parseBytes } from '../../src/base/quantity.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { comparisonVersion, runCase, type ComparedCase, type Comparison } from './comparison.ts';
@@ -62,7 +65,10 @@ const { values } = parseArgs({
     'delay-us': { type: 'string', default: '0' },
     'jitter-us': { type: 'string', default: '0' },
     'loss-percent': { type: 'string', default: '0' },
-    'size-max': { type: 'string', default: String(100 * MiB) },
+    // Instead of the usual ones: 25MiB:3,100MiB:2
+    sizes: { type: 'string' },
+    'size-max': { type: 'string', default: '100MiB' },
+    buckets: { type: 'string', default: '1' },
     name: { type: 'string' },
     out: { type: 'string', default: join(repository, 'bench/results') },
     tiny: { type: 'boolean', default: false },
@@ -100,15 +106,28 @@ async function main(): Promise<number> {
   const startedAt = new Date().toISOString();
   const { present, missing } = prepare();
   const cases: ComparedCase[] = [];
-  const all = values.tiny ? sizesTiny : overNetwork ? sizesNetwork : sizesLocal;
-  const sizes = all.filter(({ bytes }) => bytes <= Number(values['size-max']));
+  const warmup = values.tiny || Number(values.buckets) > 1 ? 1 : 10;
+  const usual = values.tiny ? sizesTiny : overNetwork ? sizesNetwork : sizesLocal;
+  const sizeMax = parseBytes(values['size-max']) ?? Number.NaN;
+  const sizes =
+    values.sizes === undefined ? usual.filter(({ bytes }) => bytes <= sizeMax) : parseSizes(values.sizes, { iterations: 5, warmup });
+  if (sizes.length === 0) throw new Error(`there are no sizes up to ${values['size-max']}`);
   const measure = async (place: Place): Promise<void> => {
     for (const collective of collectives) {
       const bound =
         collective === 'all-reduce' && !overNetwork ? (): Promise<Map<number, number>> => memoryBound(place.ranks, sizes) : undefined;
       const points = collective === 'barrier' ? [{ bytes: 0, iterations: sizes[0].iterations }] : sizesFor(collective, place, sizes);
-      const warmup = values.tiny ? 1 : 10;
-      const options = { collective, place, sizes: points, warmup, rounds, contestants: present, bound, report: say };
+      const options = {
+        collective,
+        place,
+        sizes: points,
+        warmup,
+        buckets: Number(values.buckets),
+        rounds,
+        contestants: present,
+        bound,
+        report: say,
+      };
       const one = await runCase(options);
       cases.push(one);
       printCase(one);

@@ -1,7 +1,10 @@
 """Times Gloo's collectives through torch.distributed the way `shoal bench` times Shoal's: float32, one call at a time, inputs
 written before each call outside the time, the median over iterations on the slowest rank.
 
-    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>,… <warmup>
+    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>,… <warmup> <buckets>
+
+With several buckets a sample is that many operations on tensors of their own, all started before the first is waited for, as
+DistributedDataParallel does, and the time is that of the sample divided by their number.
 
 Rank 0 prints one JSON object per size, or {"unsupported": reason}. All-reduce and broadcast are in place, the others are not,
 as in Shoal. Sizes, parts and their rounding are those of nccl-tests (src/bench/collective.ts).
@@ -31,27 +34,26 @@ def layout_of(kind, size):
     return count, count, count
 
 
-def caller_of(kind, source, target, part):
-    """A function of no arguments that runs the collective once."""
+def starter_of(kind, source, target, part):
+    """A function of no arguments that starts the collective and gives what to wait for."""
     if kind == "all-reduce":
-        return lambda: dist.all_reduce(target)
+        return lambda: [dist.all_reduce(target, async_op=True)]
     if kind == "broadcast":
-        return lambda: dist.broadcast(target, 0)
+        return lambda: [dist.broadcast(target, 0, async_op=True)]
     if kind == "all-gather":
         parts = list(target.split(part)) if part else [target] * RANKS
-        return lambda: dist.all_gather(parts, source)
+        return lambda: [dist.all_gather(parts, source, async_op=True)]
     if kind == "all-to-all":
-        return lambda: dist.all_to_all_single(target, source)
+        return lambda: [dist.all_to_all_single(target, source, async_op=True)]
     if kind == "send-recv":
+        return lambda: [dist.irecv(target, (RANK - 1) % RANKS), dist.isend(source, (RANK + 1) % RANKS)]
+    return lambda: [dist.barrier(async_op=True)]
 
-        def ring():
-            arriving = dist.irecv(target, (RANK - 1) % RANKS)
-            leaving = dist.isend(source, (RANK + 1) % RANKS)
-            arriving.wait()
-            leaving.wait()
 
-        return ring
-    return dist.barrier
+def run_all(starters):
+    works = [work for start in starters for work in start()]
+    for work in works:
+        work.wait()
 
 
 def element(positions, sender, receiver=0):
@@ -72,7 +74,7 @@ def expected_of(kind, received, part):
     return torch.cat([element(within, sender, receiver) for sender in range(RANKS)])
 
 
-def wrong_elements(kind, source, target, part, call):
+def wrong_elements(kind, source, target, part, start):
     if source is not target:
         target.fill_(-1)
     if kind == "all-to-all":
@@ -80,30 +82,35 @@ def wrong_elements(kind, source, target, part, call):
         source.copy_(torch.cat([element(within, RANK, receiver) for receiver in range(RANKS)]))
     else:
         source.copy_(element(torch.arange(source.numel()), RANK))
-    call()
+    run_all([start])
     return int((target != expected_of(kind, target.numel(), part)).sum())
 
 
-def measure(kind, size, iterations, warmup):
+def measure(kind, size, iterations, warmup, buckets):
     sent, received, part = layout_of(kind, size)
-    source = torch.zeros(sent)
-    target = source if kind in ("all-reduce", "broadcast") else torch.zeros(received)
+    in_place = kind in ("all-reduce", "broadcast")
+    sources = [torch.zeros(sent) for _ in range(buckets)]
+    targets = sources if in_place else [torch.zeros(received) for _ in range(buckets)]
     value = float(RANK + 1) if kind == "all-reduce" else 1.0
-    call = caller_of(kind, source, target, part)
+    starters = [starter_of(kind, source, target, part) for source, target in zip(sources, targets)]
     samples = []
     for iteration in range(-warmup, iterations):
         if iteration == 0:
             dist.barrier()
-        source.fill_(value)
+        for source in sources:
+            source.fill_(value)
         start = time.perf_counter_ns()
-        call()
+        run_all(starters)
         if iteration >= 0:
-            samples.append((time.perf_counter_ns() - start) / 1000)
+            samples.append((time.perf_counter_ns() - start) / 1000 / buckets)
     samples.sort()
     own = [samples[iterations // 2], samples[0], samples[(iterations * 99 + 99) // 100 - 1]]
     slowest = torch.tensor(own, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    wrong = torch.tensor([0 if kind == "barrier" else wrong_elements(kind, source, target, part, call)])
+    wrong = torch.tensor([0])
+    if kind != "barrier":
+        for source, target, starter in zip(sources, targets, starters):
+            wrong += wrong_elements(kind, source, target, part, starter)
     dist.all_reduce(wrong)
     if RANK == 0:
         median, least, p99 = slowest.tolist()
@@ -112,7 +119,7 @@ def measure(kind, size, iterations, warmup):
 
 
 def main():
-    meeting, kind, sizes, warmup = sys.argv[1:]
+    meeting, kind, sizes, warmup, buckets = sys.argv[1:]
     if kind == "reduce-scatter":
         if RANK == 0:
             print(json.dumps({"unsupported": "torch.distributed has no reduce-scatter on Gloo"}))
@@ -121,7 +128,7 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=RANK, world_size=RANKS)
     for item in sizes.split(","):
         size, iterations = item.split(":")
-        measure(kind, int(size), int(iterations), int(warmup))
+        measure(kind, int(size), int(iterations), int(warmup), int(buckets))
     # Nobody closes its connections while others still use them.
     dist.barrier()
 

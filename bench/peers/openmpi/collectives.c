@@ -1,7 +1,10 @@
 /* Times MPI collectives the way `shoal bench` times Shoal's: float32, one call at a time, inputs written before each call
  * outside the time, the median over iterations on the slowest rank. Built with mpicc, run by mpirun.
  *
- *   collectives <collective> <bytes>:<iterations>,…  <warmup>
+ *   collectives <collective> <bytes>:<iterations>,… <warmup> <buckets>
+ *
+ * With several buckets a sample is that many blocking calls, one after the other on buffers of their own, and the time is that
+ * of the sample divided by their number. (MPI_Iallreduce and its like progress only inside MPI calls.)
  *
  * Rank 0 prints one JSON object per size. All-reduce and broadcast are in place, the others are not, as in Shoal. Sizes,
  * parts and their rounding are those of nccl-tests (src/bench/collective.ts). */
@@ -106,33 +109,46 @@ static float *allocate(size_t count) {
   return memory;
 }
 
-static void measure(enum collective kind, size_t bytes, int iterations, int warmup) {
+/* One operation's buffers. */
+struct bucket {
+  float *input, *output;
+};
+
+static void measure(enum collective kind, size_t bytes, int iterations, int warmup, int buckets) {
   const struct layout sizes = layout_of(kind, bytes);
   const int in_place = kind == ALL_REDUCE || kind == BROADCAST;
-  float *input = allocate(sizes.send), *output = in_place ? input : allocate(sizes.receive);
+  struct bucket *all = calloc(buckets, sizeof *all);
   double *samples = malloc(iterations * sizeof(double));
   const float value = kind == ALL_REDUCE || kind == REDUCE_SCATTER ? (float)(rank + 1) : 1.0f;
-  touch(output, sizes.receive, 0);
+  for (int k = 0; k < buckets; k++) {
+    all[k].input = allocate(sizes.send);
+    all[k].output = in_place ? all[k].input : allocate(sizes.receive);
+    touch(all[k].output, sizes.receive, 0);
+  }
   for (int i = -warmup; i < iterations; i++) {
     if (i == 0) MPI_Barrier(MPI_COMM_WORLD);
-    touch(input, sizes.send, value);
+    for (int k = 0; k < buckets; k++) touch(all[k].input, sizes.send, value);
     const double start = now_us();
-    call(kind, input, output, sizes);
-    if (i >= 0) samples[i] = now_us() - start;
+    for (int k = 0; k < buckets; k++) call(kind, all[k].input, all[k].output, sizes);
+    if (i >= 0) samples[i] = (now_us() - start) / buckets;
   }
   qsort(samples, iterations, sizeof(double), ascending);
   double own[3] = {samples[iterations / 2], samples[0], samples[(iterations * 99 + 99) / 100 - 1]}, slowest[3];
   MPI_Reduce(own, slowest, 3, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-  long wrong = check(kind, input, output, sizes), all_wrong = 0;
+  long wrong = 0, all_wrong = 0;
+  for (int k = 0; k < buckets; k++) wrong += check(kind, all[k].input, all[k].output, sizes);
   MPI_Reduce(&wrong, &all_wrong, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
   if (rank == 0) {
     printf("{\"bytes\":%zu,\"iterations\":%d,\"medianUs\":%.3f,\"minUs\":%.3f,\"p99Us\":%.3f,\"wrong\":%ld}\n", bytes, iterations, slowest[0],
            slowest[1], slowest[2], all_wrong);
     fflush(stdout);
   }
+  for (int k = 0; k < buckets; k++) {
+    if (!in_place) free(all[k].output);
+    free(all[k].input);
+  }
   free(samples);
-  if (!in_place) free(output);
-  free(input);
+  free(all);
 }
 
 static enum collective collective_of(const char *name) {
@@ -145,9 +161,9 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const enum collective kind = argc == 4 ? collective_of(argv[1]) : UNKNOWN;
+  const enum collective kind = argc == 5 && atoi(argv[4]) > 0 ? collective_of(argv[1]) : UNKNOWN;
   if (kind == UNKNOWN) {
-    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>,... <warmup>\n");
+    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>,... <warmup> <buckets>\n");
     MPI_Finalize();
     return 2;
   }
@@ -159,7 +175,7 @@ int main(int argc, char **argv) {
       MPI_Finalize();
       return 2;
     }
-    measure(kind, bytes, iterations, atoi(argv[3]));
+    measure(kind, bytes, iterations, atoi(argv[3]), atoi(argv[4]));
   }
   MPI_Finalize();
   return 0;
