@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { describe, expect, it, type TestContext, vi } from 'vitest';
 import { start, storeScript, type Running } from './fixtures/launch-harness.ts';
 
@@ -16,9 +17,9 @@ function needsOpenMpi(context: TestContext): void {
   if (missing !== undefined) context.skip(missing);
 }
 
-function underMpirun(ranks: number, env: Record<string, string>): Running {
+function underMpirun(ranks: number, env: Record<string, string>, script = storeScript): Running {
   const flags = ['--allow-run-as-root', '--oversubscribe', '-n', String(ranks)];
-  return start(['mpirun', ...flags, process.execPath, '--import', import.meta.resolve('tsx'), storeScript], { env });
+  return start(['mpirun', ...flags, process.execPath, '--import', import.meta.resolve('tsx'), script], { env });
 }
 
 describe('mpirun', () => {
@@ -44,6 +45,19 @@ describe('mpirun', () => {
       expect(code).toBe(0);
       expect(stdout.match(/first true/g)).toHaveLength(1);
     }
+    await rm(runtime, { recursive: true });
+  });
+
+  it('a process group forms and sums, without a setting', async (context) => {
+    needsOpenMpi(context);
+    const runtime = await mkdtemp(join(tmpdir(), 'shoal-mpirun-'));
+    const example = fileURLToPath(new URL('../examples/ten-lines.ts', import.meta.url));
+    await using job = underMpirun(3, { XDG_RUNTIME_DIR: runtime }, example);
+    const { code, stdout, stderr } = await job.ended;
+    expect(stderr).not.toContain('ShoalError');
+    expect(code).toBe(0);
+    expect(stdout.trim().split('\n').toSorted()).toEqual([0, 1, 2].map((rank) => `rank ${rank} of 3: 6`));
+    expect(await readdir(join(runtime, `shoal-${process.getuid!()}`))).toEqual([]);
     await rm(runtime, { recursive: true });
   });
 });
