@@ -39,20 +39,19 @@ export class BenchConsole {
         this.#write(formatHeader(event.header, this.#options));
         return;
       case 'progress':
-        if (!this.#started) this.#bar.start(event.total, 0, { stage: '' });
+        if (this.#started) this.#bar.update(event.done, { stage: formatStage(event.bytes, event.half) });
+        else this.#bar.start(event.total, event.done, { stage: formatStage(event.bytes, event.half) });
         this.#started = true;
-        this.#bar.update(event.done, { stage: formatStage(event.bytes, event.half) });
         return;
       case 'row':
         this.#write(formatRow(event.row, this.#known.options));
         return;
       case 'end':
-        this.close();
         this.#write(formatFooter(event.summary, this.#known.options));
     }
   }
 
-  /** Removes the bar. Idempotent. */
+  /** Takes the bar away. Idempotent. */
   close(): void {
     if (this.#started) this.#bar.stop();
     this.#started = false;
@@ -62,9 +61,9 @@ export class BenchConsole {
     return must(this.#header, () => 'the header comes first');
   }
 
-  /** A row scrolls past the bar, which the next progress draws again. */
+  /** The bar remembers its line, which a row would move: it is taken away first, and the next progress draws it again. */
   #write(text: string): void {
-    if (this.#started && this.#options.stderr.isTTY) this.#options.stderr.write('\r\u001b[K');
+    this.close();
     this.#options.stdout.write(text);
   }
 }
