@@ -1,0 +1,97 @@
+/** The conversation before a group fails with a mismatch or a timeout: whoever notices says what it called, everybody who
+ *  hears of it answers, and when all have spoken or time is up each rank makes the same error of it.
+ *
+ *      begin ─▶ own report, told to all ─▶ reports of the others ─▶ conclude (all are in, or `answerMs` passed)
+ *
+ *  One inquiry at most is held per group: its end is the end of the group. It must not know how a disagreement is noticed. */
+import type { Clock } from '../base/clock.ts';
+import type { ShoalError } from '../base/errors.ts';
+import type { CallHistory } from './call-history.ts';
+import { Diagnosis } from './diagnosis.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { ControlMessage } from './wire.ts';
+
+/** How long ranks have to say what they called before an error is made without them. */
+const answerMs = 500;
+
+export interface InquiryOptions {
+  readonly group: GroupSpec;
+  readonly clock: Clock;
+  readonly history: CallHistory;
+  /** Calls each rank made before it left, by group rank; undefined while it stays. */
+  readonly callsAtLeave: readonly (number | undefined)[];
+  /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
+  readonly isOpen: () => boolean;
+  /** Sends to every other rank of the group. */
+  readonly tellOthers: (message: ControlMessage) => void;
+  /** Called once, with the error that names every rank. */
+  readonly onConcluded: (error: ShoalError) => void;
+}
+
+export class Inquiry {
+  readonly #options: InquiryOptions;
+  #diagnosis: Diagnosis | undefined;
+
+  constructor(options: InquiryOptions) {
+    this.#options = options;
+  }
+
+  get underway(): boolean {
+    return this.#diagnosis !== undefined;
+  }
+
+  /** Asks all ranks about call number `sequence`, unless an inquiry is underway. */
+  begin(code: 'mismatch' | 'timeout', sequence: number, timeoutMs: number): void {
+    const { group, clock, history, callsAtLeave, isOpen } = this.#options;
+    if (this.#diagnosis || !isOpen()) return;
+    const call = history.find(sequence);
+    const diagnosis = new Diagnosis({
+      code,
+      sequence,
+      timeoutMs,
+      operation: call?.kind ?? 'collective',
+      globalRanks: group.globalRanks,
+    });
+    this.#diagnosis = diagnosis;
+    callsAtLeave.forEach((calls, rank) => {
+      if (calls !== undefined) diagnosis.add(rank, { text: `left the group after ${calls} calls`, arrived: false });
+    });
+    // A call that the main thread is still trying to make by itself is on its way here, with its name and place.
+    if (call || history.called <= sequence) this.#reportOwn();
+    else clock.setTimer(answerMs / 2, () => this.#reportOwn(), { keepAlive: true });
+    clock.setTimer(answerMs, () => this.#conclude(), { keepAlive: true });
+    this.#concludeIfComplete();
+  }
+
+  /** This rank has made its call number `sequence`. */
+  onCalled(sequence: number): void {
+    if (this.#diagnosis?.sequence === sequence) this.#reportOwn();
+  }
+
+  onReport(rank: number, message: Extract<ControlMessage, { type: 'report' }>): void {
+    this.begin(message.code, message.sequence, message.timeoutMs);
+    this.#diagnosis?.add(rank, message);
+    this.#concludeIfComplete();
+  }
+
+  /** Tells the others, once, what this rank called. */
+  #reportOwn(): void {
+    const { group, history, isOpen, tellOthers } = this.#options;
+    const diagnosis = this.#diagnosis;
+    if (!diagnosis || diagnosis.has(group.rank) || !isOpen()) return;
+    const { code, sequence, timeoutMs } = diagnosis;
+    const own = history.report(sequence);
+    diagnosis.add(group.rank, own);
+    tellOthers({ type: 'report', group: group.id, code, sequence, timeoutMs, ...own });
+    this.#concludeIfComplete();
+  }
+
+  #concludeIfComplete(): void {
+    if (this.#diagnosis?.complete) this.#conclude();
+  }
+
+  #conclude(): void {
+    const { group, isOpen, onConcluded } = this.#options;
+    if (this.#diagnosis && isOpen()) onConcluded(this.#diagnosis.error(group.name));
+  }
+}

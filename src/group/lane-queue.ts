@@ -1,0 +1,132 @@
+/** Operations of the lane that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+ *
+ *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
+ *
+ *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
+import type { ShoalError } from '../base/errors.ts';
+import type { LoweredWhole } from '../collectives/lower.ts';
+import type { BufferName } from '../plan/ir.ts';
+import type { CollectiveCall } from './contract.ts';
+import { Lane, laneSlots, type LaneBuffer, type LaneOperation, type LaneOptions } from './lane.ts';
+import type { Members } from './members.ts';
+import type { Buffers } from './operation.ts';
+import type { Watched } from './watchdog.ts';
+
+/** An operation of the lane that the main thread did not finish. */
+export interface LaneCall {
+  readonly sequence: number;
+  /** Position among the calls of the lane. */
+  readonly ordinal: number;
+  /** Where the main thread left it; 0: not begun. */
+  readonly position: number;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+export interface LaneEntry extends LaneCall, Watched {
+  readonly slot: number;
+  readonly operation: LaneOperation;
+  position: number;
+  /** Peers' memory is bound as this thread maps it. */
+  adopted: boolean;
+}
+
+export interface LaneQueueOptions {
+  readonly lane: LaneOptions;
+  readonly members: Members;
+  /** Rings the ranks named, one bit each, and clears them. */
+  readonly ring: (doorbells: Uint32Array) => void;
+  /** Ranks called different things, or this one's call went the lane's way and another's did not. */
+  readonly onMismatch: (entry: LaneEntry) => void;
+  /** Running the head threw. */
+  readonly onThrown: (thrown: unknown, sequence: number) => void;
+}
+
+export class LaneQueue {
+  readonly #options: LaneQueueOptions;
+  readonly #entries: LaneEntry[] = [];
+  /** Made on first use: many a group never leaves anything to the comm thread. */
+  #made: Lane | undefined;
+
+  constructor(options: LaneQueueOptions) {
+    this.#options = options;
+  }
+
+  get entries(): readonly LaneEntry[] {
+    return this.#entries;
+  }
+
+  add(request: LaneCall, whole: LoweredWhole, submittedMs: number): LaneEntry {
+    const entry: LaneEntry = {
+      ...request,
+      complete: request.complete,
+      submittedMs,
+      slot: this.#options.lane.firstSlot + (request.ordinal % laneSlots),
+      operation: this.#lane.bind(request.call, whole, laneBuffers(request.buffers)),
+      warned: false,
+      adopted: request.position === 0,
+    };
+    this.#entries.push(entry);
+    return entry;
+  }
+
+  /** Continues the head. True when something moved. */
+  advance(): boolean {
+    if (this.#entries.length === 0) return false;
+    const entry = this.#entries[0];
+    const { operation, sequence, ordinal } = entry;
+    const { ring, onMismatch, onThrown } = this.#options;
+    const lane = this.#lane;
+    let status;
+    try {
+      // The other thread bound peers' memory as it maps it; here it is bound anew, once.
+      entry.adopted ||= lane.adopt(operation, sequence, ordinal);
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, 0) : 'unmapped';
+    } catch (thrown) {
+      onThrown(thrown, sequence);
+      return false;
+    }
+    ring(lane.doorbells);
+    if (status === 'done') {
+      this.#entries.shift();
+      entry.complete();
+      return true;
+    }
+    if (status === 'unmapped' && !entry.adopted) return false;
+    const moved = lane.position !== entry.position;
+    entry.position = lane.position;
+    if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
+    return moved;
+  }
+
+  /** Ends all with `error`. */
+  abandon(error: ShoalError): void {
+    for (const entry of this.#entries.splice(0)) entry.complete(error);
+  }
+
+  get #lane(): Lane {
+    this.#made ??= new Lane(this.#options.lane);
+    return this.#made;
+  }
+
+  /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the lane. */
+  #someoneWentElsewhere(sequence: number): boolean {
+    const { lane, members } = this.#options;
+    return lane.blocks.some(
+      (_, rank) => rank !== lane.rank && (members.leftBefore(rank, sequence) || members.tookCommThread(rank, sequence)),
+    );
+  }
+}
+
+function laneBuffers(buffers: Buffers): Partial<Record<BufferName, LaneBuffer>> {
+  const viewed: Partial<Record<BufferName, LaneBuffer>> = {};
+  for (const name of ['data', 'input', 'output'] as const) {
+    const buffer = buffers[name];
+    if (!buffer) continue;
+    const { key, region, offset, bytes } = buffer;
+    viewed[name] = { key, offset, view: new Uint8Array(region.buffer, offset, bytes) };
+  }
+  return viewed;
+}

@@ -1,0 +1,197 @@
+/** The members of a group as one rank sees them: their links, their control blocks, and who has left.
+ *
+ *      this rank        its own block, in a region that is announced to all
+ *      rank of the host its block, mapped: what it stores is seen at once; it is woken by a doorbell when it sleeps
+ *      any other rank   a mirror of its block, kept up by its messages
+ *
+ *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ laneSlots: calls of the lane │
+ *
+ *  It must not know operations, nor what follows from anything it is asked. */
+import { must } from '../base/assert.ts';
+import { ShoalError } from '../base/errors.ts';
+import { beginPublishedOffset, ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import type { RemoteSpan, Span } from '../fabric/fabric.ts';
+import { decodeHandle } from '../fabric/region-handle.ts';
+import type { RegionShare } from '../memory/region.ts';
+import type { GroupSpec } from './group-engine.ts';
+import { laneSlots } from './lane.ts';
+import type { PeerLink } from './peer-link.ts';
+import type { SharedRegions } from './shared-regions.ts';
+import { encodeControl, signalMaxOf, type ControlMessage } from './wire.ts';
+
+export interface MembersOptions {
+  readonly group: GroupSpec;
+  /** By group rank; undefined for this rank. */
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Slots for calls that go through comm threads. */
+  readonly slotCount: number;
+  /** Where this rank's own block is made. */
+  readonly regions: SharedRegions;
+}
+
+export class Members {
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Ranks whose control blocks are mirrors. */
+  readonly networkPeers: readonly PeerLink[];
+  /** Group ranks whose control blocks are mapped. */
+  readonly hostPeers: readonly number[];
+  /** The region and key of this rank's own block. */
+  readonly ownKey: number;
+  readonly own: ControlBlock;
+  /** Source of writes that carry only their immediate. */
+  readonly nothing: Span;
+  /** Signals of a slot. */
+  readonly signalMax: number;
+  readonly #group: GroupSpec;
+  readonly #slotCount: number;
+  readonly #blocks: ControlBlock[] = [];
+  readonly #blockKeys: number[] = [];
+  readonly #callsAtLeave: (number | undefined)[];
+
+  constructor(options: MembersOptions) {
+    const { group, links, slotCount, regions } = options;
+    this.#group = group;
+    this.#slotCount = slotCount;
+    this.links = links;
+    this.networkPeers = links.filter((link) => link !== undefined && !link.loadStore) as PeerLink[];
+    this.hostPeers = links.flatMap((link, rank) => (link?.loadStore ? [rank] : []));
+    this.signalMax = signalMaxOf(links.length);
+    this.#callsAtLeave = links.map(() => undefined);
+    const { key, region } = regions.create(this.#blockBytes);
+    this.ownKey = key;
+    this.nothing = { region, offset: 0, bytes: 0 };
+    this.own = this.#block(region.buffer, 0);
+    this.#blocks[group.rank] = this.own;
+  }
+
+  /** By group rank; ranks that have not opened yet are missing. */
+  get blocks(): readonly ControlBlock[] {
+    return this.#blocks;
+  }
+
+  // ── who is there ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** A rank says where its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
+  join(rank: number, key: number, offset: number): void {
+    const link = must(this.links[rank], () => 'another rank opens');
+    if (this.#blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.#group.name}' twice`);
+    if (link.loadStore) {
+      const region = link.map(key);
+      if (offset + this.#blockBytes > region.bytes)
+        throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
+      this.#blocks[rank] = this.#block(region.buffer, offset);
+    } else {
+      this.#blocks[rank] = this.#block(new ArrayBuffer(this.#blockBytes), 0);
+    }
+    this.#blockKeys[rank] = key;
+  }
+
+  /** World ranks that have not joined. */
+  get missing(): number[] {
+    return this.#group.globalRanks.filter((_, rank) => !this.#blocks[rank]);
+  }
+
+  /** A rank has made `calls` calls on the group and will make no more. */
+  leave(rank: number, calls: number): void {
+    this.#callsAtLeave[rank] = calls;
+  }
+
+  /** Calls each rank made before it left; undefined while it stays. */
+  get callsAtLeave(): readonly (number | undefined)[] {
+    return this.#callsAtLeave;
+  }
+
+  /** The rank left without making its call `sequence`. */
+  leftBefore(rank: number, sequence: number): boolean {
+    const calls = this.#callsAtLeave[rank];
+    return calls !== undefined && calls <= sequence;
+  }
+
+  // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
+
+  /** The rank made its call `sequence` in the lane. */
+  tookLane(rank: number, sequence: number): boolean {
+    const block = this.#blocks[rank];
+    for (let turn = 0; turn < laneSlots; turn++) if (block.published(this.#slotCount + turn) === sequence + 1) return true;
+    return false;
+  }
+
+  /** The rank made its call `sequence` through its comm thread. */
+  tookCommThread(rank: number, sequence: number): boolean {
+    const block = this.#blocks[rank];
+    for (let slot = 0; slot < this.#slotCount; slot++) if (block.published(slot) === sequence + 1) return true;
+    return false;
+  }
+
+  /** World ranks that have not announced their call `sequence` in `slot`. */
+  late(slot: number, sequence: number): number[] {
+    return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);
+  }
+
+  // ── what they are told ──────────────────────────────────────────────────────────────────────────────────────────
+
+  tellOthers(message: ControlMessage): void {
+    const bytes = encodeControl(message);
+    for (const link of this.links) link?.post(bytes);
+  }
+
+  ring(rank: number): void {
+    this.links[rank]?.ring();
+  }
+
+  /** Rings the ranks of this host that sleep: something in this rank's block has changed. */
+  wakeSleeping(): void {
+    for (const rank of this.hostPeers) if (this.#blocks[rank].sleeping) this.ring(rank);
+  }
+
+  /** Where writes to a rank go that carry only their immediate. */
+  blockSpan(rank: number): RemoteSpan {
+    const link = must(this.links[rank], () => 'another rank is written to');
+    return { region: link.remote(this.#blockKeys[rank]), offset: 0 };
+  }
+
+  /** How another thread of this process maps the blocks; undefined unless all ranks share memory. */
+  shares(): RegionShare[] | undefined {
+    if (this.networkPeers.length > 0) return undefined;
+    return this.links.map((link, rank) => {
+      if (link === undefined) return this.nothing.region.share;
+      return decodeHandle(link.remote(this.#blockKeys[rank]).handle);
+    });
+  }
+
+  // ── what they say: bytes from outside, checked ──────────────────────────────────────────────────────────────────
+
+  /** A signal for this rank's own block. */
+  raise(slot: number, signal: number): void {
+    if (slot >= this.#slotCount || signal >= this.signalMax)
+      throw new ShoalError('protocol', `signal ${signal} of slot ${slot} does not exist`);
+    this.own.raise(slot, signal);
+  }
+
+  /** A call, for the mirror of the caller's block. */
+  mirrorBegin(rank: number, completed: number, line: Uint8Array): void {
+    const block = this.#blocks[rank];
+    if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
+    const published = new DataView(line.buffer, line.byteOffset, line.byteLength).getUint32(beginPublishedOffset, true);
+    const slot = (published - 1) % this.#slotCount;
+    if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
+    block.completed = completed;
+    // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
+    block.beginLine(slot).set(line);
+    block.publish(slot, published);
+  }
+
+  /** Finished calls, for the mirror of a rank's block. */
+  mirrorCompleted(rank: number, completed: number): void {
+    if (!this.#blocks[rank]) throw new ShoalError('protocol', 'unexpected completed message');
+    this.#blocks[rank].completed = completed;
+  }
+
+  get #blockBytes(): number {
+    return controlBlockBytes(this.#slotCount + laneSlots, this.signalMax);
+  }
+
+  #block(buffer: ArrayBufferLike, offset: number): ControlBlock {
+    return new ControlBlock(buffer, offset, this.#slotCount + laneSlots, this.signalMax);
+  }
+}
