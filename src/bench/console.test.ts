@@ -34,7 +34,7 @@ class Terminal {
     for (const [piece] of text.matchAll(pieces)) {
       if (piece === '\u001b7') this.#saved = { row: this.#row, column: this.#column };
       else if (piece === '\u001b8') ({ row: this.#row, column: this.#column } = this.#saved);
-      else if (piece.endsWith('G')) this.#column = Number(/\d+/.exec(piece)?.[0] ?? 1) - 1;
+      else if (piece.length > 1 && piece.endsWith('G')) this.#column = Number(/\d+/.exec(piece)?.[0] ?? 1) - 1;
       else if (piece === '\u001b[2K') this.lines[this.#row] = '';
       else if (piece === '\u001b[0K' || piece === '\u001b[K') this.lines[this.#row] = this.lines[this.#row].slice(0, this.#column);
       else if (piece === '\n') {
