@@ -219,7 +219,16 @@ export const settingDefinitions = {
     'SHOAL_SPIN_US',
     'execution',
     100,
-    'Time a wait polls shared memory before it sleeps or is left to the comm thread, in microseconds.',
+    'Time the comm thread polls shared memory before it sleeps, in microseconds.',
+    {
+      most: 1_000_000,
+    },
+  ),
+  syncSpinMicroseconds: integer(
+    'SHOAL_SYNC_SPIN_US',
+    'execution',
+    1000,
+    'Time a call on the calling thread polls for late ranks before it is left to the comm thread, in microseconds.',
     {
       most: 1_000_000,
     },

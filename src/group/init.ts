@@ -178,7 +178,7 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
       slotCount: settings.inFlightMax,
       bytesMax: settings.syncBytesMax,
       // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
-      spinNs: settings.spinMicroseconds * 1000 * (yields ? size : 1),
+      spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
       yields,
       plans: new PlanRunner({
         machine,
