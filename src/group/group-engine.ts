@@ -1,29 +1,30 @@
-/** One group on one rank, in the comm thread: sequences collectives, checks contracts, runs plans. Collectives begin in the
- *  order they were submitted, run concurrently, and finish in any order.
+/** One group on one rank, in the comm thread: its life, the calls it takes, the pump that moves them, what arrives for it.
+ *  Collectives begin in the order they were submitted, run concurrently, and finish in any order.
  *
- *      members.ts       the others: links, control blocks, who has left
- *      lane-queue.ts    what the main thread began by itself and left to this one
- *      watchdog.ts      what is slow or too late          inquiry.ts, call-history.ts   what to say of it, and of a mismatch
+ *      members.ts           the others: links, control blocks, who has left
+ *      operation-queue.ts   calls of this thread          lane-queue.ts   what the main thread began and left to this one
+ *      watchdog.ts          what is slow or too late      inquiry.ts, call-history.ts   what to say of it, and of a mismatch
  *
  *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
  *  store-then-load on both sides. */
-import { assert, must } from '../base/assert.ts';
+import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
 import { CallHistory } from './call-history.ts';
-import { describeCall, encodeContract, sameContract, type CollectiveCall } from './contract.ts';
+import { describeCall, type CollectiveCall } from './contract.ts';
 import { Inquiry } from './inquiry.ts';
 import { LaneQueue, type LaneCall, type LaneEntry } from './lane-queue.ts';
 import { Members } from './members.ts';
-import { Operation, type Buffers, type OperationHost } from './operation.ts';
+import type { Operation, OperationHost } from './operation.ts';
+import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
 import { PlanRunner, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
-import { beginMessageBytes, encodeBegin, encodeCompleted, signalImmediate, type ControlMessage } from './wire.ts';
+import { signalImmediate, type ControlMessage } from './wire.ts';
 import type { World } from './world.ts';
 
 /** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. */
@@ -41,15 +42,6 @@ export interface GroupSpec {
   readonly topology: Topology;
 }
 
-export interface SubmittedCall {
-  /** Position among the group's calls. */
-  readonly sequence: number;
-  readonly call: CollectiveCall;
-  readonly buffers: Buffers;
-  readonly timeoutMs: number;
-  complete(error?: ShoalError): void;
-}
-
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
 
 export class GroupEngine implements OperationHost {
@@ -64,19 +56,11 @@ export class GroupEngine implements OperationHost {
   readonly #plans: PlanRunner;
   readonly #history: CallHistory;
   readonly #inquiry: Inquiry;
+  readonly #operations: OperationQueue;
   readonly #laneQueue: LaneQueue;
   readonly #watchdog: Watchdog<Operation | LaneEntry>;
-  readonly #slotCount: number;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
-  readonly #beginMessage = new Uint8Array(beginMessageBytes);
-  readonly #queue: Operation[] = [];
-  #inFlight: Operation[] = [];
-  #submitted = 0;
-  #begun = 0;
-  #completed = 0;
-  #finishedAhead = new Set<number>();
-  #completedSent = 0;
   #status: GroupStatus = 'opening';
   #failure: ShoalError | undefined;
   #suspicion: ShoalError | undefined;
@@ -91,11 +75,11 @@ export class GroupEngine implements OperationHost {
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;
     this.links = spec.globalRanks.map((rank) => (rank === world.rank ? undefined : world.link(rank)));
-    this.#slotCount = world.settings.inFlightMax;
-    this.#members = new Members({ group: spec, links: this.links, slotCount: this.#slotCount, regions: world.regions });
+    const { inFlightMax: slotCount, spinMicroseconds } = world.settings;
+    this.#members = new Members({ group: spec, links: this.links, slotCount, regions: world.regions });
     this.#own = this.#members.own;
     this.blocks = this.#members.blocks;
-    this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : world.settings.spinMicroseconds / 1000;
+    this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
     this.#plans = new PlanRunner({
       machine: world.machine,
       overrides: world.selection,
@@ -106,6 +90,7 @@ export class GroupEngine implements OperationHost {
     });
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
+    this.#operations = this.#createOperationQueue();
     this.#laneQueue = this.#createLaneQueue();
     this.#watchdog = this.#createWatchdog();
   }
@@ -122,7 +107,7 @@ export class GroupEngine implements OperationHost {
     return this.#failure;
   }
 
-  // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
   open(timeoutMs: number): Promise<void> {
@@ -136,10 +121,7 @@ export class GroupEngine implements OperationHost {
           new ShoalError(
             'timeout',
             `group '${this.spec.name}' did not open within ${timeoutMs} ms: rank ${missing.join(', ')} did not join; does every rank create it?`,
-            {
-              timeoutMs,
-              peer: missing[0],
-            },
+            { timeoutMs, peer: missing[0] },
           ),
         );
       });
@@ -184,7 +166,7 @@ export class GroupEngine implements OperationHost {
     this.#abandonAll(error);
   }
 
-  // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── calls ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   submit(request: SubmittedCall): void {
     const error = this.refusal();
@@ -200,17 +182,7 @@ export class GroupEngine implements OperationHost {
       request.complete(ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind }));
       return;
     }
-    const ordinal = this.#submitted++;
-    const operation = new Operation(this, {
-      ...request,
-      sequence,
-      ordinal,
-      slot: ordinal % this.#slotCount,
-      submittedMs: this.#world.clock.now(),
-      plan,
-    });
-    this.#world.recorder.created(this.spec, operation);
-    this.#queue.push(operation);
+    const operation = this.#operations.add(request, plan, this.#world.clock.now());
     this.#watchdog.watch(operation);
     this.#remember(sequence, call);
     this.pump();
@@ -243,7 +215,7 @@ export class GroupEngine implements OperationHost {
     this.#inquiry.onCalled(sequence);
   }
 
-  // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
   pump(): void {
@@ -284,121 +256,15 @@ export class GroupEngine implements OperationHost {
 
   /** One look at everything; true when something moved. */
   #step(): boolean {
-    let moved = false;
-    while (this.#queue.length > 0 && this.#inFlight.length < this.#slotCount && this.#slotFree()) {
-      this.#announce(must(this.#queue.shift(), () => 'the queue is not empty'));
-      moved = true;
-    }
-    for (const operation of this.#inFlight) {
-      if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
-      if (operation.phase === 'running' && this.#advance(operation)) moved = true;
-    }
-    if (this.#laneQueue.advance()) moved = true;
-    if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
-    return moved;
-  }
-
-  /** The next sequence number's slot is free on every rank. */
-  #slotFree(): boolean {
-    const needed = this.#begun - this.#slotCount + 1;
-    return needed <= 0 || this.blocks.every((block) => block.completed >= needed);
-  }
-
-  #announce(operation: Operation): void {
-    this.#begun += 1;
-    this.#inFlight.push(operation);
-    const own = this.#own;
-    const { slot, sequence, call } = operation;
-    try {
-      operation.prepare(this.#plans.take(operation.plan));
-      operation.execution?.enter(operation, this.rank);
-      assert(
-        must(operation.execution, () => 'prepared').lowered.signalCount <= this.#members.signalMax,
-        () => `plan needs more than ${this.#members.signalMax} signals`,
-      );
-    } catch (thrown) {
-      this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence }));
-      return;
-    }
-    encodeContract(call, sequence, own.contract(slot), { strict: this.#world.settings.contract === 'strict' });
-    operation.phase = 'announced';
-    own.publish(slot, sequence + 1);
-    this.#members.wakeSleeping();
-    const { networkPeers } = this.#members;
-    if (networkPeers.length > 0) {
-      encodeBegin(this.#beginMessage, this.spec.id, this.#completed, own.beginLine(slot));
-      this.#completedSent = this.#completed;
-      for (const link of networkPeers) link.post(this.#beginMessage.slice());
-    }
-  }
-
-  /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
-  #agree(operation: Operation): boolean {
-    const { slot, sequence } = operation;
-    const own = this.#own.contract(slot);
-    let all = true;
-    for (let rank = 0; rank < this.size; rank++) {
-      if (operation.agreed[rank]) continue;
-      if (this.blocks[rank].published(slot) !== sequence + 1) {
-        all = false;
-        const gone = this.#members.leftBefore(rank, sequence);
-        const passed = this.blocks[rank].published(slot) > sequence + 1;
-        if (gone || passed || this.#members.tookLane(rank, sequence)) this.#inquiry.begin('mismatch', sequence, operation.timeoutMs);
-      } else if (sameContract(own, this.blocks[rank].contract(slot))) operation.agreed[rank] = true;
-      else {
-        this.#inquiry.begin('mismatch', sequence, operation.timeoutMs);
-        return false;
-      }
-    }
-    if (!all || this.#inquiry.underway || !operation.canBind()) return false;
-    try {
-      must(operation.execution, () => 'announced operations have an execution').bind(operation);
-    } catch (thrown) {
-      this.#suspect(thrown, sequence);
-      return false;
-    }
-    operation.phase = 'running';
-    this.#world.recorder.started(this.spec, operation);
-    return true;
-  }
-
-  /** True when the operation finished. */
-  #advance(operation: Operation): boolean {
-    const execution = must(operation.execution, () => 'running operations have an execution');
-    try {
-      if (execution.run(0, { yields: this.#spinMs === 0 }) === 'waiting') return false;
-    } catch (thrown) {
-      this.#suspect(thrown, operation.sequence);
-      return false;
-    }
-    this.#own.clearSignals(operation.slot, execution.lowered.signalCount);
-    this.#plans.give(operation.plan, execution);
-    operation.execution = undefined;
-    this.#finished(operation.ordinal);
-    operation.finish(undefined);
-    this.#world.recorder.finished(this.spec, operation, undefined);
-    return true;
-  }
-
-  /** Advances the count of contiguous completed operations and lets the others know. */
-  #finished(ordinal: number): void {
-    this.#finishedAhead.add(ordinal);
-    while (this.#finishedAhead.delete(this.#completed)) this.#completed += 1;
-    this.#own.completed = this.#completed;
-    this.#members.wakeSleeping();
-    const { networkPeers } = this.#members;
-    if (networkPeers.length > 0 && this.#completed - this.#completedSent >= this.#slotCount / 2) {
-      this.#completedSent = this.#completed;
-      const message = encodeCompleted(this.spec.id, this.#completed);
-      for (const link of networkPeers) link.post(message);
-    }
+    const moved = this.#operations.advance();
+    return this.#laneQueue.advance() || moved;
   }
 
   #busy(): boolean {
-    return this.#queue.length + this.#inFlight.length + this.#laneQueue.entries.length > 0;
+    return this.#operations.size + this.#laneQueue.entries.length > 0;
   }
 
-  // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
+  // ── what operations ask of their group ─────────────────────────────────────────────────────────────────────────
 
   putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void> {
     const link = must(this.links[rank], () => 'puts go to other ranks');
@@ -424,7 +290,7 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── what arrives ───────────────────────────────────────────────────────────────────────────────────────────────
 
   onSignal(slot: number, signal: number): void {
     this.#members.raise(slot, signal);
@@ -471,7 +337,7 @@ export class GroupEngine implements OperationHost {
       return;
     }
     const global = this.spec.globalRanks[rank];
-    const doing = this.#inFlight[0] ?? this.#queue[0] ?? this.#laneQueue.entries[0];
+    const doing = this.#operations.pending[0] ?? this.#laneQueue.entries[0];
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
     this.fail(
       new ShoalError(
@@ -499,13 +365,33 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
+  // ── late, lost and disagreeing ranks ───────────────────────────────────────────────────────────────────────────
+
+  #warnOf({ call, sequence, slot }: Operation | LaneEntry): void {
+    const late = this.#members.late(slot, sequence);
+    const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
+    this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
+  }
+
+  #leftError(rank: number): ShoalError {
+    const global = this.spec.globalRanks[rank];
+    return new ShoalError('peer-lost', `rank ${global} left group '${this.spec.name}' before it took part in a transfer`, { peer: global });
+  }
+
+  #abandonAll(error: ShoalError): void {
+    this.#operations.abandon(error);
+    this.#laneQueue.abandon(error);
+    this.#world.pointToPoint.abandon(this, error);
+    this.#idle?.();
+  }
+
+  // ── how the parts are wired ────────────────────────────────────────────────────────────────────────────────────
 
   #createWatchdog(): Watchdog<Operation | LaneEntry> {
     return new Watchdog({
       clock: this.#world.clock,
       slowMs: this.#world.settings.slowMs,
-      pending: () => (this.#status === 'open' ? [...this.#inFlight, ...this.#queue, ...this.#laneQueue.entries] : []),
+      pending: () => (this.#status === 'open' ? [...this.#operations.pending, ...this.#laneQueue.entries] : []),
       onSlow: (pending) => this.#warnOf(pending),
       onTimeout: ({ sequence, timeoutMs }) => this.#inquiry.begin('timeout', sequence, timeoutMs),
     });
@@ -523,53 +409,39 @@ export class GroupEngine implements OperationHost {
     });
   }
 
+  #createOperationQueue(): OperationQueue {
+    const { recorder, settings } = this.#world;
+    return new OperationQueue({
+      group: this.spec,
+      host: this,
+      members: this.#members,
+      plans: this.#plans,
+      recorder,
+      slotCount: settings.inFlightMax,
+      contract: settings.contract,
+      yields: this.#spinMs === 0,
+      isDisputed: () => this.#inquiry.underway,
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onUnprepared: (thrown, sequence) => this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence })),
+      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
+    });
+  }
+
   #createLaneQueue(): LaneQueue {
     return new LaneQueue({
       lane: {
         rank: this.rank,
         size: this.size,
         blocks: this.blocks,
-        firstSlot: this.#slotCount,
+        firstSlot: this.#world.settings.inFlightMax,
         machine: this.#world.machine,
         yields: this.#spinMs === 0,
-        peerRegion: (rank, key) => this.#peerRegion(rank, key),
+        peerRegion: (rank, key) => this.#members.memory(rank, key),
       },
       members: this.#members,
       ring: (doorbells) => this.ring(doorbells),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
-  }
-
-  #peerRegion(rank: number, key: number): Uint8Array | undefined {
-    const link = must(this.links[rank], () => 'a peer');
-    if (!link.hasRegion(key)) return undefined;
-    const region = link.map(key);
-    return new Uint8Array(region.buffer, 0, region.bytes);
-  }
-
-  #warnOf({ call, sequence, slot }: Operation | LaneEntry): void {
-    const late = this.#members.late(slot, sequence);
-    const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
-    this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
-  }
-
-  #leftError(rank: number): ShoalError {
-    const global = this.spec.globalRanks[rank];
-    return new ShoalError('peer-lost', `rank ${global} left group '${this.spec.name}' before it took part in a transfer`, { peer: global });
-  }
-
-  #abandonAll(error: ShoalError): void {
-    const ended = [...this.#inFlight, ...this.#queue];
-    this.#inFlight = [];
-    this.#queue.length = 0;
-    for (const operation of ended) {
-      operation.execution?.abandon();
-      operation.finish(error);
-      this.#world.recorder.finished(this.spec, operation, error);
-    }
-    this.#laneQueue.abandon(error);
-    this.#world.pointToPoint.abandon(this, error);
-    this.#idle?.();
   }
 }

@@ -69,7 +69,7 @@ export class Members {
     return this.#blocks;
   }
 
-  // ── who is there ────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── who is there ───────────────────────────────────────────────────────────────────────────────────────────────
 
   /** A rank says where its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
   join(rank: number, key: number, offset: number): void {
@@ -107,7 +107,7 @@ export class Members {
     return calls !== undefined && calls <= sequence;
   }
 
-  // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
+  // ── which way a call went ──────────────────────────────────────────────────────────────────────────────────────
 
   /** The rank made its call `sequence` in the lane. */
   tookLane(rank: number, sequence: number): boolean {
@@ -128,7 +128,7 @@ export class Members {
     return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);
   }
 
-  // ── what they are told ──────────────────────────────────────────────────────────────────────────────────────────
+  // ── what they are told, and where their memory is ──────────────────────────────────────────────────────────────
 
   tellOthers(message: ControlMessage): void {
     const bytes = encodeControl(message);
@@ -150,6 +150,14 @@ export class Members {
     return { region: link.remote(this.#blockKeys[rank]), offset: 0 };
   }
 
+  /** A region of a rank of this host, mapped; undefined while that rank has not announced it. */
+  memory(rank: number, key: number): Uint8Array | undefined {
+    const link = must(this.links[rank], () => 'memory of another rank is asked for');
+    if (!link.hasRegion(key)) return undefined;
+    const region = link.map(key);
+    return new Uint8Array(region.buffer, 0, region.bytes);
+  }
+
   /** How another thread of this process maps the blocks; undefined unless all ranks share memory. */
   shares(): RegionShare[] | undefined {
     if (this.networkPeers.length > 0) return undefined;
@@ -159,7 +167,7 @@ export class Members {
     });
   }
 
-  // ── what they say: bytes from outside, checked ──────────────────────────────────────────────────────────────────
+  // ── what they say: bytes from outside, checked ─────────────────────────────────────────────────────────────────
 
   /** A signal for this rank's own block. */
   raise(slot: number, signal: number): void {

@@ -1,0 +1,222 @@
+/** Operations of one group on one rank, in the order of their calls: announced, compared, run.
+ *
+ *      add ─▶ waiting ── slot free on every rank ─▶ in flight: announced ─▶ contracts agree ─▶ running ─▶ done
+ *
+ *  A slot of the control block is free again when every rank has finished the operation slotCount before; each rank counts
+ *  what it has finished without a gap. It must not know the lane's operations, nor what becomes of a disagreement. */
+import { assert, must } from '../base/assert.ts';
+import type { ShoalError } from '../base/errors.ts';
+import { encodeContract, sameContract, type CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { Members } from './members.ts';
+import { Operation, type Buffers, type OperationHost } from './operation.ts';
+import type { OperationLog } from './operation-log.ts';
+import type { PlanRunner, PreparedPlan } from './plan-runner.ts';
+import { beginMessageBytes, encodeBegin, encodeCompleted } from './wire.ts';
+
+export interface SubmittedCall {
+  /** Position among the group's calls. */
+  readonly sequence: number;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+export interface OperationQueueOptions {
+  readonly group: GroupSpec;
+  /** What operations ask of their group. */
+  readonly host: OperationHost;
+  readonly members: Members;
+  readonly plans: PlanRunner;
+  readonly recorder: OperationLog;
+  /** Operations in flight at most. */
+  readonly slotCount: number;
+  readonly contract: 'standard' | 'strict';
+  /** Waiting gives the CPU away at once: ranks outnumber CPUs. */
+  readonly yields: boolean;
+  /** Ranks are found to disagree: nothing new is started. */
+  readonly isDisputed: () => boolean;
+  readonly onMismatch: (operation: Operation) => void;
+  /** This rank could not announce an operation. */
+  readonly onUnprepared: (thrown: unknown, sequence: number) => void;
+  /** Binding or running an operation threw. */
+  readonly onThrown: (thrown: unknown, sequence: number) => void;
+}
+
+export class OperationQueue {
+  readonly #options: OperationQueueOptions;
+  readonly #beginMessage = new Uint8Array(beginMessageBytes);
+  readonly #waiting: Operation[] = [];
+  #inFlight: Operation[] = [];
+  #submitted = 0;
+  #begun = 0;
+  /** Operations finished without a gap, and those finished beyond it. */
+  #completed = 0;
+  readonly #finishedAhead = new Set<number>();
+  /** What the ranks of other hosts were last told. */
+  #completedSent = 0;
+
+  constructor(options: OperationQueueOptions) {
+    this.#options = options;
+  }
+
+  get size(): number {
+    return this.#waiting.length + this.#inFlight.length;
+  }
+
+  /** Those that are not finished, oldest first. */
+  get pending(): readonly Operation[] {
+    return [...this.#inFlight, ...this.#waiting];
+  }
+
+  add(request: SubmittedCall, plan: PreparedPlan, submittedMs: number): Operation {
+    const { group, host, recorder, slotCount } = this.#options;
+    const ordinal = this.#submitted++;
+    const operation = new Operation(host, {
+      ...request,
+      ordinal,
+      slot: ordinal % slotCount,
+      submittedMs,
+      plan,
+    });
+    recorder.created(group, operation);
+    this.#waiting.push(operation);
+    return operation;
+  }
+
+  /** One look at all; true when something moved. */
+  advance(): boolean {
+    let moved = false;
+    while (this.#waiting.length > 0 && this.#inFlight.length < this.#options.slotCount && this.#slotFree()) {
+      this.#announce(must(this.#waiting.shift(), () => 'the queue is not empty'));
+      moved = true;
+    }
+    for (const operation of this.#inFlight) {
+      if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
+      if (operation.phase === 'running' && this.#run(operation)) moved = true;
+    }
+    if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
+    return moved;
+  }
+
+  /** Ends all with `error`. */
+  abandon(error: ShoalError): void {
+    const { group, recorder } = this.#options;
+    const ended = this.pending;
+    this.#inFlight = [];
+    this.#waiting.length = 0;
+    for (const operation of ended) {
+      operation.execution?.abandon();
+      operation.finish(error);
+      recorder.finished(group, operation, error);
+    }
+  }
+
+  /** The next operation's slot is free on every rank. */
+  #slotFree(): boolean {
+    const { members, slotCount } = this.#options;
+    const needed = this.#begun - slotCount + 1;
+    return needed <= 0 || members.blocks.every((block) => block.completed >= needed);
+  }
+
+  #announce(operation: Operation): void {
+    const { members, contract, onUnprepared } = this.#options;
+    this.#begun += 1;
+    this.#inFlight.push(operation);
+    const { slot, sequence, call } = operation;
+    try {
+      this.#prepare(operation);
+    } catch (thrown) {
+      onUnprepared(thrown, sequence);
+      return;
+    }
+    encodeContract(call, sequence, members.own.contract(slot), { strict: contract === 'strict' });
+    operation.phase = 'announced';
+    members.own.publish(slot, sequence + 1);
+    members.wakeSleeping();
+    this.#tellBegin(slot);
+  }
+
+  #prepare(operation: Operation): void {
+    const { group, members, plans } = this.#options;
+    operation.prepare(plans.take(operation.plan));
+    operation.execution?.enter(operation, group.rank);
+    assert(
+      must(operation.execution, () => 'prepared').lowered.signalCount <= members.signalMax,
+      () => `plan needs more than ${members.signalMax} signals`,
+    );
+  }
+
+  /** Ranks of other hosts cannot see this rank's block. */
+  #tellBegin(slot: number): void {
+    const { group, members } = this.#options;
+    if (members.networkPeers.length === 0) return;
+    encodeBegin(this.#beginMessage, group.id, this.#completed, members.own.beginLine(slot));
+    this.#completedSent = this.#completed;
+    for (const link of members.networkPeers) link.post(this.#beginMessage.slice());
+  }
+
+  /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
+  #agree(operation: Operation): boolean {
+    const { group, members, recorder, isDisputed, onMismatch, onThrown } = this.#options;
+    const { slot, sequence } = operation;
+    const own = members.own.contract(slot);
+    let all = true;
+    for (let rank = 0; rank < members.links.length; rank++) {
+      if (operation.agreed[rank]) continue;
+      const published = members.blocks[rank].published(slot);
+      if (published !== sequence + 1) {
+        all = false;
+        if (published > sequence + 1 || members.leftBefore(rank, sequence) || members.tookLane(rank, sequence)) onMismatch(operation);
+      } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
+      else {
+        onMismatch(operation);
+        return false;
+      }
+    }
+    if (!all || isDisputed() || !operation.canBind()) return false;
+    try {
+      must(operation.execution, () => 'announced operations have an execution').bind(operation);
+    } catch (thrown) {
+      onThrown(thrown, sequence);
+      return false;
+    }
+    operation.phase = 'running';
+    recorder.started(group, operation);
+    return true;
+  }
+
+  /** True when the operation finished. */
+  #run(operation: Operation): boolean {
+    const { group, members, plans, recorder, yields, onThrown } = this.#options;
+    const execution = must(operation.execution, () => 'running operations have an execution');
+    try {
+      if (execution.run(0, { yields }) === 'waiting') return false;
+    } catch (thrown) {
+      onThrown(thrown, operation.sequence);
+      return false;
+    }
+    members.own.clearSignals(operation.slot, execution.lowered.signalCount);
+    plans.give(operation.plan, execution);
+    operation.execution = undefined;
+    this.#finished(operation.ordinal);
+    operation.finish(undefined);
+    recorder.finished(group, operation, undefined);
+    return true;
+  }
+
+  /** Advances the count of contiguous finished operations and lets the others know. */
+  #finished(ordinal: number): void {
+    const { group, members, slotCount } = this.#options;
+    this.#finishedAhead.add(ordinal);
+    while (this.#finishedAhead.delete(this.#completed)) this.#completed += 1;
+    members.own.completed = this.#completed;
+    members.wakeSleeping();
+    if (members.networkPeers.length > 0 && this.#completed - this.#completedSent >= slotCount / 2) {
+      this.#completedSent = this.#completed;
+      const message = encodeCompleted(group.id, this.#completed);
+      for (const link of members.networkPeers) link.post(message);
+    }
+  }
+}
