@@ -61,13 +61,22 @@ export interface PlanCost {
   readonly seconds: number;
 }
 
+/** Sees the event simulation as it goes; times in seconds. */
+export interface CostObserver {
+  /** A step of a channel, with what it waited. */
+  readonly onStep?: (rank: number, channel: number, step: Step, from: number, to: number) => void;
+  /** A message between hosts: when it began to leave, and when it had been taken in. */
+  readonly onMessage?: (from: number, to: number, bytes: number, left: number, arrived: number) => void;
+}
+
 /** @param elementBytes size of the dtype the plan would run with. */
-export function costOf(plan: Plan, elementBytes: number, model: CostModel = defaultCostModel): PlanCost {
-  return new CostRun(plan, elementBytes, model).run();
+export function costOf(plan: Plan, elementBytes: number, model: CostModel = defaultCostModel, observer: CostObserver = {}): PlanCost {
+  return new CostRun(plan, elementBytes, model, observer).run();
 }
 
 interface Thread {
   readonly rank: number;
+  readonly channel: number;
   readonly steps: readonly Step[];
   pc: number;
   seconds: number;
@@ -85,6 +94,7 @@ class CostRun {
   readonly #plan: Plan;
   readonly #bytes: number;
   readonly #model: CostModel;
+  readonly #observer: CostObserver;
   readonly #hostOf: readonly number[];
   readonly #threads: Thread[];
   readonly #ready = new ThreadHeap();
@@ -95,14 +105,15 @@ class CostRun {
   readonly #receiverFree: number[];
   readonly #ranks: { -readonly [K in keyof RankCost]: RankCost[K] }[];
 
-  constructor(plan: Plan, elementBytes: number, model: CostModel) {
+  constructor(plan: Plan, elementBytes: number, model: CostModel, observer: CostObserver) {
+    this.#observer = observer;
     assert(plan.onlyRank === undefined, () => `only rank ${plan.onlyRank}'s program was built; a cost needs all`);
     this.#plan = plan;
     this.#bytes = elementBytes;
     this.#model = model;
     this.#hostOf = hostOfRanks(plan.request.topology);
     this.#threads = plan.programs.flatMap(({ rank, channels }) =>
-      channels.map((steps) => ({ rank, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })),
+      channels.map((steps, channel) => ({ rank, channel, steps, pc: 0, seconds: 0, hops: 0, sent: 0 })),
     );
     this.#signals = plan.programs.map(({ signalCount }) => Array.from({ length: signalCount }, () => ({ raises: [], parked: [] })));
     this.#egressFree = plan.request.topology.hosts.map(() => 0);
@@ -153,6 +164,7 @@ class CostRun {
   #advance(thread: Thread): void {
     const step = thread.steps.at(thread.pc);
     if (thread.pc >= thread.steps.length || step === undefined) return;
+    const before = thread.seconds;
     if (step.kind === 'wait') {
       const signal = this.#signals[thread.rank][step.signal];
       const raise = signal.raises.at(step.value - 1);
@@ -165,6 +177,7 @@ class CostRun {
     } else {
       this.#perform(thread, step);
     }
+    this.#observer.onStep?.(thread.rank, thread.channel, step, before, thread.seconds);
     thread.pc += 1;
     this.#ready.push(thread);
   }
@@ -224,6 +237,7 @@ class CostRun {
     const enters = Math.max(leaves + networkLatency, this.#ingressFree[to]);
     this.#ingressFree[to] = enters + bytes * networkByte;
     this.#receiverFree[peer] = Math.max(this.#ingressFree[to], this.#receiverFree[peer] + networkOverhead);
+    this.#observer.onMessage?.(thread.rank, peer, bytes, leaves, this.#receiverFree[peer]);
     this.#raise(peer, signal, { seconds: this.#receiverFree[peer], hops: thread.hops + 1 });
   }
 

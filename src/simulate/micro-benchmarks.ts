@@ -1,0 +1,136 @@
+/** The three micro-benchmarks of Fairring's document in virtual time: one transfer, parallelism, scaling. Contestants:
+ *
+ *  ring       the incumbent: one operation at a time, messages driven by the devices
+ *  original   fairring without a floor under its shards, messages driven by the hosts
+ *  shoal      the best of what Shoal may choose on that cluster: fairring with a floor, halving-doubling, and the incumbent's ring
+ *
+ *  What of this is fitted to the document and what follows is in docs/simulation.md. */
+import { buildPlan } from '../collectives/build.ts';
+import type { PlanRequest } from '../plan/ir.ts';
+import { grid } from '../plan/topology.ts';
+import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
+import { simulate } from './simulation.ts';
+
+/** One chart: every series has one value per x, in milliseconds; null where there is none. */
+export interface Figure {
+  readonly title: string;
+  readonly xLabel: string;
+  readonly x: readonly number[];
+  readonly series: readonly { readonly name: string; readonly values: readonly (number | null)[] }[];
+}
+
+export interface MicroBenchmarkOptions {
+  /** Hosts of the cluster in the first two. Default 8. */
+  readonly hosts?: number;
+  /** MiB of the single transfers. Default: those of the document. */
+  readonly sizes?: readonly number[];
+  /** Hosts of the third. Default: 1 to 32. */
+  readonly scales?: readonly number[];
+  /** Operations in flight of the second. Default: 1 to 64. */
+  readonly parallelism?: readonly number[];
+  /** Buckets of 25 MiB that are simulated; times are given for 64. Default 64. */
+  readonly buckets?: number;
+  readonly onProgress?: (text: string) => void;
+}
+
+const MiB = 2 ** 20;
+const elementBytes = 4;
+const ranksPerHost = 8;
+const bucketBytes = 25 * MiB;
+const bucketsOfDocument = 64;
+/** Slots that 50 MiB of staging hold on eight hosts. */
+const parallelismOfDocument = 7;
+const enough = 2 ** 40;
+
+interface Contest {
+  readonly hosts: number;
+  readonly bytes: number;
+  readonly operations: number;
+  readonly inFlight: number;
+  /** Slices of the original. Default: the document's 25 MiB. */
+  readonly sliceBytes?: number;
+}
+
+/** Milliseconds. */
+export const contestants = {
+  ring: (contest: Contest): number => timeOf('ring', { ...contest, inFlight: 1 }, presets['gpu-cluster-device']),
+  original: (contest: Contest): number =>
+    timeOf('fairring', contest, presets['gpu-cluster'], {
+      shardCount: 64 / elementBytes,
+      sliceCount: (contest.sliceBytes ?? bucketBytes) / elementBytes,
+      stagingCount: enough,
+      window: parallelismOfDocument,
+    }),
+  shoal: (contest: Contest): number => {
+    const shardCount = shardFloorBytes(presets['gpu-cluster'], ranksPerHost) / elementBytes;
+    return Math.min(
+      timeOf('fairring', contest, presets['gpu-cluster'], { shardCount, stagingCount: enough }),
+      timeOf('halving-doubling', contest, presets['gpu-cluster']),
+      contestants.ring(contest),
+    );
+  },
+} as const;
+
+/** All three figures. */
+export function microBenchmarks(options: MicroBenchmarkOptions = {}): Figure[] {
+  return [singleTransfers(options), parallelism(options), scaling(options)];
+}
+
+export function singleTransfers({ hosts = 8, sizes = [0.1, 0.39, 1.56, 6.25, 25, 100, 400], onProgress }: MicroBenchmarkOptions): Figure {
+  const run = (name: keyof typeof contestants): { name: string; values: number[] } => ({
+    name,
+    values: sizes.map((size) => {
+      onProgress?.(`single transfer of ${size} MiB, ${name}`);
+      return contestants[name]({ hosts, bytes: Math.round(size * MiB), operations: 1, inFlight: 1 });
+    }),
+  });
+  const title = `One all-reduce, ${hosts} hosts × ${ranksPerHost}`;
+  return { title, xLabel: 'MiB', x: sizes, series: [run('ring'), run('original'), run('shoal')] };
+}
+
+export function parallelism(options: MicroBenchmarkOptions): Figure {
+  const { hosts = 8, parallelism: x = [1, 2, 4, 8, 16, 32, 64], buckets = bucketsOfDocument, onProgress } = options;
+  const timed = (name: keyof typeof contestants, inFlight: number): number => {
+    onProgress?.(`${buckets} buckets, ${inFlight} in flight, ${name}`);
+    return contestants[name]({ hosts, bytes: bucketBytes, operations: buckets, inFlight }) * (bucketsOfDocument / buckets);
+  };
+  const ring = timed('ring', 1);
+  return {
+    title: `${bucketsOfDocument} × 25 MiB, ${hosts} hosts × ${ranksPerHost}, by operations in flight`,
+    xLabel: 'in flight',
+    x,
+    series: [
+      { name: 'ring', values: x.map(() => ring) },
+      { name: 'original', values: x.map((inFlight) => timed('original', inFlight)) },
+    ],
+  };
+}
+
+export function scaling({ scales = [1, 2, 4, 8, 16, 32], buckets = bucketsOfDocument, onProgress }: MicroBenchmarkOptions): Figure {
+  const timed = (name: keyof typeof contestants, hosts: number, bytes = bucketBytes): number => {
+    onProgress?.(`scaling, ${hosts} hosts, ${name}`);
+    const contest = { hosts, bytes, operations: buckets, inFlight: parallelismOfDocument, sliceBytes: bytes };
+    return contestants[name](contest) * (bucketsOfDocument / buckets);
+  };
+  const series = (['ring', 'original', 'shoal'] as const).map((name) => ({
+    name,
+    values: scales.map((hosts) => timed(name, hosts)),
+  }));
+  // The same total in fewer, larger buckets: shards stay as large as on eight hosts.
+  const growing = scales.map((hosts) => (hosts <= 8 ? null : (timed('original', hosts, (bucketBytes * hosts) / 8) * 8) / hosts));
+  return {
+    title: `${bucketsOfDocument} × 25 MiB, hosts × ${ranksPerHost}`,
+    xLabel: 'hosts',
+    x: scales,
+    series: [...series, { name: 'original, buckets grow with hosts', values: growing }],
+  };
+}
+
+function timeOf(algorithm: string, contest: Contest, model: SimulationModel, limits: Partial<PlanRequest> = {}): number {
+  const count = Math.ceil(contest.bytes / elementBytes);
+  const topology = grid(contest.hosts, ranksPerHost);
+  const request: PlanRequest = { collective: 'all-reduce', topology, count, elementBytes, ...limits };
+  const plan = buildPlan(algorithm, request);
+  const { operations, inFlight } = contest;
+  return simulate({ plan, elementBytes, operations, inFlight }, model).seconds * 1e3;
+}
