@@ -107,7 +107,7 @@ export class GroupEngine implements OperationHost {
     return this.#failure;
   }
 
-  // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
   open(timeoutMs: number): Promise<void> {
@@ -166,7 +166,7 @@ export class GroupEngine implements OperationHost {
     this.#abandonAll(error);
   }
 
-  // ── calls ──────────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
   submit(request: SubmittedCall): void {
     const error = this.refusal();
@@ -215,7 +215,7 @@ export class GroupEngine implements OperationHost {
     this.#inquiry.onCalled(sequence);
   }
 
-  // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
   pump(): void {
@@ -264,7 +264,7 @@ export class GroupEngine implements OperationHost {
     return this.#operations.size + this.#laneQueue.entries.length > 0;
   }
 
-  // ── what operations ask of their group ─────────────────────────────────────────────────────────────────────────
+  // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
 
   putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void> {
     const link = must(this.links[rank], () => 'puts go to other ranks');
@@ -290,7 +290,7 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  // ── what arrives ───────────────────────────────────────────────────────────────────────────────────────────────
+  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
 
   onSignal(slot: number, signal: number): void {
     this.#members.raise(slot, signal);
@@ -365,7 +365,7 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  // ── late, lost and disagreeing ranks ───────────────────────────────────────────────────────────────────────────
+  // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
   #warnOf({ call, sequence, slot }: Operation | LaneEntry): void {
     const late = this.#members.late(slot, sequence);
@@ -385,7 +385,7 @@ export class GroupEngine implements OperationHost {
     this.#idle?.();
   }
 
-  // ── how the parts are wired ────────────────────────────────────────────────────────────────────────────────────
+  // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
 
   #createWatchdog(): Watchdog<Operation | LaneEntry> {
     return new Watchdog({

@@ -69,7 +69,7 @@ export class Members {
     return this.#blocks;
   }
 
-  // ── who is there ───────────────────────────────────────────────────────────────────────────────────────────────
+  // ── who is there ────────────────────────────────────────────────────────────────────────────────────────────────
 
   /** A rank says where its control block lies. @throws ShoalError `protocol` the second time, or when it does not fit. */
   join(rank: number, key: number, offset: number): void {
@@ -107,7 +107,7 @@ export class Members {
     return calls !== undefined && calls <= sequence;
   }
 
-  // ── which way a call went ──────────────────────────────────────────────────────────────────────────────────────
+  // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
 
   /** The rank made its call `sequence` in the lane. */
   tookLane(rank: number, sequence: number): boolean {
@@ -128,7 +128,7 @@ export class Members {
     return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);
   }
 
-  // ── what they are told, and where their memory is ──────────────────────────────────────────────────────────────
+  // ── what they are told, and where their memory is ───────────────────────────────────────────────────────────────
 
   tellOthers(message: ControlMessage): void {
     const bytes = encodeControl(message);
@@ -167,7 +167,7 @@ export class Members {
     });
   }
 
-  // ── what they say: bytes from outside, checked ─────────────────────────────────────────────────────────────────
+  // ── what they say: bytes from outside, checked ──────────────────────────────────────────────────────────────────
 
   /** A signal for this rank's own block. */
   raise(slot: number, signal: number): void {
