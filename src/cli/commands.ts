@@ -2,10 +2,12 @@
 import type { Command } from 'commander';
 import { benchCommand } from './commands/bench.ts';
 import { infoCommand } from './commands/info.ts';
+import { planCommand } from './commands/plan.ts';
 import { runCommand } from './commands/run.ts';
+import { simulateCommand } from './commands/simulate.ts';
 import { traceCommand } from './commands/trace.ts';
 
 /** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
 export type CommandFactory = (setExitCode: (code: number) => void) => Command;
 
-export const commands: readonly CommandFactory[] = [runCommand, benchCommand, infoCommand, traceCommand];
+export const commands: readonly CommandFactory[] = [runCommand, benchCommand, planCommand, simulateCommand, infoCommand, traceCommand];

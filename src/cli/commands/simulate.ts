@@ -1,0 +1,82 @@
+/** `shoal simulate`: executes plans in virtual time: how long would this take on that cluster? */
+import { Command, InvalidArgumentError } from 'commander';
+
+export function simulateCommand(setExitCode: (code: number) => void): Command {
+  return new Command('simulate')
+    .summary('run a collective in virtual time on a cluster that is described')
+    .description(
+      'Executes the plans of a collective without payload, on thousands of ranks: rates per link class, ports with fair sharing, time of messages, operations in flight.',
+    )
+    .argument('[collective]', 'such as all-reduce; none with --micro-benchmarks')
+    .option('-a, --algorithms <names>', 'algorithms to compare, with commas; auto: what is chosen without being asked', 'auto')
+    .option('--hosts <count>', 'number of hosts', positive, 8)
+    .option('--ranks-per-host <count>', 'ranks on each', positive, 8)
+    .option('--bytes <sizes>', 'of an operation; several with commas', '25MiB')
+    .option('--dtype <type>', 'element type', 'float32')
+    .option('--operations <count>', 'operations one after the other', positive, 1)
+    .option('--in-flight <count>', 'operations that may overlap', positive, 1)
+    .option('--root <rank>', 'root of broadcast, reduce, gather, scatter', natural)
+    .option('--piece <size>', 'largest transfer')
+    .option('--window <pieces>', 'most pieces under way to a receiver', positive)
+    .option('--slice <size>', 'largest slice')
+    .option('--staging <size>', 'scratch per rank')
+    .option('--shard <size>', 'smallest shard')
+    .option('--preset <name>', 'rates to start from: tcp, gpu-cluster, gpu-cluster-device', 'tcp')
+    .option('--latency <us>', 'between hosts, microseconds', rate)
+    .option('--overhead <us>', "of a message, of its sender's and of its receiver's time, microseconds", rate)
+    .option('--gbit <rate>', 'of a port, Gbit/s', rate)
+    .option('--ports <count>', 'ports per host', positive)
+    .option('--micro-benchmarks', "the three figures of Fairring's document, instead of a collective")
+    .option('--buckets <count>', 'with --micro-benchmarks: buckets that are simulated, of 64', positive, 64)
+    .option('--json <file>', 'writes the results as JSON; - for standard output instead of the table')
+    .option('--html <file>', 'writes charts and numbers as one page')
+    .action(async (collective: string | undefined, flags: SimulateFlags) => {
+      const { runSimulate } = await import('../simulate/run-simulate.ts');
+      const onProgress = process.stderr.isTTY ? (text: string) => process.stderr.write(`\r\u001b[K${text}`) : undefined;
+      const text = await runSimulate(collective, flags, onProgress);
+      if (process.stderr.isTTY) process.stderr.write('\r\u001b[K');
+      process.stdout.write(text);
+      setExitCode(0);
+    });
+}
+
+/** As commander gives them. */
+export interface SimulateFlags {
+  readonly algorithms: string;
+  readonly hosts: number;
+  readonly ranksPerHost: number;
+  readonly bytes: string;
+  readonly dtype: string;
+  readonly operations: number;
+  readonly inFlight: number;
+  readonly root?: number;
+  readonly piece?: string;
+  readonly window?: number;
+  readonly slice?: string;
+  readonly staging?: string;
+  readonly shard?: string;
+  readonly preset: string;
+  readonly latency?: number;
+  readonly overhead?: number;
+  readonly gbit?: number;
+  readonly ports?: number;
+  readonly microBenchmarks?: true;
+  readonly buckets: number;
+  readonly json?: string;
+  readonly html?: string;
+}
+
+function positive(text: string): number {
+  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 1.');
+  return Number(text);
+}
+
+function natural(text: string): number {
+  if (!/^\d{1,7}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 0.');
+  return Number(text);
+}
+
+function rate(text: string): number {
+  if (!/^\d{1,9}(\.\d+)?$/.test(text)) throw new InvalidArgumentError('Expected a number of at least 0.');
+  return Number(text);
+}

@@ -1,0 +1,85 @@
+/** From sizes as people write them to a plan request, for `shoal plan` and `shoal simulate`. */
+import { ShoalError } from '../../base/errors.ts';
+import { bytesSyntax, parseBytes } from '../../base/quantity.ts';
+import { buildPlan, collectives } from '../../collectives/build.ts';
+import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
+import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
+import type { Collective, Plan, PlanRequest } from '../../plan/ir.ts';
+import { grid, rankCount } from '../../plan/topology.ts';
+
+/** Most ranks that are planned at once: programs of all ranks are in memory. */
+const ranksMax = 8192;
+
+export interface RequestFlags {
+  readonly hosts: number;
+  readonly ranksPerHost: number;
+  readonly bytes: string;
+  readonly dtype: string;
+  readonly root?: number;
+  readonly piece?: string;
+  readonly window?: number;
+  readonly slice?: string;
+  readonly staging?: string;
+  readonly shard?: string;
+}
+
+/** @throws ShoalError `usage` naming what is wrong and what would be right. */
+export function planRequest(collective: string | undefined, flags: RequestFlags): { request: PlanRequest; dtype: DType } {
+  const kind = collectives.find((each) => each === collective);
+  if (kind === undefined) {
+    const problem = collective === undefined ? 'name a collective' : `unknown collective '${collective}'`;
+    throw new ShoalError('usage', `${problem}; use one of ${collectives.join(', ')}`);
+  }
+  const dtype = dtypes.find(({ name }) => name === flags.dtype)?.name;
+  if (dtype === undefined)
+    throw new ShoalError('usage', `unknown dtype '${flags.dtype}'; use one of ${dtypes.map(({ name }) => name).join(', ')}`);
+  const topology = grid(flags.hosts, flags.ranksPerHost);
+  const n = rankCount(topology);
+  if (n > ranksMax)
+    throw new ShoalError('usage', `${flags.hosts} hosts × ${flags.ranksPerHost} ranks are ${n}; at most ${ranksMax} can be planned`);
+  const elementBytes = dtypeInfo(dtype).bytes;
+  const limit = (option: string, text: string | undefined): number | undefined => {
+    if (text === undefined) return undefined;
+    const bytes = bytesOf(option, text);
+    if (bytes % elementBytes !== 0 || bytes === 0)
+      throw new ShoalError('usage', `${option} ${text} is not a multiple of ${dtype}'s ${elementBytes} bytes`);
+    return bytes / elementBytes;
+  };
+  const request: PlanRequest = {
+    collective: kind,
+    topology,
+    count: countOf(kind, bytesOf('--bytes', flags.bytes), { n, elementBytes }),
+    elementBytes,
+    root: flags.root,
+    pieceCount: limit('--piece', flags.piece),
+    window: flags.window,
+    sliceCount: limit('--slice', flags.slice),
+    stagingCount: limit('--staging', flags.staging),
+    shardCount: limit('--shard', flags.shard),
+  };
+  return { request, dtype };
+}
+
+/** The plan of the named algorithm, or with `auto` of the one that is chosen. */
+export function planOf(algorithm: string, request: PlanRequest, overrides: readonly SelectionRule[] = []): Plan {
+  const { collective, topology, count, elementBytes = 8 } = request;
+  const name =
+    algorithm === 'auto'
+      ? selectAlgorithm({ collective, bytes: count * elementBytes, topology, loadStore: true, order: 'canonical', overrides })
+      : algorithm;
+  return buildPlan(name, request);
+}
+
+export function bytesOf(option: string, text: string): number {
+  const bytes = parseBytes(text);
+  if (bytes === undefined) throw new ShoalError('usage', `${option} ${text} is not a size; write ${bytesSyntax}`);
+  return bytes;
+}
+
+/** Elements: as many as fit, in even parts where the collective has one per rank or pair. */
+function countOf(kind: Collective, bytes: number, { n, elementBytes }: { readonly n: number; readonly elementBytes: number }): number {
+  const count = Math.floor(bytes / elementBytes);
+  if (kind === 'barrier') return 0;
+  if (kind === 'all-to-all') return Math.floor(count / n / n) * n * n;
+  return kind === 'all-reduce' || kind === 'broadcast' || kind === 'reduce' ? count : Math.floor(count / n) * n;
+}

@@ -1,0 +1,63 @@
+import { mkdtempSync, readFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { readSettings } from '../../base/settings.ts';
+import type { PlanFlags } from '../commands/plan.ts';
+import { runPlan } from './run-plan.ts';
+
+const defaults: PlanFlags = { algorithm: 'auto', hosts: 1, ranksPerHost: 2, bytes: '1MiB', dtype: 'float32' };
+const run = (collective: string | undefined, flags: Partial<PlanFlags>): Promise<{ text: string; ok: boolean }> =>
+  runPlan(collective, { ...defaults, ...flags }, readSettings({}));
+
+describe('shoal plan', () => {
+  it('says what fairring sends and needs', async () => {
+    const { text, ok } = await run('all-reduce', { algorithm: 'fairring', hosts: 4, ranksPerHost: 2, bytes: '8MiB', verify: true });
+    expect(ok).toBe(true);
+    expect(text).toContain('plan     fairring all-reduce\nof       2097152 × float32, 8MiB\non       8 ranks, 4 hosts × 2\n');
+    // 2(M − 1)/M·S/D = 6 MiB per rank.
+    expect(text).toContain('network  48MiB, 6MiB from the busiest rank in 6 messages, 2 hops');
+    expect(text).toContain('scratch  3MiB per rank, at most');
+    expect(text).toContain('proved: every schedule gives the promised result');
+  });
+
+  it('takes limits as sizes', async () => {
+    const flags = { algorithm: 'fairring', hosts: 4, bytes: '8MiB', slice: '1MiB', staging: '600KiB', shard: '4KiB' };
+    expect((await run('all-reduce', flags)).text).toContain('scratch  384KiB per rank');
+  });
+
+  it('prints what is chosen, step by step, and what it costs', async () => {
+    const { text } = await run('all-reduce', { bytes: '64', print: true, rank: 1, cost: true });
+    expect(text).toContain('plan     mailbox all-reduce');
+    expect(text).toContain('rank 1 · scratch 0 · signals 0\n entry\n  0  copy    mailbox[0, 16) := data[0, 16)\n channel 0\n');
+    expect(text).not.toContain('rank 0 · scratch');
+    expect(text.split('\n').filter((line) => /^ +[01] +2 /.test(line))).toHaveLength(2);
+  });
+
+  it('draws', async () => {
+    const path = join(mkdtempSync(join(tmpdir(), 'shoal-plan-')), 'plan.svg');
+    expect((await run('broadcast', { hosts: 3, draw: path })).text).toContain(`drawn    ${path}`);
+    expect(readFileSync(path, 'utf8')).toMatch(/^<svg /);
+    await expect(run('broadcast', { draw: join(path, 'no', 'such') })).rejects.toThrow(/cannot write the drawing to .*no.such/);
+  });
+
+  it('prints the table with the rules that stand before it', async () => {
+    const { text } = await run(undefined, { table: true, algorithms: 'all-reduce:4k-inf=tree' });
+    expect(text.split('\n')[1]).toMatch(/^all-reduce +any +4k-inf +any +any +tree$/);
+  });
+
+  it.each([
+    ['no collective', undefined, {}, /name a collective; use one of all-reduce/],
+    ['an unknown collective', 'alreduce', {}, /unknown collective 'alreduce'/],
+    ['an unknown algorithm', 'all-reduce', { algorithm: 'fairing' }, /unknown algorithm 'fairing'; use one of .*fairring/],
+    ['an unknown dtype', 'all-reduce', { dtype: 'float' }, /unknown dtype 'float'; use one of float64/],
+    ['a size that is none', 'all-reduce', { bytes: 'much' }, /--bytes much is not a size; write bytes, such as/],
+    ['a slice that cuts an element', 'all-reduce', { slice: '1022' }, /--slice 1022 is not a multiple of float32's 4 bytes/],
+    ['a staging of nothing', 'all-reduce', { staging: '0' }, /--staging 0 is not a multiple/],
+    ['too many ranks', 'all-reduce', { hosts: 10_000 }, /are 20000; at most 8192/],
+    ['a rank that is not there', 'all-reduce', { rank: 2 }, /--rank 2 is not one of the ranks 0…1/],
+    ['an algorithm that cannot', 'barrier', { algorithm: 'ring' }, /ring cannot barrier/],
+  ] as const)('refuses %s', async (_, collective, flags, message) => {
+    await expect(run(collective, flags)).rejects.toThrow(message);
+  });
+});

@@ -1,0 +1,104 @@
+/** What `shoal plan` prints and writes. */
+import { writeFile } from 'node:fs/promises';
+import { ShoalError, messageOf } from '../../base/errors.ts';
+import { formatBytes } from '../../base/quantity.ts';
+import type { Settings } from '../../base/settings.ts';
+import { formatTable, parseSelection, selectionTable } from '../../collectives/select.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import { costOf, type PlanCost } from '../../plan/cost.ts';
+import { drawPlan, formatSeconds } from '../../plan/draw.ts';
+import type { Plan } from '../../plan/ir.ts';
+import { printPlan } from '../../plan/print.ts';
+import { verify } from '../../plan/verify.ts';
+import type { PlanFlags } from '../commands/plan.ts';
+import { planOf, planRequest } from './plan-request.ts';
+
+/** Rows of the cost table before ranks that cost the same as the one before are left out. */
+const rowsMax = 64;
+
+/** @returns `ok` is false when the plan was to be proved and is wrong.
+ *  @throws ShoalError `usage`, `config` or `unsupported`; `system` when the drawing cannot be written. */
+export async function runPlan(
+  collective: string | undefined,
+  flags: PlanFlags,
+  settings: Settings,
+): Promise<{ readonly text: string; readonly ok: boolean }> {
+  const overrides = parseSelection(flags.algorithms ?? settings.algorithms);
+  if (flags.table === true) return { text: `${formatTable(selectionTable(overrides))}\n`, ok: true };
+  const { request, dtype } = planRequest(collective, flags);
+  const plan = planOf(flags.algorithm, request, overrides);
+  const ranks = plan.programs.length;
+  if (flags.rank !== undefined && flags.rank >= ranks)
+    throw new ShoalError('usage', `--rank ${flags.rank} is not one of the ranks 0…${ranks - 1}`);
+  const elementBytes = dtypeInfo(dtype).bytes;
+  const cost = costOf(plan, elementBytes);
+  const parts = [facts(plan, cost, { dtype, elementBytes })];
+  if (flags.print === true) parts.push(printPlan(plan, flags.rank === undefined ? {} : { rank: flags.rank }));
+  if (flags.cost === true) parts.push(costTable(cost));
+  const verdict = flags.verify === true ? verify(plan) : undefined;
+  if (verdict !== undefined)
+    parts.push(verdict.ok ? 'proved: every schedule gives the promised result' : `WRONG\n${verdict.problems.join('\n')}`);
+  if (flags.draw !== undefined) parts.push(await draw(plan, elementBytes, flags.draw));
+  return { text: `${parts.join('\n\n')}\n`, ok: verdict?.ok ?? true };
+}
+
+function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly dtype: string; readonly elementBytes: number }): string {
+  const { algorithm, request, association, partials, programs } = plan;
+  const { hosts } = request.topology;
+  const most = (pick: (rank: PlanCost['ranks'][number]) => number): number =>
+    cost.ranks.reduce((value, rank) => Math.max(value, pick(rank)), 0);
+  const rows = [
+    ['plan', `${algorithm} ${request.collective}`],
+    ['of', `${request.count} × ${dtype}, ${size(request.count * elementBytes)}`],
+    ['on', `${programs.length} ranks, ${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} × ${hosts[0].length}`],
+    ['order', association === 'none' ? 'nothing is reduced' : `${association}${partials ? ', partial sums travel' : ''}`],
+    [
+      'network',
+      `${size(cost.networkBytes)}, ${size(most((rank) => rank.networkBytesOut))} from the busiest rank in ${most((rank) => rank.networkMessages)} messages, ${cost.networkHops} hops`,
+    ],
+    ['scratch', `${size(most((rank) => rank.scratchBytes))} per rank, at most`],
+    [
+      'steps',
+      `${most((rank) => rank.steps)} of the busiest rank, ${Math.max(...programs.map(({ channels }) => channels.length))} channels`,
+    ],
+    ['time', `${formatSeconds(cost.seconds)} in the cost model`],
+  ];
+  return rows.map(([name, value]) => `${name.padEnd(8)} ${value}`).join('\n');
+}
+
+/** `25MiB`, `100 bytes`. */
+function size(bytes: number): string {
+  const text = formatBytes(bytes);
+  return /\d$/.test(text) ? `${text} bytes` : text;
+}
+
+function costTable({ ranks }: PlanCost): string {
+  const lines = [
+    ['rank', 'steps', 'messages', 'bytes out', 'bytes in', 'in host', 'reduced', 'scratch', 'seconds'],
+    ...ranks
+      .slice(0, rowsMax)
+      .map((rank, index) => [
+        index,
+        rank.steps,
+        rank.networkMessages,
+        rank.networkBytesOut,
+        rank.networkBytesIn,
+        rank.hostBytes,
+        rank.reduceBytes,
+        rank.scratchBytes,
+        rank.seconds.toExponential(2),
+      ]),
+  ].map((line) => line.map(String));
+  const widths = lines[0].map((_, column) => Math.max(...lines.map((line) => line[column].length)));
+  const text = lines.map((line) => line.map((cell, column) => cell.padStart(widths[column])).join('  ')).join('\n');
+  return ranks.length > rowsMax ? `${text}\n… ${ranks.length - rowsMax} more ranks` : text;
+}
+
+async function draw(plan: Plan, elementBytes: number, path: string): Promise<string> {
+  try {
+    await writeFile(path, drawPlan(plan, elementBytes));
+  } catch (thrown) {
+    throw new ShoalError('system', `cannot write the drawing to ${path}: ${messageOf(thrown)}`, { cause: thrown });
+  }
+  return `drawn    ${path}`;
+}
