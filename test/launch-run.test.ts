@@ -108,6 +108,15 @@ describe('shoal run: output', () => {
     for (const line of lines) expect(line).toMatch(/^\[rank (\d)\] rank \1 says \d+ \.*$/);
   });
 
+  it.each(['throw', 'exit'])('loses nothing when a rank ends faster than it is read (%s)', async (how) => {
+    const { stdout, stderr, code } = await shoalRun('-q', rankScript, 'flood', how).ended;
+    expect(code).toBe(how === 'exit' ? 9 : 1);
+    const numbers = (text: string): number[] => [...text.matchAll(/^\[rank 0\] flood, line (\d+)$/gm)].map((match) => Number(match[1]));
+    expect(numbers(stdout)).toEqual(Array.from({ length: 10_000 }, (_, i) => 2 * i));
+    expect(numbers(stderr)).toEqual(Array.from({ length: 10_000 }, (_, i) => 2 * i + 1));
+    if (how === 'throw') expect(stderr).toMatch(/^\[rank 0\] Error: after the flood$/m);
+  });
+
   it('bounds lines without an end, and completes the last', async () => {
     const { stdout } = await shoalRun('-q', rankScript, 'endless', '100000').ended;
     const lines = stdout.trimEnd().split('\n');

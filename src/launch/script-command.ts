@@ -23,6 +23,10 @@ export interface ScriptOptions {
 const typescript = new Set(['.ts', '.mts', '.cts', '.tsx']);
 const javascript = new Set(['.js', '.mjs', '.cjs']);
 
+/** Node.js queues what a full socket does not take, and throws the queue away when the process ends: the error that ended it
+ *  would be lost just where many lines came before. Output that blocks loses nothing, and slows down who writes too fast. */
+const blockingOutput = dataUrl('for(const stream of[process.stdout,process.stderr])stream._handle?.setBlocking?.(true)');
+
 /** Program and arguments. @throws ShoalError `usage` when there is no such script or it is of no known kind. */
 export function scriptCommand(options: ScriptOptions): string[] {
   const { script, args, directory, nodeArgs = [] } = options;
@@ -30,8 +34,9 @@ export function scriptCommand(options: ScriptOptions): string[] {
   const path = resolve(directory, script);
   if (!isFile(path)) throw new ShoalError('usage', `there is no script ${path}; use --no-node to start another program`);
   const extension = extname(path);
-  if (javascript.has(extension)) return [process.execPath, ...nodeArgs, path, ...args];
-  if (typescript.has(extension)) return [process.execPath, ...nodeArgs, ...moduleHook(path), '--import', typescriptLoader(), path, ...args];
+  const node = [process.execPath, ...nodeArgs, '--import', blockingOutput];
+  if (javascript.has(extension)) return [...node, path, ...args];
+  if (typescript.has(extension)) return [...node, ...moduleHook(path), '--import', typescriptLoader(), path, ...args];
   throw new ShoalError('usage', `${path} is neither JavaScript nor TypeScript; use --no-node to start another program`);
 }
 
