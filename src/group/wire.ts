@@ -22,7 +22,6 @@ export const acceptBytes = 24;
 export const takenBytes = 8;
 
 export const groupIdMax = 1023;
-export const slotMax = 63;
 const signalMaxLimit = 32767;
 
 /** Signals a control block has per slot: several per peer and channel, for a handful of channels. */
