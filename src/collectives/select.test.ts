@@ -93,6 +93,13 @@ describe('parseSelection', () => {
     expect(parseSelection('*:ring').map(({ collective }) => collective)).toEqual(['all-reduce', 'all-gather', 'reduce-scatter']);
   });
 
+  it('the backend fairring is its all-reduce, and the defaults for everything else', () => {
+    const overrides = parseSelection('*:fairring');
+    expect(overrides.map(({ collective }) => collective)).toEqual(['all-reduce']);
+    expect(selectAlgorithm({ ...base, overrides })).toBe('fairring');
+    expect(selectAlgorithm({ ...base, overrides, collective: 'broadcast' })).toBe('one-shot');
+  });
+
   it('is empty for empty text, and allows spaces and a last semicolon', () => {
     expect(parseSelection(' ')).toEqual([]);
     expect(parseSelection(' all-reduce : 0-1K = tree , 1k-inf=direct ; ').map(({ bytesTo }) => bytesTo)).toEqual([1024, Infinity]);

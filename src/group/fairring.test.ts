@@ -33,6 +33,13 @@ describe('fairring', () => {
     }
   });
 
+  /** More pieces than the window: owners have a channel of their own, staging and rings are used again. */
+  it('gives the bits of direct and of halving-doubling: many pieces', { timeout: 60_000 }, async () => {
+    const count = 2_200_001;
+    const sums = await Promise.all(['fairring', 'direct', 'halving-doubling'].map((name) => sumOver(['a', 'b', 'c'], name, count)));
+    expect(new Set(sums).size).toBe(1);
+  });
+
   it('refuses hosts of different sizes by name, and auto takes another', async () => {
     await expect(sumOver(['a', 'a', 'b'], 'fairring', 10)).rejects.toThrow(/host 0 has 2, host 1 has 1/);
     await using world = await startRanks(3, { kind: 'host', hostIds: ['a', 'a', 'b'] });
