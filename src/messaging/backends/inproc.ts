@@ -1,0 +1,349 @@
+/** `inproc://name`: threads of one process, the same thread included. A pipe is two rings in shared memory; a
+ *  BroadcastChannel per end, which any thread can open by name, is what wakes a sleeping event loop.
+ *
+ *    dealer's thread                                      router's thread
+ *      ring →  ════════ packets ════════════════════════▶   polls while busy, else sleeps and is woken
+ *      ◀══════════════════════════════════════════ ring ←
+ *      channel `shoal-inproc:<world>:<name>`: dial(memory) ──▶  accepts by a flag in the memory; ◀── listening
+ *
+ *  While packets come fast, a thread spins for some microseconds instead of sleeping: waking one costs tens. It does so
+ *  for peers in other threads only, and the more it is in vain, the shorter.
+ *  Everything in the process is trusted. A thread that ends without closing is not noticed; what is sent to it waits. */
+import net from 'node:net';
+import { BroadcastChannel, threadId } from 'node:worker_threads';
+import { allowedCpus } from '../../base/allowed-cpus.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { Fifo } from '../../fabric/fifo.ts';
+import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
+import { ringBytes, RingReader, RingWriter } from './inproc-ring.ts';
+
+const headerBytes = 64;
+const state = { index: 0, dialled: 0, accepted: 1, closed: 2 } as const;
+const dialerThread = 1;
+const acceptorThread = 2;
+const spinMost = 4096;
+const spinLeast = 64;
+const packetsPerTurn = 256;
+const referencedMemories = 4096;
+const closeSuffix = 'closed';
+
+type Announcement = { readonly kind: 'dial'; readonly id: string; readonly memory: SharedArrayBuffer } | { readonly kind: 'listening' };
+
+/** What comes over the channel of a pipe beside wake-ups. */
+type Note = 0 | typeof closeSuffix | { readonly slot: number; readonly memory: SharedArrayBuffer };
+
+export class InprocBackend implements Backend {
+  readonly #options: BackendOptions;
+  readonly #pipes = new Set<InprocPipe>();
+  readonly #listeners = new Set<Listener>();
+
+  constructor(options: BackendOptions) {
+    this.#options = options;
+  }
+
+  async listen(url: string, onPipe: (pipe: Pipe) => void): Promise<Listener> {
+    const channelName = this.#channelName(url);
+    const lock = await lockName(url, channelName);
+    const channel = new BroadcastChannel(channelName);
+    onPost(channel, (data) => {
+      const announcement = data as Announcement;
+      if (announcement.kind !== 'dial') return;
+      const flags = new Int32Array(announcement.memory, 0, headerBytes / 4);
+      if (Atomics.compareExchange(flags, state.index, state.dialled, state.accepted) !== state.dialled) return;
+      Atomics.store(flags, acceptorThread, threadId);
+      onPipe(this.#open(announcement.memory, announcement.id, 'acceptor', url));
+    });
+    channel.postMessage({ kind: 'listening' } satisfies Announcement);
+    const listener = {
+      url,
+      close: async (): Promise<void> => {
+        this.#listeners.delete(listener);
+        channel.close();
+        await lock.release();
+      },
+    };
+    this.#listeners.add(listener);
+    return listener;
+  }
+
+  connect(url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<Pipe> {
+    const channel = new BroadcastChannel(this.#channelName(url));
+    const memory = new SharedArrayBuffer(headerBytes + 2 * ringBytes);
+    const id = Buffer.from(this.#options.random.bytes(12)).toString('hex');
+    const flags = new Int32Array(memory, 0, headerBytes / 4);
+    flags[dialerThread] = threadId;
+    const pipe = this.#open(memory, id, 'dialer', url);
+    return new Promise<Pipe>((resolve, reject) => {
+      const finish = (error?: ShoalError): void => {
+        timer.cancel();
+        signal.removeEventListener('abort', onAbort);
+        channel.close();
+        if (error === undefined) {
+          resolve(pipe);
+          return;
+        }
+        // So that a router that comes later does not accept it.
+        Atomics.compareExchange(flags, state.index, state.dialled, state.closed);
+        pipe.discard();
+        reject(error);
+      };
+      const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${url} was given up`));
+      const timer = this.#options.clock.setTimer(
+        timeoutMs,
+        () => finish(new ShoalError('timeout', `nobody in this process has bound ${url} within ${timeoutMs} ms`, { timeoutMs })),
+        { keepAlive: true },
+      );
+      signal.addEventListener('abort', onAbort, { once: true });
+      pipe.onAccepted = () => finish();
+      const dial = (): void => channel.postMessage({ kind: 'dial', id, memory } satisfies Announcement);
+      onPost(channel, (data) => {
+        if ((data as Announcement).kind === 'listening') dial();
+      });
+      dial();
+    });
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...[...this.#listeners].map((each) => each.close()), ...[...this.#pipes].map((pipe) => pipe.close(0))]);
+  }
+
+  #open(memory: SharedArrayBuffer, id: string, role: 'dialer' | 'acceptor', url: string): InprocPipe {
+    const pipe = new InprocPipe({ memory, id, role, url, spins: allowedCpus().count > 1, onClosed: () => this.#pipes.delete(pipe) });
+    this.#pipes.add(pipe);
+    return pipe;
+  }
+
+  #channelName(url: string): string {
+    const name = /^inproc:\/\/([\w.-]{1,64})$/.exec(url)?.[1];
+    if (name === undefined)
+      throw new ShoalError('usage', `'${url}' is not like inproc://router: a name of letters, digits, '.', '_' and '-'`);
+    return `shoal-inproc:${this.#options.world}:${name}`;
+  }
+}
+
+function onPost(channel: BroadcastChannel, callback: (data: unknown) => void): void {
+  // Node's types say EventEmitter, but it is an EventTarget.
+  const target = channel as unknown as { addEventListener(type: 'message', listener: (event: { data: unknown }) => void): void };
+  target.addEventListener('message', ({ data }) => callback(data));
+}
+
+/** A name has one listener in the process: the kernel decides, so that threads need not talk about it. */
+async function lockName(url: string, name: string): Promise<{ release(): Promise<void> }> {
+  if (process.platform !== 'linux') return { release: async () => undefined };
+  const server = net.createServer((socket) => socket.destroy());
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (error: NodeJS.ErrnoException) =>
+      reject(
+        error.code === 'EADDRINUSE'
+          ? new ShoalError('system', `${url} is bound in this process already`, { cause: error })
+          : new ShoalError('system', `${url} cannot be bound: ${messageOf(error)}`, { cause: error }),
+      ),
+    );
+    server.listen({ path: `\0shoal-${process.pid}-${Buffer.from(name).toString('hex').slice(0, 80)}` }, resolve);
+  });
+  server.unref();
+  return { release: () => new Promise((resolve) => server.close(() => resolve())) };
+}
+
+interface InprocPipeOptions {
+  readonly memory: SharedArrayBuffer;
+  readonly id: string;
+  readonly role: 'dialer' | 'acceptor';
+  readonly url: string;
+  /** There is another processor for the peer to run on. */
+  readonly spins: boolean;
+  onClosed(): void;
+}
+
+class InprocPipe implements Pipe {
+  readonly pointers = true;
+  readonly description: string;
+  /** The router has taken the dial. */
+  onAccepted: (() => void) | undefined;
+  readonly #options: InprocPipeOptions;
+  readonly #flags: Int32Array;
+  readonly #reader: RingReader;
+  readonly #writer: RingWriter;
+  /** Ours, on which the peer wakes us; and the peer's. */
+  readonly #bell: BroadcastChannel;
+  readonly #peerBell: BroadcastChannel;
+  readonly #backlog = new Fifo<{ parts: readonly Uint8Array[]; references: readonly number[] }>();
+  #handlers: PipeHandlers | undefined;
+  /** Memory that has been sent by reference, and that of the peer. */
+  readonly #sentMemories = new Map<ArrayBufferLike, number>();
+  readonly #memories = new Map<number, SharedArrayBuffer>();
+  /** A packet whose memory is not here yet. */
+  #held: { parts: Uint8Array[]; references: readonly number[] } | undefined;
+  #polling = false;
+  #spinBudget = 0;
+  #open = true;
+  #onFlushed: (() => void) | undefined;
+
+  constructor(options: InprocPipeOptions) {
+    this.#options = options;
+    this.description = options.url;
+    const { memory, id, role } = options;
+    const [own, other] = role === 'dialer' ? [0, 1] : [1, 0];
+    this.#flags = new Int32Array(memory, 0, headerBytes / 4);
+    this.#writer = new RingWriter(memory, headerBytes + own * ringBytes);
+    this.#reader = new RingReader(memory, headerBytes + other * ringBytes);
+    this.#bell = new BroadcastChannel(`shoal-inproc-bell:${id}:${own}`);
+    this.#peerBell = new BroadcastChannel(`shoal-inproc-bell:${id}:${other}`);
+    onPost(this.#bell, (data) => this.#onNote(data as Note));
+    if (role === 'acceptor') this.#peerBell.postMessage(0);
+    this.#reader.sleep();
+  }
+
+  setHandlers(handlers: PipeHandlers): void {
+    this.#handlers = handlers;
+    this.#poll();
+  }
+
+  send(parts: readonly Uint8Array[], pointers: readonly Uint8Array[] = []): void {
+    if (!this.#open) return;
+    const references = pointers.flatMap((pointer) => this.#reference(pointer));
+    if (this.#backlog.length > 0) {
+      this.#backlog.push({ parts, references });
+      return;
+    }
+    this.#writer.begin(parts, references);
+    if (!this.#writer.continue()) {
+      // Its place in the backlog says that it is being written.
+      this.#backlog.push({ parts, references });
+      this.#writeBacklog();
+    }
+    if (this.#writer.mustWake) this.#peerBell.postMessage(0);
+    this.#poll();
+  }
+
+  async close(timeoutMs: number): Promise<void> {
+    if (!this.#open) return;
+    if (timeoutMs > 0 && this.#backlog.length > 0 && this.#peerAlive()) {
+      // The dealer or router above has its own deadline and calls again with none left.
+      await new Promise<void>((resolve) => {
+        this.#onFlushed = resolve;
+      });
+    }
+    this.#end();
+    this.#peerBell.postMessage(closeSuffix satisfies Note);
+    this.#bell.close();
+    // The note is in the peer's queue once posted; closing does not take it back.
+    this.#peerBell.close();
+  }
+
+  /** Without a word: nobody has it yet. */
+  discard(): void {
+    this.#end();
+    this.#bell.close();
+    this.#peerBell.close();
+  }
+
+  #end(): void {
+    if (!this.#open) return;
+    this.#open = false;
+    Atomics.store(this.#flags, state.index, state.closed);
+    this.#options.onClosed();
+  }
+
+  #peerAlive(): boolean {
+    return Atomics.load(this.#flags, state.index) === state.accepted;
+  }
+
+  #onNote(note: Note): void {
+    if (this.onAccepted !== undefined && this.#peerAlive()) {
+      this.onAccepted();
+      this.onAccepted = undefined;
+    }
+    if (!this.#open) return;
+    if (typeof note === 'object') this.#memories.set(note.slot, note.memory);
+    this.#drain();
+    // Woken, we are awake until we say otherwise, also when only part of a packet came.
+    this.#poll();
+    if (note !== closeSuffix || !this.#open) return;
+    this.#end();
+    this.#bell.close();
+    this.#peerBell.close();
+    this.#onFlushed?.();
+    this.#handlers?.onClose(new ShoalError('peer-lost', `the other end of ${this.description} was closed`));
+  }
+
+  /** Looks now and then until nothing comes any more, then sleeps. */
+  #poll(): void {
+    if (this.#polling || !this.#open || this.#handlers === undefined) return;
+    this.#polling = true;
+    setImmediate(() => {
+      this.#polling = false;
+      if (!this.#open) return;
+      const elsewhere = this.#options.spins && this.#flags[dialerThread] !== this.#flags[acceptorThread];
+      if (elsewhere && this.#spinBudget > 0) this.#reader.spin(this.#spinBudget);
+      if (this.#drain() || !this.#reader.sleep()) {
+        this.#spinBudget = Math.min(spinMost, Math.max(spinLeast, this.#spinBudget * 2));
+        this.#poll();
+      } else if (elsewhere && this.#spinBudget > spinLeast) {
+        this.#spinBudget >>= 1;
+        this.#poll();
+      }
+    });
+  }
+
+  /** @returns something came. */
+  #drain(): boolean {
+    let came = false;
+    if (this.#backlog.length > 0) this.#writeBacklog();
+    for (let k = 0; k < packetsPerTurn && this.#open; k++) {
+      const packet = this.#held ?? this.#reader.next();
+      if (packet === undefined) break;
+      this.#held = undefined;
+      const pointers = this.#resolve(packet.references);
+      if (pointers === undefined) {
+        this.#held = packet;
+        break;
+      }
+      came = true;
+      this.#handlers?.onParts(packet.parts, pointers);
+    }
+    if (this.#reader.mustWake && this.#open) this.#peerBell.postMessage(0);
+    return came;
+  }
+
+  #writeBacklog(): void {
+    while (this.#backlog.length > 0) {
+      while (!this.#writer.continue()) {
+        if (this.#writer.mustWake) this.#peerBell.postMessage(0);
+        if (!this.#writer.waitForRoom()) return;
+      }
+      this.#backlog.shift();
+      const next = this.#backlog.peek();
+      if (next !== undefined) this.#writer.begin(next.parts, next.references);
+    }
+    if (this.#writer.mustWake) this.#peerBell.postMessage(0);
+    this.#onFlushed?.();
+  }
+
+  /** Slot, offset, bytes; the memory itself goes over the channel the first time. */
+  #reference(pointer: Uint8Array): number[] {
+    let slot = this.#sentMemories.get(pointer.buffer);
+    if (slot === undefined) {
+      if (this.#sentMemories.size >= referencedMemories) {
+        throw new ShoalError(
+          'out-of-memory',
+          `more than ${referencedMemories} shared memories were sent over ${this.description}; use parts of fewer`,
+        );
+      }
+      slot = this.#sentMemories.size;
+      this.#sentMemories.set(pointer.buffer, slot);
+      this.#peerBell.postMessage({ slot, memory: pointer.buffer as SharedArrayBuffer } satisfies Note);
+    }
+    return [slot, pointer.byteOffset, pointer.byteLength];
+  }
+
+  #resolve(references: readonly number[]): Uint8Array[] | undefined {
+    const pointers: Uint8Array[] = [];
+    for (let k = 0; k < references.length; k += 3) {
+      const memory = this.#memories.get(references[k]);
+      if (memory === undefined) return undefined;
+      pointers.push(new Uint8Array(memory, references[k + 1], references[k + 2]));
+    }
+    return pointers;
+  }
+}

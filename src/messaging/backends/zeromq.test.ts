@@ -1,0 +1,161 @@
+/** tcp and ipc: the conformance suite, keys out of the secret, strangers. */
+import { randomBytes } from 'node:crypto';
+import { statSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import net from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import * as zmq from 'zeromq';
+import { systemClock, sleep } from '../../base/clock.ts';
+import { describeMessaging } from '../conformance.ts';
+import { MessagingContext } from '../context.ts';
+import { Dealer } from '../dealer.ts';
+import { Msg } from '../msg.ts';
+import { Router } from '../router.ts';
+import { deriveCurveKeys, z85 } from './curve-keys.ts';
+
+const secret = new TextEncoder().encode('secret of the job');
+let folder = '';
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shoal-ipc-'));
+});
+afterAll(() => rm(folder, { recursive: true }));
+
+describeMessaging('tcp', () => ({
+  context: (changes) => new MessagingContext({ world: 'tcp-test', secret, ...changes }),
+  url: () => 'tcp://127.0.0.1:*',
+  rebinds: true,
+}));
+
+describeMessaging('tcp without encryption', () => ({
+  context: (changes) => new MessagingContext({ world: 'tcp-test', secret, encryption: 'none', ...changes }),
+  url: () => 'tcp://127.0.0.1:0',
+  rebinds: true,
+}));
+
+describeMessaging('ipc', () => {
+  let made = 0;
+  return {
+    context: (changes) => new MessagingContext({ world: 'ipc-test', secret, ...changes }),
+    url: () => `ipc://${join(folder, `r${made++}-${randomBytes(4).toString('hex')}`)}`,
+    rebinds: true,
+  };
+});
+
+describe('CURVE keys', () => {
+  it('are pairs as ZeroMQ makes them, and depend on secret, world and role', () => {
+    const keys = deriveCurveKeys(secret, 'w', 'router');
+    expect(keys.publicKey).toMatch(/^[!-~]{40}$/);
+    const others = [
+      deriveCurveKeys(secret, 'w', 'dealer'),
+      deriveCurveKeys(secret, 'v', 'router'),
+      deriveCurveKeys(Buffer.from('x'), 'w', 'router'),
+    ];
+    expect(new Set([keys, ...others].map(({ publicKey }) => publicKey)).size).toBe(4);
+  });
+
+  it('are written in Z85', () => {
+    expect(z85(Buffer.from('864fd26fb559f75b', 'hex'))).toBe('HelloWorld');
+  });
+});
+
+describe('strangers', () => {
+  const listening = async (router: Router): Promise<string> => router.bind('tcp://127.0.0.1:*');
+
+  it('with another secret are told auth, and members go on', async () => {
+    await using inside = new MessagingContext({ world: 'w', secret });
+    await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess') });
+    await using router = new Router(inside);
+    const url = await listening(router);
+    await using stranger = new Dealer(outside, { address: 1n });
+    stranger.send(new Msg(1n, 0n));
+    await expect(stranger.connect(url)).rejects.toMatchObject({ code: 'auth', message: expect.stringMatching(/secret/) });
+    await using member = new Dealer(inside, { address: 2n });
+    await member.connect(url);
+    const msg = new Msg(2n, 0n);
+    member.send(msg);
+    expect((await router.receive()).source).toBe(2n);
+    expect(router.ready).toBe(false);
+  });
+
+  it('that even know the router key, but not the secret, never get through', async () => {
+    await using inside = new MessagingContext({ world: 'w', secret });
+    await using router = new Router(inside);
+    const url = await listening(router);
+    const own = zmq.curveKeyPair();
+    const impostors = [
+      new zmq.Dealer({
+        curveServerKey: deriveCurveKeys(secret, 'w', 'router').publicKey,
+        curvePublicKey: own.publicKey,
+        curveSecretKey: own.secretKey,
+        linger: 0,
+      }),
+      new zmq.Dealer({ linger: 0 }),
+      new zmq.Dealer({ plainUsername: 'admin', plainPassword: 'admin', linger: 0 }),
+    ];
+    const outcomes = impostors.map(
+      (socket) =>
+        new Promise<string>((resolve) => {
+          socket.events.on('handshake', () => resolve('in'));
+          for (const event of ['disconnect', 'handshake:error:auth', 'handshake:error:protocol', 'handshake:error:other'] as const) {
+            socket.events.on(event, () => resolve('out'));
+          }
+          socket.connect(url);
+        }),
+    );
+    expect(await Promise.all(outcomes)).toEqual(['out', 'out', 'out']);
+    for (const socket of impostors) socket.close();
+  });
+
+  it('that send bytes to the port change nothing', async () => {
+    await using inside = new MessagingContext({ world: 'w', secret });
+    await using router = new Router(inside);
+    const url = await listening(router);
+    const port = Number(/:(\d+)$/.exec(url)?.[1]);
+    for (const bytes of [Buffer.from('GET / HTTP/1.0\r\n\r\n'), randomBytes(5000), Buffer.from('ff00000000000000017f', 'hex')]) {
+      const socket = net.connect({ port, host: '127.0.0.1' });
+      await new Promise<void>((resolve) => socket.once('connect', () => resolve()));
+      const ended = new Promise<void>((resolve) => socket.once('close', () => resolve()));
+      socket.on('error', () => undefined);
+      socket.resume().end(bytes);
+      await Promise.race([ended, sleep(systemClock, 200)]);
+      socket.destroy();
+    }
+    await using member = new Dealer(inside, { address: 2n });
+    await member.connect(url);
+    member.send(new Msg(2n, 0n));
+    expect((await router.receive()).source).toBe(2n);
+  });
+
+  it('cannot use an ipc socket of another user', async () => {
+    await using inside = new MessagingContext({ world: 'w', secret });
+    await using router = new Router(inside);
+    const path = join(folder, 'private');
+    await router.bind(`ipc://${path}`);
+    expect(statSync(path).mode & 0o777).toBe(0o600);
+  });
+
+  it('without encryption are kept out by allowing addresses of this host only', async () => {
+    await using open = new MessagingContext({ world: 'w', secret, encryption: 'none' });
+    await using router = new Router(open);
+    await expect(router.bind('tcp://0.0.0.0:*')).rejects.toMatchObject({ code: 'usage' });
+    await using dealer = new Dealer(open, { address: 1n });
+    await expect(dealer.connect('tcp://10.1.2.3:4')).rejects.toMatchObject({ code: 'usage' });
+  });
+});
+
+describe('endpoints', () => {
+  it('with a wildcard are returned as something to connect to', async () => {
+    await using context = new MessagingContext({ world: 'w', secret });
+    await using router = new Router(context);
+    const url = await router.bind('tcp://0.0.0.0:*');
+    expect(url).toMatch(/^tcp:\/\/\d+\.\d+\.\d+\.\d+:\d+$/);
+    expect(url).not.toContain('0.0.0.0');
+    await using dealer = new Dealer(context, { address: 1n });
+    await dealer.connect(url);
+    for (const wrong of ['tcp://nowhere', 'tcp://a:b', 'ipc://']) {
+      await expect(router.bind(wrong)).rejects.toMatchObject({ code: 'usage' });
+    }
+  });
+});

@@ -1,0 +1,86 @@
+/** The surroundings of sockets: who we are, the secret, time, and one backend per kind of URL, made when first used.
+ *  As many as you like fit in one process; nothing is shared between them but `inproc` names of the same world. */
+import { systemClock, type Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { systemRandom, type Random } from '../base/random.ts';
+import type { Fabric } from '../fabric/fabric.ts';
+import type { Backend } from './backend.ts';
+import { messagingBackends } from './backends.ts';
+import { limitsOf, type MessagingLimits } from './limits.ts';
+
+export interface MessagingOptions {
+  /** Name of the job: sockets of another world are never reached. */
+  readonly world: string;
+  /** The job's secret; what crosses process borders is authenticated and, over tcp, encrypted with keys made of it. */
+  readonly secret: Uint8Array;
+  readonly clock?: Clock;
+  readonly random?: Random;
+  readonly limits?: Partial<MessagingLimits>;
+  /** `tcp` and `ipc`: CURVE, or nothing, which only addresses of this host may have. Default `curve`. */
+  readonly encryption?: 'curve' | 'none';
+  /** What `fabric://` goes over; the context does not close it. */
+  readonly fabric?: Fabric;
+  /** `fabric`: large received frames are copied out of registered memory, or lent until `msg.release()`. Default `copy`. */
+  readonly landing?: 'copy' | 'borrow';
+  /** `fabric`: registered memory per connection for large frames. Default 64 MiB. */
+  readonly landingBytes?: number;
+}
+
+export class MessagingContext implements AsyncDisposable {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly limits: MessagingLimits;
+  readonly #options: MessagingOptions;
+  readonly #backends = new Map<string, Backend>();
+  #closed = false;
+
+  constructor(options: MessagingOptions) {
+    this.#options = options;
+    this.clock = options.clock ?? systemClock;
+    this.random = options.random ?? systemRandom;
+    this.limits = limitsOf(options.limits);
+  }
+
+  /** The backend of a URL. @throws ShoalError `usage` for an unknown one, `unsupported` when this machine lacks it. */
+  async backendOf(url: string): Promise<Backend> {
+    if (this.#closed) throw new ShoalError('closed', 'messaging context is closed');
+    const scheme = /^([a-z]+):\/\//.exec(url)?.[1] ?? '';
+    const known = messagingBackends.find(({ schemes }) => schemes.includes(scheme));
+    if (known === undefined) {
+      const all = messagingBackends.flatMap(({ schemes }) => schemes).map((each) => `${each}://`);
+      throw new ShoalError('usage', `'${url}' is not an endpoint; there are ${all.join(', ')}`);
+    }
+    const made = this.#backends.get(known.name);
+    if (made !== undefined) return made;
+    const reason = await known.unavailable();
+    if (reason !== undefined) throw new ShoalError('unsupported', `${scheme}:// cannot be used: ${reason}`);
+    const { clock, random, limits } = this;
+    const backend = await known.create({ encryption: 'curve', ...this.#options, clock, random, limits });
+    // Another call may have been faster.
+    const first = this.#backends.get(known.name);
+    if (first !== undefined) {
+      await backend.close();
+      return first;
+    }
+    this.#backends.set(known.name, backend);
+    return backend;
+  }
+
+  /** A number for one end of one link; never 0. */
+  newSession(): number {
+    const bytes = Buffer.from(this.random.bytes(6));
+    return bytes.readUIntLE(0, 6) + 1;
+  }
+
+  /** After the sockets. Idempotent. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    const backends = [...this.#backends.values()];
+    this.#backends.clear();
+    await Promise.all(backends.map((backend) => backend.close()));
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

@@ -1,0 +1,247 @@
+/** The socket of a worker, a server, or of a stub towards another process: connected to exactly one router. It owns an
+ *  address, under which the router reaches it, and keeps what the router does not have yet. When the connection breaks
+ *  it is made again, and both ends go on where they stopped. */
+import { sleep } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { checkAddress, formatAddress, type Address } from './address.ts';
+import type { Pipe } from './backend.ts';
+import type { MessagingContext } from './context.ts';
+import { within } from './deadline.ts';
+import { Inbox } from './inbox.ts';
+import { limitsOf, type MessagingLimits } from './limits.ts';
+import { Link } from './link.ts';
+import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import type { Msg } from './msg.ts';
+import { decodePacket, encodeError, PacketKind } from './wire.ts';
+
+export interface DealerOptions {
+  /** Of this socket; no other living dealer of its router may have it. */
+  readonly address: Address;
+  readonly limits?: Partial<MessagingLimits>;
+}
+
+export interface ConnectOptions {
+  /** How long the router may take to answer. Default 10,000. */
+  readonly timeoutMs?: number;
+}
+
+const defaultConnectMs = 10_000;
+const firstRetryMs = 20;
+const lastRetryMs = 1000;
+
+export class Dealer extends MessageSocket {
+  readonly address: Address;
+  readonly #context: MessagingContext;
+  readonly #limits: MessagingLimits;
+  readonly #inbox: Inbox;
+  readonly #link: Link;
+  readonly #stopped = new AbortController();
+  #url: string | undefined;
+  /** Counts calls of `connect`: what belongs to an earlier one stops. */
+  #attempt = 0;
+  #welcomed: { resolve(): void; reject(error: ShoalError): void } | undefined;
+  #end: ShoalError | undefined;
+  #closing: Promise<number> | undefined;
+
+  constructor(context: MessagingContext, options: DealerOptions) {
+    const inbox = new Inbox();
+    super(inbox);
+    checkAddress(options.address);
+    this.address = options.address;
+    this.#context = context;
+    this.#limits = limitsOf({ ...context.limits, ...options.limits });
+    this.#inbox = inbox;
+    this.#link = new Link({
+      session: context.newSession(),
+      own: options.address,
+      peer: undefined,
+      limits: this.#limits,
+      clock: context.clock,
+      deliver: (link, msg, bytes) => inbox.push(link, msg, bytes),
+      onUndeliverable: (_, error) => this.#fail(error),
+    });
+  }
+
+  override get internalId(): string {
+    return `dealer ${formatAddress(this.address)}${this.#url === undefined ? '' : ` at ${this.#url}`}`;
+  }
+
+  /** The router answers at the moment. */
+  get connected(): boolean {
+    return this.#link.open;
+  }
+
+  /** Connects to a router's endpoint; resolves when the router has answered. Messages may be sent before. Called again,
+   *  it moves to another endpoint, for instance of a router that was started anew.
+   *  @throws ShoalError `timeout`, `auth`, `peer-lost`, `unsupported`, `usage`, `closed`. The dealer stays usable. */
+  async connect(url: string, { timeoutMs = defaultConnectMs }: ConnectOptions = {}): Promise<void> {
+    this.#checkOpen();
+    const attempt = ++this.#attempt;
+    this.#url = url;
+    const previous = this.#link.pipe;
+    this.#link.detach();
+    if (previous !== undefined) await previous.close(0);
+    const deadlineMs = this.#context.clock.now() + timeoutMs;
+    const backend = await this.#context.backendOf(url);
+    const pipe = await backend.connect(url, { timeoutMs, signal: this.#stopped.signal });
+    if (attempt !== this.#attempt || this.#end !== undefined) {
+      await pipe.close(0);
+      throw this.#end ?? new ShoalError('aborted', `${this.internalId} was told to connect elsewhere`);
+    }
+    const welcomed = new Promise<void>((resolve, reject) => {
+      this.#welcomed = { resolve, reject };
+    });
+    this.#attach(pipe, attempt);
+    await within(this.#context.clock, Math.max(0, deadlineMs - this.#context.clock.now()), welcomed);
+    if (this.#link.open || attempt !== this.#attempt) return;
+    throw new ShoalError('timeout', `${this.internalId} had no answer within ${timeoutMs} ms; does a router listen there?`, { timeoutMs });
+  }
+
+  /** `msg.destination` says whom the router gives it to. */
+  override send(msg: Msg): void {
+    this.#checkOpen();
+    this.#link.enqueue(msg);
+  }
+
+  /** Resolves when `send` would take a small message. */
+  writable(): Promise<void> {
+    return this.#link.room();
+  }
+
+  override flushed(): Promise<void> {
+    return this.#link.flushed();
+  }
+
+  override close({ timeoutMs = defaultCloseMs }: CloseOptions = {}): Promise<number> {
+    this.#closing ??= this.#close(timeoutMs);
+    return this.#closing;
+  }
+
+  async #close(timeoutMs: number): Promise<number> {
+    this.#end ??= new ShoalError('closed', `${this.internalId} is closed`);
+    const { clock } = this.#context;
+    const deadlineMs = clock.now() + timeoutMs;
+    if (this.#link.pending > 0) await within(clock, timeoutMs, this.#link.flushed());
+    this.#stopped.abort();
+    this.#attempt++;
+    const { pipe } = this.#link;
+    if (this.#link.open) this.#link.sayGoodbye();
+    const undelivered = this.#link.pending;
+    this.#link.detach();
+    this.#inbox.end(this.#end);
+    this.#welcomed?.reject(this.#end);
+    await pipe?.close(Math.max(0, deadlineMs - clock.now()));
+    return undelivered;
+  }
+
+  #attach(pipe: Pipe, attempt: number): void {
+    const current = (): boolean => attempt === this.#attempt;
+    pipe.setHandlers({
+      onParts: (parts, pointers) => {
+        if (!current()) return;
+        try {
+          this.#onParts(parts, pointers);
+        } catch (thrown) {
+          const error = ShoalError.from(thrown, 'protocol');
+          pipe.send([encodeError(error)]);
+          this.#fail(error);
+        }
+      },
+      onReopen: () => {
+        if (current()) this.#link.sayHello();
+      },
+      onClose: (error) => {
+        if (current()) this.#onLost(error, attempt);
+      },
+    });
+    this.#link.attach(pipe);
+    this.#link.sayHello();
+  }
+
+  #onParts(parts: Uint8Array[], pointers: readonly Uint8Array[]): void {
+    const packet = decodePacket(parts, { limits: this.#limits, pointers });
+    switch (packet.kind) {
+      case PacketKind.welcome:
+        if (this.#link.open) return;
+        this.#link.greet(packet);
+        this.#welcomed?.resolve();
+        this.#welcomed = undefined;
+        return;
+      case PacketKind.reset:
+        this.#link.sayHello();
+        return;
+      case PacketKind.error:
+        this.#fail(new ShoalError(packet.code, `router refused ${this.internalId}: ${packet.text}`));
+        return;
+      case PacketKind.goodbye:
+        this.#link.onPacket({ ...packet, kind: PacketKind.credit });
+        this.#link.forgetPeer();
+        this.#onLost(new ShoalError('peer-lost', `the router of ${this.internalId} has closed`), this.#attempt);
+        return;
+      case PacketKind.hello:
+        throw new ShoalError('protocol', `${this.internalId} received a hello; it is connected to a dealer`);
+      default:
+        if (this.#link.onPacket(packet) === 'lost') this.#link.sayHello();
+    }
+  }
+
+  #onLost(lost: ShoalError, attempt: number): void {
+    const pipe = this.#link.pipe;
+    this.#link.detach();
+    // Its packets no longer reach the link; nothing depends on how long it takes to end.
+    pipe?.close(0).catch(() => undefined);
+    if (lost.code !== 'peer-lost' && lost.code !== 'timeout') {
+      this.#fail(lost);
+      return;
+    }
+    this.#reconnect(lost, attempt).catch((thrown: unknown) => this.#fail(ShoalError.from(thrown)));
+  }
+
+  /** Tries again and again, ever slower, until the limit. */
+  async #reconnect(lost: ShoalError, attempt: number): Promise<void> {
+    const { clock } = this.#context;
+    const url = this.#url;
+    const deadlineMs = clock.now() + this.#limits.reconnectMs;
+    let delayMs = firstRetryMs;
+    while (attempt === this.#attempt && url !== undefined) {
+      await sleep(clock, delayMs);
+      if (attempt !== this.#attempt || this.#end !== undefined) return;
+      const leftMs = deadlineMs - clock.now();
+      if (leftMs <= 0) {
+        this.#fail(
+          new ShoalError('peer-lost', `${this.internalId} could not reconnect within ${this.#limits.reconnectMs} ms: ${lost.message}`, {
+            cause: lost,
+          }),
+        );
+        return;
+      }
+      try {
+        const backend = await this.#context.backendOf(url);
+        const pipe = await backend.connect(url, { timeoutMs: Math.min(leftMs, defaultConnectMs), signal: this.#stopped.signal });
+        if (attempt === this.#attempt && this.#end === undefined) this.#attach(pipe, attempt);
+        else await pipe.close(0);
+        return;
+      } catch (thrown) {
+        const error = ShoalError.from(thrown);
+        if (error.code !== 'peer-lost' && error.code !== 'timeout') throw error;
+        delayMs = Math.min(delayMs * 2, lastRetryMs);
+      }
+    }
+  }
+
+  #fail(end: ShoalError): void {
+    if (this.#end !== undefined) return;
+    this.#end = end;
+    this.#attempt++;
+    this.#stopped.abort();
+    const { pipe } = this.#link;
+    this.#link.detach();
+    this.#inbox.end(end);
+    this.#welcomed?.reject(end);
+    pipe?.close(0).catch(() => undefined);
+  }
+
+  #checkOpen(): void {
+    if (this.#end !== undefined) throw this.#end;
+  }
+}

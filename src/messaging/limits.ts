@@ -1,0 +1,41 @@
+/** Every bound of the messaging layer, with its default. Plain data. */
+import { ShoalError } from '../base/errors.ts';
+
+export interface MessagingLimits {
+  /** Messages a sender holds for one destination that does not take them, connected or not. Default 16,384. */
+  readonly queueMessages: number;
+  /** The same in bytes; a single larger message is taken when nothing waits. Default 256 MiB. */
+  readonly queueBytes: number;
+  /** Messages on their way to one peer that it has not received with `receive` yet. Default 8,192. */
+  readonly windowMessages: number;
+  /** The same in bytes; one larger message is let through alone. Default 32 MiB. */
+  readonly windowBytes: number;
+  /** Largest message that is accepted, frames and header. Default 1 GiB. */
+  readonly messageBytes: number;
+  /** Most frames of an accepted message. Default 65,535. */
+  readonly frames: number;
+  /** Destinations a router knows or buffers for. Default 65,536. */
+  readonly peers: number;
+  /** How long a dealer tries to get a lost connection back, milliseconds. Default 60,000. */
+  readonly reconnectMs: number;
+}
+
+export const defaultLimits: MessagingLimits = {
+  queueMessages: 16_384,
+  queueBytes: 256 * 2 ** 20,
+  windowMessages: 8_192,
+  windowBytes: 32 * 2 ** 20,
+  messageBytes: 2 ** 30,
+  frames: 0xffff,
+  peers: 65_536,
+  reconnectMs: 60_000,
+};
+
+/** @throws ShoalError `usage` for anything but positive safe integers. */
+export function limitsOf(changes: Partial<MessagingLimits> = {}): MessagingLimits {
+  const limits = { ...defaultLimits, ...changes };
+  for (const [name, value] of Object.entries(limits)) {
+    if (!Number.isSafeInteger(value) || value < 1) throw new ShoalError('usage', `limit ${name} is ${value}, not a positive integer`);
+  }
+  return limits;
+}

@@ -1,0 +1,71 @@
+/** What dealers and routers have in common: the receiving half. It must not know who is at the other end. */
+import type { ShoalError } from '../base/errors.ts';
+import type { Inbox } from './inbox.ts';
+import type { Msg } from './msg.ts';
+
+export interface ReceiveOptions {
+  readonly signal?: AbortSignal;
+}
+
+export interface CloseOptions {
+  /** How long to wait until peers have what was sent. Default 1000. */
+  readonly timeoutMs?: number;
+}
+
+export const defaultCloseMs = 1000;
+
+/** A dealer or a router. All calls are for the thread that made it. */
+export abstract class MessageSocket implements AsyncDisposable {
+  readonly #inbox: Inbox;
+
+  constructor(inbox: Inbox) {
+    this.#inbox = inbox;
+  }
+
+  /** Names the socket in this process, for logs. */
+  abstract readonly internalId: string;
+
+  /** Takes the message over and queues it; never blocks. See `Msg` for who owns what.
+   *  @throws ShoalError `out-of-memory` when its destination does not take what is queued, `closed`, `usage`. */
+  abstract send(msg: Msg): void;
+
+  /** Resolves when the peers' processes have everything sent so far, so that its frames may be changed. */
+  abstract flushed(): Promise<void>;
+
+  /** Waits until everything sent has arrived or the deadline passes, then ends.
+   *  @returns how many messages were not delivered. Idempotent. */
+  abstract close(options?: CloseOptions): Promise<number>;
+
+  /** A message can be taken without waiting. */
+  get ready(): boolean {
+    return this.#inbox.ready;
+  }
+
+  /** The next message from any peer, when there is one. */
+  tryReceive(): Msg | undefined {
+    return this.#inbox.take();
+  }
+
+  /** The next message from any peer. @throws ShoalError `aborted` by the signal, `closed`, or what ended the socket. */
+  receive({ signal }: ReceiveOptions = {}): Promise<Msg> {
+    return this.#inbox.receive(signal);
+  }
+
+  /** Calls back when the socket may have become ready. @returns what ends that. */
+  watch(callback: () => void): () => void {
+    return this.#inbox.watch(callback);
+  }
+
+  /** Every message until the socket is closed; errors other than that are thrown. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<Msg, void, undefined> {
+    try {
+      for (;;) yield this.tryReceive() ?? (await this.receive());
+    } catch (error) {
+      if ((error as ShoalError).code !== 'closed') throw error;
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+}

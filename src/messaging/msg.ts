@@ -1,0 +1,247 @@
+/** Messages: who to whom, of what type, about which target in which version, and any number of binary frames.
+ *  A message must not know sockets or how it travels.
+ *
+ *  Ownership. A frame is not copied: `addFrame` gives the bytes to the message, `send` gives the message to the socket.
+ *  After `send` the message must not be used; its frames may be read but not changed until `socket.flushed()`
+ *  resolves. A received message belongs to its receiver, who may change its frames and send them on, with one
+ *  exception: sockets over a fabric with `landing: 'borrow'` lend their memory until `release()`. */
+import { assert } from '../base/assert.ts';
+import { ShoalError } from '../base/errors.ts';
+import { checkAddress, type Address } from './address.ts';
+import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
+
+/** What a message is about. Any integer from 0 to 65,535 is a type; from `MessageType.user` on they are yours. */
+export const MessageType = {
+  /** Worker → server: the values of a parameter, please; the answer has the same type. */
+  get: 0,
+  /** Worker → server: here is a parameter's first value. */
+  put: 1,
+  /** Between server groups: what changed since last time. */
+  sync: 2,
+  /** Worker → server: a gradient. */
+  update: 3,
+  syncRequest: 4,
+  syncResponse: 5,
+  stop: 6,
+  /** Between workers that split one network: features forward, gradients backward. */
+  featureBlob: 7,
+  getResponse: 8,
+  updateResponse: 9,
+  gradientBlob: 10,
+  metric: 11,
+  user: 1024,
+} as const;
+
+const typeMax = 0xffff;
+
+export interface Target {
+  readonly value: number;
+  readonly version: number;
+}
+
+export class Msg {
+  #source: Address;
+  #destination: Address;
+  #type = 0;
+  #targetValue = 0;
+  #targetVersion = 0;
+  #frames: Uint8Array[] = [];
+  #pointers: Uint8Array[] = [];
+  #cursor = 0;
+  #sent = false;
+  #release: (() => void) | undefined;
+
+  constructor(source: Address = 0n, destination: Address = 0n) {
+    checkAddress(source);
+    checkAddress(destination);
+    this.#source = source;
+    this.#destination = destination;
+  }
+
+  // ── header ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  get source(): Address {
+    return this.#source;
+  }
+
+  set source(address: Address) {
+    checkAddress(address);
+    this.#source = address;
+  }
+
+  get destination(): Address {
+    return this.#destination;
+  }
+
+  set destination(address: Address) {
+    checkAddress(address);
+    this.#destination = address;
+  }
+
+  /** Makes an answer of a request. */
+  swapAddress(): void {
+    [this.#source, this.#destination] = [this.#destination, this.#source];
+  }
+
+  get type(): number {
+    return this.#type;
+  }
+
+  set type(type: number) {
+    if (!Number.isInteger(type) || type < 0 || type > typeMax) {
+      throw new ShoalError('usage', `message type ${type} is not an integer from 0 to ${typeMax}`);
+    }
+    this.#type = type;
+  }
+
+  /** What the message is about, for instance a parameter's id and version: safe integers. */
+  setTarget(value: number, version: number): void {
+    if (!Number.isSafeInteger(value) || !Number.isSafeInteger(version)) {
+      throw new ShoalError('usage', `target (${value}, version ${version}) must be two safe integers`);
+    }
+    this.#targetValue = value;
+    this.#targetVersion = version;
+  }
+
+  get targetValue(): number {
+    return this.#targetValue;
+  }
+
+  get targetVersion(): number {
+    return this.#targetVersion;
+  }
+
+  // ── frames ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  get frameCount(): number {
+    return this.#frames.length;
+  }
+
+  get frames(): readonly Uint8Array[] {
+    return this.#frames;
+  }
+
+  /** Memory that `p` values refer to. */
+  get pointers(): readonly Uint8Array[] {
+    return this.#pointers;
+  }
+
+  /** Bytes of all frames, without header. */
+  get size(): number {
+    let bytes = 0;
+    for (const frame of this.#frames) bytes += frame.byteLength;
+    return bytes;
+  }
+
+  /** Not copied: the bytes belong to the message from now on. A string is encoded as UTF-8. */
+  addFrame(bytes: ArrayBufferView | string): void {
+    assert(!this.#sent, () => 'a message that was sent must not be changed; copy it first');
+    if (typeof bytes === 'string') this.#frames.push(Buffer.from(bytes, 'utf8'));
+    else this.#frames.push(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
+  }
+
+  /** Adds a frame with one value per character of `format` (format.ts). @returns its bytes. */
+  addFormatFrame<const Format extends string>(format: Format, ...values: FormatValues<Format>): number {
+    const frame = encodeFormat(format, values, this.#pointers);
+    this.addFrame(frame);
+    return frame.byteLength;
+  }
+
+  /** The values of the current frame. Its bytes are `frameSize()`.
+   *  @throws ShoalError `protocol` when it was made with another format. */
+  parseFormatFrame<const Format extends string>(format: Format): FormatValues<Format> {
+    return decodeFormat(format, this.frameData(), this.#pointers) as FormatValues<Format>;
+  }
+
+  /** Bytes of the current frame. The cursor starts at the first. */
+  frameSize(): number {
+    return this.frameData().byteLength;
+  }
+
+  /** The current frame itself, not a copy. */
+  frameData(): Uint8Array {
+    const frame = this.#frames[this.#cursor];
+    if (frame === undefined) throw new ShoalError('usage', 'message has no frames');
+    return frame;
+  }
+
+  /** The current frame as UTF-8. */
+  frameStr(): string {
+    const frame = this.frameData();
+    return Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength).toString('utf8');
+  }
+
+  firstFrame(): void {
+    this.#cursor = 0;
+  }
+
+  lastFrame(): void {
+    this.#cursor = Math.max(0, this.#frames.length - 1);
+  }
+
+  /** Moves to the next frame; false, and stays, when there is none. */
+  nextFrame(): boolean {
+    if (this.#cursor + 1 >= this.#frames.length) return false;
+    this.#cursor++;
+    return true;
+  }
+
+  // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** A message of its own: frames are copied, pointers still point to the same memory. The cursor is at the first frame. */
+  copy(): Msg {
+    const copy = new Msg(this.#source, this.#destination);
+    copy.#type = this.#type;
+    copy.#targetValue = this.#targetValue;
+    copy.#targetVersion = this.#targetVersion;
+    copy.#frames = this.#frames.map((frame) => Uint8Array.from(frame));
+    copy.#pointers = [...this.#pointers];
+    return copy;
+  }
+
+  /** Gives borrowed memory back; frames must not be used afterwards. Nothing to do for messages that own theirs. */
+  release(): void {
+    const release = this.#release;
+    this.#release = undefined;
+    if (release === undefined) return;
+    this.#frames = [];
+    release();
+  }
+
+  /** For sockets: takes the message over. @throws ShoalError `usage` the second time. */
+  markSent(): void {
+    if (this.#sent) throw new ShoalError('usage', 'a message can be sent once; copy it to send it again');
+    this.#sent = true;
+  }
+
+  /** For sockets: undoes `markSent` of a message that was refused. */
+  markRefused(): void {
+    this.#sent = false;
+  }
+
+  /** For sockets: a message as it arrived. */
+  static received(fields: {
+    source: Address;
+    destination: Address;
+    type: number;
+    targetValue: number;
+    targetVersion: number;
+    frames: Uint8Array[];
+    pointers: Uint8Array[];
+  }): Msg {
+    const msg = new Msg();
+    msg.#source = fields.source;
+    msg.#destination = fields.destination;
+    msg.#type = fields.type;
+    msg.#targetValue = fields.targetValue;
+    msg.#targetVersion = fields.targetVersion;
+    msg.#frames = fields.frames;
+    msg.#pointers = fields.pointers;
+    return msg;
+  }
+
+  /** For sockets: `release` calls this once. */
+  onRelease(callback: () => void): void {
+    this.#release = callback;
+  }
+}

@@ -1,0 +1,286 @@
+/** The socket every dealer connects to: it receives from all of them and sends to each by the destination address of
+ *  the message. Where an address is it learns: a dealer introduces itself, and every message says who sent it.
+ *
+ *    dealer 1 ─┐                 ┌─ link of address 1 ── pipe
+ *    dealer 2 ─┼─▶ router ─ routes ─ link of address 2 ── pipe
+ *              ┘                 └─ link of address 9 (nobody yet): buffers, bounded, in order
+ *
+ *  One that is slow, stopped or dead fills its own link only. When it comes back under the same address, also as a new
+ *  process, it gets what waited for it. */
+import { ShoalError } from '../base/errors.ts';
+import { checkAddress, formatAddress, type Address } from './address.ts';
+import type { Listener, Pipe } from './backend.ts';
+import type { MessagingContext } from './context.ts';
+import { within } from './deadline.ts';
+import { Inbox } from './inbox.ts';
+import { limitsOf, type MessagingLimits } from './limits.ts';
+import { Link } from './link.ts';
+import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import type { Msg } from './msg.ts';
+import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './wire.ts';
+
+export interface PeerEvent {
+  readonly address: Address | undefined;
+  readonly state: 'connected' | 'left' | 'lost' | 'refused';
+  readonly error?: ShoalError;
+}
+
+export interface RouterOptions {
+  /** Addresses this router itself answers for. When given, messages to other addresses are forwarded without passing
+   *  `receive`; otherwise `receive` returns every message and the owner forwards with `send`. */
+  readonly addresses?: readonly Address[];
+  readonly limits?: Partial<MessagingLimits>;
+  /** Told of peers that come and go. */
+  readonly onPeer?: (event: PeerEvent) => void;
+  /** A message that was forwarded, or had been accepted by `send`, cannot be delivered. */
+  readonly onUndeliverable?: (msg: Msg, error: ShoalError) => void;
+}
+
+export class Router extends MessageSocket {
+  readonly #context: MessagingContext;
+  readonly #options: RouterOptions;
+  readonly #limits: MessagingLimits;
+  readonly #inbox: Inbox;
+  readonly #own: ReadonlySet<Address> | undefined;
+  readonly #listeners: Listener[] = [];
+  /** By the dealer's own address, or by the destination of what waits for one. */
+  readonly #links = new Map<Address, Link>();
+  /** Other addresses that were seen behind a dealer. */
+  readonly #routes = new Map<Address, Link>();
+  /** Whose pipe it is, once it has said hello. */
+  readonly #pipes = new Map<Pipe, Link | undefined>();
+  #end: ShoalError | undefined;
+  #closing: Promise<number> | undefined;
+
+  constructor(context: MessagingContext, options: RouterOptions = {}) {
+    const inbox = new Inbox();
+    super(inbox);
+    options.addresses?.forEach(checkAddress);
+    this.#context = context;
+    this.#options = options;
+    this.#limits = limitsOf({ ...context.limits, ...options.limits });
+    this.#inbox = inbox;
+    this.#own = options.addresses === undefined ? undefined : new Set(options.addresses);
+  }
+
+  override get internalId(): string {
+    return `router at ${this.#listeners.map(({ url }) => url).join(', ') || 'nowhere yet'}`;
+  }
+
+  /** Addresses of the dealers that are connected now. */
+  get peers(): Address[] {
+    return [...this.#links].filter(([, link]) => link.open).map(([address]) => address);
+  }
+
+  /** Listens at an endpoint; several, also of several kinds, may be bound.
+   *  @returns what dealers connect to: `tcp://127.0.0.1:*` becomes the real port.
+   *  @throws ShoalError `usage`, `system` when it is taken, `unsupported`, `closed`. */
+  async bind(url: string): Promise<string> {
+    this.#checkOpen();
+    const backend = await this.#context.backendOf(url);
+    const listener = await backend.listen(url, (pipe) => this.#onPipe(pipe));
+    if (this.#end !== undefined) {
+      await listener.close();
+      throw this.#end;
+    }
+    this.#listeners.push(listener);
+    return listener.url;
+  }
+
+  /** To the dealer of `msg.destination`. When none has connected yet, it waits for it.
+   *  @throws ShoalError `out-of-memory` when too much waits there already, `closed`, `usage`. */
+  override send(msg: Msg): void {
+    this.#checkOpen();
+    const { destination } = msg;
+    const link = this.#routes.get(destination) ?? this.#links.get(destination) ?? this.#addLink(destination);
+    link.enqueue(msg);
+  }
+
+  /** Resolves when `send` to this destination would take a small message. */
+  writable(destination: Address): Promise<void> {
+    const link = this.#routes.get(destination) ?? this.#links.get(destination);
+    return link === undefined ? Promise.resolve() : link.room();
+  }
+
+  override async flushed(): Promise<void> {
+    await Promise.all([...this.#links.values()].map((link) => link.flushed()));
+  }
+
+  override close({ timeoutMs = defaultCloseMs }: CloseOptions = {}): Promise<number> {
+    this.#closing ??= this.#close(timeoutMs);
+    return this.#closing;
+  }
+
+  async #close(timeoutMs: number): Promise<number> {
+    const end = new ShoalError('closed', `${this.internalId} is closed`);
+    this.#end = end;
+    const { clock } = this.#context;
+    const deadlineMs = clock.now() + timeoutMs;
+    const links = [...this.#links.values()];
+    // Nobody who is not connected now will be in time.
+    const waiting = links.filter((link) => link.open && link.pending > 0);
+    if (waiting.length > 0) await within(clock, timeoutMs, Promise.all(waiting.map((link) => link.flushed())));
+    this.#inbox.end(end);
+    for (const link of links) if (link.open) link.sayGoodbye();
+    const undelivered = links.reduce((sum, link) => sum + link.pending, 0);
+    const leftMs = Math.max(0, deadlineMs - clock.now());
+    const pipes = [...this.#pipes.keys()];
+    this.#pipes.clear();
+    for (const link of links) link.detach();
+    await Promise.all(pipes.map((pipe) => pipe.close(leftMs)));
+    await Promise.all(this.#listeners.map((listener) => listener.close()));
+    return undelivered;
+  }
+
+  // ── pipes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #onPipe(pipe: Pipe): void {
+    this.#pipes.set(pipe, undefined);
+    pipe.setHandlers({
+      onParts: (parts, pointers) => {
+        if (!this.#pipes.has(pipe)) return;
+        try {
+          this.#onParts(pipe, parts, pointers);
+        } catch (thrown) {
+          this.#refuse(pipe, ShoalError.from(thrown, 'protocol'));
+        }
+      },
+      onReopen: () => undefined,
+      onClose: (error) => this.#dropPipe(pipe, { state: 'lost', error }),
+    });
+  }
+
+  #onParts(pipe: Pipe, parts: Uint8Array[], pointers: readonly Uint8Array[]): void {
+    const packet = decodePacket(parts, { limits: this.#limits, pointers });
+    if (packet.kind === PacketKind.hello) {
+      this.#onHello(pipe, packet);
+      return;
+    }
+    const link = this.#pipes.get(pipe);
+    if (link === undefined) {
+      // Its hello was lost with an earlier connection, or with an earlier router.
+      if (packet.kind === PacketKind.data || packet.kind === PacketKind.credit) pipe.send([encodeControl('reset', noCounters)]);
+      return;
+    }
+    switch (packet.kind) {
+      case PacketKind.goodbye:
+        link.onPacket({ ...packet, kind: PacketKind.credit });
+        link.forgetPeer();
+        this.#dropPipe(pipe, { state: 'left' });
+        pipe.close(0).catch(() => undefined);
+        return;
+      case PacketKind.error:
+        this.#dropPipe(pipe, { state: 'lost', error: new ShoalError(packet.code, `${this.#nameOf(link)} gave up: ${packet.text}`) });
+        pipe.close(0).catch(() => undefined);
+        return;
+      case PacketKind.welcome:
+      case PacketKind.reset:
+        throw new ShoalError('protocol', `a dealer does not send packets of kind ${packet.kind}`);
+      default:
+        if (link.onPacket(packet) === 'lost') pipe.send([encodeControl('reset', noCounters)]);
+    }
+  }
+
+  #onHello(pipe: Pipe, packet: Extract<Packet, { kind: 1 | 2 }>): void {
+    const { address } = packet;
+    const known = this.#pipes.get(pipe);
+    if (known !== undefined && known.peer !== address) throw new ShoalError('protocol', 'a dealer changed its address');
+    const link = this.#links.get(address) ?? this.#addLink(address);
+    const previous = link.attach(pipe);
+    this.#pipes.set(pipe, link);
+    if (previous !== undefined) {
+      this.#pipes.delete(previous);
+      const replaced = new ShoalError(
+        'config',
+        `another dealer said hello as ${formatAddress(address)}; give every dealer its own address`,
+      );
+      previous.send([encodeError(replaced)]);
+      previous.close(0).catch(() => undefined);
+    }
+    // What waited under another dealer's route is this one's now.
+    this.#routes.delete(address);
+    link.greet(packet);
+    this.#options.onPeer?.({ address, state: 'connected' });
+  }
+
+  #refuse(pipe: Pipe, error: ShoalError): void {
+    pipe.send([encodeError(error)]);
+    this.#dropPipe(pipe, { state: 'refused', error });
+    pipe.close(0).catch(() => undefined);
+  }
+
+  #dropPipe(pipe: Pipe, event: Omit<PeerEvent, 'address'>): void {
+    if (!this.#pipes.has(pipe)) return;
+    const link = this.#pipes.get(pipe);
+    this.#pipes.delete(pipe);
+    if (link?.pipe === pipe) link.detach();
+    if (link !== undefined && event.state === 'left') this.#forget(link);
+    this.#options.onPeer?.({ address: link?.peer, ...event });
+  }
+
+  // ── links and routes ───────────────────────────────────────────────────────────────────────────────────────────
+
+  #addLink(address: Address): Link {
+    if (this.#links.size >= this.#limits.peers) this.#evictIdle();
+    if (this.#links.size >= this.#limits.peers) {
+      throw new ShoalError('out-of-memory', `${this.internalId} knows ${this.#links.size} destinations already, its limit; raise peers`);
+    }
+    const link = new Link({
+      session: this.#context.newSession(),
+      own: 0n,
+      peer: address,
+      limits: this.#limits,
+      clock: this.#context.clock,
+      deliver: (from, msg, bytes) => this.#deliver(from, msg, bytes),
+      onUndeliverable: (msg, error) => this.#options.onUndeliverable?.(msg, error),
+    });
+    this.#links.set(address, link);
+    return link;
+  }
+
+  #deliver(link: Link, msg: Msg, bytes: number): void {
+    const { source, destination } = msg;
+    if (source !== link.peer && this.#routes.get(source) !== link) this.#learn(source, link);
+    if (this.#own === undefined || this.#own.has(destination)) {
+      this.#inbox.push(link, msg, bytes);
+      return;
+    }
+    link.taken(link.epoch, bytes);
+    try {
+      this.send(msg);
+    } catch (thrown) {
+      this.#options.onUndeliverable?.(msg, ShoalError.from(thrown));
+    }
+  }
+
+  /** `source` is behind `link`, which is not its own. */
+  #learn(source: Address, link: Link): void {
+    const own = this.#links.get(source);
+    if (own !== undefined && (own.open || own.pending > 0)) {
+      // A dealer that introduced itself under the address is the better way; what waited for it goes the new one.
+      if (own.open) return;
+      own.moveTo(link);
+      if (own.pending === 0) this.#links.delete(source);
+    }
+    if (this.#routes.size >= this.#limits.peers) return;
+    this.#routes.set(source, link);
+  }
+
+  #forget(link: Link): void {
+    for (const [address, route] of this.#routes) if (route === link) this.#routes.delete(address);
+    if (link.pending === 0 && link.peer !== undefined) this.#links.delete(link.peer);
+  }
+
+  /** Peers that are gone and have nothing waiting. */
+  #evictIdle(): void {
+    for (const link of [...this.#links.values()]) if (link.pipe === undefined && link.pending === 0) this.#forget(link);
+  }
+
+  #nameOf(link: Link): string {
+    return link.peer === undefined ? 'a peer' : formatAddress(link.peer);
+  }
+
+  #checkOpen(): void {
+    if (this.#end !== undefined) throw this.#end;
+  }
+}

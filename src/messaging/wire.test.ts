@@ -1,0 +1,238 @@
+/** Packets survive the round trip; nothing a stranger sends does more than throw `protocol`. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { isShoalError, ShoalError } from '../base/errors.ts';
+import { seededRandom } from '../base/random.ts';
+import { limitsOf } from './limits.ts';
+import { Msg } from './msg.ts';
+import {
+  decodePacket,
+  detachedBytes,
+  encodeControl,
+  encodeData,
+  encodeError,
+  encodeGreeting,
+  inlineBytes,
+  messageCost,
+  packetPrefixBytes,
+  rebaseSequence,
+  refreshCounters,
+  type Packet,
+} from './wire.ts';
+
+const limits = limitsOf({ frames: 1000 });
+const options = { limits };
+const counters = { received: 7, consumed: 5, consumedBytes: 2 ** 40 };
+const uint64 = fc.bigInt({ min: 0n, max: 0xffffffffffffffffn });
+
+const messages = fc.array(
+  fc.record({
+    source: uint64,
+    destination: uint64,
+    type: fc.integer({ min: 0, max: 0xffff }),
+    value: fc.maxSafeInteger(),
+    version: fc.maxSafeInteger(),
+    frames: fc.array(
+      fc.oneof({ weight: 8, arbitrary: fc.uint8Array({ maxLength: 40 }) }, fc.constant(new Uint8Array(detachedBytes).fill(3))),
+      {
+        maxLength: 7,
+      },
+    ),
+  }),
+  { minLength: 1, maxLength: 9 },
+);
+
+interface Fields {
+  readonly source: bigint;
+  readonly destination: bigint;
+  readonly type: number;
+  readonly value: number;
+  readonly version: number;
+  readonly frames: readonly Uint8Array[];
+}
+
+function messageOf(fields: Fields): Msg {
+  const msg = new Msg(fields.source, fields.destination);
+  msg.type = fields.type;
+  msg.setTarget(fields.value, fields.version);
+  for (const frame of fields.frames) msg.addFrame(frame);
+  return msg;
+}
+
+function fieldsOf(msg: Msg): Fields {
+  const { source, destination, type } = msg;
+  return {
+    source,
+    destination,
+    type,
+    value: msg.targetValue,
+    version: msg.targetVersion,
+    frames: msg.frames.map((frame) => Uint8Array.from(frame)),
+  };
+}
+
+function encoded(list: readonly Msg[], sequence = 0): Uint8Array[] {
+  return encodeData(
+    list,
+    list.reduce((sum, msg) => sum + inlineBytes(msg), 0),
+    sequence,
+    counters,
+  ).parts;
+}
+
+/** The packet, or undefined when it is refused properly. Any other error fails the test. */
+function tryDecode(parts: readonly Uint8Array[]): Packet | undefined {
+  try {
+    return decodePacket(parts, options);
+  } catch (error) {
+    if (isShoalError(error) && error.code === 'protocol') return undefined;
+    throw error;
+  }
+}
+
+describe('packets', () => {
+  it('carry messages unchanged', () => {
+    fc.assert(
+      fc.property(
+        messages,
+        fc.maxSafeInteger().filter((n) => n >= 0),
+        (list, sequence) => {
+          const packet = decodePacket(encoded(list.map(messageOf), sequence), options);
+          if (packet.kind !== 3) throw new Error('not data');
+          expect(packet.messages.map(fieldsOf)).toEqual(list);
+          expect(packet.bytes).toEqual(packet.messages.map(messageCost));
+          expect(packet).toMatchObject({ ...counters, sequence });
+        },
+      ),
+    );
+  });
+
+  it('do not copy frames, neither when written nor when read, and align them', () => {
+    const large = new Uint8Array(detachedBytes);
+    const msg = new Msg(1n, 2n);
+    msg.addFrame('odd');
+    msg.addFrame(large);
+    msg.addFrame('small');
+    const parts = encoded([msg]);
+    expect(parts[1]).toBe(large);
+    const packet = decodePacket(parts, options);
+    const received = packet.kind === 3 ? packet.messages[0].frames : [];
+    expect(received[1]).toBe(large);
+    expect(received[0].buffer).toBe(parts[0].buffer);
+    expect([received[0], received[2]].map((frame) => (frame.byteOffset - parts[0].byteOffset) % 8)).toEqual([0, 0]);
+  });
+
+  it('of every other kind too', () => {
+    const greeting = { session: 2 ** 52, knownSession: 3, address: 0xffffffffffffffffn, windowMessages: 9, windowBytes: 2 ** 33 };
+    expect(decodePacket([encodeGreeting('hello', greeting, counters)], options)).toEqual({ kind: 1, ...greeting, ...counters });
+    expect(decodePacket([encodeGreeting('welcome', greeting, counters)], options)).toEqual({ kind: 2, ...greeting, ...counters });
+    expect(decodePacket([encodeControl('credit', counters)], options)).toEqual({ kind: 4, ...counters });
+    expect(decodePacket([encodeControl('goodbye', counters)], options)).toEqual({ kind: 5, ...counters });
+    expect(decodePacket([encodeControl('reset', counters)], options)).toEqual({ kind: 6, ...counters });
+    const error = decodePacket([encodeError(new ShoalError('config', `näher\n${'x'.repeat(2000)}`))], options);
+    expect(error).toMatchObject({ kind: 7, code: 'config', text: expect.stringMatching(/^näher\?x{400,505}$/) });
+  });
+
+  it('can be sent again with newer counters and another number', () => {
+    const parts = encoded([messageOf({ source: 1n, destination: 2n, type: 3, value: -4, version: 5, frames: [] })], 9);
+    refreshCounters(parts[0], { received: 1, consumed: 2, consumedBytes: 3 });
+    rebaseSequence(parts[0], 4);
+    expect(decodePacket(parts, options)).toMatchObject({ sequence: 4, received: 1, consumed: 2, consumedBytes: 3 });
+  });
+
+  it('with pointers are refused where none came with them', () => {
+    const shared = new Uint8Array(new SharedArrayBuffer(8));
+    const msg = new Msg(1n, 2n);
+    msg.addFormatFrame('p', shared);
+    const { parts, pointers } = encodeData([msg], inlineBytes(msg), 0, counters);
+    const packet = decodePacket(parts, { limits, pointers });
+    expect(packet.kind === 3 && packet.messages[0].parseFormatFrame('p')[0]).toBe(shared);
+    expect(tryDecode(parts)).toBeUndefined();
+    expect(() => decodePacket(parts, { limits, pointers: [...pointers, shared] })).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  it('beyond the limits are refused', () => {
+    const wide = new Msg();
+    for (let k = 0; k < 1001; k++) wide.addFrame('');
+    const long = new Msg();
+    long.addFrame(new Uint8Array(2000));
+    expect(tryDecode(encoded([wide]))).toBeUndefined();
+    expect(() => decodePacket(encoded([long]), { limits: limitsOf({ messageBytes: 1000 }) })).toThrow(/at most 1000/);
+  });
+});
+
+describe('hostile bytes', () => {
+  /** In CI's budget; `SHOAL`-independent so that it needs no setting: FUZZ_INPUTS=10000000 runs ten million. */
+  const inputs = Number(process.env.FUZZ_INPUTS ?? 1_000_000);
+
+  it(
+    `${inputs} mutated, cut, lengthened and random packets do nothing but throw protocol`,
+    () => {
+      const seed = Number(process.env.FUZZ_SEED ?? 0x5eed);
+      const random = seededRandom(seed);
+      const corpus = fc.sample(messages, { numRuns: 60, seed }).map((list) => encoded(list.map(messageOf)));
+      corpus.push(
+        [encodeGreeting('hello', { session: 1, knownSession: 2, address: 3n, windowMessages: 4, windowBytes: 5 }, counters)],
+        [encodeControl('credit', counters)],
+      );
+      corpus.push([encodeError(new ShoalError('auth', 'no'))]);
+      const interesting = [0, 1, 7, 8, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
+      const scratch = Buffer.alloc(64 * 1024);
+      let accepted = 0;
+      let refused = 0;
+      for (let k = 0; k < inputs; k++) {
+        const original = corpus[random.integer(corpus.length)];
+        const first = scratch.subarray(0, original[0].byteLength);
+        first.set(original[0]);
+        let parts: Uint8Array[] = [first, ...original.slice(1)];
+        const edits = 1 + random.integer(4);
+        for (let edit = 0; edit < edits; edit++) {
+          const at = random.integer(first.length);
+          switch (random.integer(8)) {
+            case 0:
+              parts[0] = parts[0].subarray(0, random.integer(parts[0].byteLength + 1));
+              break;
+            case 1:
+              parts[0] = scratch.subarray(0, first.length + random.integer(64));
+              break;
+            case 2:
+              parts = random.integer(2) === 0 ? parts.slice(0, -1) : [...parts, first.subarray(at)];
+              if (parts.length === 0) parts = [first];
+              break;
+            case 3:
+              if (at + 4 <= first.length) first.writeUInt32LE(random.integer(2 ** 32), at);
+              break;
+            case 4:
+              // Lengths and counts: the words that decide how much is read.
+              first[packetPrefixBytes + 2 + random.integer(6)] = interesting[random.integer(interesting.length)];
+              break;
+            default:
+              first[at] = interesting[random.integer(interesting.length)];
+          }
+        }
+        if (tryDecode(parts) === undefined) refused++;
+        else accepted++;
+      }
+      // Both must be reached, or the inputs are not hostile in the right places.
+      expect(accepted).toBeGreaterThan(inputs / 1000);
+      expect(refused).toBeGreaterThan(inputs / 10);
+      expect(accepted + refused).toBe(inputs);
+    },
+    60_000 + inputs / 20,
+  );
+
+  it('frames never reach outside the parts they came in', () => {
+    fc.assert(
+      fc.property(messages, fc.array(fc.tuple(fc.nat(), fc.nat(255)), { minLength: 1, maxLength: 6 }), (list, edits) => {
+        const parts = encoded(list.map(messageOf)).map((part) => Buffer.from(part));
+        for (const [at, value] of edits) parts[0][at % parts[0].length] = value;
+        const packet = tryDecode(parts);
+        for (const frame of packet?.kind === 3 ? packet.messages.flatMap((msg) => msg.frames) : []) {
+          const home = parts.find((part) => part.buffer === frame.buffer && frame.byteOffset >= part.byteOffset);
+          expect(home && frame.byteOffset + frame.byteLength <= home.byteOffset + home.byteLength).toBe(true);
+        }
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});

@@ -1,0 +1,373 @@
+/** Packets: what one end of a link sends to the other, over whatever pipe. Bytes to packets and back, no I/O; every byte
+ *  from outside is checked before it is used. A packet is one or more *parts* (buffers whose boundaries the pipe keeps):
+ *  the first has the prefix and small frames, large frames are parts of their own, so that nobody copies them.
+ *
+ *  All little-endian; integers of 64 bits other than addresses are within ±2⁵³.
+ *
+ *    byte 0       2        3     4       8          16         24         32              40
+ *        │'SM'   │version │kind │count  │sequence  │received  │consumed  │consumed bytes │ by kind …
+ *        │u16    │u8      │u8   │u32    │i64       │i64       │i64       │i64            │
+ *
+ *    kind      count     from byte 40
+ *    1 hello   0         session i64 │ known session i64 │ address u64 │    "I am; I have `received` of what you sent"
+ *                        window messages i64 │ window bytes i64
+ *    2 welcome 0         the same                                           the answer
+ *    3 data    messages  messages, back to back                             the first has number `sequence`
+ *    4 credit  0         –                                                  only the counters
+ *    5 goodbye 0         –                                                  nothing more comes
+ *    6 reset   0         –                                                  "who are you? say hello"
+ *    7 error   code      text, at most 512 bytes of UTF-8                   the sender closes; why
+ *
+ *  A message, aligned to 8 bytes, with its frames aligned to 8 bytes:
+ *
+ *    byte 0     2       4       8        16            24             32        40
+ *        │type │frames │bytes  │source  │destination  │target value  │version  │ lengths u32 × frames, padded │ frames, each padded …
+ *        │u16  │u16    │u32    │u64     │u64          │i64           │i64      │
+ *
+ *    length    bits 31…30: 0 the frame is inline, 1 it is the packet's next part, 2 it is the packet's next pointer
+ *              (memory that threads share; inproc only); bits 29…0: its bytes
+ *    bytes     of the message within this part: header, lengths, inline frames, padding */
+import type { ErrorCode } from '../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { Address } from './address.ts';
+import type { MessagingLimits } from './limits.ts';
+import { Msg } from './msg.ts';
+
+export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5, reset: 6, error: 7 } as const;
+
+/** Frames from this size on travel as parts of their own. Below, a copy is cheaper than a part. */
+export const detachedBytes: number = 16 * 1024;
+export const packetPrefixBytes = 40;
+const helloBytes = 80;
+export const messageHeaderBytes = 40;
+const errorTextBytes = 512;
+const magic = 0x4d53;
+const version = 1;
+const lengthMask = 0x3fffffff;
+const detachedFlag = 0x40000000;
+const pointerFlag = 0x80000000;
+/** Largest frame: what 30 bits can say. */
+export const frameBytesMax: number = lengthMask;
+const twoTo32 = 0x100000000;
+
+/** By their code on the wire. */
+const errorCodes: readonly ErrorCode[] = ['protocol', 'config', 'aborted', 'auth', 'out-of-memory'];
+
+/** Counters that go with every packet; all count from the beginning of a session. */
+export interface Counters {
+  /** Messages of the peer that have arrived here. */
+  readonly received: number;
+  /** Of those, how many the application has taken, and their bytes. */
+  readonly consumed: number;
+  readonly consumedBytes: number;
+}
+
+export interface Greeting {
+  /** Of the sender; a new one each time its end of the link is made. */
+  readonly session: number;
+  /** The receiver's session that `received` is about; 0: none. */
+  readonly knownSession: number;
+  readonly address: Address;
+  /** What the receiver of the greeting may have on its way. */
+  readonly windowMessages: number;
+  readonly windowBytes: number;
+}
+
+export type Packet = Counters &
+  (
+    | ({ readonly kind: 1 | 2 } & Greeting)
+    | { readonly kind: 3; readonly sequence: number; readonly messages: Msg[]; readonly bytes: number[] }
+    | { readonly kind: 4 | 5 | 6 }
+    | { readonly kind: 7; readonly code: ErrorCode; readonly text: string }
+  );
+
+// ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/** How a message counts against windows and queues: header, lengths and all frames. */
+export function messageCost(msg: Msg): number {
+  return messageHeaderBytes + 4 * msg.frameCount + msg.size;
+}
+
+/** Bytes of the message within the packet's first part. */
+export function inlineBytes(msg: Msg): number {
+  const { frames, pointers } = msg;
+  let bytes = messageHeaderBytes + padded(4 * (frames.length + pointers.length));
+  for (const frame of frames) if (frame.byteLength < detachedBytes) bytes += padded(frame.byteLength);
+  return bytes;
+}
+
+export interface DataPacket {
+  readonly parts: Uint8Array[];
+  readonly pointers: Uint8Array[];
+  /** Sum of `messageCost`. */
+  readonly cost: number;
+}
+
+/** `inline` is the sum of `inlineBytes`. */
+export function encodeData(messages: readonly Msg[], inline: number, sequence: number, counters: Counters): DataPacket {
+  const first = Buffer.allocUnsafe(packetPrefixBytes + inline);
+  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  writePrefix(view, PacketKind.data, messages.length, sequence, counters);
+  const parts: Uint8Array[] = [first];
+  const pointers: Uint8Array[] = [];
+  let at = packetPrefixBytes;
+  let cost = 0;
+  for (const msg of messages) {
+    at = writeMessage(msg, first, view, at, { parts, pointers });
+    cost += messageCost(msg);
+  }
+  return { parts, pointers, cost };
+}
+
+/** Writes newer counters into a data packet that is sent again. Its other parts stay. */
+export function refreshCounters(first: Uint8Array, counters: Counters): void {
+  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  writeInt53(view, 16, counters.received);
+  writeInt53(view, 24, counters.consumed);
+  writeInt53(view, 32, counters.consumedBytes);
+}
+
+/** Gives an encoded data packet another place in the sequence: its peer starts counting anew. */
+export function rebaseSequence(first: Uint8Array, sequence: number): void {
+  writeInt53(new DataView(first.buffer, first.byteOffset, first.byteLength), 8, sequence);
+}
+
+export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, counters: Counters): Uint8Array {
+  const bytes = Buffer.alloc(helloBytes);
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  writePrefix(view, PacketKind[kind], 0, 0, counters);
+  writeInt53(view, 40, greeting.session);
+  writeInt53(view, 48, greeting.knownSession);
+  view.setBigUint64(56, greeting.address, true);
+  writeInt53(view, 64, greeting.windowMessages);
+  writeInt53(view, 72, greeting.windowBytes);
+  return bytes;
+}
+
+export function encodeControl(kind: 'credit' | 'goodbye' | 'reset', counters: Counters): Uint8Array {
+  const bytes = Buffer.allocUnsafe(packetPrefixBytes);
+  writePrefix(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), PacketKind[kind], 0, 0, counters);
+  return bytes;
+}
+
+export function encodeError(error: ShoalError): Uint8Array {
+  const text = Buffer.from(error.message, 'utf8').subarray(0, errorTextBytes);
+  const bytes = Buffer.alloc(packetPrefixBytes + text.length);
+  const code = Math.max(0, errorCodes.indexOf(error.code));
+  writePrefix(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), PacketKind.error, code, 0, noCounters);
+  text.copy(bytes, packetPrefixBytes);
+  return bytes;
+}
+
+export const noCounters: Counters = { received: 0, consumed: 0, consumedBytes: 0 };
+
+function writePrefix(view: DataView, kind: number, count: number, sequence: number, counters: Counters): void {
+  view.setUint16(0, magic, true);
+  view.setUint8(2, version);
+  view.setUint8(3, kind);
+  view.setUint32(4, count, true);
+  writeInt53(view, 8, sequence);
+  writeInt53(view, 16, counters.received);
+  writeInt53(view, 24, counters.consumed);
+  writeInt53(view, 32, counters.consumedBytes);
+}
+
+/** @returns where the next message begins. */
+function writeMessage(
+  msg: Msg,
+  first: Buffer,
+  view: DataView,
+  start: number,
+  out: { parts: Uint8Array[]; pointers: Uint8Array[] },
+): number {
+  const { frames, pointers } = msg;
+  const entries = frames.length + pointers.length;
+  view.setUint16(start, msg.type, true);
+  view.setUint16(start + 2, entries, true);
+  view.setBigUint64(start + 8, msg.source, true);
+  view.setBigUint64(start + 16, msg.destination, true);
+  writeInt53(view, start + 24, msg.targetValue);
+  writeInt53(view, start + 32, msg.targetVersion);
+  let lengthAt = start + messageHeaderBytes;
+  let at = lengthAt + padded(4 * entries);
+  for (const frame of frames) {
+    const bytes = frame.byteLength;
+    if (bytes < detachedBytes) {
+      view.setUint32(lengthAt, bytes, true);
+      first.set(frame, at);
+      at = fillTo(first, at + bytes);
+    } else {
+      view.setUint32(lengthAt, bytes + detachedFlag, true);
+      out.parts.push(frame);
+    }
+    lengthAt += 4;
+  }
+  for (const pointer of pointers) {
+    view.setUint32(lengthAt, pointer.byteLength + pointerFlag, true);
+    out.pointers.push(pointer);
+    lengthAt += 4;
+  }
+  if (entries % 2 === 1) view.setUint32(lengthAt, 0, true);
+  view.setUint32(start + 4, at - start, true);
+  return at;
+}
+
+/** Zeroes up to the next multiple of 8. */
+function fillTo(bytes: Buffer, at: number): number {
+  const end = padded(at);
+  for (let k = at; k < end; k++) bytes[k] = 0;
+  return end;
+}
+
+function padded(bytes: number): number {
+  return (bytes + 7) & ~7;
+}
+
+function writeInt53(view: DataView, at: number, value: number): void {
+  view.setUint32(at, value >>> 0, true);
+  view.setInt32(at + 4, Math.floor(value / twoTo32), true);
+}
+
+// ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface DecodeOptions {
+  readonly limits: MessagingLimits;
+  /** What came with the parts by reference. */
+  readonly pointers?: readonly Uint8Array[];
+}
+
+/** The packet. Frames are views of the parts.
+ *  @throws ShoalError `protocol` for anything a correct peer does not send. */
+export function decodePacket(parts: readonly Uint8Array[], options: DecodeOptions): Packet {
+  const first = parts[0];
+  if (first === undefined || first.byteLength < packetPrefixBytes) throw malformed(`its first part has ${first?.byteLength ?? 0} bytes`);
+  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  if (view.getUint16(0, true) !== magic) throw malformed('it does not begin with SM');
+  if (view.getUint8(2) !== version)
+    throw malformed(`it has version ${view.getUint8(2)}, here is ${version}; run the same Shoal everywhere`);
+  const kind = view.getUint8(3);
+  const count = view.getUint32(4, true);
+  const sequence = readCount(view, 8);
+  const counters = { received: readCount(view, 16), consumed: readCount(view, 24), consumedBytes: readCount(view, 32) };
+  if (kind === PacketKind.data) return { kind, sequence, ...counters, ...readMessages(parts, view, count, options) };
+  if (parts.length > 1) throw malformed(`kind ${kind} with ${parts.length} parts`);
+  if (kind === PacketKind.error) {
+    if (first.byteLength > packetPrefixBytes + errorTextBytes) throw malformed(`an error text of ${first.byteLength} bytes`);
+    const text = Buffer.from(first.buffer, first.byteOffset + packetPrefixBytes, first.byteLength - packetPrefixBytes).toString('utf8');
+    return { kind, code: errorCodes[count] ?? 'protocol', text: text.replace(/\p{Cc}/gu, '?'), ...counters };
+  }
+  if (count !== 0 || sequence !== 0) throw malformed(`kind ${kind} with count ${count} and sequence ${sequence}`);
+  if (kind === PacketKind.hello || kind === PacketKind.welcome) {
+    if (first.byteLength !== helloBytes) throw malformed(`a greeting of ${first.byteLength} bytes`);
+    const greeting = {
+      session: readCount(view, 40),
+      knownSession: readCount(view, 48),
+      address: view.getBigUint64(56, true),
+      windowMessages: readCount(view, 64),
+      windowBytes: readCount(view, 72),
+    };
+    if (greeting.session === 0) throw malformed('a greeting without session');
+    if (greeting.windowMessages === 0 || greeting.windowBytes === 0) throw malformed('a greeting without window');
+    return { kind, ...greeting, ...counters };
+  }
+  if (kind !== PacketKind.credit && kind !== PacketKind.goodbye && kind !== PacketKind.reset)
+    throw malformed(`it has the unknown kind ${kind}`);
+  if (first.byteLength !== packetPrefixBytes) throw malformed(`kind ${kind} of ${first.byteLength} bytes`);
+  return { kind, ...counters };
+}
+
+function readMessages(
+  parts: readonly Uint8Array[],
+  view: DataView,
+  count: number,
+  options: DecodeOptions,
+): { messages: Msg[]; bytes: number[] } {
+  const end = view.byteLength;
+  // Each message has at least its header, so that a claimed count cannot make us allocate more than was sent.
+  if (count === 0 || count > (end - packetPrefixBytes) / messageHeaderBytes) throw malformed(`${count} messages in ${end} bytes`);
+  const messages: Msg[] = [];
+  const bytes: number[] = [];
+  const { pointers = [] } = options;
+  const reader: Reader = { parts, pointers, view, nextPart: 1, nextPointer: 0, options };
+  let at = packetPrefixBytes;
+  for (let k = 0; k < count; k++) {
+    if (end - at < messageHeaderBytes) throw malformed(`message ${k} of ${count} begins at byte ${at} of ${end}`);
+    const inline = view.getUint32(at + 4, true);
+    if (inline > end - at || inline % 8 !== 0) throw malformed(`message ${k} claims ${inline} of ${end - at} bytes`);
+    const msg = readMessage(reader, at, inline);
+    messages.push(msg);
+    bytes.push(messageCost(msg));
+    at += inline;
+  }
+  if (at !== end) throw malformed(`${end - at} bytes follow the last message`);
+  if (reader.nextPart !== parts.length) throw malformed(`${parts.length - reader.nextPart} parts belong to no frame`);
+  if (reader.nextPointer !== pointers.length) throw malformed(`${pointers.length - reader.nextPointer} pointers belong to no message`);
+  return { messages, bytes };
+}
+
+interface Reader {
+  readonly parts: readonly Uint8Array[];
+  readonly view: DataView;
+  readonly pointers: readonly Uint8Array[];
+  nextPart: number;
+  nextPointer: number;
+  readonly options: DecodeOptions;
+}
+
+function readMessage(reader: Reader, start: number, inline: number): Msg {
+  const { view, options } = reader;
+  const { limits } = options;
+  const entries = view.getUint16(start + 2, true);
+  const lengthsAt = start + messageHeaderBytes;
+  const end = start + inline;
+  let at = lengthsAt + padded(4 * entries);
+  if (at > end) throw malformed(`${entries} frame lengths in a message of ${inline} bytes`);
+  if (entries > limits.frames) throw malformed(`a message of ${entries} frames; at most ${limits.frames} are accepted`);
+  if (entries % 2 === 1 && view.getUint32(lengthsAt + 4 * entries, true) !== 0) throw malformed('padding that is not zero');
+  const { buffer, byteOffset } = reader.view;
+  const frames: Uint8Array[] = [];
+  const pointers: Uint8Array[] = [];
+  let size = 0;
+  for (let k = 0; k < entries; k++) {
+    const entry = view.getUint32(lengthsAt + 4 * k, true);
+    const bytes = entry & lengthMask;
+    const flags = (entry & ~lengthMask) >>> 0;
+    if (flags === 0) {
+      if (bytes > end - at) throw malformed(`frame ${k} claims ${bytes} of ${end - at} bytes`);
+      frames.push(new Uint8Array(buffer, byteOffset + at, bytes));
+      at += padded(bytes);
+    } else if (flags === detachedFlag || flags === pointerFlag) {
+      const part = flags === detachedFlag ? reader.parts[reader.nextPart++] : reader.pointers[reader.nextPointer++];
+      if (part?.byteLength !== bytes) throw malformed(`frame ${k} claims a part of ${bytes} bytes, there is ${part?.byteLength ?? 'none'}`);
+      (flags === detachedFlag ? frames : pointers).push(part);
+    } else throw malformed(`frame ${k} has flags that mean nothing`);
+    size += bytes;
+  }
+  if (at !== end) throw malformed(`a message of ${inline} bytes whose frames end after ${at - start}`);
+  if (size > limits.messageBytes) throw malformed(`a message of ${size} bytes; at most ${limits.messageBytes} are accepted`);
+  return Msg.received({
+    source: view.getBigUint64(start + 8, true),
+    destination: view.getBigUint64(start + 16, true),
+    type: view.getUint16(start, true),
+    targetValue: readInt53(view, start + 24),
+    targetVersion: readInt53(view, start + 32),
+    frames,
+    pointers,
+  });
+}
+
+function readInt53(view: DataView, at: number): number {
+  const value = view.getInt32(at + 4, true) * twoTo32 + view.getUint32(at, true);
+  if (!Number.isSafeInteger(value)) throw malformed('an integer beyond 2⁵³');
+  return value;
+}
+
+function readCount(view: DataView, at: number): number {
+  const value = readInt53(view, at);
+  if (value < 0) throw malformed(`a counter of ${value}`);
+  return value;
+}
+
+function malformed(what: string): ShoalError {
+  return new ShoalError('protocol', `malformed packet: ${what}; does something else than Shoal send to this address?`);
+}
