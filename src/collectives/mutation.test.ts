@@ -24,16 +24,20 @@ const originals: readonly Plan[] = algorithms.flatMap((algorithm) =>
     .flatMap((collective) =>
       topologies.flatMap((topology) => {
         const n = topology.hosts.flat().length;
-        const count = collective === 'barrier' ? 0 : n * n * 4;
-        const request = { collective, topology, count, pieceCount: 7 };
-        return algorithm.supports?.(request) === undefined ? [buildPlan(algorithm.name, request)] : [];
+        const even = { collective, topology, count: collective === 'barrier' ? 0 : n * n * 4, pieceCount: 7 };
+        // Several slices, one in flight: scratch is used again, and owners have channels of their own.
+        const tight = { ...even, count: 40 * n, pieceCount: 16, window: 1, shardCount: 1 };
+        const paced = collective === 'all-reduce' && (algorithm.name === 'fairring' || algorithm.name === 'direct');
+        const requests = paced ? [even, tight] : [even];
+        return requests.filter((each) => algorithm.supports?.(each) === undefined).map((each) => buildPlan(algorithm.name, each));
       }),
     ),
 );
 
-type Part = 'entry' | 'channel';
+/** The entry, or a channel's number. */
+type Part = 'entry' | number;
 
-/** Replaces one rank's channel 0, or its entry. */
+/** Replaces one rank's channel, or its entry. */
 function withSteps(plan: Plan, { rank, part }: { rank: number; part: Part }, edit: (steps: Step[]) => void): Plan {
   const programs = plan.programs.map((program): Program => {
     if (program.rank !== rank) return program;
@@ -43,10 +47,9 @@ function withSteps(plan: Plan, { rank, part }: { rank: number; part: Part }, edi
       // What is no copy is for the structure check to find.
       return { ...program, entry: entry as unknown as Program['entry'] };
     }
-    const [first, ...others] = program.channels;
-    const steps = [...first];
+    const steps = [...program.channels[part]];
     edit(steps);
-    return { ...program, channels: [steps, ...others] };
+    return { ...program, channels: program.channels.with(part, steps) };
   });
   return { ...plan, programs };
 }
@@ -141,14 +144,14 @@ function mutate(random: Random): Mutant | undefined {
   for (let time = 0; time < times; time++) {
     const rank = random.integer(plan.programs.length);
     const { entry, channels } = plan.programs[rank];
-    const part: Part = entry.length > 0 && random.integer(2) === 0 ? 'entry' : 'channel';
-    const { length } = part === 'entry' ? entry : channels[0];
+    const part: Part = entry.length > 0 && random.integer(2) === 0 ? 'entry' : random.integer(channels.length);
+    const { length } = part === 'entry' ? entry : channels[part];
     if (length === 0) continue;
     const names = Object.keys(mutations);
     const name = names[random.integer(names.length)];
     plan = withSteps(plan, { rank, part }, (steps) => {
       const done = mutations[name](steps, random.integer(length), random);
-      if (done !== undefined) what.push(`rank ${rank} ${part}: ${done}`);
+      if (done !== undefined) what.push(`rank ${rank} ${part === 'entry' ? part : `channel ${part}`}: ${done}`);
     });
   }
   if (JSON.stringify(plan.programs) === original) return undefined;
@@ -230,7 +233,7 @@ describe('the verifier under mutation', () => {
       for (const { rank, entry, channels } of plan.programs) {
         const parts: [Part, readonly Step[]][] = [
           ['entry', entry],
-          ['channel', channels[0]],
+          ...channels.map((steps, channel): [Part, readonly Step[]] => [channel, steps]),
         ];
         for (const [part, steps] of parts) {
           steps.forEach((step, index) => {
@@ -238,7 +241,7 @@ describe('the verifier under mutation', () => {
             if (replacement === undefined) return;
             tried += 1;
             const mutant = withSteps(plan, { rank, part }, (copy) => copy.splice(index, 1, ...replacement));
-            expect(verify(mutant).ok, `${plan.algorithm} ${plan.request.collective} rank ${rank} ${part} step ${index}`).toBe(false);
+            expect(verify(mutant).ok, `${plan.algorithm} ${plan.request.collective} rank ${rank} part ${part} step ${index}`).toBe(false);
           });
         }
       }

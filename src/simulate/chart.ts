@@ -12,7 +12,7 @@ export function figuresPage(title: string, figures: readonly Figure[]): string {
 }
 
 /** Milliseconds over x. */
-export function figureChart({ x, xLabel, series }: Figure): string {
+function figureChart({ x, xLabel, series }: Figure): string {
   const values = series.flatMap((each) => each.values).filter((value) => value !== null);
   const [low, high] = [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
   const [first, last] = [Math.min(...x), Math.max(...x)];
