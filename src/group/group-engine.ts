@@ -86,6 +86,8 @@ export class GroupEngine implements OperationHost {
       order: world.settings.order,
       rank: spec.rank,
       topology: spec.topology,
+      stagingBytes: world.settings.stagingBytes,
+      sliceBytes: world.settings.sliceBytes,
       loadStore: this.links.map((link) => link === undefined || link.loadStore),
     });
     this.#history = new CallHistory(this.#own, { callsMax });

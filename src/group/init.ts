@@ -186,6 +186,8 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
         order: settings.order,
         rank: spec.rank,
         topology: spec.topology,
+        stagingBytes: settings.stagingBytes,
+        sliceBytes: settings.sliceBytes,
         loadStore: spec.globalRanks.map(() => true),
       }),
       keyOf: (regionId) => memory.lookUp(regionId).key,
