@@ -1,14 +1,13 @@
 /** The registry of backends. A new one is its own file and one line here. */
-import type { Fabric } from '../fabric/fabric.ts';
 import type { Backend, BackendOptions } from './backend.ts';
+import { ShoalError } from '../base/errors.ts';
+import { FabricBackend, type FabricEndpoint } from './backends/fabric.ts';
 import { InprocBackend } from './backends/inproc.ts';
 import { createZeromqBackend, zeromqUnavailable } from './backends/zeromq.ts';
 
 export interface BackendSettings extends BackendOptions {
   readonly encryption: 'curve' | 'none';
-  readonly fabric?: Fabric;
-  readonly landing?: 'copy' | 'borrow';
-  readonly landingBytes?: number;
+  readonly fabric?: FabricEndpoint;
 }
 
 export interface MessagingBackend {
@@ -34,5 +33,16 @@ export const messagingBackends: readonly MessagingBackend[] = [
     description: 'processes of one host or many; ZeroMQ with CURVE',
     unavailable: zeromqUnavailable,
     create: createZeromqBackend,
+  },
+  {
+    name: 'fabric',
+    schemes: ['fabric'],
+    description: 'processes over the data plane; large frames are written into registered memory',
+    unavailable: async () => undefined,
+    create: async (settings) => {
+      if (settings.fabric === undefined)
+        throw new ShoalError('usage', 'fabric:// needs a fabric: give the messaging context the option fabric');
+      return new FabricBackend(settings, settings.fabric);
+    },
   },
 ];

@@ -3,9 +3,9 @@
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom, type Random } from '../base/random.ts';
-import type { Fabric } from '../fabric/fabric.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';
+import type { FabricEndpoint } from './backends/fabric.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 
 export interface MessagingOptions {
@@ -18,12 +18,8 @@ export interface MessagingOptions {
   readonly limits?: Partial<MessagingLimits>;
   /** `tcp` and `ipc`: CURVE, or nothing, which only addresses of this host may have. Default `curve`. */
   readonly encryption?: 'curve' | 'none';
-  /** What `fabric://` goes over; the context does not close it. */
-  readonly fabric?: Fabric;
-  /** `fabric`: large received frames are copied out of registered memory, or lent until `msg.release()`. Default `copy`. */
-  readonly landing?: 'copy' | 'borrow';
-  /** `fabric`: registered memory per connection for large frames. Default 64 MiB. */
-  readonly landingBytes?: number;
+  /** What `fabric://` goes over. */
+  readonly fabric?: FabricEndpoint;
 }
 
 export class MessagingContext implements AsyncDisposable {

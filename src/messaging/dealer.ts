@@ -12,6 +12,7 @@ import { limitsOf, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
 import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import type { Msg } from './msg.ts';
+import { lend } from './loan.ts';
 import { decodePacket, encodeError, PacketKind } from './wire.ts';
 
 export interface DealerOptions {
@@ -137,10 +138,10 @@ export class Dealer extends MessageSocket {
   #attach(pipe: Pipe, attempt: number): void {
     const current = (): boolean => attempt === this.#attempt;
     pipe.setHandlers({
-      onParts: (parts, pointers) => {
+      onParts: (parts, pointers, release) => {
         if (!current()) return;
         try {
-          this.#onParts(parts, pointers);
+          this.#onParts(parts, pointers, release);
         } catch (thrown) {
           const error = ShoalError.from(thrown, 'protocol');
           pipe.send([encodeError(error)]);
@@ -158,8 +159,9 @@ export class Dealer extends MessageSocket {
     this.#link.sayHello();
   }
 
-  #onParts(parts: Uint8Array[], pointers: readonly Uint8Array[]): void {
+  #onParts(parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void {
     const packet = decodePacket(parts, { limits: this.#limits, pointers });
+    if (release !== undefined) lend(packet, release);
     switch (packet.kind) {
       case PacketKind.welcome:
         if (this.#link.open) return;

@@ -1,5 +1,6 @@
 /** `shoal/messaging`: messages between threads and processes, over whatever connects them. */
 export { makeAddress, parseAddress, groupOf, idOf, roleOf, formatAddress, Role, type Address, type AddressParts } from './address.ts';
+export type { FabricEndpoint } from './backends/fabric.ts';
 export { MessagingContext, type MessagingOptions } from './context.ts';
 export { Dealer, type ConnectOptions, type DealerOptions } from './dealer.ts';
 export type { FormatValues } from './format.ts';

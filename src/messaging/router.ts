@@ -17,6 +17,7 @@ import { limitsOf, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
 import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import type { Msg } from './msg.ts';
+import { lend } from './loan.ts';
 import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './wire.ts';
 
 export interface PeerEvent {
@@ -137,10 +138,10 @@ export class Router extends MessageSocket {
   #onPipe(pipe: Pipe): void {
     this.#pipes.set(pipe, undefined);
     pipe.setHandlers({
-      onParts: (parts, pointers) => {
+      onParts: (parts, pointers, release) => {
         if (!this.#pipes.has(pipe)) return;
         try {
-          this.#onParts(pipe, parts, pointers);
+          this.#onParts(pipe, parts, pointers, release);
         } catch (thrown) {
           this.#refuse(pipe, ShoalError.from(thrown, 'protocol'));
         }
@@ -150,8 +151,9 @@ export class Router extends MessageSocket {
     });
   }
 
-  #onParts(pipe: Pipe, parts: Uint8Array[], pointers: readonly Uint8Array[]): void {
+  #onParts(pipe: Pipe, parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void {
     const packet = decodePacket(parts, { limits: this.#limits, pointers });
+    if (release !== undefined) lend(packet, release);
     if (packet.kind === PacketKind.hello) {
       this.#onHello(pipe, packet);
       return;

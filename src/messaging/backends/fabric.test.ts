@@ -1,0 +1,203 @@
+/** fabric:// over every fabric: the conformance suite, landing space, lent frames, peers that break the rules. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { systemClock } from '../../base/clock.ts';
+import { systemRandom } from '../../base/random.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
+import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { describeMessaging } from '../conformance.ts';
+import { MessagingContext, type MessagingOptions } from '../context.ts';
+import { Dealer } from '../dealer.ts';
+import { Msg } from '../msg.ts';
+import { Router } from '../router.ts';
+import { Landing } from './landing.ts';
+
+const secret = new TextEncoder().encode('secret');
+const world = 'fabric-test';
+
+/** Contexts with a fabric each. */
+function makeWorld(create: (options: FabricOptions) => Fabric, landing?: 'copy' | 'borrow') {
+  const fabrics: Fabric[] = [];
+  return {
+    context: (changes: Partial<MessagingOptions> = {}): MessagingContext => {
+      const identity = { world, rank: fabrics.length };
+      const fabric = create({ identity, secret, clock: systemClock, random: systemRandom });
+      fabrics.push(fabric);
+      const regions = fabric.name === 'loopback' ? createRegionAllocator() : undefined;
+      const endpoint = { fabric, identity, landingBytes: 512 * 1024, ...(regions && { regions }), ...(landing && { landing }) };
+      return new MessagingContext({ world, secret, fabric: endpoint, ...changes });
+    },
+    close: async (): Promise<void> => {
+      await Promise.all(fabrics.map((fabric) => fabric.close()));
+    },
+  };
+}
+
+describeMessaging('fabric over loopback', () => {
+  const network = new LoopbackNetwork();
+  return { ...makeWorld((options) => network.createFabric(options)), url: () => 'fabric://loopback', rebinds: false };
+});
+
+describeMessaging('fabric over tcp', () => ({
+  ...makeWorld((options) => new TcpFabric(options)),
+  url: () => 'fabric://tcp',
+  rebinds: false,
+}));
+
+const noShm = shmUnavailable();
+describe.skipIf(noShm !== undefined)(`shm${noShm === undefined ? '' : ` (skipped: ${noShm})`}`, () => {
+  describeMessaging('fabric over shm', () => ({
+    ...makeWorld((options) => new ShmFabric(options)),
+    url: () => 'fabric://shm',
+    rebinds: false,
+  }));
+});
+
+describe('lent frames', () => {
+  const pair = async (landing: 'copy' | 'borrow'): Promise<{ dealer: Dealer; router: Router; close: () => Promise<void> }> => {
+    const network = new LoopbackNetwork();
+    const on = makeWorld((options) => network.createFabric(options), landing);
+    const [a, b] = [on.context(), on.context()];
+    const router = new Router(a);
+    const dealer = new Dealer(b, { address: 1n });
+    await dealer.connect(await router.bind('fabric://loopback'));
+    const close = async (): Promise<void> => {
+      await dealer.close({ timeoutMs: 0 });
+      await router.close({ timeoutMs: 0 });
+      await Promise.all([a.close(), b.close()]);
+      await on.close();
+    };
+    return { dealer, router, close };
+  };
+  const frameOf = (value: number): Msg => {
+    const msg = new Msg(1n, 0n);
+    msg.addFrame(new Uint8Array(40_000 * (1 + (value % 2))).fill(value));
+    return msg;
+  };
+
+  it('stay as they are until they are released, in whatever order, and the space is used again', async () => {
+    const { dealer, router, close } = await pair('borrow');
+    const held: Msg[] = [];
+    for (let k = 0; k < 40; k++) {
+      dealer.send(frameOf(k));
+      held.push(await router.receive());
+      if (held.length === 3) held.splice(k % 3, 1)[0].release();
+      for (const msg of held) expect(new Set(msg.frameData()).size).toBe(1);
+    }
+    expect(held.map((msg) => msg.frameData()[0]).every((value) => value < 40)).toBe(true);
+    await close();
+  });
+
+  it('that are never released hold nothing up: further ones are copied', async () => {
+    const { dealer, router, close } = await pair('borrow');
+    for (let k = 0; k < 40; k++) dealer.send(frameOf(k));
+    const held: Msg[] = [];
+    for (let k = 0; k < 40; k++) held.push(await router.receive());
+    held.forEach((msg, k) => expect(msg.frameData().every((byte) => byte === k)).toBe(true));
+    held.forEach((msg) => msg.release());
+    dealer.send(frameOf(77));
+    expect((await router.receive()).frameData()[79_999]).toBe(77);
+    await close();
+  });
+
+  it('are not lent by default', async () => {
+    const { dealer, router, close } = await pair('copy');
+    const kept: Msg[] = [];
+    for (let k = 0; k < 20; k++) {
+      dealer.send(frameOf(k));
+      kept.push(await router.receive());
+    }
+    kept.forEach((msg, k) => expect(msg.frameData().every((byte) => byte === k)).toBe(true));
+    await close();
+  });
+});
+
+describe('landing slots', () => {
+  it('are never given twice, and both sides agree', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 20 }), fc.array(fc.nat(30), { maxLength: 100 }), (slots, steps) => {
+        const [sender, receiver] = [new Landing(65_536, slots), new Landing(65_536, slots)];
+        expect(sender.slotBytes * slots).toBeLessThanOrEqual(65_536);
+        const held: number[] = [];
+        for (const step of steps) {
+          const slot = step % 2 === 0 ? sender.take() : undefined;
+          if (slot !== undefined) {
+            expect(held).not.toContain(slot);
+            expect(receiver.land(slot, sender.slotBytes + 1)).toBe(false);
+            expect(receiver.land(slot, sender.slotBytes)).toBe(true);
+            expect(receiver.land(slot, 1)).toBe(false);
+            held.push(slot);
+          } else if (held.length > 0) {
+            const [back] = held.splice(step % held.length, 1);
+            expect([receiver.free(back), sender.free(back)]).toEqual([true, true]);
+            expect([receiver.free(back), sender.free(back)]).toEqual([false, false]);
+          }
+        }
+        expect([sender.free(slots), receiver.land(slots, 1)]).toEqual([false, false]);
+      }),
+    );
+  });
+});
+
+describe('fabric endpoints', () => {
+  it('are checked', async () => {
+    await using none = new MessagingContext({ world, secret });
+    await using router = new Router(none);
+    await expect(router.bind('fabric://tcp')).rejects.toMatchObject({ code: 'usage', message: expect.stringMatching(/option fabric/) });
+    const on = makeWorld((options) => new TcpFabric(options));
+    await using context = on.context();
+    await using dealer = new Dealer(context, { address: 1n });
+    for (const url of ['fabric://tcp', 'fabric://tcp/1?world=x', 'fabric://shm/1?world=x&at=y']) {
+      await expect(dealer.connect(url)).rejects.toMatchObject({ code: 'usage' });
+    }
+    await on.close();
+  });
+
+  it('of peers that break the rules are closed with protocol', async () => {
+    const on = makeWorld((options) => new TcpFabric(options));
+    await using context = on.context();
+    const events: (string | undefined)[] = [];
+    await using router = new Router(context, { onPeer: ({ error }) => events.push(error?.code) });
+    const url = await router.bind('fabric://tcp');
+    const candidates = new URLSearchParams(url.slice(url.indexOf('?'))).getAll('at');
+    const piece = (slot: number, bytes: number, partBytes: number): Buffer => {
+      const message = Buffer.alloc(16);
+      message.writeUInt8(2);
+      message.writeUInt8(3, 1);
+      message.writeUInt16LE(slot, 2);
+      message.writeUInt32LE(bytes, 4);
+      message.writeDoubleLE(partBytes, 8);
+      return message;
+    };
+    const want = Buffer.of(3);
+    const hostile: Buffer[][] = [
+      [Buffer.of()],
+      [Buffer.of(99)],
+      [Buffer.of(1)],
+      [piece(0, 10, 10)],
+      [want, want],
+      [want, piece(16, 10, 10)],
+      [want, piece(0, 32 * 1024 + 1, 32 * 1024 + 1)],
+      [want, piece(0, 10, Number.NaN)],
+      [want, piece(0, 10, 2 ** 50)],
+      [want, piece(0, 20, 10)],
+      [want, piece(0, 10, 20)],
+      [Buffer.of(5, 0, 0, 0)],
+      [Buffer.concat([Buffer.of(4), Buffer.alloc(15)])],
+    ];
+    for (const [k, messages] of hostile.entries()) {
+      const fabric = new TcpFabric({ identity: { world, rank: 50 + k }, secret, clock: systemClock, random: systemRandom });
+      const connection = await fabric.connect({ provider: 'tcp', candidates }, { peer: { world, rank: 0 }, timeoutMs: 10_000 });
+      connection.setHandlers({ onMessage: () => undefined, onImmediate: () => undefined, onClose: () => undefined });
+      await Promise.allSettled(messages.map((message) => connection.send(message)));
+      await expect.poll(() => events.length).toBe(k + 1);
+      expect(events.at(-1)).toBe('protocol');
+      await fabric.close();
+    }
+    await router.close({ timeoutMs: 0 });
+    await on.close();
+  });
+});
