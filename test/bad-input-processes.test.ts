@@ -246,6 +246,8 @@ describe('recordings', () => {
       n: 3,
       env: { SCENARIO: 'mismatch', SHOAL_FLIGHT_RECORDER_DIR: folder, ...inCommThread },
     });
+    await Promise.all([1, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
+    world.ranks[0].tell();
     for (const outcome of await world.outcomes()) expect(reportOf(outcome, 'call')).toMatchObject({ ok: false, code: 'mismatch' });
     expect(readdirSync(folder).toSorted()).toEqual([0, 1, 2].map((rank) => `flight-rank-${rank}.json`));
     for (const rank of [0, 1, 2]) {
@@ -259,7 +261,8 @@ describe('recordings', () => {
 
   it('without SHOAL_TRACE and SHOAL_FLIGHT_RECORDER_DIR nothing is written', async () => {
     const folder = mkdtempSync(join(directory, 'cwd-'));
-    await using world = await startRanks({ fixture, n: 2, env: { SCENARIO: 'mismatch' }, cwd: folder });
+    await using world = await startRanks({ fixture, n: 3, env: { SCENARIO: 'mismatch' }, cwd: folder });
+    world.ranks[0].tell();
     await world.outcomes();
     expect(readdirSync(folder)).toEqual([]);
   });

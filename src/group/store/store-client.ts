@@ -85,15 +85,18 @@ export class StoreClient implements Store {
   static async connect(options: StoreClientOptions): Promise<StoreClient> {
     const { clock, connectTimeoutMs = 30_000, signal } = options;
     const startMs = clock.now();
+    let last: ShoalError | undefined;
     for (let attempt = 1; ; attempt++) {
       if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
       const leftMs = connectTimeoutMs - (clock.now() - startMs);
       const outcome = await dial(options, Math.max(leftMs, 1));
       if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
       if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
+      // A reason that was given says more than the attempt that the deadline cut off.
+      last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
       const elapsedMs = clock.now() - startMs;
       const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)];
-      if (elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last: outcome.error });
+      if (elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last });
       await sleep(clock, pauseMs);
     }
   }
