@@ -136,7 +136,8 @@ describe('kill -9 of a rank', () => {
 
   it('during destroy: destroy of the others is bounded', async () => {
     await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'kill during destroy' } });
-    await world.ranks[1].line((line: { ready?: number }) => line.ready !== undefined);
+    // All have left the barrier: whoever dies now dies while the others destroy.
+    await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
     world.ranks[1].kill();
     for (const rank of [0, 2]) {
       expect(await world.ranks[rank].line<Report>(isReport('destroy'))).toMatchObject({ ok: true });

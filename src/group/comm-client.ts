@@ -70,7 +70,7 @@ export class CommClient implements WorkWaiter {
     }
     if (this.#pending.size === 0) this.#host.keepAlive(true);
     this.#pending.set(work, pending);
-    this.#host.post({ ...command, work } as WorkCommand);
+    this.#host.post({ ...command, work });
     return pending;
   }
 

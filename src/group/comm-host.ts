@@ -49,7 +49,7 @@ export class WorkerHost implements CommHost {
     this.#handlers = handlers;
     const { port1, port2 } = new MessageChannel();
     this.#port = port1;
-    const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer as SharedArrayBuffer };
+    const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer };
     // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
     this.#worker = new Worker(entry(), { workerData, transferList: [port2], execArgv: [], name: 'shoal-comm' });
     this.#worker.on('error', (error) => this.#lost(`the comm thread failed: ${error.message}`, error));
