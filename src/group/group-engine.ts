@@ -192,14 +192,21 @@ export class GroupEngine implements OperationHost {
 
   /** Takes over an operation of the lane where the main thread left it. Only its head runs. */
   submitLane(request: LaneCall): void {
-    const error = this.refusal();
-    if (error) {
-      request.complete(error);
+    const refused = this.refusal();
+    if (refused) {
+      request.complete(refused);
       return;
     }
     const { call, sequence } = request;
     const whole = must(this.#plans.prepare(call).whole, () => 'operations of the lane run whole');
-    const entry = this.#laneQueue.add(request, whole, this.#world.clock.now());
+    const { recorder, clock } = this.#world;
+    const complete = (error?: ShoalError): void => {
+      recorder.finished(this.spec, entry, error);
+      request.complete(error);
+    };
+    const entry = this.#laneQueue.add({ ...request, complete }, whole, clock.now());
+    recorder.created(this.spec, entry);
+    recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
     this.#remember(sequence, call);
     this.pump();

@@ -4,7 +4,17 @@ import type { ShoalError } from '../base/errors.ts';
 import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
 import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { GroupSpec } from './group-engine.ts';
-import type { Operation } from './operation.ts';
+import type { CollectiveCall } from './contract.ts';
+
+/** An operation of the comm thread: its own, or one of the lane that the main thread left to it. */
+export interface RecordedOperation {
+  readonly call: CollectiveCall;
+  readonly sequence: number;
+  readonly timeoutMs: number;
+  readonly submittedMs: number;
+  /** Absent for operations of the lane. */
+  readonly plan?: { readonly plan: { readonly algorithm: string } };
+}
 
 interface Logged {
   readonly group: GroupSpec;
@@ -15,7 +25,7 @@ interface Logged {
 export class OperationLog {
   readonly flight: FlightRecorder;
   readonly trace: TraceRecorder;
-  readonly #operations = new Map<Operation, Logged>();
+  readonly #operations = new Map<RecordedOperation, Logged>();
   readonly #names = new Map<string, NameId>();
   readonly #lanes = new Map<string, LaneId>();
 
@@ -32,7 +42,7 @@ export class OperationLog {
     this.flight.removeGroup(group.name);
   }
 
-  created(group: GroupSpec, operation: Operation): void {
+  created(group: GroupSpec, operation: RecordedOperation): void {
     const { call, sequence, timeoutMs } = operation;
     const record = this.flight.schedule({
       group: group.name,
@@ -49,7 +59,7 @@ export class OperationLog {
     this.#operations.set(operation, { group, record, startedMs: 0 });
   }
 
-  started(group: GroupSpec, operation: Operation): void {
+  started(group: GroupSpec, operation: RecordedOperation): void {
     const logged = this.#operations.get(operation);
     if (!logged) return;
     this.flight.start(logged.record);
@@ -60,14 +70,14 @@ export class OperationLog {
     this.trace.complete(waited, operation.submittedMs, this.#lane(`${group.name} waits`), operation.call.count);
   }
 
-  finished(group: GroupSpec, operation: Operation, error: ShoalError | undefined): void {
+  finished(group: GroupSpec, operation: RecordedOperation, error: ShoalError | undefined): void {
     const logged = this.#operations.get(operation);
     if (!logged) return;
     this.#operations.delete(operation);
     if (error) this.flight.fail(logged.record, error.message);
     else this.flight.complete(logged.record);
     if (!this.trace.enabled || logged.startedMs === 0) return;
-    const name = this.#name(`${operation.call.kind} ${operation.plan.plan.algorithm}`, 'count');
+    const name = this.#name(`${operation.call.kind} ${operation.plan?.plan.algorithm ?? 'taken over from the main thread'}`, 'count');
     this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
   }
 
