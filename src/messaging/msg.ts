@@ -34,11 +34,6 @@ export const MessageType = {
 
 const typeMax = 0xffff;
 
-export interface Target {
-  readonly value: number;
-  readonly version: number;
-}
-
 export class Msg {
   #source: Address;
   #destination: Address;

@@ -46,8 +46,6 @@ const version = 1;
 const lengthMask = 0x3fffffff;
 const detachedFlag = 0x40000000;
 const pointerFlag = 0x80000000;
-/** Largest frame: what 30 bits can say. */
-export const frameBytesMax: number = lengthMask;
 const twoTo32 = 0x100000000;
 
 /** By their code on the wire. */
