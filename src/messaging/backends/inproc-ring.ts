@@ -89,7 +89,9 @@ export class RingWriter extends RingEnd {
         this.#advance(size);
       }
     }
-    if (this.#written !== published) Atomics.store(this.words, written, this.#written | 0);
+    if (this.#written !== published) {
+      Atomics.store(this.words, written, this.#written | 0);
+    }
     if (full) return false;
     this.#outgoing = undefined;
     return true;
@@ -150,9 +152,9 @@ export class RingReader extends RingEnd {
     return Atomics.load(this.words, written) >>> 0 !== this.#read;
   }
 
-  /** Spins for at most `iterations` loads. @returns something is there. */
-  spin(iterations: number): boolean {
-    for (let k = 0; k < iterations; k++) if (this.ready) return true;
+  /** Spins for at most `loads`. @returns something is there. */
+  spin(loads: number): boolean {
+    for (let k = 0; k < loads; k++) if (this.ready) return true;
     return false;
   }
 
@@ -176,6 +178,11 @@ export class RingReader extends RingEnd {
     if (!this.ready) return true;
     Atomics.store(this.words, asleep, 0);
     return false;
+  }
+
+  /** We look by ourselves for now: the writer need not wake us. */
+  wake(): void {
+    if (Atomics.load(this.words, asleep) !== 0) Atomics.store(this.words, asleep, 0);
   }
 
   #record(limit: number): RingPacket | undefined {

@@ -21,8 +21,14 @@ const headerBytes = 64;
 const state = { index: 0, dialled: 0, accepted: 1, closed: 2 } as const;
 const dialerThread = 1;
 const acceptorThread = 2;
-const spinMost = 4096;
-const spinLeast = 64;
+/** Loads per look, a few microseconds. */
+const spinLoads = 512;
+/** How many looks in vain before a thread sleeps: at most; and after it was woken, which says that looking was in vain,
+ *  for instance because both threads are on one processor. */
+const looksMost = 32;
+const looksAfterWake = 3;
+/** Looks between two turns of the event loop. */
+const looksPerTurn = 8;
 const packetsPerTurn = 256;
 const referencedMemories = 4096;
 const closeSuffix = 'closed';
@@ -175,7 +181,10 @@ class InprocPipe implements Pipe {
   /** A packet whose memory is not here yet. */
   #held: { parts: Uint8Array[]; references: readonly number[] } | undefined;
   #polling = false;
-  #spinBudget = 0;
+  /** How many looks have been worth it lately; and how many are left before we sleep. */
+  #patience = looksMost / 2;
+  #looks = 0;
+  #looksThisTurn = 0;
   #open = true;
   #onFlushed: (() => void) | undefined;
 
@@ -213,7 +222,7 @@ class InprocPipe implements Pipe {
       this.#writeBacklog();
     }
     if (this.#writer.mustWake) this.#peerBell.postMessage(0);
-    this.#poll();
+    this.#look();
   }
 
   async close(timeoutMs: number): Promise<void> {
@@ -258,7 +267,8 @@ class InprocPipe implements Pipe {
     if (typeof note === 'object') this.#memories.set(note.slot, note.memory);
     this.#drain();
     // Woken, we are awake until we say otherwise, also when only part of a packet came.
-    this.#poll();
+    this.#patience = Math.max(this.#patience, looksAfterWake);
+    this.#look();
     if (note !== closeSuffix || !this.#open) return;
     this.#end();
     this.#bell.close();
@@ -271,19 +281,34 @@ class InprocPipe implements Pipe {
   #poll(): void {
     if (this.#polling || !this.#open || this.#handlers === undefined) return;
     this.#polling = true;
-    setImmediate(() => {
+    this.#reader.wake();
+    const look = (): void => {
       this.#polling = false;
       if (!this.#open) return;
       const elsewhere = this.#options.spins && this.#flags[dialerThread] !== this.#flags[acceptorThread];
-      if (elsewhere && this.#spinBudget > 0) this.#reader.spin(this.#spinBudget);
-      if (this.#drain() || !this.#reader.sleep()) {
-        this.#spinBudget = Math.min(spinMost, Math.max(spinLeast, this.#spinBudget * 2));
+      if (elsewhere && this.#looks > 0) this.#reader.spin(spinLoads);
+      if (this.#drain()) {
+        this.#patience = Math.min(looksMost, this.#patience + 2);
+        this.#look();
+      } else if (elsewhere && this.#looks > 0) {
+        this.#looks--;
         this.#poll();
-      } else if (elsewhere && this.#spinBudget > spinLeast) {
-        this.#spinBudget >>= 1;
-        this.#poll();
-      }
-    });
+      } else if (!this.#reader.sleep()) this.#poll();
+      else this.#patience >>= 1;
+    };
+    // A turn of the event loop costs as much as an answer takes; but everything else must have its turns. The tick is
+    // asked for from a microtask, so that it comes after all that the application does with what has come.
+    if (this.#looks > 0 && this.#looksThisTurn++ < looksPerTurn) queueMicrotask(() => process.nextTick(look));
+    else {
+      this.#looksThisTurn = 0;
+      setImmediate(look);
+    }
+  }
+
+  /** Something happened: more is likely soon. */
+  #look(): void {
+    this.#looks = this.#patience;
+    this.#poll();
   }
 
   /** @returns something came. */

@@ -1,0 +1,62 @@
+/** The other process of the messaging benchmark: routers of every kind and raw ZeroMQ sockets that swallow messages and
+ *  answer those that ask for it. Prints its endpoints as one line of JSON; ends with its standard input. */
+import * as zmq from 'zeromq';
+import { systemClock } from '../../src/base/clock.ts';
+import { systemRandom } from '../../src/base/random.ts';
+import { fabricProviders } from '../../src/fabric/providers.ts';
+import { deriveCurveKeys } from '../../src/messaging/backends/curve-keys.ts';
+import { MessagingContext, MessageType, Router, type MessagingOptions } from '../../src/messaging/index.ts';
+
+const secret = Buffer.from('bench');
+const world = 'bench';
+
+async function answer(router: Router): Promise<void> {
+  for await (const msg of router) {
+    if (msg.type === MessageType.user) {
+      msg.release();
+      continue;
+    }
+    msg.swapAddress();
+    router.send(msg);
+  }
+}
+
+async function listen(url: string, changes: Partial<MessagingOptions>): Promise<string> {
+  const router = new Router(new MessagingContext({ world, secret, ...changes }));
+  const bound = await router.bind(url);
+  answer(router).catch((error: unknown) => {
+    console.error(error);
+    process.exit(1);
+  });
+  return bound;
+}
+
+async function listenRaw(options: zmq.SocketOptions<zmq.Router>): Promise<string> {
+  const socket = new zmq.Router({ sendHighWaterMark: 0, receiveHighWaterMark: 0, ...options });
+  await socket.bind('tcp://127.0.0.1:*');
+  const loop = async (): Promise<void> => {
+    for await (const [id, body] of socket) if (body[0] === 1) await socket.send([id, body]);
+  };
+  loop().catch((error: unknown) => {
+    console.error(error);
+    process.exit(1);
+  });
+  return socket.lastEndpoint!;
+}
+
+const { publicKey: curvePublicKey, secretKey: curveSecretKey } = deriveCurveKeys(secret, world, 'router');
+const endpoints: Record<string, string> = {
+  'zeromq curve': await listenRaw({ curveServer: true, curvePublicKey, curveSecretKey }),
+  'zeromq plain': await listenRaw({}),
+  'tcp curve': await listen('tcp://127.0.0.1:*', {}),
+  'tcp plain': await listen('tcp://127.0.0.1:*', { encryption: 'none' }),
+};
+for (const provider of fabricProviders.filter(({ unavailable }) => unavailable() === undefined)) {
+  for (const landing of ['copy', 'borrow'] as const) {
+    const identity = { world, rank: 1 };
+    const fabric = provider.create({ identity, secret, clock: systemClock, random: systemRandom });
+    endpoints[`fabric ${provider.name} ${landing}`] = await listen(`fabric://${provider.name}`, { fabric: { fabric, identity, landing } });
+  }
+}
+process.stdout.write(`${JSON.stringify(endpoints)}\n`);
+process.stdin.on('end', () => process.exit(0)).resume();
