@@ -168,7 +168,7 @@ describe('shoal run: failures', () => {
   it("end with the failing rank's exit code, and the others are stopped", async () => {
     const { code, stderr } = await shoalRun('-n', '3', '--grace', '50ms', rankScript, 'throw', '1').ended;
     expect(code).toBe(1);
-    expect(stderr).toMatch(/ranks 0, 2 are still running after 50 ms: SIGTERM/);
+    expect(stderr).toMatch(/rank 0, rank 2 are still running after 50 ms: SIGTERM/);
     const other = await shoalRun('-n', '2', rankScript, 'exit', '1', '42').ended;
     expect(other.code).toBe(42);
   });

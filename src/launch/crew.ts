@@ -1,5 +1,6 @@
-/** The ranks of one generation on this node: starts them all, notices the first that fails, stops the others in three steps
- *  (let them fail by themselves, SIGTERM, SIGKILL), and leaves no process of theirs behind. It must not know other nodes. */
+/** The processes of one generation on this node: starts them all, notices the first rank that fails, stops the others in
+ *  three steps (let them fail by themselves, SIGTERM, SIGKILL), and leaves no process of theirs behind. Servers that the
+ *  ranks use are started again when they fail, and dismissed when the ranks have ended. It must not know other nodes. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,39 +12,48 @@ import { signalGroup, startGuard, type Guard } from './guard.ts';
 import type { Route, Stream } from './output-routes.ts';
 import { RankOutput } from './rank-output.ts';
 
+/** A process to be. Ranks decide when the crew is done; servers serve them. */
 export interface Berth {
-  readonly rank: number;
-  readonly localRank: number;
+  readonly kind: 'rank' | 'server';
+  /** For people, and for the folder of its logs: `rank 3`, `server 0`. */
+  readonly name: string;
+  /** Ranks only. */
+  readonly rank?: number;
+  /** Ranks only: names its output routes. Servers write to the console, and to files when there are any. */
+  readonly localRank?: number;
+  /** Program and arguments. */
+  readonly command: readonly string[];
   readonly environment: Record<string, string | undefined>;
+  /** How often it is started again after a failure. Default 0. */
+  readonly restarts?: number;
 }
 
 export interface CrewOptions {
   readonly clock: Clock;
   readonly berths: readonly Berth[];
-  /** Program and arguments, the same for all. */
-  readonly command: readonly string[];
   readonly directory: string;
   readonly stdout: ConsoleSink;
   readonly stderr: ConsoleSink;
-  /** What stands before each line of a rank's output. */
-  readonly prefix: (rank: number) => string;
+  /** What stands before each line of a process's output. */
+  readonly prefix: (berth: Berth) => string;
   readonly route: (localRank: number, stream: Stream) => Route;
-  /** Holds a folder per rank; undefined: no files. */
+  /** Holds a folder per process; undefined: no files. */
   readonly logDir: string | undefined;
-  /** Kept of a failing rank's stderr. Default 64 KiB. */
+  /** Kept of a failing process's stderr. Default 64 KiB. */
   readonly tailBytes?: number;
-  /** One line about a rank. */
+  /** One line about a process. */
   readonly report: (line: string) => void;
 }
 
-/** A rank that has ended badly. */
+/** A process that has ended badly and is not started again. */
 export interface Casualty {
-  readonly rank: number;
+  readonly name: string;
+  readonly rank: number | undefined;
   readonly pid: number | undefined;
   readonly ending: Ending;
   /** `exited with code 3`. */
   readonly text: string;
-  /** Milliseconds since the ranks were started. */
+  /** Milliseconds since the crew was started. */
   readonly afterMs: number;
   /** What it wrote to stderr last; complete once the crew has disembarked. */
   tail(): { text: string; droppedBytes: number };
@@ -51,9 +61,11 @@ export interface Casualty {
 
 interface Member {
   readonly berth: Berth;
-  readonly child: ChildProcess;
-  readonly outputs: Record<Stream, RankOutput>;
+  child: ChildProcess;
+  outputs: Record<Stream, RankOutput>;
   ended: boolean;
+  /** How often it was started again. */
+  restarted: number;
 }
 
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
@@ -70,23 +82,26 @@ function makeFolder(path: string | undefined): void {
 }
 
 export class Crew {
-  /** Resolves with the first rank that ends badly, or with undefined when all have ended well. */
+  /** Resolves with the first process that ends badly, or with undefined when all ranks have ended well. */
   readonly firstCasualty: Promise<Casualty | undefined>;
   readonly #options: CrewOptions;
   readonly #guard: Guard;
   readonly #members: Member[];
   readonly #startMs: number;
   readonly #allEnded: Promise<void>;
+  /** Outputs of processes that were started again. */
+  readonly #earlierOutputs: RankOutput[] = [];
+  #stopping = false;
   #ended!: () => void;
   #settle!: (casualty: Casualty | undefined) => void;
 
-  /** Starts all ranks. @throws ShoalError `config` when their log folders cannot be made; then none was started. */
+  /** Starts all. @throws ShoalError `config` when their log folders cannot be made; then none was started. */
   constructor(options: CrewOptions) {
     this.#options = options;
     this.#startMs = options.clock.now();
     this.firstCasualty = new Promise((resolve) => (this.#settle = resolve));
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
-    for (const { rank } of options.berths) makeFolder(this.#folder(rank));
+    for (const berth of options.berths) makeFolder(this.#folder(berth, 0));
     this.#guard = startGuard();
     try {
       this.#members = options.berths.map((berth) => this.#start(berth));
@@ -96,107 +111,153 @@ export class Crew {
     }
   }
 
-  /** Ranks that have not ended. */
-  get running(): number {
-    return this.#members.filter((member) => !member.ended).length;
-  }
-
-  /** To the groups of all ranks that have not ended. */
+  /** To the groups of all processes that have not ended; none is started again from now on. */
   signal(signal: NodeJS.Signals): void {
-    for (const { child, ended } of this.#members) {
-      if (!ended && child.pid !== undefined) signalGroup(child.pid, signal);
-    }
+    this.#stopping = true;
+    this.#signal(this.#members, signal);
   }
 
-  /** Waits for all ranks to end: `graceMs` by themselves, `killAfterMs` after SIGTERM, then SIGKILL. */
+  /** After the ranks of all nodes have ended: SIGTERM, on which servers end well, then SIGKILL. */
+  async dismissServers({ killAfterMs }: { killAfterMs: number }): Promise<void> {
+    this.#stopping = true;
+    const servers = this.#members.filter(({ berth }) => berth.kind === 'server');
+    this.#signal(servers, 'SIGTERM');
+    if (await this.#endedWithin(killAfterMs)) return;
+    this.#options.report(`${this.#runningNames()} still running ${killAfterMs} ms after SIGTERM: SIGKILL`);
+    this.#signal(servers, 'SIGKILL');
+    await this.#allEnded;
+  }
+
+  /** Waits for all to end: `graceMs` by themselves, `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
+    this.#stopping = true;
     if (await this.#endedWithin(options.graceMs)) return;
-    this.#options.report(`${this.#runningRanks()} still running after ${options.graceMs} ms: SIGTERM`);
+    this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
     this.signal('SIGTERM');
     if (await this.#endedWithin(options.killAfterMs)) return;
-    this.#options.report(`${this.#runningRanks()} still running ${options.killAfterMs} ms after SIGTERM: SIGKILL`);
+    this.#options.report(`${this.#runningNames()} still running ${options.killAfterMs} ms after SIGTERM: SIGKILL`);
     this.signal('SIGKILL');
     await this.#allEnded;
   }
 
-  /** After all ranks have ended: ends what they left in their groups, and completes their output. */
+  /** After all have ended: ends what they left in their groups, and completes their output. */
   async disembark(): Promise<void> {
     await this.#allEnded;
     await this.#guard.end();
-    const outputs = this.#members.flatMap(({ outputs: { stdout, stderr } }) => [stdout, stderr]);
+    const outputs = [...this.#earlierOutputs, ...this.#members.flatMap(({ outputs: { stdout, stderr } }) => [stdout, stderr])];
     const timer = this.#options.clock.setTimer(drainMs, () => outputs.forEach((output) => output.abandon()), { keepAlive: true });
     await Promise.all(outputs.map((output) => output.finished));
     timer.cancel();
   }
 
+  get #running(): Member[] {
+    return this.#members.filter((member) => !member.ended);
+  }
+
   #start(berth: Berth): Member {
-    const { command, directory, report } = this.#options;
+    const child = this.#spawn(berth);
+    const member: Member = { berth, child, outputs: this.#outputsOf(berth, child, 0), ended: false, restarted: 0 };
+    this.#follow(member);
+    return member;
+  }
+
+  /** False when it may not be. */
+  #startAgain(member: Member): boolean {
+    const { berth, outputs } = member;
+    const { name, restarts = 0 } = berth;
+    if (this.#stopping || member.restarted >= restarts) return false;
+    member.restarted++;
+    this.#options.report(`starting ${name} again, restart ${member.restarted} of ${restarts}`);
+    makeFolder(this.#folder(berth, member.restarted));
+    this.#earlierOutputs.push(outputs.stdout, outputs.stderr);
+    member.child = this.#spawn(berth);
+    member.outputs = this.#outputsOf(berth, member.child, member.restarted);
+    this.#follow(member);
+    return true;
+  }
+
+  #spawn({ command, environment }: Berth): ChildProcess {
     const [program, ...args] = this.#guard.wrap(command) as [string, ...string[]];
-    const child = spawn(program, args, {
-      cwd: directory,
-      env: berth.environment,
+    return spawn(program, args, {
+      cwd: this.#options.directory,
+      env: environment,
       // A session of its own: signals from the terminal reach the launcher alone, which forwards them once.
       detached: true,
       stdio: ['ignore', 'pipe', 'pipe', this.#guard.pipe],
     });
-    const member: Member = { berth, child, outputs: this.#route(berth, child), ended: false };
-    child.once('spawn', () => report(`rank ${berth.rank} started (pid ${child.pid})`));
-    child.once('exit', (code, signal) => this.#onEnd(member, { code, signal }));
-    child.once('error', (error) => {
-      report(`rank ${berth.rank} could not be started: ${messageOf(error)}`);
-      if (child.pid === undefined) this.#onEnd(member, { code: 126, signal: null });
-    });
-    return member;
   }
 
-  #onEnd(member: Member, ending: Ending): void {
-    if (member.ended) return;
-    member.ended = true;
-    const { berth, child, outputs } = member;
+  #follow(member: Member): void {
+    const { berth, child } = member;
+    const { report } = this.#options;
+    child.once('spawn', () => report(`${berth.name} started (pid ${child.pid})`));
+    child.once('exit', (code, signal) => this.#onEnd(member, child, { code, signal }));
+    child.once('error', (error) => {
+      report(`${berth.name} could not be started: ${messageOf(error)}`);
+      if (child.pid === undefined) this.#onEnd(member, child, { code: 126, signal: null });
+    });
+  }
+
+  #onEnd(member: Member, child: ChildProcess, ending: Ending): void {
+    if (member.ended || member.child !== child) return;
+    const { berth, outputs } = member;
     const text = describeEnding(ending);
-    this.#options.report(`rank ${berth.rank} ${text}`);
+    this.#options.report(`${berth.name} ${text}`);
     // Processes it has started may live on in its group; then the guard still knows it, and ends them with the others.
     if (child.pid !== undefined && !signalGroup(child.pid, 0)) this.#guard.forget(child.pid);
-    if (!succeeded(ending)) {
+    const well = succeeded(ending);
+    if (!well && this.#startAgain(member)) return;
+    member.ended = true;
+    if (!well) {
+      const { name, rank } = berth;
       const afterMs = this.#options.clock.now() - this.#startMs;
-      this.#settle({ rank: berth.rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() });
+      this.#settle({ name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() });
     }
-    if (this.running > 0) return;
-    this.#settle(undefined);
-    this.#ended();
+    const running = this.#running;
+    if (running.every((other) => other.berth.kind === 'server')) this.#settle(undefined);
+    if (running.length === 0) this.#ended();
   }
 
-  #route(berth: Berth, child: ChildProcess): Record<Stream, RankOutput> {
+  #outputsOf(berth: Berth, child: ChildProcess, restart: number): Record<Stream, RankOutput> {
     const { prefix, report, tailBytes = 65_536 } = this.#options;
-    const folder = this.#folder(berth.rank);
+    const folder = this.#folder(berth, restart);
     const open = (stream: Stream): RankOutput => {
-      const route = this.#options.route(berth.localRank, stream);
+      const route = berth.localRank === undefined ? { console: true, file: true } : this.#options.route(berth.localRank, stream);
       const file = folder !== undefined && route.file ? join(folder, `${stream}.log`) : undefined;
       return new RankOutput(child[stream]!, {
-        console: route.console ? { sink: this.#options[stream], prefix: prefix(berth.rank) } : undefined,
+        console: route.console ? { sink: this.#options[stream], prefix: prefix(berth) } : undefined,
         file,
         tailBytes: stream === 'stderr' ? tailBytes : 0,
-        onFileError: (error) => report(`${file} cannot be written: ${messageOf(error)}; rank ${berth.rank} goes on without it`),
+        onFileError: (error) => report(`${file} cannot be written: ${messageOf(error)}; ${berth.name} goes on without it`),
       });
     };
     return { stdout: open('stdout'), stderr: open('stderr') };
   }
 
-  #folder(rank: number): string | undefined {
+  /** `rank-3`, `server-0`, `server-0-restart-1`. */
+  #folder({ name }: Berth, restart: number): string | undefined {
     const { logDir } = this.#options;
-    return logDir === undefined ? undefined : join(logDir, `rank-${rank}`);
+    if (logDir === undefined) return undefined;
+    return join(logDir, `${name.replace(' ', '-')}${restart > 0 ? `-restart-${restart}` : ''}`);
+  }
+
+  #signal(members: readonly Member[], signal: NodeJS.Signals): void {
+    for (const { child, ended } of members) {
+      if (!ended && child.pid !== undefined) signalGroup(child.pid, signal);
+    }
   }
 
   async #endedWithin(delayMs: number): Promise<boolean> {
-    if (this.running === 0) return true;
+    if (this.#running.length === 0) return true;
     return new Promise((resolve) => {
       const timer = this.#options.clock.setTimer(delayMs, () => resolve(false), { keepAlive: true });
       void this.#allEnded.then(() => timer.cancel()).then(() => resolve(true));
     });
   }
 
-  #runningRanks(): string {
-    const ranks = this.#members.filter((member) => !member.ended).map((member) => member.berth.rank);
-    return ranks.length === 1 ? `rank ${ranks[0]} is` : `ranks ${ranks.join(', ')} are`;
+  /** `rank 3 is`, `rank 0, rank 2, server 1 are`. */
+  #runningNames(): string {
+    const names = this.#running.map(({ berth }) => berth.name);
+    return `${names.join(', ')} ${names.length === 1 ? 'is' : 'are'}`;
   }
 }

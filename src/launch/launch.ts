@@ -12,11 +12,12 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { Environment } from '../base/settings.ts';
 import { ConsoleSink } from './console-sink.ts';
-import { Crew, type Casualty } from './crew.ts';
+import { Crew, type Berth, type Casualty } from './crew.ts';
 import { exitCodeOf } from './exit-reason.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
+import { serverPlaces, serverVariables, type ServerOptions } from './server-berths.ts';
 
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
@@ -52,6 +53,8 @@ export interface LaunchOptions extends RouteOptions {
   readonly stderr: Writable;
   /** Colours the prefixes. Default `never`. */
   readonly colour?: 'always' | 'never';
+  /** Parameter servers beside the ranks. Default: none. */
+  readonly servers?: ServerOptions;
   /** `all` (default): a line per start and end of a rank; `failures`: only what goes wrong. */
   readonly events?: 'all' | 'failures';
 }
@@ -181,7 +184,10 @@ class Run {
     try {
       const own = this.#outcome(agreement, { crew, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
-      if (failure === undefined) return undefined;
+      if (failure === undefined) {
+        await crew.dismissServers({ killAfterMs });
+        return undefined;
+      }
       await crew.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await crew.disembark();
       this.#tell(failure, await crew.firstCasualty);
@@ -221,34 +227,14 @@ class Run {
   }
 
   #embark(agreement: NodeAgreement, generation: number): Crew {
-    const { clock, command, directory, environment, localSize, masterAddress = '127.0.0.1', maxRestarts = 0, logDir } = this.#options;
-    const berths = Array.from({ length: localSize }, (_, localRank) => {
-      const rank = agreement.firstRank + localRank;
-      const place = {
-        rank,
-        worldSize: agreement.worldSize,
-        localRank,
-        localSize,
-        node: this.#node,
-        nodes: this.#nodes,
-        masterAddress,
-        masterPort: agreement.masterPort,
-        job: this.#job,
-        secret: this.#secret,
-        generation,
-        maxRestarts,
-      };
-      return { rank, localRank, environment: rankEnvironment(environment, place) };
-    });
-    const width = String(agreement.worldSize - 1).length;
+    const { clock, directory, logDir } = this.#options;
     this.#crew = new Crew({
       clock,
-      berths,
-      command,
+      berths: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
       directory,
       stdout: this.#stdout,
       stderr: this.#stderr,
-      prefix: (rank) => this.#prefix(rank, width),
+      prefix: (berth) => this.#prefix(berth, String(agreement.worldSize - 1).length),
       route: this.#route,
       logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
       report: (line) => this.#event(line),
@@ -256,20 +242,60 @@ class Run {
     return this.#crew;
   }
 
-  #prefix(rank: number, width: number): string {
-    const text = `[rank ${String(rank).padStart(width)}]`;
+  #ranks(agreement: NodeAgreement, generation: number): Berth[] {
+    const { command, localSize, servers } = this.#options;
+    const more = servers === undefined ? {} : serverVariables(servers, agreement.worldSize);
+    return Array.from({ length: localSize }, (_, localRank) => {
+      const rank = agreement.firstRank + localRank;
+      const environment = { ...this.#environmentOf(agreement, { generation, rank, localRank, localSize }), ...more };
+      return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment };
+    });
+  }
+
+  #servers(agreement: NodeAgreement, generation: number): Berth[] {
+    const { servers } = this.#options;
+    if (servers === undefined) return [];
+    return serverPlaces(servers, this.#node, this.#nodes).map(({ role, index, restarts }) => {
+      const place = { generation, rank: 0, localRank: 0, localSize: 1 };
+      const more = { ...serverVariables(servers, agreement.worldSize), SHOAL_ROLE: role, SHOAL_SERVER: String(index) };
+      const environment = { ...this.#environmentOf(agreement, place), ...more };
+      return { kind: 'server', name: `${role} ${index}`, command: servers.command, environment, restarts };
+    });
+  }
+
+  #environmentOf(
+    agreement: NodeAgreement,
+    place: { generation: number; rank: number; localRank: number; localSize: number },
+  ): Record<string, string | undefined> {
+    const { environment, masterAddress = '127.0.0.1', maxRestarts = 0 } = this.#options;
+    return rankEnvironment(environment, {
+      ...place,
+      worldSize: agreement.worldSize,
+      node: this.#node,
+      nodes: this.#nodes,
+      masterAddress,
+      masterPort: agreement.masterPort,
+      job: this.#job,
+      secret: this.#secret,
+      maxRestarts,
+    });
+  }
+
+  #prefix({ kind, name, rank = 0 }: Berth, width: number): string {
+    const text = kind === 'rank' ? `[rank ${String(rank).padStart(width)}]` : `[${name}]`;
     return this.#options.colour === 'always' ? `\u001b[${colours[rank % colours.length]}m${text}\u001b[0m ` : `${text} `;
   }
 
   #failureOf(casualty: Casualty): JobFailure {
-    const { rank, pid, text, afterMs } = casualty;
+    const { name, rank, pid, afterMs } = casualty;
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
+    const text = `${rank === undefined ? `${name} ` : ''}${casualty.text} ${when} (pid ${pid})`;
     return {
       node: this.#node,
       host: hostname(),
-      rank,
+      ...(rank === undefined ? {} : { rank }),
       exitCode: exitCodeOf(casualty.ending),
-      text: `${text} ${when} (pid ${pid})`,
+      text,
       final: false,
     };
   }
@@ -288,7 +314,7 @@ class Run {
   }
 
   #event(line: string): void {
-    if (this.#options.events === 'failures' && /^rank \d+ (started|exited with code 0)/.test(line)) return;
+    if (this.#options.events === 'failures' && /^(rank|server|standby) \d+ (started|exited with code 0)/.test(line)) return;
     this.#say(line);
   }
 
@@ -305,10 +331,10 @@ function describeFailure(failure: JobFailure, node: number): string {
 
 function tailLines(casualty: Casualty): string[] {
   const { text, droppedBytes } = casualty.tail();
-  if (text.trim() === '') return [`rank ${casualty.rank} wrote nothing to stderr`];
+  if (text.trim() === '') return [`${casualty.name} wrote nothing to stderr`];
   const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
   return [
-    `what rank ${casualty.rank} wrote to stderr${cut}:`,
+    `what ${casualty.name} wrote to stderr${cut}:`,
     ...text
       .replace(/\n$/, '')
       .split('\n')

@@ -2,6 +2,7 @@
 import { Command, InvalidArgumentError } from 'commander';
 import { parseMilliseconds } from '../../base/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { ServerOptions } from '../../launch/server-berths.ts';
 
 interface RunFlags {
   readonly nprocPerNode: string;
@@ -20,6 +21,13 @@ interface RunFlags {
   readonly grace: number;
   readonly killAfter: number;
   readonly joinTimeout: number;
+  readonly workers?: string;
+  readonly servers?: number;
+  readonly serverGroups: number;
+  readonly workerGroups: number;
+  readonly replicas: number;
+  readonly checkpointDir?: string;
+  readonly serverRestarts?: number;
   readonly nodeOption: readonly string[];
   /** commander: `--no-node` sets `node` to false. */
   readonly node: boolean;
@@ -31,6 +39,7 @@ Examples:
   shoal run -n 4 train.ts                        4 processes on this machine
   shoal run -n auto train.ts -- --epochs 3       one per processor; what follows the script is the script's
   shoal run -n 2 --log-dir logs train.ts         also writes logs/rank-0/stdout.log and so on
+  shoal run --workers 4 --servers 2 train.ts     4 processes and 2 parameter servers, which need no script
   SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
 
 The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
@@ -58,6 +67,13 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--grace <time>', 'after a failure, how long the other ranks may take to end by themselves', duration, 5000)
     .option('--kill-after <time>', 'from SIGTERM to SIGKILL', duration, 10_000)
     .option('--join-timeout <time>', 'how long machines wait for each other', duration, 300_000)
+    .option('--workers <count>', 'the same as --nproc-per-node, beside --servers')
+    .option('--servers <count>', 'parameter servers in the job, for scripts that use shoal/kvstore', positive)
+    .option('--worker-groups <count>', 'groups of workers that do not wait for each other', positive, 1)
+    .option('--server-groups <count>', 'groups of servers, each with a copy of all parameters', positive, 1)
+    .option('--replicas <count>', '2: every server has a standby that takes over', positive, 1)
+    .option('--checkpoint-dir <path>', 'where servers save their state, and find it again when they are restarted')
+    .option('--server-restarts <count>', 'how often a failed server is started again; default 3 with --checkpoint-dir, else 0', natural)
     .option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated', collect, [])
     .option('--no-node', 'the script is any executable program')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
@@ -86,7 +102,8 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     command: scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' }),
     directory,
     environment: process.env,
-    localSize: await ranksPerNode(flags.nprocPerNode),
+    localSize: await ranksPerNode(flags.workers ?? flags.nprocPerNode),
+    ...(await serversOf(flags, directory)),
     nodes: several ? flags.nnodes : 1,
     node: several ? flags.nodeRank : 0,
     masterAddress: flags.standalone === true ? undefined : flags.masterAddr,
@@ -111,6 +128,20 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   stdout.once('error', () => job.signal('SIGTERM'));
   const { exitCode } = await job.result;
   return exitCode;
+}
+
+/** @throws ShoalError `usage` for options about servers without `--servers`. */
+async function serversOf(flags: RunFlags, directory: string): Promise<{ servers?: ServerOptions }> {
+  const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts } = flags;
+  if (servers === undefined) {
+    if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && serverRestarts === undefined) return {};
+    throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
+  }
+  const [{ serverProgram }, { resolve }] = await Promise.all([import('../../kvstore/server-program.ts'), import('node:path')]);
+  const command = [process.execPath, ...flags.nodeOption, serverProgram()];
+  const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
+  const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
+  return { servers: { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts } };
 }
 
 async function ranksPerNode(text: string): Promise<number> {

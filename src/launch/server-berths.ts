@@ -1,0 +1,54 @@
+/** Which processes serve a job's parameters on this node, and what all processes are told about them. The servers' program
+ *  and its variables are given: this file knows numbers of processes only. */
+import { ShoalError } from '../base/errors.ts';
+
+/** Parameter servers of a job, the same on every node. */
+export interface ServerOptions {
+  /** Program and arguments of a server. */
+  readonly command: readonly string[];
+  /** Servers in the job, in all groups; dealt to the nodes in turn. */
+  readonly servers: number;
+  /** Default 1. */
+  readonly serverGroups?: number;
+  /** Default 1. */
+  readonly workerGroups?: number;
+  /** 2: every server has a standby. Default 1. */
+  readonly replicas?: number;
+  /** Folder for the servers' checkpoints. Default: none. */
+  readonly checkpointDir?: string;
+  /** How often each server is started again after a failure. Default 3 with checkpoints, else 0. */
+  readonly restarts?: number;
+}
+
+export interface ServerPlace {
+  readonly role: 'server' | 'standby';
+  readonly index: number;
+  readonly restarts: number;
+}
+
+/** The variables that workers and servers read; kvstore/environment.ts is their reader. */
+export function serverVariables(options: ServerOptions, workers: number): Record<string, string> {
+  const { servers, serverGroups = 1, workerGroups = 1, replicas = 1, checkpointDir } = options;
+  return {
+    SHOAL_ROLE: 'worker',
+    SHOAL_WORKERS: String(workers),
+    SHOAL_WORKER_GROUPS: String(workerGroups),
+    SHOAL_SERVERS: String(servers),
+    SHOAL_SERVER_GROUPS: String(serverGroups),
+    SHOAL_REPLICAS: String(replicas),
+    ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
+  };
+}
+
+/** This node's share. Standbys are dealt one node further than their servers. */
+export function serverPlaces(options: ServerOptions, node: number, nodes: number): ServerPlace[] {
+  const { servers, replicas = 1, checkpointDir } = options;
+  if (servers < 1) throw new ShoalError('usage', `--servers ${servers}: at least 1 is needed`);
+  const restarts = options.restarts ?? (checkpointDir === undefined ? 0 : 3);
+  const places: ServerPlace[] = [];
+  for (let index = 0; index < servers; index++) {
+    if (index % nodes === node) places.push({ role: 'server', index, restarts });
+    if (replicas === 2 && (index + 1) % nodes === node) places.push({ role: 'standby', index, restarts });
+  }
+  return places;
+}
