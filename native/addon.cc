@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "napi_args.h"
+#include "optimizers.h"
 #include "regions.h"
 #include "small_buffer.h"
 #include "step_machine.h"
@@ -15,7 +16,7 @@ namespace shoal {
 namespace {
 
 /// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 3;
+constexpr double kInterfaceVersion = 5;
 
 bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
   double number;
@@ -178,11 +179,18 @@ void export_kernels(napi_env env, napi_value object, const KernelTable& table) {
 napi_value init(napi_env env, napi_value exports) {
   set_number(env, exports, "version", kInterfaceVersion);
   export_kernels(env, exports, kernels());
-  napi_value generic;
-  if (napi_create_object(env, &generic) == napi_ok) {
-    export_kernels(env, generic, kGenericKernels);
-    napi_set_named_property(env, exports, "generic", generic);
+  napi_value others;
+  const KernelTables& all = all_kernels();
+  if (napi_create_array_with_length(env, all.count - 1, &others) == napi_ok) {
+    for (size_t k = 1; k < all.count; k++) {
+      napi_value loops;
+      if (napi_create_object(env, &loops) != napi_ok) return nullptr;
+      export_kernels(env, loops, *all.tables[k]);
+      napi_set_element(env, others, static_cast<uint32_t>(k - 1), loops);
+    }
+    napi_set_named_property(env, exports, "others", others);
   }
+  export_parameters(env, exports);
   export_regions(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);

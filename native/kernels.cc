@@ -10,12 +10,27 @@
 
 namespace shoal {
 
-const KernelTable& kernels() {
+namespace {
+
+KernelTables find_kernels() {
+  KernelTables found{{}, 0};
 #if defined(__x86_64__)
-  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  if (avx2) return kAvx2Kernels;
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  // VBMI2 came with the CPUs that no longer slow down for wide vectors.
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vbmi2");
+  if (avx2 && avx512) found.tables[found.count++] = &kAvx512Kernels;
+  if (avx2) found.tables[found.count++] = &kAvx2Kernels;
 #endif
-  return kGenericKernels;
+  found.tables[found.count++] = &kGenericKernels;
+  return found;
+}
+
+}  // namespace
+
+const KernelTables& all_kernels() {
+  static const KernelTables found = find_kernels();
+  return found;
 }
 
 namespace {

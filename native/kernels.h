@@ -47,10 +47,18 @@ struct KernelTable {
 extern const KernelTable kGenericKernels;
 #if defined(__x86_64__)
 extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;
 #endif
 
-/// The best table this CPU can run.
-const KernelTable& kernels();
+/// Tables this CPU can run, best first.
+struct KernelTables {
+  const KernelTable* tables[3];
+  size_t count;
+};
+const KernelTables& all_kernels();
+
+/// The best of them.
+inline const KernelTable& kernels() { return *all_kernels().tables[0]; }
 
 /// Any dtype to any other. Never null.
 ConvertLoop convert_loop(const KernelTable& table, size_t target_dtype, size_t source_dtype);

@@ -15,6 +15,8 @@
 #define SHOAL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+#define SHOAL_NOINLINE __attribute__((noinline))
+
 namespace shoal {
 namespace SHOAL_ISA {
 namespace {
@@ -176,8 +178,9 @@ inline size_t balanced_shape(const ReduceCall& call, int32_t (&order)[8]) {
   }
 }
 
+/// to := the tree over N sources, elements `from` … `from + count` of each.
 template <class Op, bool Scaled, size_t N, class T>
-void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T factor) {
+SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T factor) {
   const T *s0 = s[0] + from, *s1 = s[1] + from;
   const T *s2 = N > 2 ? s[2] + from : nullptr, *s3 = N > 3 ? s[3] + from : nullptr;
   const T *s4 = N > 4 ? s[4] + from : nullptr, *s5 = N > 4 ? s[5] + from : nullptr;
@@ -193,24 +196,51 @@ void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T 
   }
 }
 
+/// Two sources, two targets: what two ranks of a host do to each other's memory. A line of another core that is read and only
+/// later written is transferred twice; one that is written at once moves once. Hence one loop that stores both.
+template <class Op, bool Scaled, class T>
+SHOAL_NOINLINE void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t count, T factor) {
+  SHOAL_INDEPENDENT
+  for (size_t i = 0; i < count; i++) {
+    T value = Op::apply(s0[i], s1[i]);
+    if constexpr (Scaled) value = value * factor;
+    t0[i] = value;
+    t1[i] = value;
+  }
+}
+
+/// For more targets, so little at a time that it is still being loaded when it is stored.
+constexpr size_t kChunkBytes = 256;
+
 template <class T>
-void copy_to_others(const ReduceCall& call, size_t from, size_t count) {
-  const T* first = reinterpret_cast<const T*>(call.targets[0]) + from;
-  for (size_t t = 1; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, first, count * sizeof(T));
+void store_all(const ReduceCall& call, const T* values, size_t from, size_t count) {
+  if (count * sizeof(T) == kChunkBytes) {
+    for (size_t t = 0; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, values, kChunkBytes);
+  } else {
+    for (size_t t = 0; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, values, count * sizeof(T));
+  }
 }
 
 template <class Op, bool Scaled, size_t N, class T>
 void reduce_balanced(const ReduceCall& call, const int32_t (&order)[8]) {
   const T* sources[8] = {};
   for (size_t k = 0; k < N; k++) sources[k] = reinterpret_cast<const T*>(call.sources[order[k]]);
-  T* target = reinterpret_cast<T*>(call.targets[0]);
   const T factor = static_cast<T>(call.scale);
-  const size_t block = call.target_count == 1 ? call.count : kBlock;
-  for (size_t from = 0; from < call.count; from += block) {
-    const size_t count = std::min(block, call.count - from);
-    balanced_block<Op, Scaled, N>(target + from, sources, from, count, factor);
-    copy_to_others<T>(call, from, count);
+  T* t0 = reinterpret_cast<T*>(call.targets[0]);
+  if (call.target_count == 1) return balanced_block<Op, Scaled, N>(t0, sources, 0, call.count, factor);
+  if constexpr (N == 2) {
+    T* t1 = reinterpret_cast<T*>(call.targets[1]);
+    if (call.target_count == 2) return pair_block<Op, Scaled>(t0, t1, sources[0], sources[1], call.count, factor);
   }
+  constexpr size_t chunk = kChunkBytes / sizeof(T);
+  alignas(64) T values[chunk];
+  size_t from = 0;
+  for (; from + chunk <= call.count; from += chunk) {
+    balanced_block<Op, Scaled, N>(values, sources, from, chunk, factor);
+    store_all(call, values, from, chunk);
+  }
+  balanced_block<Op, Scaled, N>(values, sources, from, call.count - from, factor);
+  store_all(call, values, from, call.count - from);
 }
 
 template <class Op, bool Scaled, class T>
@@ -223,6 +253,12 @@ bool try_reduce_balanced(const ReduceCall& call) {
     case 8: reduce_balanced<Op, Scaled, 8, T>(call, order); return true;
     default: return false;
   }
+}
+
+template <class T>
+void copy_to_others(const ReduceCall& call, size_t from, size_t count) {
+  const T* first = reinterpret_cast<const T*>(call.targets[0]) + from;
+  for (size_t t = 1; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, first, count * sizeof(T));
 }
 
 template <class D, class Op>
@@ -238,8 +274,9 @@ void reduce(const ReduceCall& call) {
   SmallBuffer<V, kStackDepth * kBlock> temporaries(call.tree_depth * kBlock);
   SmallBuffer<const V*, kStackDepth> stack(call.tree_depth);
   E* target = reinterpret_cast<E*>(call.targets[0]);
-  for (size_t from = 0; from < call.count; from += kBlock) {
-    const size_t count = std::min(kBlock, call.count - from);
+  const size_t block = call.target_count == 1 ? kBlock : kChunkBytes / sizeof(E);
+  for (size_t from = 0; from < call.count; from += block) {
+    const size_t count = std::min(block, call.count - from);
     size_t depth = 0;
     for (size_t k = 0; k < call.tree_count; k++) {
       if (call.tree[k] >= 0) {

@@ -1,4 +1,4 @@
-/** How fast kernels sum float32 vectors: the addon for this CPU, the addon for any CPU, and JavaScript, beside a plain copy,
+/** How fast kernels sum float32 vectors: the addon for every instruction set of this CPU, and JavaScript, beside a plain copy,
  *  in one interleaved run. Rates count the bytes of the result; a sum of n vectors reads n of them and writes one.
  *
  *    npx tsx bench/memory/reduce.ts            a table
@@ -54,7 +54,7 @@ export function benchReduce(options: ReduceBenchOptions): ReduceBenchRow[] {
   const contestants: Contestant[] = [{ name: 'copy', run: (target, [first]) => target.set(first) }];
   if (native !== undefined) {
     contestants.push(summing(`native ${native.isa}`, createKernels({ native })));
-    contestants.push(summing('native generic', createKernels({ native: { ...native, ...native.generic } })));
+    for (const loops of native.others) contestants.push(summing(`native ${loops.isa}`, createKernels({ native: { ...native, ...loops } })));
   }
   contestants.push(summing('js', createKernels()));
 

@@ -34,7 +34,7 @@ export interface NativeError extends Error {
 
 /** Kernels of one instruction set. dtypes and operators go by code; operands must have passed kernels/check.ts. */
 export interface NativeLoops {
-  /** `avx2` or `generic`. */
+  /** `avx512`, `avx2` or `generic`. */
   readonly isa: string;
   /** A NaN scale means none. */
   reduce(
@@ -49,11 +49,30 @@ export interface NativeLoops {
   convert(targetDtype: number, target: Uint8Array, sourceDtype: number, source: Uint8Array): void;
 }
 
+/** Loops of a parameter server; operands must have passed parameter-kernels.ts. */
+export interface NativeParameterLoops {
+  update(
+    rule: number,
+    value: Float32Array | Float64Array,
+    gradient: Float32Array | Float64Array,
+    states: readonly (Float32Array | Float64Array)[],
+    parameters: Float64Array,
+  ): void;
+  /** −1: all are finite. */
+  firstNonFinite(values: Float32Array | Float64Array): number;
+  encodeTwoBit(target: Uint8Array, gradient: Float32Array, residual: Float32Array, threshold: number): void;
+  decodeTwoBit(target: Float32Array, source: Uint8Array, threshold: number): void;
+  encodeHalf(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
+  decodeHalf(target: Float32Array, source: Uint8Array): void;
+}
+
 /** The loops directly on it are the best this CPU can run. */
 export interface Native extends NativeLoops {
   readonly version: number;
-  /** The loops for any CPU of this architecture; for tests. */
-  readonly generic: NativeLoops;
+  /** All others it can run, down to those for any CPU of this architecture; for tests. */
+  readonly others: readonly NativeLoops[];
+  /** The best loops for this CPU, and, for tests, those for any. */
+  readonly parameters: NativeParameterLoops & { readonly generic: NativeParameterLoops };
   createRegion(bytes: number): NativeMapping;
   openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
   closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
@@ -72,7 +91,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 3;
+const interfaceVersion = 5;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));
