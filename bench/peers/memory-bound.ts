@@ -19,8 +19,9 @@ const group = await initProcessGroup();
 for (const item of sizes.split(',')) {
   const [bytes, iterations] = item.split(':').map(Number);
   const vectorBytes = Math.max(8, Math.floor((bytes * Number(ranksText)) / (2 * group.size) / 8) * 8);
-  const a = new Uint8Array(vectorBytes);
-  const b = new Uint8Array(vectorBytes);
+  // Written, so that each has pages of its own: memory never written reads as one shared page of zeros, from the cache.
+  const a = new Uint8Array(vectorBytes).fill(1);
+  const b = new Uint8Array(vectorBytes).fill(1);
   const times = new Float64Array(iterations);
   group.barrier().waitSync();
   for (let i = -Math.ceil(iterations / 10); i < iterations; i++) {
