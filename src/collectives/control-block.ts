@@ -134,12 +134,9 @@ export class ControlBlock {
     this.#lines[slot].setFloat64(at + 8, address.offset, true);
   }
 
-  mailbox(slot: number): Uint8Array {
-    return this.slots[slot].subarray(mailboxOffset, mailboxOffset + mailboxBytes);
-  }
-
-  beginLine(slot: number): Uint8Array {
-    return this.slots[slot].subarray(0, beginLineBytes);
+  /** What ranks of other hosts are sent of a slot: addresses, announcement and contract, and the mailbox's first bytes. */
+  announced(slot: number, mailboxFilled: number): Uint8Array {
+    return this.slots[slot].subarray(0, mailboxFilled === 0 ? beginLineBytes : mailboxOffset + mailboxFilled);
   }
 
   raise(slot: number, signal: number): void {

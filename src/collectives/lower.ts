@@ -48,6 +48,8 @@ export interface Lowered {
   readonly segments: readonly SegmentName[];
   readonly scratchBytes: number;
   readonly signalCount: number;
+  /** How much of the mailbox the entry fills. */
+  readonly mailboxBytes: number;
 }
 
 export interface LoweringOptions {
@@ -71,6 +73,7 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
     segments: lowering.segments,
     scratchBytes: program.scratchCount * dtypeInfo(options.dtype).bytes,
     signalCount: program.signalCount,
+    mailboxBytes: Math.max(0, ...program.entry.map(({ target }) => target.offset + target.count)) * dtypeInfo(options.dtype).bytes,
   };
 }
 

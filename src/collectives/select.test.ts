@@ -11,8 +11,9 @@ describe('selectAlgorithm', () => {
   it('takes loads and stores on one host, and the network where there are none', () => {
     expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8192 })).toBe('mailbox');
     expect(selectAlgorithm({ ...base, topology: oneHost(4), bytes: 8193 })).toBe('host-direct');
-    expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('one-shot');
-    expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('fairring');
+    expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('mailbox');
+    expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('mailbox');
+    expect(selectAlgorithm({ ...base, topology: grid(3, 4), bytes: 16_384 })).toBe('fairring');
     expect(selectAlgorithm({ ...base, topology: grid(32, 4) })).toBe('halving-doubling');
     expect(selectAlgorithm({ ...base, topology: grid(32, 4), bytes: 2 ** 20 })).toBe('fairring');
     expect(selectAlgorithm({ ...base, topology: { hosts: [[0, 1], [2]] }, bytes: 2 ** 20 })).toBe('halving-doubling');
@@ -21,15 +22,8 @@ describe('selectAlgorithm', () => {
   it('follows size and number of ranks', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
-    expect(by(separateHosts(16))).toEqual(['one-shot', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
-    expect(by(separateHosts(32))).toEqual([
-      'halving-doubling',
-      'halving-doubling',
-      'halving-doubling',
-      'halving-doubling',
-      'direct',
-      'direct',
-    ]);
+    expect(by(separateHosts(16))).toEqual(['mailbox', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
+    expect(by(separateHosts(32))).toEqual(['mailbox', 'halving-doubling', 'halving-doubling', 'halving-doubling', 'direct', 'direct']);
   });
 
   it('takes the ring only where any order is allowed', () => {
@@ -86,7 +80,7 @@ describe('parseSelection', () => {
   });
 
   it('keeps the default where no range matches', () => {
-    expect(selectAlgorithm({ ...base, overrides: parseSelection('all-reduce:1m-1g=tree') })).toBe('one-shot');
+    expect(selectAlgorithm({ ...base, bytes: 16_384, overrides: parseSelection('all-reduce:1m-1g=tree') })).toBe('one-shot');
   });
 
   it('* is every collective that the algorithm has', () => {
@@ -97,7 +91,7 @@ describe('parseSelection', () => {
     const overrides = parseSelection('*:fairring');
     expect(overrides.map(({ collective }) => collective)).toEqual(['all-reduce']);
     expect(selectAlgorithm({ ...base, overrides })).toBe('fairring');
-    expect(selectAlgorithm({ ...base, overrides, collective: 'broadcast' })).toBe('one-shot');
+    expect(selectAlgorithm({ ...base, overrides, collective: 'broadcast' })).toBe('mailbox');
   });
 
   it('is empty for empty text, and allows spaces and a last semicolon', () => {

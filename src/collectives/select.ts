@@ -66,6 +66,9 @@ const defaults: readonly SelectionRule[] = [
   row('all-reduce', { ranksMax: 16, algorithm: 'direct' }),
   row('all-reduce', { bytesTo: 256 * KiB, algorithm: 'halving-doubling' }),
   row('all-reduce', { algorithm: 'direct' }),
+  // Between hosts everyone sends its announcement to everyone already: what it can carry along costs no more than its bytes.
+  ...moving.map((collective) => row(collective, { bytesTo: mailboxBytes + 1, ranksMax: 8, algorithm: 'mailbox' })),
+  ...moving.map((collective) => row(collective, { bytesTo: 4 * KiB + 1, ranksMax: 32, algorithm: 'mailbox' })),
   row('broadcast', { topologyClass: 'two-level', algorithm: 'tree' }),
   row('broadcast', { bytesTo: 32 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
   row('broadcast', { bytesTo: 128 * KiB, algorithm: 'tree' }),

@@ -306,8 +306,8 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  onBegin(rank: number, completed: number, line: Uint8Array): void {
-    this.#members.mirrorBegin(rank, completed, line);
+  onBegin(rank: number, completed: number, announced: Uint8Array): void {
+    this.#members.mirrorBegin(rank, completed, announced);
     this.pump();
   }
 

@@ -177,15 +177,15 @@ export class Members {
   }
 
   /** A call, for the mirror of the caller's block. */
-  mirrorBegin(rank: number, completed: number, line: Uint8Array): void {
+  mirrorBegin(rank: number, completed: number, announced: Uint8Array): void {
     const block = this.#blocks[rank];
     if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
-    const published = new DataView(line.buffer, line.byteOffset, line.byteLength).getUint32(beginPublishedOffset, true);
+    const published = new DataView(announced.buffer, announced.byteOffset, announced.byteLength).getUint32(beginPublishedOffset, true);
     const slot = (published - 1) % this.#slotCount;
     if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
     block.completed = completed;
     // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
-    block.beginLine(slot).set(line);
+    block.slots[slot].set(announced);
     block.publish(slot, published);
   }
 

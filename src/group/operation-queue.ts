@@ -12,7 +12,7 @@ import type { Members } from './members.ts';
 import { Operation, type Buffers, type OperationHost } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
 import type { PlanRunner, PreparedPlan } from './plan-runner.ts';
-import { beginMessageBytes, encodeBegin, encodeCompleted } from './wire.ts';
+import { beginBytesMax, encodeBegin, encodeCompleted } from './wire.ts';
 
 export interface SubmittedCall {
   /** Position among the group's calls. */
@@ -46,7 +46,7 @@ export interface OperationQueueOptions {
 
 export class OperationQueue {
   readonly #options: OperationQueueOptions;
-  readonly #beginMessage = new Uint8Array(beginMessageBytes);
+  readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
   #inFlight: Operation[] = [];
   #submitted = 0;
@@ -135,7 +135,7 @@ export class OperationQueue {
     operation.phase = 'announced';
     members.own.publish(slot, sequence + 1);
     members.wakeSleeping();
-    this.#tellBegin(slot);
+    this.#tellBegin(operation);
   }
 
   #prepare(operation: Operation): void {
@@ -148,13 +148,14 @@ export class OperationQueue {
     );
   }
 
-  /** Ranks of other hosts cannot see this rank's block. */
-  #tellBegin(slot: number): void {
+  /** Ranks of other hosts cannot see this rank's block: they are sent what the slot holds. */
+  #tellBegin({ slot, plan }: Operation): void {
     const { group, members } = this.#options;
     if (members.networkPeers.length === 0) return;
-    encodeBegin(this.#beginMessage, group.id, this.#completed, members.own.beginLine(slot));
+    const announced = members.own.announced(slot, plan.lowered.mailboxBytes);
+    const message = encodeBegin(this.#beginMessage, group.id, this.#completed, announced);
     this.#completedSent = this.#completed;
-    for (const link of members.networkPeers) link.post(this.#beginMessage.slice());
+    for (const link of members.networkPeers) link.post(message);
   }
 
   /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */

@@ -1,7 +1,8 @@
 /** Messages between the comm threads of two ranks, on one fabric connection. The connection is authenticated; every
  *  field is still bounds-checked. Little endian.
  *
- *    begin      1  0  group u16  completed u32  addresses, begin line 96 B     a collective was called (ranks of other hosts)
+ *    begin      1  0  group u16  completed u32  addresses, begin line 96 B, mailbox as far as it is filled, at most 8 KiB
+ *                                                                     a collective was called (ranks of other hosts)
  *    completed  2  0  group u16  completed u32                        slots may be reused (ranks of other hosts)
  *    doorbell   3                                                     look at your control blocks
  *    control    4  JSON                                               rare events, see `ControlMessage`
@@ -14,9 +15,11 @@ import * as z from 'zod';
 import { ShoalError } from '../base/errors.ts';
 import { beginLineBytes } from '../collectives/control-block.ts';
 
-export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7 } as const;
+export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7, Probe: 8, Answer: 9 } as const;
 
-export const beginMessageBytes = 8 + beginLineBytes;
+const beginHeaderBytes = 8;
+const beginBytesMin = beginHeaderBytes + beginLineBytes;
+export const beginBytesMax = beginHeaderBytes + mailboxOffset + mailboxBytes;
 export const offerHeaderBytes = 40;
 export const acceptBytes = 24;
 export const takenBytes = 8;
@@ -130,14 +133,23 @@ export function encodeCompleted(group: number, completed: number): Uint8Array {
   return bytes;
 }
 
-/** Writes the header of a begin message; the begin line follows at byte 8. */
-export function encodeBegin(target: Uint8Array, group: number, completed: number, line: Uint8Array): void {
-  const view = new DataView(target.buffer, target.byteOffset, target.byteLength);
+/** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
+ *  to the end of what the mailbox holds. */
+export function encodeBegin(target: Uint8Array, group: number, completed: number, announced: Uint8Array): Uint8Array {
+  const view = viewOf(target);
   view.setUint8(0, MessageType.Begin);
   view.setUint8(1, 0);
   view.setUint16(2, group, true);
   view.setUint32(4, completed >>> 0, true);
-  target.set(line, 8);
+  target.set(announced, beginHeaderBytes);
+  return target.subarray(0, beginHeaderBytes + announced.length);
+}
+
+/** The slot's bytes that a begin message carries. @throws ShoalError `protocol` when they are more than a mailbox holds. */
+export function announcedOf(message: Uint8Array): Uint8Array {
+  if (message.length > beginBytesMax)
+    throw new ShoalError('protocol', `begin message of ${message.length} bytes; at most ${beginBytesMax} are allowed`);
+  return message.subarray(beginHeaderBytes);
 }
 
 export interface Offer {
@@ -216,7 +228,7 @@ export function decodeTaken(message: Uint8Array): number {
 
 /** Group and completed count of a begin or completed message. */
 export function decodeGroupHeader(message: Uint8Array): { group: number; completed: number } {
-  checkLength(message, message[0] === MessageType.Begin ? beginMessageBytes : 8);
+  checkLength(message, message[0] === MessageType.Begin ? beginBytesMin : 8);
   const view = viewOf(message);
   return { group: view.getUint16(2, true), completed: view.getUint32(4, true) };
 }

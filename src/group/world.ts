@@ -21,15 +21,7 @@ import { PeerLink } from './peer-link.ts';
 import { PointToPoint } from './point-to-point.ts';
 import { ScratchPool } from './scratch-pool.ts';
 import { SharedRegions } from './shared-regions.ts';
-import {
-  beginMessageBytes,
-  decodeControl,
-  encodeControl,
-  decodeGroupHeader,
-  decodeImmediate,
-  MessageType,
-  type ControlMessage,
-} from './wire.ts';
+import { announcedOf, decodeControl, encodeControl, decodeGroupHeader, decodeImmediate, MessageType, type ControlMessage } from './wire.ts';
 
 /** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
 const earlyMessagesMax = 1024;
@@ -202,7 +194,7 @@ export class World {
     switch (message[0]) {
       case MessageType.Begin: {
         const { group, completed } = decodeGroupHeader(message);
-        this.#withGroup(link, group, (engine, rank) => engine.onBegin(rank, completed, message.subarray(8, beginMessageBytes)));
+        this.#withGroup(link, group, (engine, rank) => engine.onBegin(rank, completed, announcedOf(message)));
         return;
       }
       case MessageType.Completed: {

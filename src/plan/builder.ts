@@ -83,7 +83,7 @@ export class PlanBuilder {
   }
 
   /** An entry step: before `rank` announces the call it copies `source`, of its data or input, into fresh space of its mailbox,
-   *  where from then on every rank of the host may read it. */
+   *  where from then on every rank may read it. */
   enter(rank: number, source: Span): Span {
     const draft = this.#programs[rank];
     const target: Span = { buffer: 'mailbox', offset: draft.mailboxCount, count: source.count };

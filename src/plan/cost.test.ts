@@ -84,6 +84,18 @@ describe('costOf', () => {
     ]);
   });
 
+  it('mailboxes take their bytes to every other host, and are read there as own memory', () => {
+    const boxed = plan({ hosts: [[0, 1], [2]] }, (b) => {
+      const box = b.enter(0, data);
+      for (const rank of [1, 2]) b.copy(rank, data, { ...box, rank: 0 });
+    });
+    const cost = costOf(boxed, 1, model);
+    expect(cost).toMatchObject({ networkBytes: 4, networkHops: 0 });
+    const entered = 4 * 0.25 + 4 * 10;
+    expect(cost.ranks.map(({ seconds }) => seconds - entered)).toEqual([0, 4 * 0.5, 4 * 0.25]);
+    expect(cost.ranks.map(({ hostBytes }) => hostBytes)).toEqual([0, 4, 0]);
+  });
+
   it('refuses a plan that never ends', () => {
     const stuck = plan(separateHosts(2), (b) => b.wait({ rank: 0, signal: b.notify(1, 0).signal, value: 2 }));
     expect(() => costOf(stuck, 4, model)).toThrow('test all-reduce: rank 0 never ends');

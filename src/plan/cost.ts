@@ -57,7 +57,8 @@ export interface PlanCost {
   readonly networkBytes: number;
   /** Longest chain of messages between hosts, each waiting for the one before. */
   readonly networkHops: number;
-  /** When the last program ends, all having begun at once. What the announcement of the call takes comes on top. */
+  /** When the last program ends, all having begun at once. What the announcement of the call takes comes on top, but for the
+   *  bytes of mailboxes that go with it to other hosts. */
   readonly seconds: number;
 }
 
@@ -151,13 +152,23 @@ class CostRun {
     };
   }
 
-  /** Channels start when the last rank has done its entry steps; the announcement itself is the same for all plans. */
+  /** Channels start when the last rank has done its entry steps. Announcing is the same for all plans, but for the bytes of
+   *  mailboxes, which travel with it to every rank of another host. */
   #enter(): void {
-    const entered = this.#plan.programs.map(({ entry }) =>
-      entry.reduce((seconds, { source }) => seconds + source.count * this.#bytes * this.#model.selfByte, 0),
-    );
-    const start = Math.max(0, ...entered);
-    for (const thread of this.#threads) thread.seconds = start;
+    const { programs } = this.#plan;
+    const filled = programs.map(({ entry }) => entry.reduce((sum, { source }) => sum + source.count, 0) * this.#bytes);
+    const start = Math.max(0, ...filled.map((bytes) => bytes * this.#model.selfByte));
+    for (const { rank: from } of programs) {
+      for (const { rank: to } of programs) {
+        if (filled[from] === 0 || this.#hostOf[from] === this.#hostOf[to]) continue;
+        this.#ranks[from].networkBytesOut += filled[from];
+        this.#ranks[to].networkBytesIn += filled[from];
+        this.#egressFree[this.#hostOf[from]] += filled[from] * this.#model.networkByte;
+        this.#ingressFree[this.#hostOf[to]] += filled[from] * this.#model.networkByte;
+      }
+    }
+    const travelled = start + Math.max(...this.#egressFree, ...this.#ingressFree);
+    for (const thread of this.#threads) thread.seconds = travelled;
   }
 
   /** One step, then back in line, so that ports are taken in order of time. */
@@ -190,7 +201,7 @@ class CostRun {
         return this.#send(thread, step.peer, step.signal, 0);
       case 'copy': {
         const bytes = step.source.count * this.#bytes;
-        const crosses = isRemote(thread, step.source) || isRemote(thread, step.target);
+        const crosses = this.#isRemote(thread, step.source) || this.#isRemote(thread, step.target);
         if (crosses) this.#ranks[thread.rank].hostBytes += bytes;
         thread.seconds += bytes * (crosses ? this.#model.hostByte : this.#model.selfByte);
         return;
@@ -210,7 +221,7 @@ class CostRun {
       thread.seconds += bytes * this.#model.reduceByte;
     }
     for (const location of [...sources, ...targets]) {
-      if (!isRemote(thread, location)) continue;
+      if (!this.#isRemote(thread, location)) continue;
       const bytes = location.count * this.#bytes;
       cost.hostBytes += bytes;
       thread.seconds += bytes * this.#model.hostByte;
@@ -219,16 +230,16 @@ class CostRun {
 
   #send(thread: Thread, peer: number, signal: number, bytes: number): void {
     const { networkLatency, networkOverhead, networkByte, hostLatency, hostByte } = this.#model;
-    const [from, to] = [this.#hostOf[thread.rank], this.#hostOf[peer]];
-    const cost = this.#ranks[thread.rank];
+    const { rank } = thread;
+    const [from, to] = [this.#hostOf[rank], this.#hostOf[peer]];
     if (from === to) {
-      cost.hostBytes += bytes;
+      this.#ranks[rank].hostBytes += bytes;
       thread.seconds += bytes * hostByte;
       this.#raise(peer, signal, { seconds: thread.seconds + hostLatency, hops: thread.hops });
       return;
     }
-    cost.networkMessages += 1;
-    cost.networkBytesOut += bytes;
+    this.#ranks[rank].networkMessages += 1;
+    this.#ranks[rank].networkBytesOut += bytes;
     this.#ranks[peer].networkBytesIn += bytes;
     thread.seconds += networkOverhead;
     const leaves = Math.max(thread.seconds, this.#egressFree[from]);
@@ -237,8 +248,14 @@ class CostRun {
     const enters = Math.max(leaves + networkLatency, this.#ingressFree[to]);
     this.#ingressFree[to] = enters + bytes * networkByte;
     this.#receiverFree[peer] = Math.max(this.#ingressFree[to], this.#receiverFree[peer] + networkOverhead);
-    this.#observer.onMessage?.(thread.rank, peer, bytes, leaves, this.#receiverFree[peer]);
+    this.#observer.onMessage?.(rank, peer, bytes, leaves, this.#receiverFree[peer]);
     this.#raise(peer, signal, { seconds: this.#receiverFree[peer], hops: thread.hops + 1 });
+  }
+
+  /** In another rank's memory; mailboxes of other hosts have come to this one. */
+  #isRemote({ rank }: Thread, location: Location): boolean {
+    if (location.rank === undefined || location.rank === rank) return false;
+    return this.#hostOf[location.rank] === this.#hostOf[rank];
   }
 
   #raise(rank: number, index: number, raise: Signal['raises'][number]): void {
@@ -284,8 +301,4 @@ class ThreadHeap {
       index = smaller;
     }
   }
-}
-
-function isRemote(thread: Thread, location: Location): boolean {
-  return location.rank !== undefined && location.rank !== thread.rank;
 }

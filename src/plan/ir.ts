@@ -55,8 +55,9 @@ export interface PlanRequest {
 }
 
 /** Buffers a program may name. `scratch` is sized by the plan, per rank, and holds garbage at the start. `mailbox` is a
- *  little memory (mailboxBytes) that lies beside the announcement of the call itself: the entry steps fill it, every rank
- *  of the host may read it until the end of the operation without any signal, and nobody may write it after the entry. */
+ *  little memory (mailboxBytes) that lies beside the announcement of the call itself: the entry steps fill it, it travels with
+ *  the announcement to ranks of other hosts, every rank may read it until the end of the operation without any signal, and
+ *  nobody may write it after the entry. */
 export type BufferName = 'data' | 'input' | 'output' | 'scratch' | 'mailbox';
 
 /** Size of every rank's mailbox in bytes. */
@@ -74,7 +75,7 @@ export interface Span {
   readonly count: number;
 }
 
-/** As Span, in another rank's buffer when `rank` is given and differs: only between ranks of one host. */
+/** As Span, in another rank's buffer when `rank` is given and differs: only between ranks of one host, mailboxes excepted. */
 export interface Location extends Span {
   readonly rank?: number;
 }

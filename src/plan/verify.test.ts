@@ -313,9 +313,11 @@ describe('entry and mailbox', () => {
     expect(problemsOf(withStep({ kind: 'put', peer: 1, source: mailbox, target: data, signal: 0 }))).toMatch(/puts from a mailbox/);
   });
 
-  it("a mailbox of another host's rank", () => {
-    const far = plan({ ...broadcast, topology: separateHosts(2) }, (b) => b.copy(1, data, at(0, b.enter(0, data))));
-    expect(problemsOf(far)).toMatch(/touches mailbox\[0, 8\) of 0 directly, which is on another host/);
+  it("a mailbox of another host's rank comes with its announcement; its other memory does not", () => {
+    const far = (build: (b: PlanBuilder) => void): Plan => plan({ ...broadcast, topology: separateHosts(2) }, build);
+    expect(problemsOf(far((b) => b.copy(1, data, at(0, b.enter(0, data)))))).toBe('');
+    expect(problemsOf(far((b) => b.copy(1, data, at(0, data))))).toMatch(/touches data\[0, 8\) of 0 directly, which is on another host/);
+    expect(problemsOf(far((b) => b.copy(0, at(1, mailbox), data)))).toMatch(/writes mailbox\[0, 8\) of 1, which only entry steps may/);
   });
 });
 

@@ -140,13 +140,16 @@ class SimulatedOperation {
   readonly rank: SimulatedRank;
   readonly number: number;
   readonly #raised: Int32Array;
-  readonly #parked: { readonly channel: SimulatedChannel; readonly signal: number; readonly value: number }[] = [];
+  readonly #parked: { readonly channel: Actor; readonly signal: number; readonly value: number }[] = [];
   #running: number;
+  /** The signal behind the program's own that mailboxes from other hosts raise. */
+  readonly #mailboxSignal: number;
 
   constructor(rank: SimulatedRank, number: number) {
     this.rank = rank;
     this.number = number;
-    this.#raised = new Int32Array(rank.program.signalCount);
+    this.#mailboxSignal = rank.program.signalCount;
+    this.#raised = new Int32Array(rank.program.signalCount + 1);
     this.#running = rank.program.channels.length;
   }
 
@@ -155,11 +158,36 @@ class SimulatedOperation {
     const { model, workload } = this.rank.simulation;
     const bytes = entry.reduce((sum, { source }) => sum + source.count, 0) * workload.elementBytes;
     const start = this.rank.engine.use(now, bytes * model.selfByte);
-    for (const steps of channels) this.rank.simulation.queue.at(start, new SimulatedChannel(this, steps));
+    if (bytes > 0) this.#sendMailbox(start, bytes);
+    const awaited = this.rank.simulation.ranks.filter(({ host, program }) => host !== this.rank.host && program.entry.length > 0).length;
+    const { queue } = this.rank.simulation;
+    const starter: Actor = {
+      act: (time) => {
+        if (!this.reached(starter, this.#mailboxSignal, awaited)) return;
+        for (const steps of channels) queue.at(time, new SimulatedChannel(this, steps));
+      },
+    };
+    queue.at(start, starter);
+  }
+
+  /** The mailbox travels with the announcement to every rank of another host. */
+  #sendMailbox(start: number, bytes: number): void {
+    const { rank, number } = this;
+    const { simulation } = rank;
+    const { ranks, queue, model } = simulation;
+    for (let k = 1; k < ranks.length; k++) {
+      const to = ranks[(rank.program.rank + k) % ranks.length];
+      if (to.host === rank.host) continue;
+      simulation.messages += 1;
+      simulation.networkBytes += bytes;
+      const started = rank.thread.use(start, model.networkOverhead);
+      const signal = to.program.signalCount;
+      queue.at(started, new NetworkMessage({ sender: noSender, from: rank, to, operation: number, signal, bytes }));
+    }
   }
 
   /** Whether the signal was raised so often; if not, the channel acts again when it is. */
-  reached(channel: SimulatedChannel, signal: number, value: number): boolean {
+  reached(channel: Actor, signal: number, value: number): boolean {
     if (this.#raised[signal] >= value) return true;
     this.#parked.push({ channel, signal, value });
     return false;
@@ -181,7 +209,7 @@ class SimulatedOperation {
   }
 }
 
-class SimulatedChannel implements Actor {
+class SimulatedChannel implements Actor, Sender {
   readonly #operation: SimulatedOperation;
   readonly #steps: readonly Step[];
   #pc = 0;
@@ -262,12 +290,14 @@ class SimulatedChannel implements Actor {
     simulation.networkBytes += bytes;
     this.#unsent += 1;
     const started = rank.thread.use(now, model.networkOverhead);
-    queue.at(started, new NetworkMessage({ channel: this, from: rank, to: target, operation: number, signal, bytes }));
+    queue.at(started, new NetworkMessage({ sender: this, from: rank, to: target, operation: number, signal, bytes }));
     return started;
   }
 
   #isRemote({ rank }: Location): boolean {
-    return rank !== undefined && rank !== this.#operation.rank.program.rank;
+    const { rank: own } = this.#operation;
+    // Mailboxes of other hosts have come to this one.
+    return rank !== undefined && rank !== own.program.rank && own.simulation.ranks[rank].host === own.host;
   }
 }
 
@@ -287,17 +317,24 @@ class Raise implements Actor {
   }
 }
 
+/** Who wants to know that a message has left. */
+interface Sender {
+  messageLeft(now: number): void;
+}
+
+const noSender: Sender = { messageLeft: () => undefined };
+
 /** Handed to the port; arrives; is taken in by the receiver's thread; raises its signal. Acts once per stage. */
 class NetworkMessage implements Actor, Message {
   readonly bytes: number;
   readonly target: Port;
-  readonly #path: { readonly channel: SimulatedChannel; readonly from: SimulatedRank; readonly to: SimulatedRank };
+  readonly #path: { readonly sender: Sender; readonly from: SimulatedRank; readonly to: SimulatedRank };
   readonly #operation: number;
   readonly #signal: number;
   #stage: 'send' | 'take' | 'raise' = 'send';
 
   constructor(message: {
-    readonly channel: SimulatedChannel;
+    readonly sender: Sender;
     readonly from: SimulatedRank;
     readonly to: SimulatedRank;
     readonly operation: number;
@@ -328,7 +365,7 @@ class NetworkMessage implements Actor, Message {
   }
 
   left(now: number): void {
-    this.#path.channel.messageLeft(now);
+    this.#path.sender.messageLeft(now);
   }
 
   delivered(time: number): void {

@@ -1,5 +1,6 @@
 /** Mailbox: what a rank contributes lies beside its announcement of the call, so who has seen all announcements has all data.
- *  No signals, no scratch, nobody waits for anybody afterwards. For what fits the mailboxes of one host.
+ *  No signals, no scratch, nobody waits for anybody afterwards. Between hosts the mailbox travels with the announcement, to
+ *  every rank: one hop, at the price of n−1 times the bytes.
  *
  *      entry                         announcement                    after it, rank r alone
  *      data of 0 ─▶ mailbox of 0 ─┐                 ┌─ mailbox of 0 ┐
@@ -16,16 +17,23 @@ import { segments } from '../../plan/partition.ts';
 import { rankCount } from '../../plan/topology.ts';
 import type { Algorithm } from './algorithm.ts';
 
+const networkRanksMax = 32;
+
 export const mailbox: Algorithm = {
   name: 'mailbox',
-  summary: 'a few KiB among ranks of one host, and every barrier: the data travels with the announcement',
+  summary: 'a few KiB, and every barrier: the data travels with the announcement',
   association: 'canonical',
   supports: (request) => {
     if (request.collective === 'barrier') return undefined;
-    const hosts = request.topology.hosts.length;
-    if (hosts > 1) return `it needs all ranks on one host and there are ${hosts} hosts; use direct`;
-    const [largest, most] = [largestEntry(request), mailboxCount(request)];
-    return largest <= most ? undefined : `one rank's ${largest} elements exceed the mailbox's ${most}; use host-direct`;
+    const ranks = rankCount(request.topology);
+    if (request.topology.hosts.length > 1 && ranks > networkRanksMax)
+      return `between hosts it serves at most ${networkRanksMax} ranks, because everyone sends to everyone, and there are ${ranks}; use direct`;
+    const most = mailboxCount(request);
+    // Beyond, what every rank takes in is more than a hop would cost.
+    if (request.topology.hosts.length > 1 && request.count > most)
+      return `between hosts it moves at most ${most} elements in all, not ${request.count}; use direct`;
+    const largest = largestEntry(request);
+    return largest <= most ? undefined : `one rank's ${largest} elements exceed the mailbox's ${most}; use direct`;
   },
   build: {
     'all-reduce': (b) => {
