@@ -13,7 +13,8 @@
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
 import * as z from 'zod';
 import { ShoalError } from '../base/errors.ts';
-import { beginLineBytes } from '../collectives/control-block.ts';
+import { beginLineBytes, mailboxOffset } from '../collectives/control-block.ts';
+import { mailboxBytes } from '../plan/ir.ts';
 
 export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7, Probe: 8, Answer: 9 } as const;
 
