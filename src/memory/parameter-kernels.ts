@@ -1,0 +1,99 @@
+/** Kernels of a parameter server: updates of parameters by gradients, and lossy encodings of gradients. Two implementations,
+ *  `native` (the addon) and `js` (its twin), give the same bits, NaN payloads excepted: every operation rounds to the
+ *  element type, in the order written here, without contraction. They must not know keys, versions or messages. */
+import { ShoalError } from '../base/errors.ts';
+
+export type Reals = Float32Array | Float64Array;
+
+/** What is added is `g = clip(rescale · gradient)`, and `d = g + decay · value`; `d` stands before `value` changes.
+ *
+ *    rule      states           update                                                               parameters from [4]
+ *    sgd       –                value −= rate · d
+ *    momentum  velocity         velocity = mu · velocity − rate · d;  value += velocity              mu
+ *    nesterov  velocity         velocity = mu · velocity − rate · d;  value += mu · velocity − rate · d   mu
+ *    adam      mean, variance   mean = b1 · mean + r1 · d;  variance = b2 · variance + r2 · d · d;
+ *                               value −= rate · mean / (√variance + epsilon)                         b1 r1 b2 r2 epsilon
+ *    adagrad   history          history += d · d;  value −= rate · d / (√history + epsilon)          epsilon
+ *    ftrl      z, n             z += g − (√(n + g²) − √n) / rate · value;  n += g²;
+ *                               value = |z| ≤ l1 ? 0 : (sign(z) · l1 − z) / ((beta + √n) / rate + decay)   l1 beta
+ *
+ *  Parameters [0…3] of all rules: rescale, clip (Infinity: none), decay, rate. */
+export type UpdateRule = 'sgd' | 'momentum' | 'nesterov' | 'adam' | 'adagrad' | 'ftrl';
+
+export interface UpdateRuleInfo {
+  readonly name: UpdateRule;
+  readonly states: number;
+  readonly parameters: number;
+}
+
+/** By code, as in the addon: append only. */
+export const updateRules: readonly UpdateRuleInfo[] = [
+  { name: 'sgd', states: 0, parameters: 4 },
+  { name: 'momentum', states: 1, parameters: 5 },
+  { name: 'nesterov', states: 1, parameters: 5 },
+  { name: 'adam', states: 2, parameters: 9 },
+  { name: 'adagrad', states: 1, parameters: 5 },
+  { name: 'ftrl', states: 2, parameters: 6 },
+];
+
+export interface ParameterKernels {
+  readonly name: 'native' | 'js';
+  /** In place on `value` and `states`; all of one type and length, none overlapping another. Parameters are rounded to it.
+   *  @throws ShoalError `usage`. */
+  update(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void;
+  /** Index of the first NaN or infinity; −1 when there is none. */
+  firstNonFinite(values: Reals): number;
+  /** Sixteen elements to a word of four bytes; see compression/two-bit.ts. `sum = residual + gradient` is sent as +threshold, 0
+   *  or −threshold, and what that leaves of it is the new residual. A sum that is not finite is sent as such and leaves 0. */
+  encodeTwoBit(target: Uint8Array, gradient: Float32Array, residual: Float32Array, threshold: number): void;
+  decodeTwoBit(target: Float32Array, source: Uint8Array, threshold: number): void;
+  /** As float16, the target aligned to 2 bytes. Sums beyond ±65504 are sent as that; the rest stays in the residual. */
+  encodeHalf(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
+  decodeHalf(target: Float32Array, source: Uint8Array): void;
+}
+
+export function updateRuleCode(rule: UpdateRule): number {
+  return updateRules.findIndex(({ name }) => name === rule);
+}
+
+/** Bytes of `count` elements at two bits: whole words. */
+export function twoBitBytes(count: number): number {
+  return Math.ceil(count / 16) * 4;
+}
+
+/** @throws ShoalError `usage` saying what is wrong with the operands. */
+export function checkUpdate(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void {
+  const info = updateRules.find(({ name }) => name === rule);
+  if (info === undefined) throw misuse(`there is no rule '${rule}'; use one of ${updateRules.map(({ name }) => name).join(', ')}`);
+  if (states.length !== info.states || parameters.length !== info.parameters) {
+    throw misuse(`${rule} needs ${info.states} states and ${info.parameters} parameters, not ${states.length} and ${parameters.length}`);
+  }
+  const operands = [value, gradient, ...states];
+  for (let a = 0; a < operands.length; a++) {
+    if (operands[a].constructor !== value.constructor || operands[a].length !== value.length) {
+      throw misuse(`${rule}: ${describe(operands[a])} beside a value of ${describe(value)}; all must be of one type and length`);
+    }
+    for (let b = 0; b < a; b++) if (overlaps(operands[a], operands[b])) throw misuse(`${rule}: two of the arrays overlap`);
+  }
+}
+
+/** @throws ShoalError `usage` when lengths do not fit one another. */
+export function checkEncoding(bytes: number, encoded: Uint8Array, elements: Float32Array, residual?: Float32Array): void {
+  if (encoded.length !== bytes) throw misuse(`${elements.length} elements are encoded in ${bytes} bytes, not ${encoded.length}`);
+  if (residual === undefined) return;
+  if (residual.length !== elements.length) throw misuse(`a residual of ${residual.length} elements for ${elements.length}`);
+  if (overlaps(residual, elements)) throw misuse('the residual overlaps the gradient');
+}
+
+function describe(array: Reals): string {
+  return `${array.length} × ${array instanceof Float32Array ? 'float32' : 'float64'}`;
+}
+
+function overlaps(a: Reals, b: Reals): boolean {
+  if (a.buffer !== b.buffer || a.length === 0 || b.length === 0) return false;
+  return a.byteOffset < b.byteOffset + b.byteLength && b.byteOffset < a.byteOffset + a.byteLength;
+}
+
+function misuse(message: string): ShoalError {
+  return new ShoalError('usage', `parameter kernels: ${message}`);
+}
