@@ -117,6 +117,19 @@ export const settingDefinitions = {
     '',
     'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast=tree`. Empty: automatic.',
   ),
+  tuningFile: text(
+    'SHOAL_TUNING_FILE',
+    'collectives',
+    '',
+    'File of `shoal tune` that says which algorithm was fastest on which shape of a world; the same on all ranks. Empty: none.',
+  ),
+  calibration: choice(
+    'SHOAL_CALIBRATION',
+    'collectives',
+    ['measure', 'assume'],
+    'measure',
+    'Rates by which algorithms are chosen between hosts. `measure`: links are timed for some milliseconds at the start; `assume`: those of a 10 Gbit/s network.',
+  ),
   order: choice(
     'SHOAL_ORDER',
     'collectives',

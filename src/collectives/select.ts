@@ -1,10 +1,15 @@
-/** Selection: which algorithm an operation takes when none is asked for. A table of rules, first match wins; the user's
- *  rules stand before the defaults. A pure function of what all ranks share, so that all choose alike; it must not look at
- *  anything one rank alone knows, such as where its buffer lies. */
+/** Selection: which algorithm an operation takes when none is asked for.
+ *
+ *      user's rules ─▶ what `shoal tune` measured ─▶ table of rules ─▶ another, where the cost model finds it clearly faster
+ *
+ *  First match wins. A pure function of what all ranks share, so that all choose alike; it must not look at anything one rank
+ *  alone knows, such as where its buffer lies. */
 import { ShoalError } from '../base/errors.ts';
+import type { CostModel } from '../plan/cost.ts';
 import { mailboxBytes, type Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
+import { canServe, networkLimits, predictedRanksMax, predictFastest, representativeBytes, type TransferLimits } from './predict.ts';
 import { algorithms } from './registry.ts';
 
 /** `one-host`: all ranks on one host, and they can load from and store to each other's memory. `two-level`: several hosts, some
@@ -38,6 +43,14 @@ export interface SelectionInput {
   readonly order: 'canonical' | 'relaxed';
   /** The user's rules, from `parseSelection`. */
   readonly overrides?: readonly SelectionRule[];
+  /** What was measured on a world of this shape, from `tunedRules`. Left aside where the algorithm cannot serve the call. */
+  readonly tuned?: readonly SelectionRule[];
+  /** Rates of this world, equal on all ranks. Default: none, the table decides. */
+  readonly model?: CostModel;
+  /** Default: `networkLimits`. */
+  readonly limits?: TransferLimits;
+  /** What was predicted before for this world; filled. At most one entry per collective and power of two. */
+  readonly predictions?: Map<string, string>;
 }
 
 const KiB = 1024;
@@ -53,6 +66,9 @@ const defaults: readonly SelectionRule[] = [
   row('barrier', { algorithm: 'mailbox' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
+  // Between hosts everyone sends its announcement to everyone already: what it can carry along costs no more than its bytes.
+  ...moving.map((collective) => row(collective, { bytesTo: mailboxBytes + 1, ranksMax: 8, algorithm: 'mailbox' })),
+  ...moving.map((collective) => row(collective, { bytesTo: 4 * KiB + 1, ranksMax: 32, algorithm: 'mailbox' })),
   row('all-reduce', { topologyClass: 'flat', bytesFrom: 4 * MiB, relaxed: true, algorithm: 'ring' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 16 * KiB, ranksMax: 6, algorithm: 'one-shot' }),
   row('all-reduce', { topologyClass: 'two-level', bytesTo: 4 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
@@ -66,9 +82,6 @@ const defaults: readonly SelectionRule[] = [
   row('all-reduce', { ranksMax: 16, algorithm: 'direct' }),
   row('all-reduce', { bytesTo: 256 * KiB, algorithm: 'halving-doubling' }),
   row('all-reduce', { algorithm: 'direct' }),
-  // Between hosts everyone sends its announcement to everyone already: what it can carry along costs no more than its bytes.
-  ...moving.map((collective) => row(collective, { bytesTo: mailboxBytes + 1, ranksMax: 8, algorithm: 'mailbox' })),
-  ...moving.map((collective) => row(collective, { bytesTo: 4 * KiB + 1, ranksMax: 32, algorithm: 'mailbox' })),
   row('broadcast', { topologyClass: 'two-level', algorithm: 'tree' }),
   row('broadcast', { bytesTo: 32 * KiB, ranksMax: 8, algorithm: 'one-shot' }),
   row('broadcast', { bytesTo: 128 * KiB, algorithm: 'tree' }),
@@ -107,20 +120,44 @@ export function selectionTable(overrides: readonly SelectionRule[] = []): Select
 
 /** The algorithm's name, for `buildPlan`. */
 export function selectAlgorithm(input: SelectionInput): string {
-  const ranks = rankCount(input.topology);
-  const topologyClass = topologyClassOf(input.topology, input.loadStore);
-  const rule = selectionTable(input.overrides).find(
-    (each) =>
-      each.collective === input.collective &&
-      isIn(topologyClass, each.topologyClass) &&
-      each.bytesFrom <= input.bytes &&
-      input.bytes < each.bytesTo &&
-      ranks <= each.ranksMax &&
-      (each.relaxed !== true || input.order === 'relaxed'),
+  const { collective, topology, overrides = [], tuned = [], model } = input;
+  const ranks = rankCount(topology);
+  const topologyClass = topologyClassOf(topology, input.loadStore);
+  const applies = (rule: SelectionRule): boolean =>
+    rule.collective === collective &&
+    isIn(topologyClass, rule.topologyClass) &&
+    rule.bytesFrom <= input.bytes &&
+    input.bytes < rule.bytesTo &&
+    ranks <= rule.ranksMax &&
+    (rule.relaxed !== true || input.order === 'relaxed');
+  const asked = overrides.find(applies) ?? tuned.find((rule) => applies(rule) && canServe(input, rule.algorithm));
+  if (asked) return asked.algorithm;
+  const usual = defaults.find(applies)?.algorithm;
+  if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
+  // On one host everything is loads and stores, which the table knows better than rates do.
+  if (model === undefined || topologyClass === 'one-host' || ranks > predictedRanksMax || ranks === 1) return usual;
+  const bytes = representativeBytes(input.bytes);
+  const key = `${collective} ${bytes} ${usual}`;
+  const known = input.predictions?.get(key);
+  if (known !== undefined && canServe(input, known)) return known;
+  const predicted = predictFastest(
+    { ...input, bytes, model, limits: input.limits ?? networkLimits },
+    candidatesFor(collective, ranks).filter((name) => canServe(input, name)),
+    usual,
   );
-  if (rule) return rule.algorithm;
-  throw new ShoalError('usage', `unknown collective '${input.collective}'; use one of ${collectives.join(', ')}`);
+  input.predictions?.set(key, predicted);
+  return predicted;
 }
+
+/** What is worth comparing: everything in a small world, what the table considers in a larger one. */
+function candidatesFor(collective: Collective, ranks: number): string[] {
+  if (ranks <= smallWorldMax) return algorithms.filter((each) => each.build[collective]).map(({ name }) => name);
+  const considered = defaults.filter((rule) => rule.collective === collective && ranks <= rule.ranksMax);
+  return [...new Set(considered.map(({ algorithm }) => algorithm))];
+}
+
+/** Ranks of a world in which the plans even of unlikely algorithms are built in a millisecond or so. */
+const smallWorldMax = 16;
 
 export function topologyClassOf(topology: Topology, loadStore: boolean): TopologyClass {
   if (topology.hosts.length === 1) return loadStore ? 'one-host' : 'flat';

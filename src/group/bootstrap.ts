@@ -4,6 +4,7 @@
  *      rank r   info/r ──▶ store ──▶ info/0…n−1    checked: size, version, settings that must agree
  *               dials every lower rank (shm where the host may be the same, else tcp), accepts every higher one
  *               links/r ──▶ store ──▶ links/0…n−1  → topology: ranks that all map each other form a host
+ *               rates/r ──▶ store ──▶ rates of some hosts → the cost model, by which algorithms are chosen between hosts
  *
  *  Every wait ends early when the store says that a rank is lost. */
 import * as z from 'zod';
@@ -11,7 +12,9 @@ import { sleep } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Settings } from '../base/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../fabric/fabric.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
+import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './calibrate.ts';
 import type { Store } from './store/store.ts';
 import type { World } from './world.ts';
 
@@ -36,6 +39,17 @@ const linkInfo = z.object({
   loadStore: z.array(z.int()),
 });
 
+const rate = z.number().nonnegative().optional();
+const rateInfo: z.ZodType<MeasuredRates> = z.object({
+  networkLatency: rate,
+  networkOverhead: rate,
+  networkByte: rate,
+  hostLatency: rate,
+  hostByte: rate,
+  selfByte: rate,
+  reduceByte: rate,
+});
+
 /** Where a rank that died before it was connected is written: JSON `{ rank, reason }`. First death only. */
 const lostKey = 'lost';
 /** Written by a rank that has all its links: from now on its connections tell of its death. */
@@ -45,9 +59,9 @@ const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
 /** Settings that must be the same on every rank. */
-function agreedSettings(settings: Settings): RankInfo['agreed'] {
-  const { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread } = settings;
-  return { algorithms, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread };
+function agreedSettings(settings: Settings, tuningHash: string): RankInfo['agreed'] {
+  const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread } = settings;
+  return { algorithms, calibration, tuningHash, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread };
 }
 
 export interface BootstrapOptions {
@@ -57,6 +71,10 @@ export interface BootstrapOptions {
   readonly hostName: string;
   readonly pid: number;
   readonly version: string;
+  /** Of the tuning file that is used; empty: none. */
+  readonly tuningHash: string;
+  /** Rates that need not be measured. */
+  readonly ratesOf: (topology: Topology) => CostModel | undefined;
   /** Ends the wait for ranks to appear. */
   readonly joinTimeoutMs: number;
 }
@@ -68,6 +86,8 @@ export interface Joined {
   readonly topology: Topology;
   /** fabricOf[a][b]: what rank a reaches rank b over. */
   readonly fabricOf: readonly (readonly string[])[];
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
 }
 
 /** Joins the world. @throws ShoalError `timeout`, `config`, `peer-lost`, `auth`: each names the ranks concerned. */
@@ -83,7 +103,7 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
     pid: options.pid,
     addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
     version: options.version,
-    agreed: agreedSettings(world.settings),
+    agreed: agreedSettings(world.settings, options.tuningHash),
   };
   const infos = await exchange(options, 'info', info, rankInfo);
   checkAgreement(infos, world.rank);
@@ -92,11 +112,34 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const loadStore = world.links.filter((link) => link.loadStore).map((link) => link.rank);
   const links = await exchange(options, 'links', { fabrics, loadStore }, linkInfo);
   await store.set(connectedKey(world.rank), new Uint8Array(0));
+  const topology = { hosts: cliques(links.map((each) => new Set(each.loadStore))) };
   return {
     hosts: groupBy(infos.map((each) => each.hostId)),
-    topology: { hosts: cliques(links.map((each) => new Set(each.loadStore))) },
+    topology,
+    model: options.ratesOf(topology) ?? (await measuredModel(options, topology)),
     fabricOf: links.map((each, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (each.fabrics[String(peer)] ?? '?')))),
   };
+}
+
+/** Times links between hosts, on one rank of each, and makes one model of what all have measured. */
+async function measuredModel(options: BootstrapOptions, topology: Topology): Promise<CostModel | undefined> {
+  const { world } = options;
+  const ranks = measuringRanks(topology);
+  if (world.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
+  const { rank, clock, kernels } = world;
+  const measured = ranks.includes(rank)
+    ? await measureRates({
+        rank,
+        topology,
+        clock,
+        kernels,
+        link: (peer) => world.link(peer),
+        measureLink: (link) => world.linkProbe.measure(link),
+      })
+    : {};
+  const model = agreedModel(await exchange(options, 'rates', measured, rateInfo, ranks));
+  world.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
+  return model;
 }
 
 /** A process that hosts the store calls this when a rank's connection to it, or the rank itself, is gone: ranks that
@@ -116,28 +159,40 @@ async function claimRank(store: Store, rank: number): Promise<void> {
   }
 }
 
-/** Publishes this rank's value and returns everyone's. */
-async function exchange<T>(options: BootstrapOptions, name: string, value: T, schema: z.ZodType<T>): Promise<T[]> {
+/** Publishes this rank's value and returns everyone's, or those of `ranks`. */
+async function exchange<T>(
+  options: BootstrapOptions,
+  name: string,
+  value: T,
+  schema: z.ZodType<T>,
+  ranks: readonly number[] = Array.from({ length: options.world.size }, (_, rank) => rank),
+): Promise<T[]> {
   const { world, store, joinTimeoutMs } = options;
-  const keys = Array.from({ length: world.size }, (_, rank) => `${name}/${rank}`);
-  await store.set(`${name}/${world.rank}`, encoder.encode(JSON.stringify(value)));
+  const keys = ranks.map((rank) => `${name}/${rank}`);
+  if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encoder.encode(JSON.stringify(value)));
   const done = new AbortController();
   try {
-    await Promise.race([waitForRanks(options, keys, done.signal), lostRank(store, world.rank, joinTimeoutMs, done.signal)]);
+    await Promise.race([waitForRanks(options, { keys, ranks }, done.signal), lostRank(store, world.rank, joinTimeoutMs, done.signal)]);
   } finally {
     done.abort();
   }
   return Promise.all(
-    keys.map(async (key, rank) => {
+    keys.map(async (key, index) => {
       const parsed = schema.safeParse(JSON.parse(decoder.decode(await store.get(key))));
       if (!parsed.success)
-        throw new ShoalError('protocol', `rank ${rank} published a malformed ${name}; do all ranks run the same version?`, { peer: rank });
+        throw new ShoalError('protocol', `rank ${ranks[index]} published a malformed ${name}; do all ranks run the same version?`, {
+          peer: ranks[index],
+        });
       return parsed.data;
     }),
   );
 }
 
-async function waitForRanks(options: BootstrapOptions, keys: readonly string[], signal: AbortSignal): Promise<void> {
+async function waitForRanks(
+  options: BootstrapOptions,
+  { keys, ranks }: { readonly keys: readonly string[]; readonly ranks: readonly number[] },
+  signal: AbortSignal,
+): Promise<void> {
   const { world, store, joinTimeoutMs } = options;
   try {
     await store.wait(keys, { timeoutMs: joinTimeoutMs, signal });
@@ -145,10 +200,10 @@ async function waitForRanks(options: BootstrapOptions, keys: readonly string[], 
     const error = ShoalError.from(thrown);
     if (error.code !== 'timeout') throw error;
     const there = await Promise.all(keys.map((key) => store.check([key])));
-    const missing = there.flatMap((present, rank) => (present ? [] : [rank]));
+    const missing = there.flatMap((present, index) => (present ? [] : [ranks[index]]));
     throw new ShoalError(
       'timeout',
-      `${world.size - missing.length} of ${world.size} ranks joined within ${joinTimeoutMs} ms; missing: rank ${missing.join(', ')}. Were all of them started, and with the same MASTER_ADDR and MASTER_PORT?`,
+      `${ranks.length - missing.length} of ${ranks.length} ranks joined within ${joinTimeoutMs} ms; missing: rank ${missing.join(', ')}. Were all of them started, and with the same MASTER_ADDR and MASTER_PORT?`,
       { rank: world.rank, peer: missing[0], timeoutMs: joinTimeoutMs, cause: error },
     );
   }

@@ -1,5 +1,6 @@
 /** Checks of plain arguments. All throw `usage` before anything is done. */
 import { ShoalError } from '../base/errors.ts';
+import { algorithms } from '../collectives/registry.ts';
 
 export function rootOf({ root = 0 }: { root?: number }, size: number): number {
   if (Number.isInteger(root) && root >= 0 && root < size) return root;
@@ -25,4 +26,10 @@ export function even(count: number, size: number): number[] {
 export function localPlace(hosts: readonly (readonly number[])[], rank: number): { localRank: number; localSize: number } {
   const host = hosts.find((ranks) => ranks.includes(rank)) ?? [rank];
   return { localRank: host.indexOf(rank), localSize: host.length };
+}
+
+/** An algorithm's name, or `auto`. */
+export function checkBackend(backend: string): void {
+  const known = ['auto', ...algorithms.map((algorithm) => algorithm.name)];
+  if (!known.includes(backend)) throw new ShoalError('usage', `unknown backend '${backend}'; use ${known.join(', ')}`);
 }

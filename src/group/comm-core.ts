@@ -4,6 +4,7 @@ import { must } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
+import { tunedWorldOf } from '../collectives/tuning.ts';
 import type { Fabric } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { RegionAllocator } from '../memory/region.ts';
@@ -65,14 +66,25 @@ export class CommCore {
     try {
       if (size === 1) {
         this.#world = this.#newWorld('alone', []);
-        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']] }, 0);
+        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined }, 0);
         return;
       }
       const { name, store, fabrics } = await this.#environment.meet(this.#plan);
       this.#store = store;
       const world = this.#newWorld(name, fabrics);
       this.#world = world;
-      const joined = await bootstrap({ world, store, hostId, hostName, pid, version, joinTimeoutMs });
+      const joined = await bootstrap({
+        world,
+        store,
+        hostId,
+        hostName,
+        pid,
+        version,
+        joinTimeoutMs,
+        tuningHash: this.#plan.tuning?.hash ?? '',
+        ratesOf: (topology) => tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates,
+      });
+      world.model = joined.model;
       world.log.debug(`links: ${joined.fabricOf[world.rank].map((fabric, rank) => `${rank}:${fabric}`).join(' ')}`);
       await this.#ready(joined, await measureClockOffset(world, clock));
     } catch (thrown) {
@@ -117,7 +129,7 @@ export class CommCore {
   }
 
   #newWorld(name: string, fabrics: readonly Fabric[]): World {
-    const { rank, size, settings } = this.#plan;
+    const { rank, size, settings, tuning } = this.#plan;
     return new World({
       ...this.#environment,
       name,
@@ -125,6 +137,7 @@ export class CommCore {
       rank,
       size,
       settings,
+      tuning: tuning?.tuning,
       onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
     });

@@ -3,11 +3,13 @@ import type { ErrorData } from '../base/errors.ts';
 import type { Environment, Settings } from '../base/settings.ts';
 import type { DType } from '../memory/dtype.ts';
 import type { RegionShare } from '../memory/region.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
+import type { LoadedTuning } from './tuning-file.ts';
 
 /** How a rank joins a world. */
 export interface WorldPlan {
@@ -19,6 +21,8 @@ export interface WorldPlan {
   readonly environment: Environment;
   readonly joinTimeoutMs: number;
   readonly settings: Settings;
+  /** What the file of `shoal tune` says, where there is one. */
+  readonly tuning?: LoadedTuning;
 }
 
 /** Part of a region that both threads map. */
@@ -80,6 +84,8 @@ export interface WorldInfo {
   readonly topology: Topology;
   /** fabricOf[a][b]: what rank a reaches rank b over. */
   readonly fabricOf: readonly (readonly string[])[];
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
   /** What to add to this rank's wall time to get rank 0's, milliseconds. */
   readonly clockOffsetMs: number;
 }

@@ -21,7 +21,7 @@ import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
-import { PlanRunner, type PreparedPlan } from './plan-runner.ts';
+import { groupRules, PlanRunner, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type ControlMessage } from './wire.ts';
@@ -40,6 +40,8 @@ export interface GroupSpec {
   readonly rank: number;
   /** In group ranks. */
   readonly topology: Topology;
+  /** Algorithm that is taken wherever it can be, or `auto`. Default: as in the world. */
+  readonly backend?: string;
 }
 
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
@@ -82,7 +84,9 @@ export class GroupEngine implements OperationHost {
     this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
     this.#plans = new PlanRunner({
       machine: world.machine,
-      overrides: world.selection,
+      overrides: groupRules(spec.backend, world.selection),
+      tuning: world.tuning,
+      model: world.model,
       order: world.settings.order,
       rank: spec.rank,
       topology: spec.topology,

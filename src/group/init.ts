@@ -5,7 +5,6 @@ import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings.ts';
-import { algorithms } from '../collectives/registry.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { loadNative, type Native } from '../memory/native.ts';
 import type { RegionAllocator } from '../memory/region.ts';
@@ -13,6 +12,7 @@ import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
+import { checkBackend } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
@@ -21,9 +21,10 @@ import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { HostLane, laneBlock } from './host-lane.ts';
 import { PeerRegions } from './peer-regions.ts';
-import { PlanRunner } from './plan-runner.ts';
+import { groupRules, PlanRunner } from './plan-runner.ts';
 import { systemEnvironment } from './system-environment.ts';
 import { TensorMemory } from './tensor-memory.ts';
+import { loadTuning } from './tuning-file.ts';
 import type { ProcessGroup } from './types.ts';
 import { signalMaxOf } from './wire.ts';
 
@@ -58,7 +59,15 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
   const { rank, size } = placeOf(options, environment);
   const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
   const variables = { ...environment };
-  const plan: WorldPlan = { rank, size, url: options.initMethod ?? 'env://', environment: variables, joinTimeoutMs, settings };
+  const plan: WorldPlan = {
+    rank,
+    size,
+    url: options.initMethod ?? 'env://',
+    environment: variables,
+    joinTimeoutMs,
+    settings,
+    tuning: loadTuning(settings.tuningFile),
+  };
   const client = new CommClient((handlers) => hostOf(plan, handlers));
   let info: WorldInfo;
   try {
@@ -74,10 +83,7 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
 function settingsOf(options: InitOptions, environment: Environment): Settings {
   const read = readSettings(environment);
   const backend = options.backend ?? 'auto';
-  const known = algorithms.map((algorithm) => algorithm.name);
-  if (backend !== 'auto' && !known.includes(backend)) {
-    throw new ShoalError('usage', `unknown backend '${backend}'; use auto, ${known.join(', ')}`);
-  }
+  checkBackend(backend);
   const chosen = backend === 'auto' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
   parseSelection(chosen);
   return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
@@ -182,7 +188,8 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
       yields,
       plans: new PlanRunner({
         machine,
-        overrides: parseSelection(settings.algorithms),
+        overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
+        tuning: plan.tuning?.tuning,
         order: settings.order,
         rank: spec.rank,
         topology: spec.topology,

@@ -4,9 +4,12 @@ import { ShoalError } from '../base/errors.ts';
 import { buildPlan } from '../collectives/build.ts';
 import { Execution } from '../collectives/executor.ts';
 import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole } from '../collectives/lower.ts';
-import { selectAlgorithm, type SelectionRule } from '../collectives/select.ts';
+import { limitsInElements, networkLimits, type TransferLimits } from '../collectives/predict.ts';
+import { parseSelection, selectAlgorithm, type SelectionRule } from '../collectives/select.ts';
+import { tunedRules, type Tuning } from '../collectives/tuning.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { Plan, PlanRequest } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
@@ -35,19 +38,33 @@ export interface PlanRunnerOptions {
   /** Of the settings of the same names; the same on all ranks. Default: what the settings have. */
   readonly stagingBytes?: number;
   readonly sliceBytes?: number;
+  /** What was measured on worlds like this one; the same on all ranks. Default: nothing. */
+  readonly tuning?: Tuning;
+  /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
+  readonly model?: CostModel;
 }
 
-/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver. */
-const pieceBytes = 512 * 1024;
-const window = 4;
+/** The rules of a group: its own backend's before those of its world; `auto`: none. */
+export function groupRules(backend: string | undefined, world: readonly SelectionRule[]): readonly SelectionRule[] {
+  if (backend === undefined) return world;
+  return backend === 'auto' ? [] : [...parseSelection(`*:${backend}`), ...world];
+}
 
 /** Plans of one group. */
 export class PlanRunner {
   readonly #options: PlanRunnerOptions;
+  readonly #loadStore: boolean;
+  readonly #limits: TransferLimits;
+  readonly #tuned: readonly SelectionRule[];
+  readonly #predictions = new Map<string, string>();
   readonly #prepared = new Map<string, PreparedPlan>();
 
   constructor(options: PlanRunnerOptions) {
     this.#options = options;
+    const { stagingBytes, sliceBytes, tuning, topology, order } = options;
+    this.#loadStore = options.loadStore.every(Boolean);
+    this.#limits = { ...networkLimits, stagingBytes, sliceBytes };
+    this.#tuned = tunedRules(tuning, { topology, loadStore: this.#loadStore, order });
   }
 
   /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
@@ -80,12 +97,23 @@ export class PlanRunner {
   }
 
   #build(call: CollectiveCall): PreparedPlan {
-    const { overrides, order, rank, topology, loadStore } = this.#options;
+    const { overrides, order, rank, topology, loadStore, model } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
-    const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limits(call.dtype) };
+    const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
     const bytes = count * elementBytes;
-    const algorithm = selectAlgorithm({ collective, bytes, topology, loadStore: loadStore.every(Boolean), order, overrides });
+    const algorithm = selectAlgorithm({
+      collective,
+      bytes,
+      topology,
+      loadStore: this.#loadStore,
+      order,
+      overrides,
+      tuned: this.#tuned,
+      model,
+      limits: this.#limits,
+      predictions: this.#predictions,
+    });
     const plan = buildPlan(algorithm, request, { onlyRank: rank });
     const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
     const program = plan.programs[rank];
@@ -96,17 +124,9 @@ export class PlanRunner {
   }
 
   /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
-  #limits(dtype: DType): Partial<PlanRequest> {
-    const { topology, stagingBytes, sliceBytes } = this.#options;
-    if (topology.hosts.length === 1) return {};
+  #limitsOf(dtype: DType): Partial<PlanRequest> {
     const bytes = dtype === 'float16' || dtype === 'bfloat16' ? 4 : dtypeInfo(dtype).bytes;
-    const elements = (limit: number): number => Math.max(1, Math.floor(limit / bytes));
-    return {
-      pieceCount: elements(pieceBytes),
-      window,
-      ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
-      ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
-    };
+    return limitsInElements(this.#limits, this.#options.topology, bytes);
   }
 }
 

@@ -6,7 +6,9 @@ import type { DType } from '../memory/dtype.ts';
 import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { BufferName } from '../plan/ir.ts';
+import type { Topology } from '../plan/topology.ts';
 import { CallBuffers, operand, type Operand } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
@@ -24,7 +26,7 @@ import type {
   TensorLike,
   Work,
 } from './types.ts';
-import { checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
+import { checkBackend, checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
 import { CompletedWork, PendingWork } from './work.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
 import type { LaneOperation } from './lane.ts';
@@ -253,7 +255,12 @@ export class CommGroup implements ProcessGroup {
     );
   }
 
-  async newGroup(ranks: readonly number[], options: { timeoutMs?: number; name?: string } = {}): Promise<ProcessGroup | null> {
+  async newGroup(
+    ranks: readonly number[],
+    options: { timeoutMs?: number; name?: string; backend?: string } = {},
+  ): Promise<ProcessGroup | null> {
+    const { backend } = options;
+    if (backend !== undefined) checkBackend(backend);
     const valid =
       ranks.length > 0 &&
       new Set(ranks).size === ranks.length &&
@@ -262,12 +269,12 @@ export class CommGroup implements ProcessGroup {
     const ids = new Int32Array(this.size);
     await this.allGather(ids, Int32Array.of(this.#world.client.nextGroupId), {
       timeoutMs: options.timeoutMs,
-      name: `newGroup ${ranks.join(',')}`,
+      name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}`,
     });
     const id = Math.max(...ids);
     this.#world.client.useGroupId(id);
     if (!ranks.includes(this.rank)) return null;
-    return this.#open(id, options.name ?? `${this.name}/group-${id}`, ranks, options.timeoutMs);
+    return this.#open(id, options.name ?? `${this.name}/group-${id}`, ranks, options.timeoutMs, backend);
   }
 
   destroy(options: { timeoutMs?: number } = {}): Promise<void> {
@@ -283,6 +290,21 @@ export class CommGroup implements ProcessGroup {
   get links(): readonly string[] {
     const row = this.#world.info.fabricOf[this.globalRanks[this.rank]];
     return this.globalRanks.map((rank) => row[rank]);
+  }
+
+  /** Which ranks of the group share memory, as plans see it. */
+  get topology(): Topology {
+    return this.#spec.topology;
+  }
+
+  /** Whether all ranks can load from and store to each other's memory. */
+  get loadStore(): boolean {
+    return this.#spec.topology.hosts.length === 1 && this.links.every((link) => link === 'self' || link === 'shm');
+  }
+
+  /** Rates of the world, measured at its start; undefined where nothing is chosen by them. */
+  get costModel(): CostModel | undefined {
+    return this.#world.info.model;
   }
 
   /** fabricOf[a][b] for all ranks of the world. */
@@ -394,12 +416,18 @@ export class CommGroup implements ProcessGroup {
     return matrix;
   }
 
-  async #open(id: number, name: string, ranks: readonly number[], timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup> {
+  async #open(
+    id: number,
+    name: string,
+    ranks: readonly number[],
+    timeoutMs = this.#world.timeoutMs,
+    backend?: string,
+  ): Promise<ProcessGroup> {
     if (id > groupIdMax)
       throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
     const globalRanks = ranks.map((rank) => this.globalRanks[rank]);
     const topology = { hosts: restrict(this.#world.info.topology.hosts, globalRanks) };
-    const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology };
+    const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology, backend };
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${name}'`);
     return new CommGroup(this.#world, spec);
   }

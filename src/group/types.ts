@@ -96,8 +96,9 @@ export interface ProcessGroup {
 
   /** One new group per distinct colour, ordered by key then rank; collective. A null colour takes no part and gives null. */
   split(color: number | null, options?: { key?: number; timeoutMs?: number }): Promise<ProcessGroup | null>;
-  /** A group of the given ranks of this group; collective over this whole group. Null on ranks not listed. */
-  newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string }): Promise<ProcessGroup | null>;
+  /** A group of the given ranks of this group; collective over this whole group. Null on ranks not listed.
+   *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. */
+  newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
   /** Ends the group: waits (bounded) for work in flight, then closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;

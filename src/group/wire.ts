@@ -9,6 +9,8 @@
  *    offer      5  dtype u8  group u16  tag u16  inline u16  id u32  count f64  key f64  offset f64  payload…
  *    accept     6  0 …  id u32  key f64  offset f64                   write the offered data there
  *    taken      7  0 …  id u32                                        the offered data was read
+ *    probe      8  0 …  id u32                                        answer this: the link is being timed
+ *    answer     9  0 …  id u32                                        the probe has come, and all writes before it
  *
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
 import * as z from 'zod';
@@ -27,6 +29,8 @@ export const takenBytes = 8;
 
 export const groupIdMax = 1023;
 const signalMaxLimit = 32767;
+/** Memory that is lent while a link is timed. */
+export const probeBytesMax = 2 ** 20;
 
 /** Signals a control block has per slot: several per peer and channel, for a handful of channels. */
 export function signalMaxOf(groupSize: number): number {
@@ -101,6 +105,10 @@ const controlMessage = z.discriminatedUnion('type', [
   }),
   z.object({ type: z.literal('ping'), sentMs: z.number() }),
   z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),
+  /** Lend me memory to write to while I time our link. */
+  z.object({ type: z.literal('probe-open'), bytes: z.int().min(1).max(probeBytesMax) }),
+  z.object({ type: z.literal('probe-opened'), key: z.int().min(1) }),
+  z.object({ type: z.literal('probe-close') }),
 ]);
 
 export type ControlMessage = z.infer<typeof controlMessage>;
@@ -223,6 +231,21 @@ export function encodeTaken(id: number): Uint8Array {
 }
 
 export function decodeTaken(message: Uint8Array): number {
+  checkLength(message, takenBytes);
+  return viewOf(message).getUint32(4, true);
+}
+
+/** @param type `Probe` or `Answer`. */
+export function encodeProbe(type: typeof MessageType.Probe | typeof MessageType.Answer, id: number): Uint8Array {
+  const bytes = new Uint8Array(takenBytes);
+  const view = viewOf(bytes);
+  view.setUint8(0, type);
+  view.setUint32(4, id, true);
+  return bytes;
+}
+
+/** The number of a probe or an answer. */
+export function decodeProbe(message: Uint8Array): number {
   checkLength(message, takenBytes);
   return viewOf(message).getUint32(4, true);
 }

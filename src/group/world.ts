@@ -10,13 +10,16 @@ import { ShoalError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Settings } from '../base/settings.ts';
 import { parseSelection, type SelectionRule } from '../collectives/select.ts';
+import type { Tuning } from '../collectives/tuning.ts';
 import type { Connection, Fabric } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { RegionAllocator, RegionShare } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import { GroupEngine, type GroupSpec } from './group-engine.ts';
 import type { OperationLog } from './operation-log.ts';
+import { LinkProbe } from './link-probe.ts';
 import { PeerLink } from './peer-link.ts';
 import { PointToPoint } from './point-to-point.ts';
 import { ScratchPool } from './scratch-pool.ts';
@@ -32,6 +35,7 @@ export interface WorldOptions {
   readonly rank: number;
   readonly size: number;
   readonly settings: Settings;
+  readonly tuning?: Tuning;
   readonly clock: Clock;
   readonly log: Logger;
   readonly recorder: OperationLog;
@@ -63,8 +67,12 @@ export class World {
   readonly regions: SharedRegions;
   readonly scratch: ScratchPool;
   readonly pointToPoint: PointToPoint;
+  readonly linkProbe: LinkProbe;
   /** The user's rules for choosing algorithms. */
   readonly selection: readonly SelectionRule[];
+  readonly tuning: Tuning | undefined;
+  /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
+  model: CostModel | undefined;
   readonly cpus: number;
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
@@ -93,9 +101,11 @@ export class World {
     this.#onPeerRegion = options.onPeerRegion;
     this.#onFailure = options.onFailure;
     this.selection = parseSelection(options.settings.algorithms);
+    this.tuning = options.tuning;
     this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
     this.pointToPoint = new PointToPoint(this);
+    this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
   }
 
   // ── links ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,6 +227,10 @@ export class World {
       case MessageType.Taken:
         this.pointToPoint.onTaken(link, message);
         return;
+      case MessageType.Probe:
+      case MessageType.Answer:
+        this.linkProbe.onMessage(link, message);
+        return;
       default:
         throw new ShoalError('protocol', `unknown message type ${message[0]}`);
     }
@@ -245,6 +259,11 @@ export class World {
         return;
       case 'pong':
         this.onPong?.(link.rank, message.sentMs, message.atMs);
+        return;
+      case 'probe-open':
+      case 'probe-opened':
+      case 'probe-close':
+        this.linkProbe.onControl(link, message);
         return;
       default: {
         const group = this.#groups.get(message.group);

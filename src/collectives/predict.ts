@@ -1,0 +1,89 @@
+/** Which algorithm the cost model expects to be fastest: builds the plan of every candidate and compares their costs.
+ *
+ *  A pure function of what all ranks share, rates included, so that all predict alike. Sizes are looked at to the nearest
+ *  power of two: what is predicted for one call serves its neighbours. It must not know where rates come from. */
+import { dtypeInfo } from '../memory/dtype.ts';
+import { costOf, type CostModel } from '../plan/cost.ts';
+import type { Collective, PlanRequest } from '../plan/ir.ts';
+import { rankCount, type Topology } from '../plan/topology.ts';
+import { buildPlan, whyUnsupported } from './build.ts';
+import { algorithms } from './registry.ts';
+
+/** Programs of all ranks are built to be compared; beyond, that takes longer than it saves. */
+export const predictedRanksMax = 64;
+/** Differences below this are within what the model knows: the usual choice stays. */
+const clearlyFaster = 0.95;
+
+/** What the plans of a world may do, in bytes; undefined: the algorithms' own defaults. */
+export interface TransferLimits {
+  readonly pieceBytes?: number;
+  readonly window?: number;
+  readonly sliceBytes?: number;
+  readonly stagingBytes?: number;
+}
+
+export interface PredictionInput {
+  readonly collective: Collective;
+  /** count × element size. */
+  readonly bytes: number;
+  readonly topology: Topology;
+  readonly order: 'canonical' | 'relaxed';
+  readonly model: CostModel;
+  readonly limits: TransferLimits;
+}
+
+/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver. */
+export const networkLimits: TransferLimits = { pieceBytes: 512 * 1024, window: 4 };
+
+/** The limits of a request in elements. Nothing is cut where all ranks share a host. */
+export function limitsInElements(limits: TransferLimits, topology: Topology, elementBytes: number): Partial<PlanRequest> {
+  if (topology.hosts.length === 1) return {};
+  const { pieceBytes, window, sliceBytes, stagingBytes } = limits;
+  const elements = (bytes: number): number => Math.max(1, Math.floor(bytes / elementBytes));
+  return {
+    ...(pieceBytes === undefined ? {} : { pieceCount: elements(pieceBytes) }),
+    ...(window === undefined ? {} : { window }),
+    ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
+    ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
+  };
+}
+
+/** The fastest of `names` by the model; `usual` unless another is clearly faster. */
+export function predictFastest(input: PredictionInput, names: readonly string[], usual: string): string {
+  const candidates = names.filter((name) => name !== usual && canServe(input, name));
+  if (candidates.length === 0 || !canServe(input, usual)) return usual;
+  let best = { name: usual, seconds: predictSeconds(input, usual) * clearlyFaster };
+  for (const name of candidates) {
+    const seconds = predictSeconds(input, name);
+    if (seconds < best.seconds) best = { name, seconds };
+  }
+  return best.name;
+}
+
+/** What the model says of one algorithm, in seconds; the announcement of the call comes on top. */
+export function predictSeconds(input: PredictionInput, name: string): number {
+  return costOf(buildPlan(name, requestOf(input)), elementBytes, input.model).seconds;
+}
+
+/** Whether the algorithm has the collective, can serve it there, and keeps the order that is asked for. */
+export function canServe(input: Omit<PredictionInput, 'model' | 'limits'>, name: string): boolean {
+  const algorithm = algorithms.find((each) => each.name === name);
+  if (algorithm === undefined || (algorithm.association === 'relaxed' && input.order !== 'relaxed')) return false;
+  return whyUnsupported(algorithm, requestOf({ ...input, limits: {} })) === undefined;
+}
+
+/** The size that stands for `bytes` and its neighbours. */
+export function representativeBytes(bytes: number): number {
+  return bytes <= 1 ? bytes : 2 ** Math.round(Math.log2(bytes));
+}
+
+const elementBytes = dtypeInfo('float32').bytes;
+
+function requestOf({ collective, bytes, topology, limits }: Omit<PredictionInput, 'model' | 'order'>): PlanRequest {
+  const n = rankCount(topology);
+  const whole = Math.max(1, Math.ceil(bytes / elementBytes));
+  const parts = collective === 'all-to-all' ? n * n : n;
+  const even = collective !== 'all-reduce' && collective !== 'broadcast' && collective !== 'reduce';
+  const count = collective === 'barrier' ? 0 : even ? Math.max(1, Math.floor(whole / parts)) * parts : whole;
+  return { collective, topology, count, elementBytes, ...limitsInElements(limits, topology, elementBytes) };
+}
