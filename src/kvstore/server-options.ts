@@ -1,0 +1,47 @@
+/** What a server core is given. It has no sockets, threads or clock of its own. */
+import type { Clock } from '../base/clock.ts';
+import type { ShoalError } from '../base/errors.ts';
+import type { Kernels } from '../memory/kernels.ts';
+import type { Address } from '../messaging/address.ts';
+import type { Msg } from '../messaging/msg.ts';
+import type { SnapshotStore } from './checkpoint/snapshot.ts';
+import type { GradientCodec } from './compression/codec.ts';
+import type { Optimizer, OptimizerSpec } from './optimizers/optimizer.ts';
+import type { KVTopology } from './topology.ts';
+import type { RemoteValues } from './value-space.ts';
+
+export interface ServerOptions {
+  readonly topology: KVTopology;
+  readonly group: number;
+  readonly server: number;
+  /** Differs each time a process serves; a safe integer from 1. */
+  readonly incarnation: number;
+  readonly clock: Clock;
+  readonly kernels: Kernels;
+  readonly createOptimizer: (spec: OptimizerSpec) => Optimizer;
+  /** By its number on the wire; undefined when there is none. */
+  readonly codecOf: (code: number) => GradientCodec | undefined;
+  /** Fire and forget: what is lost is asked for again after `peerUp`. Never calls back into the core. */
+  readonly send: (destination: Address, msg: Msg) => void;
+  /** The memory of a stub; the same object each time for the same connection. */
+  readonly valuesOf: (source: Address) => RemoteValues;
+  /** Where the latest state is kept. Without it (and without standby) nothing survives the process. */
+  readonly snapshots?: SnapshotStore;
+  /** Milliseconds between snapshots of a changed state. Default 60,000. */
+  readonly checkpointEveryMs?: number;
+  /** The file of this server in a folder; for `saveState` and `loadState`. */
+  readonly storeAt?: (folder: string) => SnapshotStore;
+  /** Primary: where the standby is reached. */
+  readonly standby?: Address;
+  /** A standby: where the primary is reached. */
+  readonly primary?: Address;
+  readonly mode: 'primary' | 'standby';
+  /** Updates of a slot between two exchanges with the master group. Default 1. */
+  readonly syncEvery?: number;
+  /** Bytes of gradients held for incomplete rounds, per stub. Default 1 GiB. */
+  readonly pendingBytes?: number;
+  /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */
+  readonly onFault?: (source: Address, error: ShoalError) => void;
+  /** Every worker that this server's group serves has left. Called once. */
+  readonly onServed?: () => void;
+}
