@@ -13,12 +13,13 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "shift.h"
 #include "small_buffer.h"
 
 namespace shoal {
 namespace {
 
-enum Opcode : int { kEnd, kCopy, kReduce, kScale, kSignal, kWait, kPublish, kMatch, kCallOut, kConvert };
+enum Opcode : int { kEnd, kCopy, kReduce, kScale, kSignal, kWait, kPublish, kMatch, kCallOut, kConvert, kShift };
 
 inline double now_ns() {
   timespec time;
@@ -94,6 +95,7 @@ class Machine {
       case kMatch: return match();
       case kCallOut: return operand(registers_.argument()) ? Status::kCall : Status::kFault;
       case kConvert: return convert();
+      case kShift: return shift();
       default: return Status::kFault;
     }
   }
@@ -105,6 +107,18 @@ class Machine {
     next_++;
     if (!separate(target, bytes, source, bytes)) return Status::kFault;
     if (target != source) std::memcpy(target, source, bytes);
+    return kContinue;
+  }
+
+  Status shift() {
+    uint64_t bytes;
+    uint8_t *result, *through, *next;
+    if (!room(7) || !peek_index(6, bytes) || !location(bytes, 1, result) || !location(bytes, 1, through) || !location(bytes, 1, next)) return Status::kFault;
+    next_++;
+    const bool apart = result != through && through != next && result != next;
+    if (bytes == 0) return kContinue;
+    if (!apart || !separate(result, bytes, through, bytes) || !separate(through, bytes, next, bytes) || !separate(result, bytes, next, bytes)) return Status::kFault;
+    shift_bytes(result, through, next, bytes);
     return kContinue;
   }
 

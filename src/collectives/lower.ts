@@ -178,7 +178,7 @@ class Lowering {
       emitCard(cardExpectedOffset(peer));
       emit(addressesBytes, size + peer);
     }
-    for (const step of program.channels[0] ?? []) this.#step(step);
+    this.#steps(program.channels[0] ?? []);
     emit(Opcode.End);
     for (const operand of cardOperands) this.#code[operand] = this.segments.length;
     return {
@@ -194,9 +194,38 @@ class Lowering {
 
   channel(steps: readonly Step[]): Float64Array {
     this.#code = [];
-    for (const step of steps) this.#step(step);
+    this.#steps(steps);
     this.#code.push(Opcode.End);
     return Float64Array.from(this.#code);
+  }
+
+  /** A copy out of a place and the copy into it that follows become one instruction, which moves each line once. */
+  #steps(steps: readonly Step[]): void {
+    for (let index = 0; index < steps.length; index++) {
+      const step = steps[index];
+      const following = steps.at(index + 1);
+      if (step.kind === 'copy' && following?.kind === 'copy' && this.#shifts(step, following)) {
+        const { target, source } = step;
+        this.#code.push(Opcode.Shift, ...this.#location(target), ...this.#location(source), ...this.#location(following.source));
+        this.#code.push(source.count * this.#elementBytes);
+        index += 1;
+      } else this.#step(step);
+    }
+  }
+
+  /** The second copy fills exactly what the first one emptied, and comes from elsewhere than where that went. */
+  #shifts(first: Extract<Step, { kind: 'copy' }>, second: Extract<Step, { kind: 'copy' }>): boolean {
+    const { target: result, source: through } = first;
+    const next = second.source;
+    const refilled =
+      this.#sameBuffer(through, second.target) && through.offset === second.target.offset && through.count === second.target.count;
+    const apart = (a: Location, b: Location): boolean =>
+      !this.#sameBuffer(a, b) || a.offset + a.count <= b.offset || b.offset + b.count <= a.offset;
+    return refilled && through.count > 0 && apart(result, through) && apart(through, next) && apart(result, next);
+  }
+
+  #sameBuffer(a: Location, b: Location): boolean {
+    return a.buffer === b.buffer && (a.rank ?? this.#rank) === (b.rank ?? this.#rank);
   }
 
   #step(step: Step): void {

@@ -27,7 +27,7 @@ const originals: readonly Plan[] = algorithms.flatMap((algorithm) =>
         const even = { collective, topology, count: collective === 'barrier' ? 0 : n * n * 4, pieceCount: 7 };
         // Several slices, one in flight: scratch is used again, and owners have channels of their own.
         const tight = { ...even, count: 40 * n, pieceCount: 16, window: 1, shardCount: 1 };
-        const paced = collective === 'all-reduce' && (algorithm.name === 'fairring' || algorithm.name === 'direct');
+        const paced = collective === 'all-reduce' && ['fairring', 'direct', 'host-staged'].includes(algorithm.name);
         const requests = paced ? [even, tight] : [even];
         return requests.filter((each) => algorithm.supports?.(each) === undefined).map((each) => buildPlan(algorithm.name, each));
       }),

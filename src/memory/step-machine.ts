@@ -20,7 +20,10 @@
  *   6 publish location, value, sleeper location, peer          word := value (release); then as signal
  *   7 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
  *   8 call    argument                                         stop with status `call`; resume after the instruction
- *   9 convert target dtype, source dtype, count, target location, source location     Kernels.convert */
+ *   9 convert target dtype, source dtype, count, target location, source location     Kernels.convert
+ *  10 shift   result location, through location, next location, bytes
+ *                                                              result := through, through := next, line by line; three ranges
+ *                                                              that do not overlap */
 export const Opcode = {
   End: 0,
   Copy: 1,
@@ -32,6 +35,7 @@ export const Opcode = {
   Match: 7,
   Call: 8,
   Convert: 9,
+  Shift: 10,
 } as const;
 
 export type MachineStatus = 'done' | 'waiting' | 'call' | 'differs' | 'fault';

@@ -8,6 +8,8 @@ export interface Algorithm {
   readonly summary: string;
   /** Of the collectives that reduce. */
   readonly association: 'canonical' | 'relaxed';
+  /** Its plans touch a peer's scratch and mailbox only, never what a peer's caller gave: buffers may be private memory. */
+  readonly ownBuffersOnly?: true;
   /** Why it cannot serve a request whose collective it has; undefined when it can. */
   readonly supports?: (request: PlanRequest) => string | undefined;
   /** Called for at least two ranks and, the barrier excepted, at least one element. */

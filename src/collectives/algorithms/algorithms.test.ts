@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { interpret } from '../../plan/interpret.ts';
-import type { Collective, PlanRequest } from '../../plan/ir.ts';
+import type { Collective, Location, PlanRequest, Step } from '../../plan/ir.ts';
 import { oneHost, grid, rankCount, separateHosts, type Topology } from '../../plan/topology.ts';
 import { assertVerified } from '../../plan/verify.ts';
 import { buildPlan, collectives } from '../build.ts';
@@ -45,6 +45,7 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
         ...counts.map((count) => ({ count })),
         { count: 1000, pieceCount: 48 },
         { count: 37, pieceCount: 5 },
+        { count: 48 * 3 + 1, stagingCount: 48 },
         { count: 1000, pieceCount: 16, window: 2, stagingCount: 100 * n, sliceCount: 300, shardCount: 8 },
       ];
       if (collective === 'all-reduce') return sizes.map((size) => ({ collective, topology, count: 0, ...size }));
@@ -119,6 +120,35 @@ describe('availability', () => {
     expect(algorithms.find(({ name }) => name === 'host-direct')?.build[collective]).toBeDefined();
   });
 });
+
+describe('private memory', () => {
+  it('is safe with algorithms that say so: they touch nothing of a peer but scratch and mailbox', () => {
+    let accesses = 0;
+    for (const algorithm of algorithms.filter(({ ownBuffersOnly }) => ownBuffersOnly)) {
+      for (const collective of collectives.filter((each) => algorithm.build[each])) {
+        for (const topology of [2, 3, 8].map(oneHost)) {
+          for (const request of requestsOf(collective, topology)) {
+            if (algorithm.supports?.(request) !== undefined) continue;
+            for (const { rank, channels } of buildPlan(algorithm.name, request).programs) {
+              for (const location of channels.flat().flatMap(locationsOf)) {
+                if (location.rank === undefined || location.rank === rank) continue;
+                accesses += 1;
+                expect(['scratch', 'mailbox']).toContain(location.buffer);
+              }
+            }
+          }
+        }
+      }
+    }
+    expect(accesses).toBeGreaterThan(1000);
+  });
+});
+
+function locationsOf(step: Step): readonly Location[] {
+  if (step.kind === 'copy') return [step.source, step.target];
+  if (step.kind === 'put') return [step.source, { ...step.target, rank: step.peer }];
+  return step.kind === 'reduce' ? [...step.sources, ...step.targets] : [];
+}
 
 describe('partials', () => {
   it('are declared exactly by plans that pass unfinished sums between ranks', () => {

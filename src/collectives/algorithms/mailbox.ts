@@ -23,6 +23,7 @@ export const mailbox: Algorithm = {
   name: 'mailbox',
   summary: 'a few KiB, and every barrier: the data travels with the announcement',
   association: 'canonical',
+  ownBuffersOnly: true,
   supports: (request) => {
     if (request.collective === 'barrier') return undefined;
     const ranks = rankCount(request.topology);

@@ -114,6 +114,8 @@ class Run {
         return this.#call();
       case Opcode.Convert:
         return this.#convert();
+      case Opcode.Shift:
+        return this.#shift();
       default:
         return 'fault';
     }
@@ -126,6 +128,18 @@ class Run {
     if (this.#index() === undefined || target === undefined || source === undefined) return 'fault';
     if (overlap(target, source) && !same(target, source)) return 'fault';
     target.set(source);
+    return undefined;
+  }
+
+  #shift(): MachineStatus | undefined {
+    const bytes = this.#peekIndex(6);
+    const result = this.#location(bytes, 1);
+    const through = this.#location(bytes, 1);
+    const next = this.#location(bytes, 1);
+    if (this.#index() === undefined || result === undefined || through === undefined || next === undefined) return 'fault';
+    if (overlap(result, through) || overlap(through, next) || overlap(result, next)) return 'fault';
+    result.set(through);
+    through.set(next);
     return undefined;
   }
 

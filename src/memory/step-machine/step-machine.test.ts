@@ -14,7 +14,7 @@ import { createStepMachine } from './create-step-machine.ts';
 
 const native = loadNative({ enabled: true });
 const skipped = native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : '';
-const { End, Copy, Reduce, Scale, Signal, Wait, Publish, Match, Call, Convert } = Opcode;
+const { End, Copy, Reduce, Scale, Signal, Wait, Publish, Match, Call, Convert, Shift } = Opcode;
 const machines = [
   createStepMachine({ clock: systemClock }),
   ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })]),
@@ -132,6 +132,18 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(run([Match, 0, 0, 0, 16, 0, 7, End])).toBe('done');
   });
 
+  it('shifts: out of a place, and in what comes next', () => {
+    const bytes = 200; // whole lines and a rest
+    const { memory, run } = bench(machine, [bytes, bytes + 1, bytes + 3]);
+    const [result, through, next] = [memory[0], memory[1].subarray(1), memory[2].subarray(3)];
+    through.forEach((_, k) => (through[k] = k));
+    next.forEach((_, k) => (next[k] = 255 - k));
+    const [leaving, coming] = [through.slice(), next.slice()];
+    expect(run([Shift, 0, 0, 1, 1, 2, 3, bytes, End])).toBe('done');
+    expect([result, through, next]).toEqual([leaving, coming, coming]);
+    expect(run([Shift, 0, 0, 0, 0, 0, 0, 0, End])).toBe('done');
+  });
+
   it('touches nothing for empty copies and reductions', () => {
     const { run } = bench(machine, [8, 0]);
     expect(run([Copy, 0, 8, 1, 0, 0, Reduce, 0, 0, 0, NaN, 1, 0, 0, 1, 1, 0, 1, 0, End])).toBe('done');
@@ -139,7 +151,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
 
   const faults: [string, number[]][] = [
     ['no code', []],
-    ['an unknown opcode', [10]],
+    ['an unknown opcode', [11]],
     ['a fraction as opcode', [0.5]],
     ['a cut copy', [Copy, 0, 0, 0, 8]],
     ['a cut wait', [Wait, 0, 0]],
@@ -183,6 +195,11 @@ describe.each(machines)('StepMachine $name', (machine) => {
     ['an unaligned sleeper', [Signal, 0, 0, 1, 0, 6, 0, End]],
     ['a peer that is not there', [Signal, 0, 0, 1, 0, 8, 64, End]],
     ['a negative peer', [Publish, 0, 0, 1, 0, 8, -1, End]],
+    ['a cut shift', [Shift, 0, 0, 1, 0, 2, 0]],
+    ['a shift of more than there is', [Shift, 0, 0, 1, 0, 2, 0, 65, End]],
+    ['a shift out of its own place', [Shift, 0, 0, 0, 0, 1, 0, 8, End]],
+    ['a shift into its own place', [Shift, 0, 0, 1, 0, 1, 0, 8, End]],
+    ['a shift whose result lies over what comes next', [Shift, 0, 0, 1, 0, 0, 4, 8, End]],
     ['matching outside', [Match, 0, 0, 1, 56, 16, 0, End]],
   ];
   it.each(faults)('faults on %s and touches nothing', (_, code) => {
@@ -318,6 +335,9 @@ const instruction: fc.Arbitrary<number[]> = fc.oneof(
   fc
     .tuple(fc.constantFrom(Signal, Publish), slot, fc.integer({ min: -5, max: 2 ** 33 }), slot, fc.integer({ min: 0, max: 63 }))
     .map(([opcode, word, value, sleeper, peer]) => [opcode, word.segment, word.offset, value, sleeper.segment, sleeper.offset, peer]),
+  fc
+    .tuple(slotArray(3, 3), fc.integer({ min: 0, max: 32 }))
+    .map(([[a, b, c], bytes]) => [Shift, a.segment, a.offset, b.segment, b.offset, c.segment, c.offset, bytes]),
   fc.tuple(slot, fc.integer({ min: 0, max: 2 ** 32 })).map(([word, value]) => [Wait, word.segment, word.offset, value]),
   fc.tuple(slot, slot, fc.integer({ min: 0, max: 32 })).map(([a, b, bytes]) => [Match, a.segment, a.offset, b.segment, b.offset, bytes, 3]),
   fc.integer().map((argument) => [Call, argument]),
