@@ -1,9 +1,10 @@
 /** Gradient compression with error feedback: what an encoding loses is added to the next gradient of the same parameter.
  *  One file each, listed in registry.ts.
  *  Source: MXNet "Gradient Compression"; Seide et al., "1-bit stochastic gradient descent", Interspeech 2014. */
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 
 export type CompressionSpec =
-  /** Each element becomes −threshold, 0 or +threshold: a sixteenth of the bytes. */
+  /** Each element becomes −threshold, 0 or +threshold: a sixteenth of the bytes. Default threshold 0.5. */
   | { readonly type: '2bit'; readonly threshold?: number }
   /** Half the bytes. */
   | { readonly type: 'fp16' };
@@ -14,8 +15,17 @@ export interface GradientCodec {
   readonly code: number;
   /** Bytes of `count` elements. */
   encodedBytes(count: number): number;
-  /** `residual += gradient`; the target is the encoding of the residual; the residual keeps what was lost. */
+  /** `residual += gradient`; the target is the encoding of the residual; the residual keeps what was lost. An element that
+   *  is NaN or infinite is sent as such and leaves a residual of 0. */
   encode(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void;
-  /** @throws ShoalError `protocol` when the length does not fit or the bytes are no encoding. */
+  /** Of any specification with this code. @throws ShoalError `protocol` when the length does not fit or the bytes are no encoding. */
   decode(target: Float32Array, source: Uint8Array): void;
+}
+
+/** A line of the registry. */
+export interface CodecDefinition {
+  readonly type: CompressionSpec['type'];
+  readonly code: number;
+  /** @throws ShoalError `usage`. */
+  create(spec: CompressionSpec, kernels: ParameterKernels): GradientCodec;
 }
