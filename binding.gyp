@@ -13,6 +13,10 @@
         'native/optimizers_generic.cc',
         'native/optimizers_avx2.cc',
         'native/step_machine.cc',
+        'native/mpi.cc',
+        'native/mpi_load.cc',
+        'native/mpi_runtime.cc',
+        'native/mpi_tasks.cc',
       ],
       'defines': ['NAPI_VERSION=8'],
       # The order of every rounding is part of the contract: no contraction, no fast-math.

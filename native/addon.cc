@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "mpi.h"
 #include "napi_args.h"
 #include "optimizers.h"
 #include "regions.h"
@@ -192,6 +193,7 @@ napi_value init(napi_env env, napi_value exports) {
   }
   export_parameters(env, exports);
   export_regions(env, exports);
+  export_mpi(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);
   set_function(env, exports, "setSegment", set_segment);

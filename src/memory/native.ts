@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { messageOf } from '../base/errors.ts';
+import type { NativeMpi } from './native-mpi.ts';
 
 declare const opaque: unique symbol;
 /** A native object; only functions of the addon look inside. */
@@ -67,7 +68,7 @@ export interface NativeParameterLoops {
 }
 
 /** The loops directly on it are the best this CPU can run. */
-export interface Native extends NativeLoops {
+export interface Native extends NativeLoops, NativeMpi {
   readonly version: number;
   /** All others it can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];

@@ -3,6 +3,8 @@ import type { Backend, BackendOptions } from './backend.ts';
 import { ShoalError } from '../base/errors.ts';
 import { FabricBackend, type FabricEndpoint } from './backends/fabric.ts';
 import { InprocBackend } from './backends/inproc.ts';
+import { mpiUnavailable } from '../memory/mpi-endpoint.ts';
+import { createMpiBackend } from './backends/mpi.ts';
 import { createZeromqBackend, zeromqUnavailable } from './backends/zeromq.ts';
 
 export interface BackendSettings extends BackendOptions {
@@ -33,6 +35,13 @@ export const messagingBackends: readonly MessagingBackend[] = [
     description: 'processes of one host or many; ZeroMQ with CURVE',
     unavailable: zeromqUnavailable,
     create: createZeromqBackend,
+  },
+  {
+    name: 'mpi',
+    schemes: ['mpi'],
+    description: 'processes that mpirun started; Open MPI',
+    unavailable: async () => mpiUnavailable(),
+    create: createMpiBackend,
   },
   {
     name: 'fabric',

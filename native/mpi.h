@@ -1,0 +1,9 @@
+// Open MPI as JavaScript sees it. Typed in src/memory/native-mpi.ts.
+#pragma once
+#include <node_api.h>
+
+namespace shoal {
+
+void export_mpi(napi_env env, napi_value exports);
+
+}  // namespace shoal

@@ -1,0 +1,392 @@
+/** `mpi://` over Open MPI: packets are messages of MPI, one for each part, between ports of processes. The processes are
+ *  those that mpirun started; the death of one ends all, which MPI cannot be talked out of.
+ *
+ *    dealer                                            router at mpi://3/router
+ *      connect(own port, proof)  ─▶ listening port       a number made of world and name
+ *      accept(port, proof)       ◀─                      a port for this dealer
+ *      part, part, last part     ─▶ port                 both directions, any time
+ *      close                     ─▶ port
+ *
+ *  A message's tag is `port · 4 + kind`: 0 part, 1 last part of its packet, 2 control. Control messages, little-endian:
+ *    u8 type (1 connect, 2 accept, 3 refuse, 4 close) │ u8 version │ u16 0 │ u32 port of the sender │ proof (32)
+ *
+ *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the links the rest. */
+import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
+import type { Timer } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
+import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
+import { within } from '../deadline.ts';
+
+const kind = { part: 0, lastPart: 1, control: 2 } as const;
+const control = { connect: 1, accept: 2, refuse: 3, close: 4 } as const;
+const version = 1;
+const proofBytes = 32;
+const controlBytes = 8 + proofBytes;
+/** Ports below belong to pipes, those from here to listeners. */
+const firstListener = 2 ** 20;
+const defaultName = 'router';
+const partsMost = 70_000;
+/** Of a packet beside its messages' frames. */
+const slackBytes = 1024 * 1024;
+/** Parts are counted in ints. */
+const partBytesMost = 2 ** 31 - 1;
+const retryMs = 50;
+
+export async function createMpiBackend(options: BackendOptions): Promise<Backend> {
+  return new MpiBackend(await MpiEndpoint.open(), options);
+}
+
+interface MpiAddress {
+  readonly rank: number;
+  readonly name: string;
+}
+
+class MpiBackend implements Backend {
+  readonly #mpi: MpiEndpoint;
+  readonly #options: BackendOptions;
+  readonly #pipes = new Set<MpiPipe>();
+  readonly #listeners = new Set<Listener>();
+  #connecting = 0;
+  #nextPort: number;
+
+  constructor(mpi: MpiEndpoint, options: BackendOptions) {
+    this.#mpi = mpi;
+    this.#options = options;
+    // Other endpoints of this process begin elsewhere; what is taken is skipped.
+    this.#nextPort = options.random.bytes(3).reduce((port, byte) => port * 256 + byte, 0) % firstListener;
+    mpi.onFailed = (error) => {
+      for (const pipe of [...this.#pipes]) pipe.lose(error);
+    };
+    this.#keepAlive();
+  }
+
+  async listen(url: string, onPipe: (pipe: Pipe) => void): Promise<Listener> {
+    const { rank, name } = this.#parse(url);
+    if (rank !== this.#mpi.rank) {
+      throw new ShoalError('usage', `'${url}' cannot be bound here: this process is rank ${this.#mpi.rank}; bind mpi://*/${name}`);
+    }
+    const port = this.#listeningPort(name);
+    /** By rank and port of the dealer: it asks until it is answered. */
+    const known = new Map<string, MpiPipe>();
+    const onControl = (peer: number, message: ControlMessage): void => {
+      if (message.type !== control.connect) return;
+      if (!this.#proves(message, name, 'dealer')) {
+        this.#tell(peer, message.port, { type: control.refuse, port: 0, proof: undefined });
+        return;
+      }
+      const dealer = `${peer}:${message.port}`;
+      let pipe = known.get(dealer);
+      if (pipe === undefined) {
+        pipe = this.#open(peer, `a dealer of mpi://${rank}/${name}`, () => known.delete(dealer));
+        pipe.attach(message.port);
+        known.set(dealer, pipe);
+        onPipe(pipe);
+      }
+      this.#tell(peer, message.port, { type: control.accept, port: pipe.port, proof: this.#proof(name, 'router') });
+    };
+    const onMessage = (peer: number, what: number, bytes: Uint8Array): void => {
+      const message = what === kind.control ? decodeControl(bytes) : undefined;
+      // Whoever sends anything else is no dealer, and there is no pipe to close.
+      if (message !== undefined) onControl(peer, message);
+    };
+    if (!this.#mpi.claim(port, { onMessage, onOversize: () => undefined }, { bytesMax: controlBytes })) {
+      throw new ShoalError('system', `mpi://${rank}/${name} is bound already, or its number is taken; bind another name`);
+    }
+    const listener: Listener = {
+      url: `mpi://${rank}/${name}`,
+      close: async () => {
+        this.#mpi.release(port);
+        this.#listeners.delete(listener);
+        this.#keepAlive();
+      },
+    };
+    this.#listeners.add(listener);
+    this.#keepAlive();
+    return listener;
+  }
+
+  async connect(url: string, options: PipeConnectOptions): Promise<Pipe> {
+    const { rank, name } = this.#parse(url);
+    if (rank >= this.#mpi.size) throw new ShoalError('usage', `'${url}' is not there: mpirun started ${this.#mpi.size} processes`);
+    const pipe = this.#open(rank, url, () => undefined);
+    this.#connecting++;
+    this.#keepAlive();
+    try {
+      await this.#greet(pipe, { rank, name }, options);
+    } catch (error) {
+      await pipe.close(0);
+      throw error;
+    } finally {
+      this.#connecting--;
+      this.#keepAlive();
+    }
+    return pipe;
+  }
+
+  async close(): Promise<void> {
+    await Promise.all([...this.#listeners].map((listener) => listener.close()));
+    await Promise.all([...this.#pipes].map((pipe) => pipe.close(0)));
+    this.#mpi.close();
+  }
+
+  #greet(pipe: MpiPipe, { rank, name }: MpiAddress, { timeoutMs, signal }: PipeConnectOptions): Promise<void> {
+    const { clock } = this.#options;
+    const deadlineMs = clock.now() + timeoutMs;
+    return new Promise((resolve, reject) => {
+      let timer: Timer | undefined;
+      const finish = (error?: ShoalError): void => {
+        timer?.cancel();
+        pipe.onGreeting = undefined;
+        signal.removeEventListener('abort', onAbort);
+        if (error === undefined) resolve();
+        else reject(error);
+      };
+      const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${pipe.description} was given up`));
+      pipe.onGreeting = (message) => {
+        if (message.type === control.accept && this.#proves(message, name, 'router')) {
+          pipe.attach(message.port);
+          finish();
+        } else if (message.type === control.refuse || message.type === control.accept) {
+          const reason = `the router at ${pipe.description} does not know our secret; do both sides have the job's?`;
+          finish(new ShoalError('auth', reason));
+        }
+      };
+      // A listener that is not there yet drops what is sent to it.
+      const ask = (): void => {
+        const leftMs = deadlineMs - clock.now();
+        if (leftMs <= 0) {
+          finish(new ShoalError('timeout', `no router at ${pipe.description} within ${timeoutMs} ms`, { timeoutMs }));
+          return;
+        }
+        this.#tell(rank, this.#listeningPort(name), { type: control.connect, port: pipe.port, proof: this.#proof(name, 'dealer') });
+        timer = clock.setTimer(Math.min(retryMs, leftMs), ask, { keepAlive: true });
+      };
+      signal.addEventListener('abort', onAbort, { once: true });
+      if (signal.aborted) onAbort();
+      else ask();
+    });
+  }
+
+  #open(peer: number, description: string, onClosed: () => void): MpiPipe {
+    const pipe = new MpiPipe(this.#mpi, this.#options, {
+      peer,
+      description,
+      onClosed: () => {
+        this.#pipes.delete(pipe);
+        this.#keepAlive();
+        onClosed();
+      },
+    });
+    for (let tried = 0; tried < firstListener; tried++) {
+      this.#nextPort = (this.#nextPort + 1) % firstListener;
+      if (!pipe.listen(this.#nextPort)) continue;
+      this.#pipes.add(pipe);
+      this.#keepAlive();
+      return pipe;
+    }
+    throw new ShoalError('system', `this process has ${firstListener} connections over MPI already`);
+  }
+
+  #tell(peer: number, port: number, message: { type: number; port: number; proof: Buffer | undefined }): void {
+    // When MPI itself fails, `onFailed` says so.
+    this.#mpi.send({ peer, port, kind: kind.control, bytes: encodeControl(message) }, () => undefined);
+  }
+
+  #keepAlive(): void {
+    this.#mpi.ref(this.#pipes.size + this.#listeners.size + this.#connecting > 0);
+  }
+
+  #parse(url: string): MpiAddress {
+    const match = /^mpi:\/\/(\d{1,7}|\*)(?:\/([\w.-]{1,64}))?$/.exec(url);
+    if (match === null)
+      throw new ShoalError('usage', `'${url}' is not like mpi://3 or mpi://3/name: a rank of mpirun's, or * for one's own`);
+    return { rank: match[1] === '*' ? this.#mpi.rank : Number(match[1]), name: match[2] ?? defaultName };
+  }
+
+  /** Worlds do not meet: their numbers differ. */
+  #listeningPort(name: string): number {
+    const digest = createHash('sha256')
+      .update(JSON.stringify([this.#options.world, name]))
+      .digest();
+    return firstListener + (digest.readUInt32LE(0) % firstListener);
+  }
+
+  #proof(name: string, role: 'dealer' | 'router'): Buffer {
+    const { secret, world } = this.#options;
+    return createHmac('sha256', secret)
+      .update(JSON.stringify(['shoal-messaging-1 mpi', world, name, role]))
+      .digest();
+  }
+
+  #proves({ proof }: ControlMessage, name: string, role: 'dealer' | 'router'): boolean {
+    return timingSafeEqual(proof, this.#proof(name, role));
+  }
+}
+
+class MpiPipe implements Pipe {
+  readonly pointers = false;
+  readonly description: string;
+  readonly peer: number;
+  /** Answers to `connect`, while it asks. */
+  onGreeting: ((message: ControlMessage) => void) | undefined;
+  port = -1;
+  readonly #mpi: MpiEndpoint;
+  readonly #options: BackendOptions;
+  readonly #onClosed: () => void;
+  #peerPort = -1;
+  #handlers: PipeHandlers | undefined;
+  #early: Uint8Array[][] = [];
+  #parts: Uint8Array[] = [];
+  #partBytes = 0;
+  #sending = 0;
+  #onIdle: (() => void) | undefined;
+  #open = true;
+
+  constructor(mpi: MpiEndpoint, options: BackendOptions, about: { peer: number; description: string; onClosed: () => void }) {
+    this.#mpi = mpi;
+    this.#options = options;
+    this.peer = about.peer;
+    this.description = about.description;
+    this.#onClosed = about.onClosed;
+  }
+
+  /** @returns false when the port is taken. */
+  listen(port: number): boolean {
+    const bytesMax = Math.max(controlBytes, this.#bytesMost);
+    const onMessage = (peer: number, what: number, bytes: Uint8Array): void => this.#onMessage(peer, what, bytes);
+    const onOversize = (): void => this.#violated('a part larger than messages may be');
+    if (!this.#mpi.claim(port, { onMessage, onOversize }, { bytesMax })) return false;
+    this.port = port;
+    return true;
+  }
+
+  /** The other end's port is known: packets can be sent. */
+  attach(port: number): void {
+    this.#peerPort = port;
+  }
+
+  setHandlers(handlers: PipeHandlers): void {
+    this.#handlers = handlers;
+    for (const parts of this.#early.splice(0)) handlers.onParts(parts, []);
+  }
+
+  send(parts: readonly Uint8Array[]): void {
+    if (!this.#open) return;
+    const { peer } = this;
+    const port = this.#peerPort;
+    for (let k = 0; k < parts.length; k++) {
+      const bytes = parts[k];
+      if (bytes.byteLength > partBytesMost) {
+        this.lose(new ShoalError('usage', `${this.description}: a frame of ${bytes.byteLength} bytes is larger than MPI's counts; cut it`));
+        return;
+      }
+      this.#sending++;
+      this.#mpi.send({ peer, port, kind: k === parts.length - 1 ? kind.lastPart : kind.part, bytes }, (error) => this.#onSent(error));
+    }
+  }
+
+  async close(timeoutMs: number): Promise<void> {
+    if (!this.#open) return;
+    if (timeoutMs > 0 && this.#sending > 0) {
+      const idle = new Promise<void>((resolve) => {
+        this.#onIdle = resolve;
+      });
+      await within(this.#options.clock, timeoutMs, idle);
+    }
+    this.#end();
+  }
+
+  /** Ends it without having been asked. */
+  lose(error: ShoalError): void {
+    if (!this.#open) return;
+    this.#end();
+    this.#handlers?.onClose(error);
+  }
+
+  get #bytesMost(): number {
+    return this.#options.limits.messageBytes + slackBytes;
+  }
+
+  #end(): void {
+    if (!this.#open) return;
+    this.#open = false;
+    if (this.#peerPort >= 0) {
+      const bytes = encodeControl({ type: control.close, port: this.port, proof: undefined });
+      this.#mpi.send({ peer: this.peer, port: this.#peerPort, kind: kind.control, bytes }, () => undefined);
+    }
+    this.#mpi.release(this.port);
+    this.#parts = [];
+    this.#onIdle?.();
+    this.#onClosed();
+  }
+
+  #onSent(error: ShoalError | undefined): void {
+    this.#sending--;
+    if (this.#sending === 0) this.#onIdle?.();
+    if (error !== undefined) this.lose(new ShoalError('peer-lost', `${this.description}: ${error.message}`, { cause: error }));
+  }
+
+  #onMessage(peer: number, what: number, bytes: Uint8Array): void {
+    // What others send here is not the peer's fault.
+    if (!this.#open || peer !== this.peer) return;
+    if (what === kind.control) {
+      this.#onControl(decodeControl(bytes));
+      return;
+    }
+    this.#parts.push(bytes);
+    this.#partBytes += bytes.byteLength;
+    if (this.#peerPort < 0) this.#violated('a part before the connection was accepted');
+    else if (this.#parts.length > partsMost || this.#partBytes > this.#bytesMost) this.#violated('a packet larger than messages may be');
+    else if (what === kind.lastPart) this.#deliver();
+    else if (what !== kind.part) this.#violated(`a message of kind ${what}`);
+  }
+
+  #deliver(): void {
+    const parts = this.#parts;
+    this.#parts = [];
+    this.#partBytes = 0;
+    if (this.#handlers === undefined) this.#early.push(parts);
+    else this.#handlers.onParts(parts, []);
+  }
+
+  #onControl(message: ControlMessage | undefined): void {
+    if (message === undefined) this.#violated('a control message that is none');
+    else if (message.type === control.close) {
+      // It cannot be told anything any more.
+      this.#peerPort = -1;
+      this.lose(new ShoalError('peer-lost', `${this.description} was closed by the peer`));
+    } else if (this.onGreeting !== undefined) this.onGreeting(message);
+    // Answers to questions asked twice come twice.
+    else if (message.type !== control.accept) this.#violated(`a control message of type ${message.type}`);
+  }
+
+  #violated(what: string): void {
+    this.lose(new ShoalError('protocol', `rank ${this.peer} sent ${what} over ${this.description}`));
+  }
+}
+
+interface ControlMessage {
+  readonly type: number;
+  readonly port: number;
+  readonly proof: Buffer;
+}
+
+function encodeControl({ type, port, proof }: { type: number; port: number; proof: Buffer | undefined }): Buffer {
+  const message = Buffer.alloc(controlBytes);
+  message.writeUInt8(type, 0);
+  message.writeUInt8(version, 1);
+  message.writeUInt32LE(port, 4);
+  proof?.copy(message, 8);
+  return message;
+}
+
+/** Undefined for anything else. */
+function decodeControl(bytes: Uint8Array): ControlMessage | undefined {
+  const message = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  if (message.length !== controlBytes || message[1] !== version || message.readUInt16LE(2) !== 0) return undefined;
+  const port = message.readUInt32LE(4);
+  const type = message[0];
+  if (port >= firstListener || type < control.connect || type > control.close) return undefined;
+  return { type, port, proof: message.subarray(8) };
+}
