@@ -68,6 +68,9 @@ export function checkUpdate(rule: UpdateRule, value: Reals, gradient: Reals, sta
   if (states.length !== info.states || parameters.length !== info.parameters) {
     throw misuse(`${rule} needs ${info.states} states and ${info.parameters} parameters, not ${states.length} and ${parameters.length}`);
   }
+  if (!(value instanceof Float32Array || value instanceof Float64Array)) {
+    throw misuse(`${rule}: values are Float32Array or Float64Array, not ${(value as Uint8Array).constructor.name}`);
+  }
   const operands = [value, gradient, ...states];
   for (let a = 0; a < operands.length; a++) {
     if (operands[a].constructor !== value.constructor || operands[a].length !== value.length) {
