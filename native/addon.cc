@@ -17,7 +17,7 @@ namespace shoal {
 namespace {
 
 /// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 6;
+constexpr double kInterfaceVersion = 7;
 
 bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
   double number;
@@ -145,7 +145,7 @@ napi_value set_segment(napi_env env, napi_callback_info info) {
 napi_value bind_registers(napi_env env, napi_callback_info info) {
   napi_value values[1], handle;
   Doubles words;
-  if (!arguments(env, info, values) || !get(env, values[0], words) || words.size < 2) return fail_arguments(env);
+  if (!arguments(env, info, values) || !get(env, values[0], words) || words.size < kRegisterWords + 1) return fail_arguments(env);
   auto* registers = new Registers{words.data, words.size};
   const auto finalize = [](napi_env, void* data, void*) { delete static_cast<Registers*>(data); };
   if (napi_create_external(env, registers, finalize, nullptr, &handle) != napi_ok) {
@@ -155,18 +155,35 @@ napi_value bind_registers(napi_env env, napi_callback_info info) {
   return handle;
 }
 
-/// runSteps(code, segments, registers, spinNs, yields): status code. Handles, because reading a typed array costs 30 ns.
-napi_value run(napi_env env, napi_callback_info info) {
-  napi_value values[5], result;
+/// Code and the memory it runs on, as `runSteps` takes them.
+struct Program {
+  const double* code;
+  size_t length;
+  const std::vector<Segment>* segments;
+};
+
+/// createProgram(code, segments): a handle. The caller keeps both alive, and the code attached.
+napi_value create_program(napi_env env, napi_callback_info info) {
+  napi_value values[2], handle;
   Doubles code;
-  Registers* registers;
   std::vector<Segment>* segments;
-  SpinPolicy spin;
-  if (!arguments(env, info, values) || !get(env, values[0], code) || !get_external(env, values[1], segments) || !get_external(env, values[2], registers) ||
-      !get(env, values[3], spin.spin_ns) || !get(env, values[4], spin.yields)) {
-    return fail_arguments(env);
+  if (!arguments(env, info, values) || !get(env, values[0], code) || !get_external(env, values[1], segments)) return fail_arguments(env);
+  auto* program = new Program{code.data, code.size, segments};
+  const auto finalize = [](napi_env, void* data, void*) { delete static_cast<Program*>(data); };
+  if (napi_create_external(env, program, finalize, nullptr, &handle) != napi_ok) {
+    delete program;
+    return fail(env, "EINVAL", "napi_create_external failed");
   }
-  const Status status = run_steps(code.data, code.size, *segments, *registers, spin);
+  return handle;
+}
+
+/// runSteps(program, registers): status code. Handles, because reading a typed array costs 30 ns.
+napi_value run(napi_env env, napi_callback_info info) {
+  napi_value values[2], result;
+  Program* program;
+  Registers* registers;
+  if (!arguments(env, info, values) || !get_external(env, values[0], program) || !get_external(env, values[1], registers)) return fail_arguments(env);
+  const Status status = run_steps(program->code, program->length, *program->segments, *registers);
   return napi_create_int32(env, static_cast<int32_t>(status), &result) == napi_ok ? result : nullptr;
 }
 
@@ -198,6 +215,7 @@ napi_value init(napi_env env, napi_value exports) {
   set_function(env, exports, "createSegments", create_segments);
   set_function(env, exports, "setSegment", set_segment);
   set_function(env, exports, "bindRegisters", bind_registers);
+  set_function(env, exports, "createProgram", create_program);
   set_function(env, exports, "runSteps", run);
   return exports;
 }

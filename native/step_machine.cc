@@ -59,8 +59,8 @@ bool separate(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes
 
 class Machine {
  public:
-  Machine(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers, SpinPolicy spin)
-      : code_(code), length_(length), segments_(segments), registers_(registers), spin_left_ns_(spin.spin_ns), yields_(spin.yields) {}
+  Machine(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers)
+      : code_(code), length_(length), segments_(segments), registers_(registers), spin_left_ns_(registers.spin_ns()), yields_(registers.yields()) {}
 
   Status run() {
     uint64_t start;
@@ -299,8 +299,8 @@ class Machine {
 
 }  // namespace
 
-Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers, SpinPolicy spin) {
-  return Machine(code, length, segments, registers, spin).run();
+Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers) {
+  return Machine(code, length, segments, registers).run();
 }
 
 }  // namespace shoal

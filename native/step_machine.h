@@ -15,22 +15,20 @@ struct Segment {
 };
 
 /// Layout shared with src/memory/step-machine/machine-registers.ts:
-///   byte 0  float64 pc   8  float64 argument   16  uint32 doorbells…
+///   byte 0  float64 pc   8  argument   16  spin ns   24  yields   32  uint32 doorbells…
+constexpr size_t kRegisterWords = 4;  // before the doorbells
 struct Registers {
   double* words;
   size_t word_count;
 
   double& pc() { return words[0]; }
   double& argument() { return words[1]; }
-  uint32_t* doorbells() { return reinterpret_cast<uint32_t*>(words + 2); }
-  size_t peer_limit() const { return (word_count - 2) * 64; }
+  double spin_ns() const { return words[2]; }    // in all, over every wait of one run
+  bool yields() const { return words[3] != 0; }  // give the CPU away between looks
+  uint32_t* doorbells() { return reinterpret_cast<uint32_t*>(words + kRegisterWords); }
+  size_t peer_limit() const { return (word_count - kRegisterWords) * 64; }
 };
 
-struct SpinPolicy {
-  double spin_ns;  // in all, over every wait of one run
-  bool yields;     // give the CPU away between looks
-};
-
-Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers, SpinPolicy spin);
+Status run_steps(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers);
 
 }  // namespace shoal

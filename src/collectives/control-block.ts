@@ -3,8 +3,9 @@
  *  mirror of the begin lines that messages fill in, and signals arrive as immediates.
  *
  *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
- *                    +8 called u32: calls made so far    +12 failed u32: the group has failed, as its owner knows
- *    128  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
+ *                    +12 failed u32: the group has failed, as its owner knows
+ *                    +128 called u32: calls made so far; apart from what peers look at in every call
+ *    256  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
  *         slot 1 …   operation number s uses slot s mod slotCount
  *
  *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
@@ -16,11 +17,11 @@
  *  Layout only; who writes when is the business of the group. */
 import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
-export const headerBytes = 128;
+export const headerBytes = 256;
 export const headerCompletedOffset = 0;
 export const headerSleepingOffset = 4;
-const headerCalledOffset = 8;
 const headerFailedOffset = 12;
+const headerCalledOffset = 128;
 /** Addresses, announcement and contract: what a begin message carries. */
 export const beginLineBytes = 96;
 export const beginPublishedOffset = 64;

@@ -16,6 +16,7 @@ interface Handle<Name extends string> {
 }
 export type MappingHandle = Handle<'mapping'>;
 export type SegmentsHandle = Handle<'segments'>;
+export type ProgramHandle = Handle<'program'>;
 export type RegistersHandle = Handle<'registers'>;
 
 /** A mapping of shared memory. */
@@ -83,8 +84,10 @@ export interface Native extends NativeLoops, NativeMpi {
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;
   /** Remembers the address of `words` (MachineRegisters), under the same condition. */
   bindRegisters(words: Float64Array): RegistersHandle;
+  /** Remembers the address of `code`, under the same condition. */
+  createProgram(code: Float64Array, segments: SegmentsHandle): ProgramHandle;
   /** Returns an index into `machineStatuses`. */
-  runSteps(code: Float64Array, segments: SegmentsHandle, registers: RegistersHandle, spinNs: number, yields: boolean): number;
+  runSteps(program: ProgramHandle, registers: RegistersHandle): number;
 }
 
 export interface NativeOptions {
@@ -92,7 +95,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 6;
+const interfaceVersion = 7;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));

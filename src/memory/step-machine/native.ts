@@ -1,6 +1,6 @@
 /** The step machine of the addon: one call into native code per run. */
 import { assert } from '../../base/assert.ts';
-import type { Native, RegistersHandle, SegmentsHandle } from '../native.ts';
+import type { Native, ProgramHandle, RegistersHandle, SegmentsHandle } from '../native.ts';
 import { machineStatuses, type MachineState, type MachineStatus, type Segments, type StepMachine } from '../step-machine.ts';
 import { BoundSegments } from './bound-segments.ts';
 import { MachineRegisters } from './machine-registers.ts';
@@ -9,6 +9,10 @@ import { MachineRegisters } from './machine-registers.ts';
 class NativeSegments extends BoundSegments {
   readonly handle: SegmentsHandle;
   readonly #native: Native;
+  /** Programs that have run on this memory: the channels of one plan. */
+  readonly #programs = new Map<Float64Array, ProgramHandle>();
+  #lastCode: Float64Array | undefined;
+  #lastProgram: ProgramHandle | undefined;
 
   constructor(native: Native, count: number) {
     super(count);
@@ -19,6 +23,18 @@ class NativeSegments extends BoundSegments {
   override set(index: number, view: Uint8Array): void {
     super.set(index, view);
     this.#native.setSegment(this.handle, index, view);
+  }
+
+  program(code: Float64Array): ProgramHandle {
+    if (code === this.#lastCode && this.#lastProgram !== undefined) return this.#lastProgram;
+    let program = this.#programs.get(code);
+    if (program === undefined) {
+      program = this.#native.createProgram(code, this.handle);
+      this.#programs.set(code, program);
+    }
+    this.#lastCode = code;
+    this.#lastProgram = program;
+    return program;
   }
 }
 
@@ -53,6 +69,7 @@ export class NativeStepMachine implements StepMachine {
       () => 'segments and state come from another step machine',
     );
     if (!segments.intact()) return 'fault';
-    return machineStatuses[this.#native.runSteps(code, segments.handle, state.handle, spinNs, yields)];
+    state.setWaiting(spinNs, yields);
+    return machineStatuses[this.#native.runSteps(segments.program(code), state.handle)];
   }
 }
