@@ -1,0 +1,126 @@
+/** Snapshots in a folder, safe against a crash at any moment.
+ *
+ *    snapshot-00000007.safetensors      the one before
+ *    snapshot-00000008.safetensors      the latest
+ *    snapshot.part                      being written; worthless
+ *
+ *    write .part ─▶ fsync ─▶ rename to the next number ─▶ fsync the folder ─▶ remove all but the newest two
+ *
+ *  A file under its number is whole, because its data was durable before it had the name; the folder is synced before
+ *  anything is removed. One process writes a folder at a time.
+ *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
+import * as fs from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { readSnapshot, writeSnapshot } from './snapshot-file.ts';
+import type { Snapshot, SnapshotStore } from './snapshot.ts';
+
+/** What is called of the file system. */
+export type FileCalls = Pick<typeof fs, 'mkdir' | 'open' | 'readdir' | 'rename' | 'rm'>;
+
+/** The latest and the one before. */
+const kept = 2;
+const digits = 8;
+const prefix = 'snapshot';
+const suffix = '.safetensors';
+
+export class SnapshotFolder implements SnapshotStore {
+  readonly #folder: string;
+  readonly #files: FileCalls;
+  #saving = false;
+
+  /** The folder is made by the first `save`. `files` is for tests. */
+  constructor(folder: string, { files = fs }: { readonly files?: FileCalls } = {}) {
+    this.#folder = folder;
+    this.#files = files;
+  }
+
+  async save(snapshot: Snapshot): Promise<void> {
+    if (this.#saving) throw new ShoalError('usage', `a snapshot is being saved in ${this.#folder}; wait for it before the next`);
+    this.#saving = true;
+    try {
+      await this.#save(snapshot);
+    } catch (thrown) {
+      throw this.#failed('saved in', thrown);
+    } finally {
+      this.#saving = false;
+    }
+  }
+
+  async load(): Promise<Snapshot | undefined> {
+    try {
+      const latest = (await this.#numbers()).at(-1);
+      if (latest === undefined) return undefined;
+      const path = join(this.#folder, fileName(latest));
+      const file = await this.#files.open(path, 'r');
+      try {
+        return await readSnapshot(file);
+      } catch (thrown) {
+        if (!isShoalError(thrown)) throw thrown;
+        throw new ShoalError(thrown.code, `${path}: ${thrown.message}; remove the file to use the snapshot before it`, { cause: thrown });
+      } finally {
+        await file.close();
+      }
+    } catch (thrown) {
+      throw this.#failed('loaded from', thrown);
+    }
+  }
+
+  async #save(snapshot: Snapshot): Promise<void> {
+    const made = await this.#files.mkdir(this.#folder, { recursive: true });
+    if (made !== undefined) await this.#syncFolder(dirname(made));
+    const numbers = await this.#numbers();
+    const part = join(this.#folder, `${prefix}.part`);
+    const next = (numbers.at(-1) ?? 0) + 1;
+    try {
+      const file = await this.#files.open(part, 'w');
+      try {
+        await writeSnapshot(file, snapshot);
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+      await this.#files.rename(part, join(this.#folder, fileName(next)));
+    } catch (thrown) {
+      // A full disk is not to stay full; when that fails too, the first error says more.
+      await this.#files.rm(part, { force: true }).catch(() => undefined);
+      throw thrown;
+    }
+    await this.#syncFolder(this.#folder);
+    for (const old of [...numbers, next].slice(0, -kept)) await this.#files.rm(join(this.#folder, fileName(old)), { force: true });
+  }
+
+  /** Of the snapshots that are there, ascending. */
+  async #numbers(): Promise<number[]> {
+    let names: string[];
+    try {
+      names = await this.#files.readdir(this.#folder);
+    } catch (thrown) {
+      if ((thrown as NodeJS.ErrnoException).code === 'ENOENT') return [];
+      throw thrown;
+    }
+    const pattern = new RegExp(`^${prefix}-(\\d{${digits},})\\${suffix}$`);
+    return names
+      .flatMap((name) => pattern.exec(name)?.[1] ?? [])
+      .map(Number)
+      .sort((a, b) => a - b);
+  }
+
+  async #syncFolder(folder: string): Promise<void> {
+    const handle = await this.#files.open(folder, 'r');
+    try {
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+  }
+
+  #failed(verb: string, thrown: unknown): ShoalError {
+    if (isShoalError(thrown)) return thrown;
+    return new ShoalError('system', `a snapshot cannot be ${verb} ${this.#folder}: ${messageOf(thrown)}`, { cause: thrown });
+  }
+}
+
+function fileName(number: number): string {
+  return `${prefix}-${String(number).padStart(digits, '0')}${suffix}`;
+}
