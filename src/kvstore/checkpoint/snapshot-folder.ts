@@ -10,7 +10,7 @@
  *  anything is removed. One process writes a folder at a time.
  *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
 import * as fs from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
@@ -67,8 +67,8 @@ export class SnapshotFolder implements SnapshotStore {
   }
 
   async #save(snapshot: Snapshot): Promise<void> {
-    const made = await this.#files.mkdir(this.#folder, { recursive: true });
-    if (made !== undefined) await this.#syncFolder(dirname(made));
+    const firstMade = await this.#files.mkdir(this.#folder, { recursive: true });
+    if (firstMade !== undefined) await this.#syncParents(firstMade);
     const numbers = await this.#numbers();
     const part = join(this.#folder, `${prefix}.part`);
     const next = (numbers.at(-1) ?? 0) + 1;
@@ -104,6 +104,15 @@ export class SnapshotFolder implements SnapshotStore {
       .flatMap((name) => pattern.exec(name)?.[1] ?? [])
       .map(Number)
       .sort((a, b) => a - b);
+  }
+
+  /** The entries of new folders must last as well. */
+  async #syncParents(firstMade: string): Promise<void> {
+    const last = dirname(resolve(firstMade));
+    for (let parent = dirname(resolve(this.#folder)); ; parent = dirname(parent)) {
+      await this.#syncFolder(parent);
+      if (parent === last || parent === dirname(parent)) return;
+    }
   }
 
   async #syncFolder(folder: string): Promise<void> {

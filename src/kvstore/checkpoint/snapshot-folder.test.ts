@@ -1,0 +1,216 @@
+import * as fs from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { SnapshotFolder, type FileCalls } from './snapshot-folder.ts';
+import type { Snapshot } from './snapshot.ts';
+
+let folder: string;
+beforeEach(async () => {
+  folder = await fs.mkdtemp(join(tmpdir(), 'shoal-snapshots-'));
+});
+afterEach(() => fs.rm(folder, { recursive: true, force: true }));
+
+/** Every byte says which version it belongs to. */
+function version(number: number, bytes = 1000): Snapshot {
+  const data = (count: number): Uint8Array => new Uint8Array(count).fill(number);
+  return {
+    tensors: new Map([
+      ['large', { dtype: 'uint8', shape: [bytes], data: data(bytes) }],
+      ['small', { dtype: 'uint8', shape: [3], data: data(3) }],
+    ]),
+    metadata: { version: String(number) },
+  };
+}
+
+/** The version of a snapshot, which must be whole. */
+function versionOf(snapshot: Snapshot | undefined): number | undefined {
+  if (snapshot === undefined) return undefined;
+  const number = Number(snapshot.metadata.version);
+  for (const { data } of snapshot.tensors.values()) expect(data.every((byte) => byte === number)).toBe(true);
+  return number;
+}
+
+/** Calls `before` with the name of each call of the file system, before it is made. */
+function watched(before: (call: string, path: string) => void): FileCalls {
+  const watchHandle = (handle: fs.FileHandle, path: string): fs.FileHandle =>
+    new Proxy(handle, {
+      get(target, name) {
+        const member: unknown = Reflect.get(target, name, target);
+        if (typeof member !== 'function') return member;
+        return (...rest: unknown[]): unknown => {
+          if (name !== 'close') before(String(name), path);
+          return (member as (...all: unknown[]) => unknown).apply(target, rest);
+        };
+      },
+    });
+  const watch =
+    <A extends [path: unknown, ...rest: unknown[]], R>(name: string, call: (...rest: A) => Promise<R>) =>
+    async (...rest: A): Promise<R> => {
+      before(name, String(rest[0]));
+      const result = await call(...rest);
+      return name === 'open' ? (watchHandle(result as fs.FileHandle, String(rest[0])) as R) : result;
+    };
+  return {
+    mkdir: watch('mkdir', fs.mkdir) as typeof fs.mkdir,
+    open: watch('open', fs.open) as typeof fs.open,
+    readdir: watch('readdir', fs.readdir as (path: unknown) => Promise<string[]>) as unknown as typeof fs.readdir,
+    rename: watch('rename', fs.rename) as typeof fs.rename,
+    rm: watch('rm', fs.rm) as typeof fs.rm,
+  };
+}
+
+describe('SnapshotFolder', () => {
+  it('loads the latest, keeps the one before, removes the others', async () => {
+    const store = new SnapshotFolder(join(folder, 'made', 'on', 'the way'));
+    expect(await store.load()).toBeUndefined();
+    for (const number of [1, 2, 3]) {
+      await store.save(version(number));
+      expect(versionOf(await store.load())).toBe(number);
+    }
+    expect((await fs.readdir(join(folder, 'made/on/the way'))).sort()).toEqual([
+      'snapshot-00000002.safetensors',
+      'snapshot-00000003.safetensors',
+    ]);
+  });
+
+  it('goes on where another process stopped, and ignores what is not its own', async () => {
+    await new SnapshotFolder(folder).save(version(1));
+    for (const other of ['snapshot.part', 'snapshot-9.safetensors', 'snapshot-00000009.safetensors.part', 'notes.txt']) {
+      await fs.writeFile(join(folder, other), 'other');
+    }
+    const store = new SnapshotFolder(folder);
+    expect(versionOf(await store.load())).toBe(1);
+    await store.save(version(2));
+    expect(versionOf(await new SnapshotFolder(folder).load())).toBe(2);
+    expect(await fs.readdir(folder)).not.toContain('snapshot.part');
+  });
+
+  it('keeps every tensor as it was', async () => {
+    const store = new SnapshotFolder(folder);
+    const tensors = new Map(
+      Array.from({ length: 1500 }, (_, k) => [
+        `tensor ${k}`,
+        { dtype: 'int32', shape: [k % 7], data: new Uint8Array(Int32Array.from({ length: k % 7 }, (_, i) => k * 10 + i).buffer) } as const,
+      ]),
+    );
+    tensors.set('large', { dtype: 'int32', shape: [5_000_001], data: new Uint8Array(new Int32Array(5_000_001).fill(3).buffer) });
+    await store.save({ tensors, metadata: { step: '7' } });
+    const loaded = await store.load();
+    expect(loaded?.metadata).toEqual({ step: '7' });
+    expect(loaded?.tensors.size).toBe(1501);
+    for (const [name, { shape, data }] of tensors) {
+      const found = loaded?.tensors.get(name);
+      expect(found?.shape).toEqual(shape);
+      expect(Buffer.compare(found?.data ?? new Uint8Array(), data)).toBe(0);
+    }
+  });
+
+  it('a crash before any call of the file system leaves the last or the new snapshot, whole', async () => {
+    const calls: string[] = [];
+    const warm = join(folder, 'warm');
+    await new SnapshotFolder(warm).save(version(1));
+    await new SnapshotFolder(warm, { files: watched((call) => calls.push(call)) }).save(version(2));
+    const outcomes = new Set<number | undefined>();
+    for (let crashAt = 0; crashAt <= calls.length; crashAt++) {
+      const place = join(folder, `crash ${crashAt}`);
+      await new SnapshotFolder(place).save(version(1));
+      await new SnapshotFolder(place).save(version(2));
+      let left = crashAt;
+      const dying = new SnapshotFolder(place, {
+        files: watched(() => {
+          // Once dead, nothing more is done: no cleaning up either.
+          if (left-- <= 0) throw new Error('the process is dead');
+        }),
+      });
+      const saved = await dying.save(version(3)).then(
+        () => true,
+        () => false,
+      );
+      const found = versionOf(await new SnapshotFolder(place).load());
+      outcomes.add(found);
+      expect(saved ? [3] : [2, 3]).toContain(found);
+      // And the next process can save.
+      await new SnapshotFolder(place).save(version(4));
+      expect(versionOf(await new SnapshotFolder(place).load())).toBe(4);
+    }
+    expect(outcomes).toEqual(new Set([2, 3]));
+  });
+
+  it('makes data durable before its name, and its name before anything is removed', async () => {
+    await new SnapshotFolder(folder).save(version(1));
+    await new SnapshotFolder(folder).save(version(2));
+    const calls: string[] = [];
+    const files = watched((call, path) => calls.push(`${call} ${path === folder ? 'folder' : path.slice(folder.length + 1)}`));
+    await new SnapshotFolder(folder, { files }).save(version(3));
+    const steps = calls.filter((call) => /^(sync|rename|rm|writev) /.test(call));
+    expect(steps).toEqual([
+      'writev snapshot.part',
+      'sync snapshot.part',
+      'rename snapshot.part',
+      'sync folder',
+      'rm snapshot-00000001.safetensors',
+    ]);
+  });
+
+  it('goes on when the system takes or gives less than asked', async () => {
+    const files: FileCalls = {
+      ...fs,
+      open: async (...rest) => {
+        const handle = await fs.open(...rest);
+        return new Proxy(handle, {
+          get(target, name) {
+            if (name === 'writev') return (pieces: Uint8Array[]) => target.writev([pieces[0].subarray(0, 4099)]);
+            if (name === 'read') {
+              return (into: Uint8Array, offset: number, length: number) => target.read(into, offset, Math.min(length, 777), null);
+            }
+            const member: unknown = Reflect.get(target, name, target);
+            return typeof member === 'function' ? member.bind(target) : member;
+          },
+        });
+      },
+    };
+    const store = new SnapshotFolder(folder, { files });
+    await store.save(version(5, 100_000));
+    expect(versionOf(await store.load())).toBe(5);
+    expect(versionOf(await new SnapshotFolder(folder).load())).toBe(5);
+  });
+
+  it('gives the disk back when a save fails, and names the folder', async () => {
+    await new SnapshotFolder(folder).save(version(1));
+    const files = watched((call) => {
+      if (call === 'writev') throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' });
+    });
+    await expect(new SnapshotFolder(folder, { files }).save(version(2))).rejects.toMatchObject({
+      code: 'system',
+      message: expect.stringContaining(`cannot be saved in ${folder}: ENOSPC`) as string,
+    });
+    expect(await fs.readdir(folder)).toEqual(['snapshot-00000001.safetensors']);
+  });
+
+  it('names the damaged file and what to do', async () => {
+    const store = new SnapshotFolder(folder);
+    await store.save(version(1));
+    await store.save(version(2));
+    await fs.truncate(join(folder, 'snapshot-00000002.safetensors'), 700);
+    await expect(store.load()).rejects.toMatchObject({
+      code: 'protocol',
+      message: expect.stringMatching(
+        /snapshot-00000002\.safetensors: safetensors: .* remove the file to use the snapshot before it/,
+      ) as string,
+    });
+    await fs.rm(join(folder, 'snapshot-00000002.safetensors'));
+    expect(versionOf(await store.load())).toBe(1);
+  });
+
+  it('refuses a second save at the same time, and a folder that cannot be one', async () => {
+    const store = new SnapshotFolder(folder);
+    const first = store.save(version(1));
+    await expect(store.save(version(2))).rejects.toMatchObject({ code: 'usage' });
+    await first;
+    expect(versionOf(await store.load())).toBe(1);
+    await fs.writeFile(join(folder, 'file'), '');
+    await expect(new SnapshotFolder(join(folder, 'file')).save(version(1))).rejects.toMatchObject({ code: 'system' });
+    await expect(new SnapshotFolder(join(folder, 'file')).load()).rejects.toMatchObject({ code: 'system' });
+  });
+});
