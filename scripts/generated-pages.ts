@@ -13,6 +13,7 @@ const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
   network: 'Network',
   memory: 'Memory',
   training: 'Training',
+  'parameter server': 'Parameter server',
   execution: 'Execution',
   diagnostics: 'Diagnostics',
 };

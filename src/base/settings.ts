@@ -10,7 +10,7 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 
 export type SettingKind = 'integer' | 'bytes' | 'milliseconds' | 'flag' | 'choice' | 'text' | 'list';
 
-export type SettingSection = 'collectives' | 'network' | 'memory' | 'training' | 'diagnostics' | 'execution';
+export type SettingSection = 'collectives' | 'network' | 'memory' | 'training' | 'parameter server' | 'diagnostics' | 'execution';
 
 export type SettingValue = number | boolean | string | readonly string[];
 
@@ -219,6 +219,48 @@ export const settingDefinitions = {
     {
       least: 1,
     },
+  ),
+
+  valueSliceBytes: bytes(
+    'SHOAL_KV_SLICE_BYTES',
+    'parameter server',
+    4 * MiB,
+    'Larger parameters are cut into slices of about this size, which lie on different servers.',
+    { least: 4096, aliases: [{ name: 'BYTEPS_PARTITION_BYTES' }] },
+  ),
+  creditBytes: bytes(
+    'SHOAL_KV_CREDIT_BYTES',
+    'parameter server',
+    16 * MiB,
+    'Bytes on their way to one server that it has not taken yet; what waits is sent by priority.',
+    { least: 4096 },
+  ),
+  replayBytes: bytes(
+    'SHOAL_KV_REPLAY_BYTES',
+    'parameter server',
+    1024 * MiB,
+    'Pushes that a process keeps for servers that restart from a checkpoint; beyond it, servers are asked for a new one.',
+  ),
+  checkpointEveryMs: milliseconds(
+    'SHOAL_KV_CHECKPOINT_MS',
+    'parameter server',
+    60_000,
+    'Time between checkpoints of a server whose state has changed.',
+    { most: 0x7fffffff },
+  ),
+  syncEvery: integer(
+    'SHOAL_KV_SYNC_EVERY',
+    'parameter server',
+    1,
+    'Updates of a parameter between two exchanges of a server group with the master of that parameter.',
+    { least: 1 },
+  ),
+  serverSilenceMs: milliseconds(
+    'SHOAL_KV_SILENCE_MS',
+    'parameter server',
+    5_000,
+    'A server, standby or worker process that is not heard of for this long counts as lost.',
+    { least: 100, most: 0x7fffffff },
   ),
 
   commThread: choice(

@@ -62,3 +62,11 @@ export function stubAddress(workerGroup: number, firstWorker: number): Address {
 export function workerGroupOf(topology: KVTopology, worker: number): number {
   return Math.floor(worker / topology.workersPerGroup);
 }
+
+/** Roles of `Role` end at 4. */
+const standbyRole = 5;
+
+/** The standby of a server, for messages between the two. */
+export function standbyAddress(group: number, server: number): Address {
+  return makeAddress({ group, id: server, role: standbyRole });
+}

@@ -1,0 +1,103 @@
+/** What callers may pass for keys and values, in one shape: one key or several; a value per key, or a list of values per key
+ *  (one per device), which are summed. The same for every kind of store. Pure. */
+import { ShoalError } from '../base/errors.ts';
+import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
+import { countOf, Tensor } from '../memory/tensor.ts';
+import type { Key, Value, Values } from './types.ts';
+
+/** A parameter as `init` named it. */
+export interface NamedParameter {
+  readonly key: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly count: number;
+}
+
+const keyCharacters = 1024;
+
+/** @throws ShoalError `usage` for keys that cannot be, and for one that is there twice. */
+export function keysOf(keys: Key | readonly Key[]): string[] {
+  const names = (Array.isArray(keys) ? (keys as readonly Key[]) : [keys as Key]).map(nameOf);
+  if (names.length === 0) throw new ShoalError('usage', 'the list of keys is empty');
+  if (names.length > 1 && new Set(names).size < names.length) {
+    const twice = names.find((name, index) => names.indexOf(name) !== index);
+    throw new ShoalError('usage', `key '${twice}' is in the list twice`);
+  }
+  return names;
+}
+
+/** For each key the values that are summed, at least one. */
+export function valuesPerKey(names: readonly string[], values: Values): (readonly Value[])[] {
+  if (!Array.isArray(values)) {
+    if (names.length === 1) return [[values as Value]];
+    throw new ShoalError('usage', `${names.length} keys have one value; pass a list with a value per key`);
+  }
+  const list = values as readonly (Value | readonly Value[])[];
+  // One key: the list is that of its devices.
+  if (names.length === 1 && list.length > 0 && list.every((value) => !Array.isArray(value))) return [list as readonly Value[]];
+  if (list.length !== names.length) throw new ShoalError('usage', `${names.length} keys have ${list.length} values; pass one per key`);
+  return list.map((value, index) => {
+    const own = Array.isArray(value) ? (value as readonly Value[]) : [value as Value];
+    if (own.length === 0) throw new ShoalError('usage', `the list of values of '${names[index]}' is empty`);
+    return own;
+  });
+}
+
+/** For each key where its value goes. */
+export function outsPerKey(names: readonly string[], outs: Value | readonly Value[]): readonly Value[] {
+  const list = Array.isArray(outs) ? (outs as readonly Value[]) : [outs as Value];
+  if (list.length === names.length) return list;
+  throw new ShoalError('usage', `${names.length} keys have ${list.length} outputs; pass one per key`);
+}
+
+/** What a value holds. An array has the shape given, or is a vector; `expected` settles what 16 bits mean.
+ *  @throws ShoalError `usage` for a shape that does not fit, `unsupported` for arrays without a dtype. */
+export function elementsOf(
+  value: Value,
+  shape?: readonly number[],
+  expected?: DType,
+): { dtype: DType; shape: readonly number[]; data: TypedArray } {
+  if (value instanceof Tensor) return { dtype: value.dtype, shape: value.shape, data: value.data };
+  if (!ArrayBuffer.isView(value)) throw new ShoalError('usage', `a value is ${describe(value)}; pass a tensor or a typed array`);
+  const dtype = expected !== undefined && isBitsOf(value, expected) ? expected : dtypeOfArray(value);
+  if (shape === undefined) return { dtype, shape: [value.length], data: value };
+  if (countOf(shape) === value.length) return { dtype, shape, data: value };
+  throw new ShoalError('usage', `an array of ${value.length} elements has not the shape [${shape.join(', ')}]`);
+}
+
+/** Row numbers of a matrix parameter. @throws ShoalError `usage`. */
+export function rowIdsOf(
+  { key, shape }: NamedParameter,
+  rows: Uint32Array | Int32Array,
+  { ascending }: { readonly ascending: boolean },
+): Uint32Array {
+  const [count = 0] = shape;
+  if (shape.length < 2)
+    throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; rows are those of a matrix: init it with one`);
+  const ids = new Uint32Array(rows.length);
+  for (let i = 0; i < rows.length; i++) {
+    const row = rows[i]!;
+    if (row < 0 || row >= count) throw new ShoalError('usage', `'${key}' has no row ${row}; rows are 0…${count - 1}`);
+    if (ascending && i > 0 && row <= rows[i - 1]!)
+      throw new ShoalError('usage', `rows of '${key}' must be ascending and distinct; ${row} follows ${rows[i - 1]}`);
+    ids[i] = row;
+  }
+  return ids;
+}
+
+function nameOf(key: Key): string {
+  if (typeof key === 'number' && !Number.isFinite(key)) throw new ShoalError('usage', `${key} is no key; use text or a number`);
+  const name = String(key);
+  if (name.length > 0 && name.length <= keyCharacters) return name;
+  throw new ShoalError('usage', `a key has ${name.length} characters; it must have 1 to ${keyCharacters}`);
+}
+
+/** 16-bit floats are given as their bits, bool as bytes. */
+function isBitsOf(value: TypedArray, dtype: DType): boolean {
+  if (dtype === 'float16' || dtype === 'bfloat16') return value instanceof Uint16Array;
+  return dtype === 'bool' && value instanceof Uint8Array;
+}
+
+function describe(value: unknown): string {
+  return value === null ? 'null' : typeof value === 'object' ? value.constructor.name : typeof value;
+}
