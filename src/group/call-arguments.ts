@@ -28,8 +28,13 @@ export function localPlace(hosts: readonly (readonly number[])[], rank: number):
   return { localRank: host.indexOf(rank), localSize: host.length };
 }
 
-/** An algorithm's name, or `auto`. */
+/** An algorithm's name, `auto`, or `mpi`. */
 export function checkBackend(backend: string): void {
-  const known = ['auto', ...algorithms.map((algorithm) => algorithm.name)];
+  const known = ['auto', 'mpi', ...algorithms.map((algorithm) => algorithm.name)];
   if (!known.includes(backend)) throw new ShoalError('usage', `unknown backend '${backend}'; use ${known.join(', ')}`);
+}
+
+/** The collectives of a group are Open MPI's. @param ofWorld what holds for groups that say nothing. */
+export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined): boolean {
+  return (ofGroup ?? ofWorld) === 'mpi';
 }

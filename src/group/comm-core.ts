@@ -129,7 +129,7 @@ export class CommCore {
   }
 
   #newWorld(name: string, fabrics: readonly Fabric[]): World {
-    const { rank, size, settings, tuning } = this.#plan;
+    const { rank, size, settings, tuning, backend } = this.#plan;
     return new World({
       ...this.#environment,
       name,
@@ -137,6 +137,7 @@ export class CommCore {
       rank,
       size,
       settings,
+      backend,
       tuning: tuning?.tuning,
       onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),

@@ -21,6 +21,8 @@ export interface WorldPlan {
   readonly environment: Environment;
   readonly joinTimeoutMs: number;
   readonly settings: Settings;
+  /** `mpi`: what groups of this world use unless they say otherwise. */
+  readonly backend?: string;
   /** What the file of `shoal tune` says, where there is one. */
   readonly tuning?: LoadedTuning;
 }

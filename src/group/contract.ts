@@ -23,6 +23,11 @@ const kinds: readonly Collective[] = [
   'barrier',
 ];
 
+/** Number of a collective on the wire and in the addon. */
+export function collectiveCode(kind: Collective): number {
+  return kinds.indexOf(kind);
+}
+
 /** What one rank asked for; plain data, as it crosses to the comm thread. */
 export interface CollectiveCall {
   readonly kind: Collective;
@@ -43,7 +48,7 @@ export function encodeContract(call: CollectiveCall, sequence: number, target: U
   const view = new DataView(target.buffer, target.byteOffset, target.byteLength);
   const count = call.kind === 'all-to-all' ? 0 : call.count;
   view.setUint32(0, sequence >>> 0, true);
-  view.setUint8(4, kinds.indexOf(call.kind));
+  view.setUint8(4, collectiveCode(call.kind));
   view.setUint8(5, call.op === undefined ? 0xff : reduceOpCode(call.op));
   view.setUint8(6, dtypeInfo(call.dtype).code);
   view.setUint8(7, 0);

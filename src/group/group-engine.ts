@@ -21,7 +21,7 @@ import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
-import { groupRules, PlanRunner, type PreparedPlan } from './plan-runner.ts';
+import { groupRules, PlanRunner, type Plans, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type ControlMessage } from './wire.ts';
@@ -40,7 +40,7 @@ export interface GroupSpec {
   readonly rank: number;
   /** In group ranks. */
   readonly topology: Topology;
-  /** Algorithm that is taken wherever it can be, or `auto`. Default: as in the world. */
+  /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
   readonly backend?: string;
 }
 
@@ -55,7 +55,7 @@ export class GroupEngine implements OperationHost {
   readonly #world: World;
   readonly #members: Members;
   readonly #own: ControlBlock;
-  readonly #plans: PlanRunner;
+  readonly #plans: Plans;
   readonly #history: CallHistory;
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
@@ -82,18 +82,7 @@ export class GroupEngine implements OperationHost {
     this.#own = this.#members.own;
     this.blocks = this.#members.blocks;
     this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
-    this.#plans = new PlanRunner({
-      machine: world.machine,
-      overrides: groupRules(spec.backend, world.selection),
-      tuning: world.tuning,
-      model: world.model,
-      order: world.settings.order,
-      rank: spec.rank,
-      topology: spec.topology,
-      stagingBytes: world.settings.stagingBytes,
-      sliceBytes: world.settings.sliceBytes,
-      loadStore: this.links.map((link) => link === undefined || link.loadStore),
-    });
+    this.#plans = world.mpiPlans(spec) ?? this.#createPlanRunner();
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
@@ -399,6 +388,23 @@ export class GroupEngine implements OperationHost {
   }
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
+
+  #createPlanRunner(): PlanRunner {
+    const { backend, rank, topology } = this.spec;
+    const { machine, selection, settings, tuning, model } = this.#world;
+    return new PlanRunner({
+      machine,
+      overrides: groupRules(backend, selection),
+      tuning,
+      model,
+      order: settings.order,
+      rank,
+      topology,
+      stagingBytes: settings.stagingBytes,
+      sliceBytes: settings.sliceBytes,
+      loadStore: this.links.map((link) => link === undefined || link.loadStore),
+    });
+  }
 
   #createWatchdog(): Watchdog<Operation | LaneEntry> {
     return new Watchdog({

@@ -12,7 +12,7 @@ import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
-import { checkBackend } from './call-arguments.ts';
+import { checkBackend, usesMpi } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
@@ -35,7 +35,8 @@ const graceMs = 2000;
 
 export interface InitOptions {
   /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
-   *  collective and chooses automatically elsewhere. Default `auto`. */
+   *  collective and chooses automatically elsewhere; `mpi` leaves collectives to Open MPI, for ranks that mpirun started.
+   *  Default `auto`. */
   readonly backend?: string;
   /** Where ranks meet: `env://` (variables of the launcher), `tcp://host:port`, `file:///shared/path`. Default `env://`. */
   readonly initMethod?: string;
@@ -66,6 +67,7 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
     environment: variables,
     joinTimeoutMs,
     settings,
+    ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
     tuning: loadTuning(settings.tuningFile),
   };
   const client = new CommClient((handlers) => hostOf(plan, handlers));
@@ -84,7 +86,8 @@ function settingsOf(options: InitOptions, environment: Environment): Settings {
   const read = readSettings(environment);
   const backend = options.backend ?? 'auto';
   checkBackend(backend);
-  const chosen = backend === 'auto' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
+  const chosen =
+    backend === 'auto' || backend === 'mpi' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
   parseSelection(chosen);
   return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
 }
@@ -168,7 +171,7 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
   return (spec) => {
     const shares = client.laneBlocks(spec.id);
     const size = spec.globalRanks.length;
-    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict') return undefined;
+    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
     const signalMax = signalMaxOf(size);
     const blocks = shares.map((share) => {
       const region = allocator.open(share);

@@ -11,7 +11,7 @@ import type { GroupSpec } from './group-engine.ts';
 import type { Members } from './members.ts';
 import { Operation, type Buffers, type OperationHost } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
-import type { PlanRunner, PreparedPlan } from './plan-runner.ts';
+import type { Plans, PreparedPlan } from './plan-runner.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from './wire.ts';
 
 export interface SubmittedCall {
@@ -28,7 +28,7 @@ export interface OperationQueueOptions {
   /** What operations ask of their group. */
   readonly host: OperationHost;
   readonly members: Members;
-  readonly plans: PlanRunner;
+  readonly plans: Plans;
   readonly recorder: OperationLog;
   /** Operations in flight at most. */
   readonly slotCount: number;

@@ -7,7 +7,7 @@
  *  16-bit floats whose partial sums would travel are widened to float32 for the operation; Premul scales a copy. */
 import { must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
-import type { Execution, ExecutionContext } from '../collectives/executor.ts';
+import type { ExecutionContext } from '../collectives/executor.ts';
 import type { SegmentName } from '../collectives/lower.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
@@ -17,7 +17,7 @@ import type { BufferName } from '../plan/ir.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { PeerLink } from './peer-link.ts';
-import type { PreparedPlan } from './plan-runner.ts';
+import type { PreparedPlan, RunningPlan } from './plan-runner.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
 
 /** A buffer of this rank, in memory that peers may reach. */
@@ -63,7 +63,7 @@ export class Operation implements ExecutionContext {
   readonly plan: PreparedPlan;
   phase: OperationPhase = 'queued';
   warned = false;
-  execution: Execution | undefined;
+  execution: RunningPlan | undefined;
   /** Peers whose contract has been compared and agrees. */
   readonly agreed: boolean[];
   readonly #host: OperationHost;
@@ -100,7 +100,7 @@ export class Operation implements ExecutionContext {
   }
 
   /** Takes scratch, stages what must be staged, and writes the buffers' addresses into the begin line. */
-  prepare(execution: Execution): void {
+  prepare(execution: RunningPlan): void {
     this.execution = execution;
     this.#stage();
     if (execution.lowered.scratchBytes > 0) {

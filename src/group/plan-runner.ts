@@ -26,6 +26,19 @@ interface PreparedPlan {
   readonly free: Execution[];
 }
 
+/** A plan on its way through an operation, as the executor runs it. */
+export type RunningPlan = Pick<Execution, 'lowered' | 'enter' | 'bind' | 'run' | 'abandon'>;
+
+/** What turns the calls of a group into something that runs. */
+export interface Plans {
+  /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
+  prepare(call: CollectiveCall): PreparedPlan;
+  /** Something that runs the plan, in use by no other operation; in the order of the calls. */
+  take(prepared: PreparedPlan): RunningPlan;
+  /** The operation has ended well. */
+  give(prepared: PreparedPlan, execution: RunningPlan): void;
+}
+
 export interface PlanRunnerOptions {
   readonly machine: StepMachine;
   /** The user's rules. */
@@ -51,7 +64,7 @@ export function groupRules(backend: string | undefined, world: readonly Selectio
 }
 
 /** Plans of one group. */
-export class PlanRunner {
+export class PlanRunner implements Plans {
   readonly #options: PlanRunnerOptions;
   readonly #loadStore: boolean;
   readonly #limits: TransferLimits;

@@ -19,6 +19,9 @@ import type { RegionAllocator, RegionShare } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import { GroupEngine, type GroupSpec } from './group-engine.ts';
 import type { OperationLog } from './operation-log.ts';
+import { MpiCollectives } from './mpi/mpi-collectives.ts';
+import { usesMpi } from './call-arguments.ts';
+import type { Plans } from './plan-runner.ts';
 import { LinkProbe } from './link-probe.ts';
 import { PeerLink } from './peer-link.ts';
 import { PointToPoint } from './point-to-point.ts';
@@ -35,6 +38,8 @@ export interface WorldOptions {
   readonly rank: number;
   readonly size: number;
   readonly settings: Settings;
+  /** Of groups that name none; only `mpi` is not an algorithm. */
+  readonly backend?: string | undefined;
   readonly tuning?: Tuning;
   readonly clock: Clock;
   readonly log: Logger;
@@ -74,6 +79,8 @@ export class World {
   /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
   model: CostModel | undefined;
   readonly cpus: number;
+  readonly #backend: string | undefined;
+  readonly #mpi: MpiCollectives;
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
@@ -102,6 +109,9 @@ export class World {
     this.#onFailure = options.onFailure;
     this.selection = parseSelection(options.settings.algorithms);
     this.tuning = options.tuning;
+    this.#backend = options.backend;
+    const { rank, size, clock, kernels } = options;
+    this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
     this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
     this.pointToPoint = new PointToPoint(this);
@@ -164,7 +174,23 @@ export class World {
       if (rank !== this.rank && this.link(rank).closed) group.onLinkClosed(spec.globalRanks.indexOf(rank), undefined);
     }
     await group.open(timeoutMs);
+    if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
     return group;
+  }
+
+  async #openMpi(group: GroupEngine, timeoutMs: number): Promise<void> {
+    try {
+      await this.#mpi.openGroup(group.spec, timeoutMs);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      group.fail(error);
+      throw error;
+    }
+  }
+
+  /** What runs the calls of a group whose collectives are MPI's. */
+  mpiPlans(spec: GroupSpec): Plans | undefined {
+    return usesMpi(spec.backend, this.#backend) ? this.#mpi.plans(spec) : undefined;
   }
 
   group(id: number): GroupEngine | undefined {
@@ -176,6 +202,7 @@ export class World {
     if (!group) return;
     await group.leave(timeoutMs);
     this.#groups.delete(id);
+    if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
     this.recorder.removeGroup(group.spec);
   }
 
@@ -195,6 +222,7 @@ export class World {
     await Promise.all([...this.#groups.keys()].map((id) => this.closeGroup(id, timeoutMs)));
     await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
     await Promise.all(this.fabrics.map((fabric) => fabric.close()));
+    this.#mpi.close();
     this.regions.close();
   }
 
