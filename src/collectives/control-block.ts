@@ -10,6 +10,7 @@
  *
  *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
  *    begin line      +64 published u32 = s + 1, written last   +80 contract, 16 B
+ *    staging         after the slots, on a page: blocks of private buffers pass through it; only where all ranks share memory
  *    mailbox         +96 mailboxBytes: what the operation's entry steps put there; its first 32 bytes share the cache line of
  *                    the announcement, so that a tiny operation moves one line per rank
  *
@@ -30,6 +31,7 @@ export const contractBytes = 16;
 export const mailboxOffset = 96;
 const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
+const pageBytes = 4096;
 
 /** Byte offset of a signal within a slot. */
 export function signalOffset(signal: number): number {
@@ -40,8 +42,26 @@ export function slotBytes(signalMax: number): number {
   return signalsOffset + signalMax * signalLineBytes;
 }
 
-export function controlBlockBytes(slotCount: number, signalMax: number): number {
+/** What a control block has room for. */
+export interface ControlBlockShape {
+  readonly slotCount: number;
+  /** Signals of a slot. */
+  readonly signalMax: number;
+  /** Bytes of each staging area, and how many there are. Default: none. */
+  readonly staging?: { readonly bytes: number; readonly count: number };
+}
+
+export function controlBlockBytes(shape: ControlBlockShape): number {
+  const { bytes, count } = shape.staging ?? { bytes: 0, count: 0 };
+  return count === 0 ? slotsEnd(shape) : stagingStart(shape) + count * bytes;
+}
+
+function slotsEnd({ slotCount, signalMax }: ControlBlockShape): number {
   return headerBytes + slotCount * slotBytes(signalMax);
+}
+
+function stagingStart(shape: ControlBlockShape): number {
+  return Math.ceil(slotsEnd(shape) / pageBytes) * pageBytes;
 }
 
 /** Byte offset, within the begin line, of a buffer's address: rkey, then offset, both float64. `data` shares its place
@@ -64,16 +84,22 @@ export function beginBufferOffset(buffer: BufferName): number {
 export class ControlBlock {
   readonly header: Uint8Array;
   readonly slots: readonly Uint8Array[];
+  /** Memory that operations of the lanes pass blocks through; who uses which when is their business. */
+  readonly staging: readonly Uint8Array[];
   readonly #words: Int32Array;
   readonly #lines: readonly DataView[];
   readonly #slotBytes: number;
 
-  constructor(buffer: ArrayBufferLike, byteOffset: number, slotCount: number, signalMax: number) {
+  constructor(buffer: ArrayBufferLike, byteOffset: number, shape: ControlBlockShape) {
+    const { slotCount, signalMax, staging = { bytes: 0, count: 0 } } = shape;
     this.#slotBytes = slotBytes(signalMax);
-    this.#words = new Int32Array(buffer, byteOffset, controlBlockBytes(slotCount, signalMax) / 4);
+    this.#words = new Int32Array(buffer, byteOffset, slotsEnd(shape) / 4);
     this.header = new Uint8Array(buffer, byteOffset, headerBytes);
     const slotStart = (slot: number): number => byteOffset + headerBytes + slot * this.#slotBytes;
     this.slots = Array.from({ length: slotCount }, (_, slot) => new Uint8Array(buffer, slotStart(slot), this.#slotBytes));
+    this.staging = Array.from({ length: staging.count }, (_, index) => {
+      return new Uint8Array(buffer, byteOffset + stagingStart(shape) + index * staging.bytes, staging.bytes);
+    });
     this.#lines = this.slots.map((view) => new DataView(view.buffer, view.byteOffset, beginLineBytes));
   }
 

@@ -60,6 +60,8 @@ export interface LoweringOptions {
   readonly size: number;
   /** Whether each rank's memory can be loaded and stored from here. */
   readonly loadStore: readonly boolean[];
+  /** Most scratch that `lowerWhole` may use. Default: none. */
+  readonly scratchBytesMax?: number;
 }
 
 export function lowerProgram(program: Program, options: LoweringOptions): Lowered {
@@ -111,7 +113,9 @@ export function cardBytes(ranks: number): number {
 /** `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
  *  @returns undefined when the program needs the network or several channels. */
 export function lowerWhole(program: Program, options: LoweringOptions): LoweredWhole | undefined {
-  if (program.channels.length > 1 || program.scratchCount > 0 || !options.loadStore.every(Boolean)) return undefined;
+  const scratchBytes = program.scratchCount * dtypeInfo(options.dtype).bytes;
+  const fits = scratchBytes <= (options.scratchBytesMax ?? 0);
+  if (program.channels.length > 1 || !fits || !options.loadStore.every(Boolean)) return undefined;
   return new Lowering(program.rank, options).whole(program);
 }
 

@@ -19,6 +19,15 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...base, topology: { hosts: [[0, 1], [2]] }, bytes: 2 ** 20 })).toBe('halving-doubling');
   });
 
+  it('leaves private buffers to plans in which only their owners touch them, where there is one', () => {
+    const host = { ...base, topology: oneHost(4), buffers: 'private' } as const;
+    expect(selectAlgorithm({ ...host, bytes: 8192 })).toBe('mailbox');
+    expect(selectAlgorithm({ ...host, bytes: 8193 })).toBe('host-staged');
+    expect(selectAlgorithm({ ...host, bytes: 8193, overrides: parseSelection('all-reduce:host-direct') })).toBe('host-direct');
+    expect(selectAlgorithm({ ...host, bytes: 8193, collective: 'all-gather' })).toBe('host-direct');
+    expect(selectAlgorithm({ ...host, topology: separateHosts(4), bytes: 2 ** 20 })).toBe('direct');
+  });
+
   it('follows size and number of ranks', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
@@ -121,10 +130,11 @@ describe('formatTable', () => {
   it('prints one aligned line per rule', () => {
     const text = formatTable(selectionTable(parseSelection('all-reduce:4k-25m=ring')));
     expect(text.split('\n').slice(0, 3)).toEqual([
-      'collective      topology   bytes     ranks  order    algorithm',
-      'all-reduce      any        4k-25m    any    any      ring',
-      'barrier         any        0-inf     any    any      mailbox',
+      'collective      topology           bytes     ranks  order    algorithm',
+      'all-reduce      any                4k-25m    any    any      ring',
+      'barrier         any                0-inf     any    any      mailbox',
     ]);
+    expect(text).toContain('\nall-reduce      one-host, private  0-inf     any    any      host-staged\n');
     expect(text.split('\n')).toHaveLength(selectionTable().length + 2);
   });
 });

@@ -29,6 +29,8 @@ export interface SelectionRule {
   readonly ranksMax: number;
   /** Only when sums may be taken in any order. */
   readonly relaxed?: true;
+  /** Only when some rank has announced buffers that its peers cannot reach. */
+  readonly buffers?: 'private';
   readonly algorithm: string;
 }
 
@@ -39,6 +41,8 @@ export interface SelectionInput {
   readonly topology: Topology;
   /** Whether ranks of one host can load from and store to each other's memory. The same on all ranks. */
   readonly loadStore: boolean;
+  /** `private`: some rank has announced buffers that its peers cannot reach. Default: `shared`. */
+  readonly buffers?: 'shared' | 'private';
   /** Canonical: sums have the bits of the canonical tree. Relaxed: any order, the same bits on all ranks. */
   readonly order: 'canonical' | 'relaxed';
   /** The user's rules, from `parseSelection`. */
@@ -65,6 +69,7 @@ const defaults: readonly SelectionRule[] = [
   // The announcement of a call is a barrier already, over any network.
   row('barrier', { algorithm: 'mailbox' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
+  row('all-reduce', { topologyClass: 'one-host', buffers: 'private', algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
   // Between hosts everyone sends its announcement to everyone already: what it can carry along costs no more than its bytes.
   ...moving.map((collective) => row(collective, { bytesTo: mailboxBytes + 1, ranksMax: 8, algorithm: 'mailbox' })),
@@ -129,8 +134,11 @@ export function selectAlgorithm(input: SelectionInput): string {
     rule.bytesFrom <= input.bytes &&
     input.bytes < rule.bytesTo &&
     ranks <= rule.ranksMax &&
-    (rule.relaxed !== true || input.order === 'relaxed');
-  const asked = overrides.find(applies) ?? tuned.find((rule) => applies(rule) && canServe(input, rule.algorithm));
+    (rule.relaxed !== true || input.order === 'relaxed') &&
+    (rule.buffers === undefined || rule.buffers === input.buffers);
+  // What was measured was measured with shared buffers.
+  const measured = input.buffers === 'private' ? [] : tuned;
+  const asked = overrides.find(applies) ?? measured.find((rule) => applies(rule) && canServe(input, rule.algorithm));
   if (asked) return asked.algorithm;
   const usual = defaults.find(applies)?.algorithm;
   if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
@@ -189,7 +197,7 @@ export function formatTable(rules: readonly SelectionRule[]): string {
     ['collective', 'topology', 'bytes', 'ranks', 'order', 'algorithm'],
     ...rules.map((each) => [
       each.collective,
-      each.topologyClass ?? 'any',
+      `${each.topologyClass ?? 'any'}${each.buffers === undefined ? '' : `, ${each.buffers}`}`,
       `${formatSize(each.bytesFrom)}-${formatSize(each.bytesTo)}`,
       each.ranksMax === any ? 'any' : `≤ ${each.ranksMax}`,
       each.relaxed ? 'relaxed' : 'any',

@@ -1,9 +1,12 @@
-/** From what the user passes to what communication can reach: tensors of this world as they are, anything else by way of
- *  a staging block, with one copy in and, for results, one copy out. */
+/** From what the user passes to what communication can reach: tensors of this world as they are; anything else as it is while
+ *  the call runs on this thread and its plan lets only the owner touch it, and otherwise by way of a staging block, with one
+ *  copy in and, for results, one copy out. */
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
+import type { BufferName } from '../plan/ir.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
+import { privateKey, type LaneBuffer, type LaneBuffers } from './lane.ts';
 import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
 import type { TensorLike } from './types.ts';
 
@@ -24,44 +27,62 @@ export function operand(value: TensorLike, role: string): Operand {
   return { value, dtype: dtypeOfArray(value), count: value.length };
 }
 
+/** How an operation uses an argument. */
+export interface BufferUse {
+  readonly name: Exclude<BufferName, 'scratch' | 'mailbox'>;
+  readonly operand: Operand;
+  readonly reads: boolean;
+  /** It receives a result. */
+  readonly writes: boolean;
+}
+
+/** Where an argument's bytes are on this thread. */
+interface Placed extends BufferUse {
+  readonly view: Uint8Array;
+  /** Undefined: only this thread reaches it. */
+  readonly shared: SharedBuffer | undefined;
+}
+
+interface Staged {
+  readonly block: MemoryBlock;
+  readonly copyOut: (() => void) | undefined;
+}
+
 /** The buffers of one call, and what to do when it has ended. */
 export class CallBuffers {
   readonly #memory: TensorMemory;
-  readonly #staged: { block: MemoryBlock; copyOut: (() => void) | undefined }[] = [];
-  /** What the operation reads and writes in place; a second buffer must not lie over it. */
-  readonly #inPlace: { buffer: SharedBuffer; writes: boolean }[] = [];
+  readonly #placed: readonly Placed[];
+  #staged: Staged[] = [];
+  #shared: Partial<Record<BufferName, SharedBuffer>> | undefined;
 
-  constructor(memory: TensorMemory) {
+  /** Moves nothing yet. @throws ShoalError `usage` when a shared result lies over another shared argument. */
+  constructor(memory: TensorMemory, uses: readonly BufferUse[]) {
     this.#memory = memory;
+    this.#placed = uses.map((use) => this.#place(use));
+    this.#checkApart();
   }
 
-  /** Makes an argument reachable. `reads`: the operation reads it; `writes`: it receives a result. */
-  add({ value, dtype, count }: Operand, access: { reads: boolean; writes: boolean }): SharedBuffer {
-    if (value instanceof Tensor && this.#memory.owns(value.region)) {
-      const buffer = { regionId: value.region.id, offset: value.byteOffset, bytes: value.bytes };
-      this.#checkApart(buffer, access.writes);
-      this.#inPlace.push({ buffer, writes: access.writes });
-      return buffer;
+  /** The arguments where they are, for a call that runs on this thread and lets each rank touch only its own. When one is private
+   *  all are announced as that. Undefined: a private one lies over another, which must be told apart by a copy. */
+  get local(): LaneBuffers | undefined {
+    if (this.#shared) return this.#viewsOf(this.#shared);
+    const isPrivate = this.#placed.some(({ shared }) => !shared);
+    if (isPrivate && overlapping(this.#placed)) return undefined;
+    const buffers: Record<string, LaneBuffer> = {};
+    for (const { name, view, shared } of this.#placed) {
+      if (isPrivate || !shared) buffers[name] = { key: privateKey, offset: 0, view };
+      else buffers[name] = { key: this.#memory.lookUp(shared.regionId).key, offset: shared.offset, view };
     }
-    const array = value instanceof Tensor ? value.data : value;
-    const bytes = count * dtypeInfo(dtype).bytes;
-    const block = this.#memory.allocate(bytes);
-    const staging = new Uint8Array(block.region.buffer, block.offset, bytes);
-    if (access.reads && bytes > 0) staging.set(new Uint8Array(array.buffer, array.byteOffset, bytes));
-    const copyOut = access.writes
-      ? (): void => {
-          if (!isDetached(array.buffer) && array.byteLength !== bytes) {
-            throw new ShoalError(
-              'usage',
-              `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`,
-            );
-          }
-          checkAttached(array, 'the array for the result');
-          new Uint8Array(array.buffer, array.byteOffset, bytes).set(staging);
-        }
-      : undefined;
-    this.#staged.push({ block, copyOut });
-    return { regionId: block.region.id, offset: block.offset, bytes };
+    return buffers;
+  }
+
+  /** The arguments where other threads and ranks reach them: copied to staging unless they are there already. */
+  share(): Partial<Record<BufferName, SharedBuffer>> {
+    if (this.#shared) return this.#shared;
+    const buffers: Partial<Record<BufferName, SharedBuffer>> = {};
+    for (const placed of this.#placed) buffers[placed.name] = placed.shared ?? this.#stage(placed);
+    this.#shared = buffers;
+    return buffers;
   }
 
   /** Results go to the caller's arrays. @throws ShoalError `usage` when one of them is gone; nothing is left staged then. */
@@ -77,24 +98,74 @@ export class CallBuffers {
   /** Staging may be reused. Not after a failure: peers may still be writing. */
   release(): void {
     for (const { block } of this.#staged) this.#memory.free(block);
-    this.#staged.length = 0;
+    this.#staged = [];
+    this.#shared = undefined;
   }
 
   get staged(): boolean {
     return this.#staged.length > 0;
   }
 
-  #checkApart({ regionId, offset, bytes }: SharedBuffer, writes: boolean): void {
-    for (const { buffer, writes: writesOther } of this.#inPlace) {
-      const apart = buffer.regionId !== regionId || offset + bytes <= buffer.offset || buffer.offset + buffer.bytes <= offset;
-      if (apart || (!writes && !writesOther)) continue;
-      this.release();
-      throw new ShoalError(
-        'usage',
-        'input and output lie over each other: results would overwrite what is still to be read; use two tensors',
-      );
+  #place(use: BufferUse): Placed {
+    const { value, dtype, count } = use.operand;
+    const bytes = count * dtypeInfo(dtype).bytes;
+    if (value instanceof Tensor && this.#memory.owns(value.region)) {
+      const view = new Uint8Array(value.region.buffer, value.byteOffset, bytes);
+      return { ...use, view, shared: { regionId: value.region.id, offset: value.byteOffset, bytes } };
     }
+    const array = value instanceof Tensor ? value.data : value;
+    return { ...use, view: new Uint8Array(array.buffer, array.byteOffset, bytes), shared: undefined };
   }
+
+  #stage({ operand: { value }, view, reads, writes }: Placed): SharedBuffer {
+    const bytes = view.length;
+    const block = this.#memory.allocate(bytes);
+    const staging = new Uint8Array(block.region.buffer, block.offset, bytes);
+    if (reads && bytes > 0) staging.set(view);
+    const array = value instanceof Tensor ? value.data : value;
+    const copyOut = (): void => {
+      if (!isDetached(array.buffer) && array.byteLength !== bytes) {
+        throw new ShoalError(
+          'usage',
+          `the array for the result was resized from ${bytes} to ${array.byteLength} bytes while the operation ran; its contents are undefined`,
+        );
+      }
+      checkAttached(array, 'the array for the result');
+      new Uint8Array(array.buffer, array.byteOffset, bytes).set(staging);
+    };
+    this.#staged.push({ block, copyOut: writes ? copyOut : undefined });
+    return { regionId: block.region.id, offset: block.offset, bytes };
+  }
+
+  #viewsOf(shared: Partial<Record<BufferName, SharedBuffer>>): LaneBuffers {
+    const buffers: Record<string, LaneBuffer> = {};
+    for (const { name } of this.#placed) {
+      const buffer = shared[name];
+      if (!buffer) continue;
+      const { key, region } = this.#memory.lookUp(buffer.regionId);
+      buffers[name] = { key, offset: buffer.offset, view: new Uint8Array(region.buffer, buffer.offset, buffer.bytes) };
+    }
+    return buffers;
+  }
+
+  #checkApart(): void {
+    if (!overlapping(this.#placed.filter(({ shared }) => shared))) return;
+    throw new ShoalError(
+      'usage',
+      'input and output lie over each other: results would overwrite what is still to be read; use two tensors',
+    );
+  }
+}
+
+/** One that is written lies over another. */
+function overlapping(placed: readonly Placed[]): boolean {
+  return placed.some((a, index) =>
+    placed.slice(index + 1).some((b) => {
+      if (!a.writes && !b.writes) return false;
+      const [from, to] = [a.view, b.view];
+      return from.buffer === to.buffer && from.byteOffset < to.byteOffset + to.length && to.byteOffset < from.byteOffset + from.length;
+    }),
+  );
 }
 
 /** A view that its buffer no longer covers says that it has no elements: it must not be taken for an empty array. */

@@ -163,7 +163,7 @@ export class CommCore {
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {
-    const { work, sequence, ordinal, position, call, timeoutMs } = command;
+    const { work, sequence, ordinal, position, call, announced, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submitLane({
       sequence,
@@ -171,6 +171,7 @@ export class CommCore {
       position,
       call,
       buffers,
+      announced,
       timeoutMs,
       complete: (error) => this.#done(work, error),
     });

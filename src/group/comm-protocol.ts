@@ -9,6 +9,7 @@ import type { Topology } from '../plan/topology.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
+import type { LanePosition } from './lane.ts';
 import type { LoadedTuning } from './tuning-file.ts';
 
 /** How a rank joins a world. */
@@ -54,9 +55,11 @@ export type Command =
       readonly group: number;
       readonly sequence: number;
       readonly ordinal: number;
-      readonly position: number;
+      readonly position: LanePosition;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
+      readonly announced: 'shared' | 'private';
       readonly timeoutMs: number;
     }
   /** Ranks of the group that sleep and whose lane has moved; bits as in the machine's doorbell set. */

@@ -118,6 +118,24 @@ function unevenCounts(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (rank === 1 ? 0 : 5 + 11 * rank));
 }
 
+type Floats = Float32Array | Tensor<'float32'>;
+
+function fillFloats(value: Floats, first: number): Floats {
+  const data = value instanceof Float32Array ? value : value.data;
+  for (let i = 0; i < data.length; i++) data[i] = (first + i) % 251;
+  return value;
+}
+
+/** What the sum over all ranks r of `fillFloats(…, r + offset)` is. */
+function checkFloats(value: Floats, group: ProcessGroup, offset: number): void {
+  const data = value instanceof Float32Array ? value : value.data;
+  for (let i = 0; i < data.length; i++) {
+    let sum = 0;
+    for (let rank = 0; rank < group.size; rank++) sum += (rank + offset + i) % 251;
+    if (data[i] !== sum) assert.fail(`element ${i} of ${data.length} is ${data[i]}, not ${sum}`);
+  }
+}
+
 export const groupChecks: readonly GroupCheck[] = [
   {
     name: 'all-reduce of every dtype, op and size',
@@ -299,6 +317,42 @@ export const groupChecks: readonly GroupCheck[] = [
       const whole = new Float64Array(3 * group.size);
       await group.allGather(whole, part);
       whole.forEach((value, i) => assert.equal(value, Math.floor(i / 3)));
+    },
+  },
+  {
+    name: 'buffers of which some ranks have private ones and others shared ones',
+    async run(group) {
+      for (const count of [1, 3000, 70_001, 300_000]) {
+        const array = new Float32Array(count);
+        const tensor = group.tensor('float32', [count]);
+        for (let round = 0; round < 8; round++) {
+          const value = ((round >> (group.rank % 3)) & 1) === 0 ? array : tensor;
+          await group.allReduce(fillFloats(value, group.rank + round));
+          checkFloats(value, group, round);
+        }
+        group.release(tensor);
+      }
+    },
+  },
+  {
+    name: 'private and shared buffers of ranks that are late',
+    async run(group) {
+      if (group.size === 1) return;
+      for (const count of [1, 3000, 300_000]) {
+        for (let round = 0; round < 4; round++) {
+          const late = round % group.size;
+          // What the others have begun by then is left to their comm threads, half done or not begun.
+          if (group.rank === late) await group.recv(new Uint8Array(1), (late + 1) % group.size);
+          const values = [0, 1, 2, 3].map((k) => {
+            const isPrivate = ((round + k) >> (group.rank % 2)) % 2 === 0;
+            return fillFloats(isPrivate ? new Float32Array(count) : group.tensor('float32', [count]), group.rank + k);
+          });
+          const works = values.map((value) => group.allReduce(value));
+          if (group.rank === (late + 1) % group.size) await group.send(new Uint8Array(1), late);
+          await Promise.all(works);
+          values.forEach((value, k) => checkFloats(value, group, k));
+        }
+      }
     },
   },
   {

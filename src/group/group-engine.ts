@@ -191,13 +191,13 @@ export class GroupEngine implements OperationHost {
       return;
     }
     const { call, sequence } = request;
-    const whole = must(this.#plans.prepare(call).whole, () => 'operations of the lane run whole');
+    const plans = must(this.#plans.prepare(call).lane, () => 'operations of the lane run whole');
     const { recorder, clock } = this.#world;
     const complete = (error?: ShoalError): void => {
       recorder.finished(this.spec, entry, error);
       request.complete(error);
     };
-    const entry = this.#laneQueue.add({ ...request, complete }, whole, clock.now());
+    const entry = this.#laneQueue.add({ ...request, complete }, plans, clock.now());
     recorder.created(this.spec, entry);
     recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
@@ -453,6 +453,7 @@ export class GroupEngine implements OperationHost {
         size: this.size,
         blocks: this.blocks,
         firstSlot: this.#world.settings.inFlightMax,
+        staging: 0,
         machine: this.#world.machine,
         yields: this.#spinMs === 0,
         peerRegion: (rank, key) => this.#members.memory(rank, key),

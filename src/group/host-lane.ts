@@ -3,24 +3,32 @@
  *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
  *
  *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
- *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there */
+ *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
+ *
+ *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
+import { must } from '../base/assert.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
-import type { LoweredWhole } from '../collectives/lower.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
+import type { CallBuffers } from './call-buffers.ts';
 import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
-import { Lane, laneSlots, type LaneBuffer, type LaneOperation } from './lane.ts';
-import type { PlanRunner } from './plan-runner.ts';
+import { blockShape, hasPrivate, Lane, type LaneBuffers, type LaneOperation, type LanePosition } from './lane.ts';
+import type { LanePlans, PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
 import { CompletedWork } from './work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
+/** A private array that is larger is let go when its call has ended; a smaller one stays bound for the next such call. */
+const keptBytesMax = 64 * 1024;
+/** Of letting the comm thread take over a call on a private array: two copies. To wait as long for late peers costs at most as
+ *  much again. */
+const nsPerPrivateByte = 0.4;
 
 export interface HostLaneOptions {
   readonly spec: GroupSpec;
@@ -34,14 +42,12 @@ export interface HostLaneOptions {
   readonly bytesMax: number;
   readonly spinNs: number;
   readonly yields: boolean;
-  /** This rank's memory: key of a region. */
-  readonly keyOf: (regionId: string) => number;
-  readonly view: (buffer: SharedBuffer) => Uint8Array;
 }
 
 /** What a call needs to continue on the comm thread; made only when it must. */
 export interface LaneRequest {
   readonly call: CollectiveCall;
+  /** Where the comm thread reaches them. */
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
   readonly timeoutMs: number;
   /** Where the call was made. */
@@ -55,6 +61,7 @@ export class HostLane {
   readonly #options: HostLaneOptions;
   readonly #lane: Lane;
   readonly #own: ControlBlock;
+  /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
   readonly #traceNames = new Map<string, NameId>();
   #ordinal = 0;
@@ -70,21 +77,28 @@ export class HostLane {
       size: spec.globalRanks.length,
       blocks,
       firstSlot: slotCount,
+      staging: 0,
       machine,
       yields,
       peerRegion: (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key),
     });
   }
 
-  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. */
-  bind(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): LaneOperation | undefined {
+  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. Stages private
+   *  buffers that their plan has peers touch. */
+  bind(call: CollectiveCall, reach: CallBuffers): LaneOperation | undefined {
     if (call.count * dtypeInfo(call.dtype).bytes > this.#options.bytesMax) return undefined;
-    const { whole } = this.#options.plans.prepare(call);
-    if (!whole) return undefined;
-    const key = keyOf(call, buffers);
+    const { lane: plans } = this.#options.plans.prepare(call);
+    if (!plans) return undefined;
+    const buffers = localBuffers(plans, reach);
+    const isPrivate = hasPrivate(buffers);
+    const key = isPrivate ? callKey(call) : callKey(call) + buffersKey(buffers);
     const known = this.#bound.get(key);
-    if (known) return known;
-    const bound = this.#bind(call, whole, buffers);
+    if (known) {
+      if (isPrivate) this.#lane.rebindOwn(known, buffers);
+      return known;
+    }
+    const bound = this.#lane.bind(call, plans, buffers);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, bound);
     return bound;
@@ -95,31 +109,45 @@ export class HostLane {
     this.#own.called = calls;
   }
 
-  /** Runs the operation as call number `sequence`. `request` is asked for only when the comm thread must take over. */
-  run(operation: LaneOperation, sequence: number, request: () => LaneRequest): Work {
+  /** Runs the operation as call number `sequence`. `request` is asked for only when the comm thread must take over.
+   *  @param buffers what the operation runs on, when that may not be what it was last bound to. */
+  run(operation: LaneOperation, sequence: number, request: () => LaneRequest, buffers = operation.buffers): Work {
     const ordinal = this.#ordinal++;
-    if (this.#handedOver > 0 || this.#own.failed) return this.#handOver(sequence, ordinal, 0, request());
+    const lane = this.#lane;
+    if (buffers !== operation.buffers) lane.rebindOwn(operation, buffers);
+    const work = this.#run(operation, sequence, ordinal, request);
+    if (operation.privateBytes > keptBytesMax) lane.rebindOwn(operation, {});
+    return work;
+  }
+
+  #run(operation: LaneOperation, sequence: number, ordinal: number, request: () => LaneRequest): Work {
+    const lane = this.#lane;
+    if (this.#handedOver > 0 || this.#own.failed) {
+      const position: LanePosition = { code: operation.privateBytes > 0 ? 'private' : 'shared', pc: 0 };
+      return this.#handOver(operation, sequence, ordinal, position, request);
+    }
     const { spinNs, trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
-    const lane = this.#lane;
-    let status = lane.start(operation, sequence, ordinal, spinNs);
+    const patienceNs = spinNs + operation.privateBytes * nsPerPrivateByte;
+    let status = lane.start(operation, sequence, ordinal, patienceNs);
     if (status === 'unmapped') {
       client.drain();
-      status = lane.resume(operation, sequence, ordinal, lane.position, spinNs);
+      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
     }
     this.#ring();
-    if (status !== 'done') return this.#handOver(sequence, ordinal, lane.position, request());
+    if (status !== 'done') return this.#handOver(operation, sequence, ordinal, lane.positionOf(operation), request);
     if (trace.enabled) trace.complete(this.#traceName(operation.call.kind), startMs, 0, operation.call.count);
     return completedWork;
   }
 
-  #handOver(sequence: number, ordinal: number, position: number, request: LaneRequest): Work {
+  #handOver(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, request: () => LaneRequest): Work {
     const { spec, client } = this.#options;
-    const { buffers, timeoutMs, site, hooks } = request;
-    const call = { ...request.call, site: site() };
+    const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
+    const { call: asked, buffers, timeoutMs, site, hooks } = request();
+    const call = { ...asked, site: site() };
     this.#handedOver += 1;
     return client.start(
-      { type: 'lane', group: spec.id, sequence, ordinal, position, call, buffers, timeoutMs },
+      { type: 'lane', group: spec.id, sequence, ordinal, position, call, buffers, announced, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
       { ...hooks, onSettled: () => (this.#handedOver -= 1) },
     );
@@ -133,16 +161,6 @@ export class HostLane {
       doorbells.fill(0);
       return;
     }
-  }
-
-  #bind(call: CollectiveCall, whole: LoweredWhole, shared: Partial<Record<BufferName, SharedBuffer>>): LaneOperation {
-    const { keyOf: regionKey, view } = this.#options;
-    const buffers: Partial<Record<BufferName, LaneBuffer>> = {};
-    for (const name of Object.keys(shared) as BufferName[]) {
-      const buffer = shared[name];
-      if (buffer) buffers[name] = { key: regionKey(buffer.regionId), offset: buffer.offset, view: view(buffer) };
-    }
-    return this.#lane.bind(call, whole, buffers);
   }
 
   #drop(key: string, bound: LaneOperation): LaneOperation {
@@ -160,15 +178,29 @@ export class HostLane {
   }
 }
 
-/** Control blocks with the lane's slots behind those of the comm threads. */
-export function laneBlock(view: Uint8Array, slotCount: number, signalMax: number): ControlBlock {
-  return new ControlBlock(view.buffer, view.byteOffset, slotCount + laneSlots, signalMax);
+/** A rank's control block as this thread maps it. */
+export function laneBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount: number; signalMax: number }): ControlBlock {
+  return new ControlBlock(view.buffer, view.byteOffset, blockShape(spec, shape));
 }
 
-function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): string {
+/** The arguments where they are, if the call has a plan for that; else staged. */
+function localBuffers(plans: LanePlans, reach: CallBuffers): LaneBuffers {
+  const buffers = reach.local;
+  if (buffers && (!hasPrivate(buffers) || plans.private)) return buffers;
+  reach.share();
+  return must(reach.local, () => 'what is staged is apart');
+}
+
+function callKey(call: CollectiveCall): string {
   const { kind, dtype, op, count, root, counts, splits, name } = call;
   let key = `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${name ?? ''}`;
   if (counts || splits) key += JSON.stringify([counts, splits]);
-  for (const buffer of Object.values(buffers)) key += ` ${buffer.regionId} ${buffer.offset} ${buffer.bytes}`;
   return key;
+}
+
+/** A region's size and the call's say how much of it there is. */
+function buffersKey(buffers: LaneBuffers): string {
+  return Object.values(buffers)
+    .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)
+    .join('');
 }

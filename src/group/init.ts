@@ -150,21 +150,20 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
       memory.close();
     }
   };
-  const openLane = laneOpener({ plan, client, memory, allocator, native, trace });
+  const openLane = laneOpener({ plan, client, allocator, native, trace });
   return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, close };
 }
 
 interface LaneOpening {
   readonly plan: WorldPlan;
   readonly client: CommClient;
-  readonly memory: TensorMemory;
   readonly allocator: RegionAllocator;
   readonly native: Native | undefined;
   readonly trace: TraceRecorder;
 }
 
 /** Makes the synchronous path of groups that have one. All conditions are the same on every rank of the group. */
-function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpening): WorldHandle['openLane'] {
+function laneOpener({ plan, client, allocator, native, trace }: LaneOpening): WorldHandle['openLane'] {
   const { settings } = plan;
   const machine = createStepMachine({ native, clock: systemClock });
   const cpus = allowedCpus().count;
@@ -175,7 +174,7 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
     const signalMax = signalMaxOf(size);
     const blocks = shares.map((share) => {
       const region = allocator.open(share);
-      return laneBlock(new Uint8Array(region.buffer, 0, region.bytes), settings.inFlightMax, signalMax);
+      return laneBlock(spec, new Uint8Array(region.buffer, 0, region.bytes), { slotCount: settings.inFlightMax, signalMax });
     });
     const yields = size > cpus;
     return new HostLane({
@@ -200,8 +199,6 @@ function laneOpener({ plan, client, memory, allocator, native, trace }: LaneOpen
         sliceBytes: settings.sliceBytes,
         loadStore: spec.globalRanks.map(() => true),
       }),
-      keyOf: (regionId) => memory.lookUp(regionId).key,
-      view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
     });
   };
 }

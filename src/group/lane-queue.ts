@@ -4,12 +4,11 @@
  *
  *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
 import type { ShoalError } from '../base/errors.ts';
-import type { LoweredWhole } from '../collectives/lower.ts';
-import type { BufferName } from '../plan/ir.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Lane, laneSlots, type LaneBuffer, type LaneOperation, type LaneOptions } from './lane.ts';
+import { Lane, laneSlots, privateKey, type LaneBuffer, type LaneBuffers, type LaneOperation, type LaneOptions, type LanePosition } from './lane.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
+import type { LanePlans } from './plan-runner.ts';
 import type { Watched } from './watchdog.ts';
 
 /** An operation of the lane that the main thread did not finish. */
@@ -17,10 +16,12 @@ export interface LaneCall {
   readonly sequence: number;
   /** Position among the calls of the lane. */
   readonly ordinal: number;
-  /** Where the main thread left it; 0: not begun. */
-  readonly position: number;
+  /** Where the main thread left it; at 0: not begun. */
+  readonly position: LanePosition;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
+  /** Whether the buffers are what stands here for private memory of the main thread, and are announced as that. */
+  readonly announced: 'shared' | 'private';
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
 }
@@ -28,7 +29,7 @@ export interface LaneCall {
 export interface LaneEntry extends LaneCall, Watched {
   readonly slot: number;
   readonly operation: LaneOperation;
-  position: number;
+  position: LanePosition;
   /** Peers' memory is bound as this thread maps it. */
   adopted: boolean;
 }
@@ -58,15 +59,15 @@ export class LaneQueue {
     return this.#entries;
   }
 
-  add(request: LaneCall, whole: LoweredWhole, submittedMs: number): LaneEntry {
+  add(request: LaneCall, plans: LanePlans, submittedMs: number): LaneEntry {
     const entry: LaneEntry = {
       ...request,
       complete: request.complete,
       submittedMs,
       slot: this.#options.lane.firstSlot + (request.ordinal % laneSlots),
-      operation: this.#lane.bind(request.call, whole, laneBuffers(request.buffers)),
+      operation: this.#lane.bind(request.call, plans, laneBuffers(request), request.position.code),
       warned: false,
-      adopted: request.position === 0,
+      adopted: request.position.pc === 0,
     };
     this.#entries.push(entry);
     return entry;
@@ -95,8 +96,9 @@ export class LaneQueue {
       return true;
     }
     if (status === 'unmapped' && !entry.adopted) return false;
-    const moved = lane.position !== entry.position;
-    entry.position = lane.position;
+    const position = lane.positionOf(operation);
+    const moved = position.pc !== entry.position.pc || position.code !== entry.position.code;
+    entry.position = position;
     if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
     return moved;
   }
@@ -120,13 +122,14 @@ export class LaneQueue {
   }
 }
 
-function laneBuffers(buffers: Buffers): Partial<Record<BufferName, LaneBuffer>> {
-  const viewed: Partial<Record<BufferName, LaneBuffer>> = {};
+function laneBuffers({ buffers, announced }: LaneCall): LaneBuffers {
+  const viewed: { -readonly [K in keyof LaneBuffers]: LaneBuffer } = {};
   for (const name of ['data', 'input', 'output'] as const) {
     const buffer = buffers[name];
     if (!buffer) continue;
     const { key, region, offset, bytes } = buffer;
-    viewed[name] = { key, offset, view: new Uint8Array(region.buffer, offset, bytes) };
+    const view = new Uint8Array(region.buffer, offset, bytes);
+    viewed[name] = announced === 'private' ? { key: privateKey, offset: 0, view } : { key, offset, view };
   }
   return viewed;
 }

@@ -2,13 +2,18 @@
  *
  *      run ─▶ entry · announce · wait for all · compare · memory steps ─▶ done        nothing leaves native code
  *                                  │ not all there in time ─▶ waiting: continue later, on this thread or the other
+ *                                  │ someone's buffers lie elsewhere ─▶ bound anew; are private ─▶ the other code, from the start
+ *
+ *  A call has two codes: one for buffers that all ranks reach, one for the case that some rank has announced private ones. All
+ *  ranks see the same announcements, hence take the same. The announcement is alike in both, so it may be made twice.
  *
  *  Operations of a lane are strictly one after another, so two slots of the control block, used in turn, are enough: a rank
  *  announces operation k + 2 only after all have announced k + 1, hence finished k.
  *  It must not know threads, threads' queues or users' objects. */
-import { must } from '../base/assert.ts';
+import { assert, must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { ControlBlock } from '../collectives/control-block.ts';
+import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
+import { beginBufferOffset, type ControlBlock, type ControlBlockShape } from '../collectives/control-block.ts';
 import {
   addressesBytes,
   cardAddressesOffset,
@@ -20,16 +25,30 @@ import {
 import type { MachineState, Segments, StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-engine.ts';
+import type { LanePlans } from './plan-runner.ts';
 
 /** Slots of a control block that belong to the lane. */
 export const laneSlots = 2;
 
+/** Control blocks with the lane's slots behind those of the comm threads, and staging where there can be a lane. */
+export function blockShape({ topology }: GroupSpec, shape: { slotCount: number; signalMax: number }): ControlBlockShape {
+  const oneHost = topology.hosts.length === 1 && topology.hosts[0].length > 1;
+  return { ...shape, slotCount: shape.slotCount + laneSlots, staging: { bytes: stagingBlockBytes, count: oneHost ? 1 : 0 } };
+}
+
+/** The key that announces a buffer which only its owner can reach. */
+export const privateKey = 0;
+
 /** Part of this rank's memory, as this thread maps it, and as it is announced. */
 export interface LaneBuffer {
+  /** `privateKey`: peers cannot reach it. */
   readonly key: number;
   readonly offset: number;
   readonly view: Uint8Array;
 }
+
+export type LaneBuffers = Partial<Record<BufferName, LaneBuffer>>;
 
 export interface LaneOptions {
   readonly rank: number;
@@ -38,6 +57,8 @@ export interface LaneOptions {
   readonly blocks: readonly ControlBlock[];
   /** The first of the lane's slots. */
   readonly firstSlot: number;
+  /** Which of a block's staging areas is the lane's. */
+  readonly staging: number;
   readonly machine: StepMachine;
   /** A rank's region as this thread maps it; undefined while it is not known here. */
   readonly peerRegion: (rank: number, key: number) => Uint8Array | undefined;
@@ -48,18 +69,44 @@ export interface LaneOptions {
 /** `mismatch`: a rank's contract differs. `unmapped`: a rank's memory is not known here yet. */
 export type LaneStatus = 'done' | 'waiting' | 'mismatch' | 'unmapped';
 
-/** An operation bound to its buffers; may be run again and again, one run at a time. */
-export interface LaneOperation {
-  readonly call: CollectiveCall;
+/** Which of a call's codes. */
+export type LaneCodeName = 'shared' | 'private';
+
+/** Where an operation stands. */
+export interface LanePosition {
+  readonly code: LaneCodeName;
+  readonly pc: number;
+}
+
+/** Code with its memory. */
+interface BoundCode {
+  readonly name: LaneCodeName;
   readonly whole: LoweredWhole;
   readonly code: Float64Array;
   /** By slot. */
   readonly segments: readonly Segments[];
+}
+
+/** An operation bound to its buffers; may be run again and again, one run at a time. */
+export interface LaneOperation {
+  readonly call: CollectiveCall;
+  readonly plans: LanePlans;
   readonly card: Uint8Array;
   readonly sequenceWord: Uint32Array;
+  /** What the last run took, and the next one tries first. */
+  bound: BoundCode;
+  /** The other one, once it has been needed. */
+  spare: BoundCode | undefined;
+  /** This rank's. */
+  buffers: LaneBuffers;
+  /** Bytes of them that peers cannot reach. */
+  readonly privateBytes: number;
 }
 
 const bufferNames = ['data', 'input', 'output'] as const;
+/** In a card: addresses that nobody announces. */
+const unknownByte = 0xff;
+const nothing = new Uint8Array(0);
 
 export class Lane {
   readonly #options: LaneOptions;
@@ -75,62 +122,74 @@ export class Lane {
     return this.#state.doorbells;
   }
 
-  bind(call: CollectiveCall, whole: LoweredWhole, buffers: Partial<Record<BufferName, LaneBuffer>>): LaneOperation {
-    const { machine, size, firstSlot } = this.#options;
+  /** @param code what to try first; with private buffers of one's own there is no choice. */
+  bind(call: CollectiveCall, plans: LanePlans, buffers: LaneBuffers, code: LaneCodeName = 'shared'): LaneOperation {
+    const { size, rank } = this.#options;
     const card = new Uint8Array(cardBytes(size));
     encodeContract(call, 0, card.subarray(0, 16), { strict: false });
-    this.#writeAddresses(card, buffers);
-    const segments = Array.from({ length: laneSlots }, (_, turn) => {
-      const bound = machine.createSegments(whole.segments.length + 1);
+    for (let peer = 0; peer < size; peer++) if (peer !== rank) this.#expected(card, peer).fill(unknownByte);
+    writeAddresses(card, buffers);
+    const first = hasPrivate(buffers) ? 'private' : code;
+    const bound = this.#bindCode(plans, first, card, buffers);
+    const privateBytes = hasPrivate(buffers) ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
+    return { call, plans, card, sequenceWord: new Uint32Array(card.buffer, 0, 1), bound, spare: undefined, buffers, privateBytes };
+  }
+
+  /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
+  rebindOwn(operation: LaneOperation, buffers: LaneBuffers): void {
+    operation.buffers = buffers;
+    writeAddresses(operation.card, buffers);
+    for (const { whole, segments } of [operation.bound, ...(operation.spare ? [operation.spare] : [])]) {
       whole.segments.forEach((name, index) => {
-        const view = this.#view(name, firstSlot + turn, buffers);
-        if (view) bound.set(index, view);
+        if (name.kind !== 'buffer' || name.rank !== this.#options.rank || name.buffer === 'scratch') return;
+        for (const each of segments) each.set(index, buffers[name.buffer]?.view ?? nothing);
       });
-      bound.set(whole.cardSegment, card);
-      return bound;
-    });
-    return { call, whole, code: whole.code.slice(), segments, card, sequenceWord: new Uint32Array(card.buffer, 0, 1) };
+    }
   }
 
   /** Starts the operation as number `sequence` of the group, `ordinal` of the lane. */
   start(operation: LaneOperation, sequence: number, ordinal: number, spinNs: number): LaneStatus {
     this.#state.pc = 0;
     operation.sequenceWord[0] = sequence;
-    const { code } = operation;
-    const { sequenceOperands } = operation.whole;
-    for (let i = 0; i < sequenceOperands.length; i++) code[sequenceOperands[i]] = sequence + 1;
+    number(operation.bound, sequence);
     return this.#run(operation, ordinal, spinNs);
   }
 
-  /** Where the operation stands, to continue it elsewhere. */
-  get position(): number {
-    return this.#state.pc;
+  /** Where an operation stands, to continue it elsewhere. */
+  positionOf(operation: LaneOperation): LanePosition {
+    return { code: operation.bound.name, pc: this.#state.pc };
   }
 
   /** Continues an operation that was waiting or unmapped, from `position`. */
-  resume(operation: LaneOperation, sequence: number, ordinal: number, position: number, spinNs: number): LaneStatus {
+  resume(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, spinNs: number): LaneStatus {
+    assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
     operation.sequenceWord[0] = sequence;
-    for (const operand of operation.whole.sequenceOperands) operation.code[operand] = sequence + 1;
-    this.#state.pc = position;
+    number(operation.bound, sequence);
+    this.#state.pc = position.pc;
     return this.#run(operation, ordinal, spinNs);
   }
 
   /** Binds the memory of all peers that have announced the operation, for one that began on the other thread.
    *  False when some of it is not known here yet. */
   adopt(operation: LaneOperation, sequence: number, ordinal: number): boolean {
-    if (!operation.whole.touchesPeers) return true;
+    if (!operation.bound.whole.touchesPeers) return true;
     const { blocks, rank, firstSlot } = this.#options;
     const slot = firstSlot + (ordinal % laneSlots);
-    return blocks.every((block, peer) => peer === rank || block.published(slot) !== sequence + 1 || this.#rebind(operation, peer, slot));
+    return blocks.every((block, peer) => {
+      if (peer === rank || block.published(slot) !== sequence + 1) return true;
+      this.#note(operation, peer, slot);
+      return this.#bindPeer(operation, peer);
+    });
   }
 
   #run(operation: LaneOperation, ordinal: number, spinNs: number): LaneStatus {
     const { machine, size, rank, blocks, firstSlot, yields } = this.#options;
     const turn = ordinal % laneSlots;
     for (;;) {
-      const status = machine.run(operation.code, operation.segments[turn], this.#state, spinNs, yields);
+      const { bound } = operation;
+      const status = machine.run(bound.code, bound.segments[turn], this.#state, spinNs, yields);
       if (status === 'done') {
-        const { signalCount } = operation.whole;
+        const { signalCount } = bound.whole;
         if (signalCount > 0) blocks[rank].clearSignals(firstSlot + turn, signalCount);
         return 'done';
       }
@@ -139,42 +198,118 @@ export class Lane {
         throw new ShoalError('protocol', `a plan reached outside its memory (${status} at ${this.#state.pc}); please report this`);
       const differing = this.#state.argument;
       if (differing < size) return 'mismatch';
-      if (!this.#rebind(operation, differing - size, firstSlot + turn)) return 'unmapped';
+      if (!this.#meet(operation, differing - size, firstSlot + turn)) return 'unmapped';
     }
   }
 
-  /** A peer's buffers lie elsewhere than last time. False when its memory is not known here. */
-  #rebind(operation: LaneOperation, peer: number, slot: number): boolean {
-    const { blocks, peerRegion } = this.#options;
-    const block = blocks[peer];
-    for (const [index, name] of operation.whole.segments.entries()) {
-      if (name.kind !== 'buffer' || name.rank !== peer) continue;
-      const { rkey, offset } = block.bufferAddress(slot, name.buffer);
-      const region = peerRegion(peer, rkey);
-      if (!region) return false;
-      const view = region.subarray(offset);
-      for (const segments of operation.segments) segments.set(index, view);
+  /** A peer's buffers lie elsewhere than last time. False when memory is not known here. */
+  #meet(operation: LaneOperation, peer: number, slot: number): boolean {
+    this.#note(operation, peer, slot);
+    const wanted = this.#codeFor(operation);
+    if (wanted === operation.bound.name) return this.#bindPeer(operation, peer);
+    const { plans, card, buffers, bound, spare } = operation;
+    operation.bound = spare ?? this.#bindCode(plans, wanted, card, buffers);
+    operation.spare = bound;
+    number(operation.bound, operation.sequenceWord[0]);
+    this.#state.pc = 0;
+    let known = true;
+    for (let each = 0; each < this.#options.size; each++) if (!this.#bindPeer(operation, each)) known = false;
+    return known;
+  }
+
+  /** A peer's addresses, as announced, go to the card. */
+  #note({ card }: LaneOperation, peer: number, slot: number): void {
+    this.#expected(card, peer).set(this.#options.blocks[peer].slots[slot].subarray(0, addressesBytes));
+  }
+
+  /** By what is known of all ranks. */
+  #codeFor({ call, card, buffers, plans }: LaneOperation): LaneCodeName {
+    if (hasPrivate(buffers)) return 'private';
+    const { size, rank } = this.#options;
+    for (let peer = 0; peer < size; peer++) {
+      if (peer !== rank && announcesPrivate(call, this.#expected(card, peer)) && plans.private) return 'private';
     }
-    operation.card.set(block.slots[slot].subarray(0, addressesBytes), cardExpectedOffset(peer));
+    return 'shared';
+  }
+
+  /** Binds a peer's buffers as the card has them. False when they are not mapped here: the card then forgets them, so that the
+   *  machine stops there again. */
+  #bindPeer({ bound, card }: LaneOperation, peer: number): boolean {
+    const { rank, peerRegion } = this.#options;
+    const expected = this.#expected(card, peer);
+    if (peer === rank || expected[0] === unknownByte) return true;
+    const addresses = new Float64Array(expected.buffer, expected.byteOffset, addressesBytes / 8);
+    for (const [index, name] of bound.whole.segments.entries()) {
+      if (name.kind !== 'buffer' || name.rank !== peer || name.buffer === 'scratch') continue;
+      const at = beginBufferOffset(name.buffer) / 8;
+      const region = peerRegion(peer, addresses[at]);
+      if (!region) {
+        expected.fill(unknownByte);
+        return false;
+      }
+      const view = region.subarray(addresses[at + 1]);
+      for (const segments of bound.segments) segments.set(index, view);
+    }
     return true;
   }
 
-  #view(name: SegmentName, slot: number, buffers: Partial<Record<BufferName, LaneBuffer>>): Uint8Array | undefined {
-    const { blocks, rank } = this.#options;
+  #bindCode(plans: LanePlans, name: LaneCodeName, card: Uint8Array, buffers: LaneBuffers): BoundCode {
+    const whole = must(plans[name], () => `a call with ${name} buffers has a plan for them`);
+    const { machine, firstSlot } = this.#options;
+    const segments = Array.from({ length: laneSlots }, (_, turn) => {
+      const bound = machine.createSegments(whole.segments.length + 1);
+      whole.segments.forEach((segment, index) => {
+        const view = this.#view(segment, firstSlot + turn, buffers);
+        if (view) bound.set(index, view);
+      });
+      bound.set(whole.cardSegment, card);
+      return bound;
+    });
+    return { name, whole, code: whole.code.slice(), segments };
+  }
+
+  #view(name: SegmentName, slot: number, buffers: LaneBuffers): Uint8Array | undefined {
+    const { blocks, rank, staging } = this.#options;
     if (name.kind === 'slot') return blocks[name.rank].slots[slot];
     if (name.kind === 'header') return blocks[name.rank].header;
+    if (name.buffer === 'scratch') return blocks[name.rank].staging[staging];
     if (name.rank !== rank) return undefined;
     return must(buffers[name.buffer], () => `the call has a ${name.buffer} buffer`).view;
   }
 
-  #writeAddresses(card: Uint8Array, buffers: Partial<Record<BufferName, LaneBuffer>>): void {
-    const addresses = new Float64Array(card.buffer, cardAddressesOffset, addressesBytes / 8);
-    for (const name of bufferNames) {
-      const buffer = buffers[name];
-      if (!buffer) continue;
-      const at = name === 'output' ? 2 : 0;
-      addresses[at] = buffer.key;
-      addresses[at + 1] = buffer.offset;
-    }
+  /** Where a card has the addresses that a peer is expected to announce. */
+  #expected(card: Uint8Array, peer: number): Uint8Array {
+    const offset = cardExpectedOffset(peer);
+    return card.subarray(offset, offset + addressesBytes);
+  }
+}
+
+/** The machine looks for these numbers. */
+function number({ code, whole }: BoundCode, sequence: number): void {
+  const { sequenceOperands } = whole;
+  for (let i = 0; i < sequenceOperands.length; i++) code[sequenceOperands[i]] = sequence + 1;
+}
+
+/** Own buffers of a call are private, or none is. */
+export function hasPrivate(buffers: LaneBuffers): boolean {
+  for (const name of bufferNames) if (buffers[name]?.key === privateKey) return true;
+  return false;
+}
+
+/** Whether the addresses that a rank announces for a call say so. */
+function announcesPrivate({ kind }: CollectiveCall, expected: Uint8Array): boolean {
+  const addresses = new Float64Array(expected.buffer, expected.byteOffset, addressesBytes / 8);
+  const buffer: BufferName = kind === 'gather' ? 'input' : kind === 'scatter' ? 'output' : 'data';
+  return addresses[beginBufferOffset(buffer) / 8] === privateKey;
+}
+
+function writeAddresses(card: Uint8Array, buffers: LaneBuffers): void {
+  const addresses = new Float64Array(card.buffer, cardAddressesOffset, addressesBytes / 8);
+  for (const name of bufferNames) {
+    const buffer = buffers[name];
+    if (!buffer) continue;
+    const at = beginBufferOffset(name) / 8;
+    addresses[at] = buffer.key;
+    addresses[at + 1] = buffer.offset;
   }
 }

@@ -9,12 +9,12 @@
  *  It must not know operations, nor what follows from anything it is asked. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { beginPublishedOffset, ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBlockShape } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
 import type { RegionShare } from '../memory/region.ts';
 import type { GroupSpec } from './group-engine.ts';
-import { laneSlots } from './lane.ts';
+import { blockShape, laneSlots } from './lane.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { SharedRegions } from './shared-regions.ts';
 import { encodeControl, signalMaxOf, type ControlMessage } from './wire.ts';
@@ -195,11 +195,15 @@ export class Members {
     this.#blocks[rank].completed = completed;
   }
 
+  get #shape(): ControlBlockShape {
+    return blockShape(this.#group, { slotCount: this.#slotCount, signalMax: this.signalMax });
+  }
+
   get #blockBytes(): number {
-    return controlBlockBytes(this.#slotCount + laneSlots, this.signalMax);
+    return controlBlockBytes(this.#shape);
   }
 
   #block(buffer: ArrayBufferLike, offset: number): ControlBlock {
-    return new ControlBlock(buffer, offset, this.#slotCount + laneSlots, this.signalMax);
+    return new ControlBlock(buffer, offset, this.#shape);
   }
 }

@@ -1,16 +1,17 @@
 /** From a call to something that runs: selects the algorithm, builds the plan, lowers this rank's program, and keeps the
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first. */
 import { ShoalError } from '../base/errors.ts';
-import { buildPlan } from '../collectives/build.ts';
+import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
+import { algorithmNamed, buildPlan, whyUnsupported } from '../collectives/build.ts';
 import { Execution } from '../collectives/executor.ts';
-import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole } from '../collectives/lower.ts';
+import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../collectives/lower.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../collectives/predict.ts';
-import { parseSelection, selectAlgorithm, type SelectionRule } from '../collectives/select.ts';
+import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../collectives/select.ts';
 import { tunedRules, type Tuning } from '../collectives/tuning.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { CostModel } from '../plan/cost.ts';
-import type { Plan, PlanRequest } from '../plan/ir.ts';
+import type { Plan, PlanRequest, Program } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
 
@@ -21,7 +22,7 @@ interface PreparedPlan {
   readonly computeType: DType;
   readonly lowered: Lowered;
   /** The operation as one piece of code, where all ranks share memory. */
-  readonly whole: LoweredWhole | undefined;
+  readonly lane: LanePlans | undefined;
   /** Executions not in use. */
   readonly free: Execution[];
 }
@@ -37,6 +38,14 @@ export interface Plans {
   take(prepared: PreparedPlan): RunningPlan;
   /** The operation has ended well. */
   give(prepared: PreparedPlan, execution: RunningPlan): void;
+}
+
+/** A call as the lane runs it. */
+export interface LanePlans {
+  /** When all ranks reach all buffers. */
+  readonly shared: LoweredWhole;
+  /** When some rank's buffers are private; undefined: there is no such plan, and buffers must be made shared first. */
+  readonly private: LoweredWhole | undefined;
 }
 
 export interface PlanRunnerOptions {
@@ -114,10 +123,9 @@ export class PlanRunner implements Plans {
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
-    const bytes = count * elementBytes;
-    const algorithm = selectAlgorithm({
+    const selection = {
       collective,
-      bytes,
+      bytes: count * elementBytes,
       topology,
       loadStore: this.#loadStore,
       order,
@@ -126,14 +134,17 @@ export class PlanRunner implements Plans {
       model,
       limits: this.#limits,
       predictions: this.#predictions,
-    });
+    };
+    const algorithm = selectAlgorithm(selection);
     const plan = buildPlan(algorithm, request, { onlyRank: rank });
     const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
     const program = plan.programs[rank];
     if (!program) throw new ShoalError('usage', `plan '${plan.algorithm}' has no program for rank ${rank}`);
     const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };
-    const whole = computeType === call.dtype && call.op !== 'premul' ? lowerWhole(program, lowering) : undefined;
-    return { plan, computeType, lowered: lowerProgram(program, lowering), whole, free: [] };
+    // Premul scales a copy, and what is computed in a wider type is converted to one: work for the comm thread.
+    const direct = computeType === call.dtype && call.op !== 'premul';
+    const lane = direct ? lanePlans(program, lowering, { algorithm, request, selection }) : undefined;
+    return { plan, computeType, lowered: lowerProgram(program, lowering), lane, free: [] };
   }
 
   /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
@@ -141,6 +152,33 @@ export class PlanRunner implements Plans {
     const bytes = dtype === 'float16' || dtype === 'bfloat16' ? 4 : dtypeInfo(dtype).bytes;
     return limitsInElements(this.#limits, this.#options.topology, bytes);
   }
+}
+
+/** The code for private buffers is made when it is first asked for. */
+function lanePlans(
+  program: Program,
+  lowering: LoweringOptions,
+  { algorithm, request, selection }: { algorithm: string; request: PlanRequest; selection: SelectionInput },
+): LanePlans | undefined {
+  const ownBuffersOnly = algorithmNamed(algorithm).ownBuffersOnly === true;
+  const limited = { ...lowering, scratchBytesMax: ownBuffersOnly ? stagingBlockBytes : 0 };
+  const shared = lowerWhole(program, limited);
+  if (!shared) return undefined;
+  if (ownBuffersOnly) return { shared, private: shared };
+  let made: { readonly whole: LoweredWhole | undefined } | undefined;
+  const make = (): LoweredWhole | undefined => {
+    const staged = algorithmNamed(selectAlgorithm({ ...selection, buffers: 'private' }));
+    if (staged.ownBuffersOnly !== true || whyUnsupported(staged, request) !== undefined) return undefined;
+    const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank });
+    return lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
+  };
+  return {
+    shared,
+    get private() {
+      made ??= { whole: make() };
+      return made.whole;
+    },
+  };
 }
 
 function keyOf(call: CollectiveCall): string {

@@ -7,9 +7,8 @@ import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { CostModel } from '../plan/cost.ts';
-import type { BufferName } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
-import { CallBuffers, operand, type Operand } from './call-buffers.ts';
+import { CallBuffers, operand, type BufferUse, type Operand } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
@@ -29,7 +28,7 @@ import type {
 import { checkBackend, checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
 import { CompletedWork, PendingWork } from './work.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
-import type { LaneOperation } from './lane.ts';
+import type { LaneBuffers, LaneOperation } from './lane.ts';
 import { groupIdMax } from './wire.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -48,6 +47,10 @@ export interface WorldHandle {
 interface HotReduce {
   readonly op: ReduceOp | undefined;
   readonly operation: LaneOperation;
+  /** What the operation runs on: a private one may have run on another array since. */
+  readonly buffers: LaneBuffers;
+  /** Elements there were: an array whose buffer was taken away has none. */
+  readonly count: number;
   readonly request: () => LaneRequest;
 }
 
@@ -56,13 +59,6 @@ const noOptions: ReduceOptions = {};
 /** Nothing but the operator is given. */
 function isPlain({ name, timeoutMs, factor }: ReduceOptions): boolean {
   return name === undefined && timeoutMs === undefined && factor === undefined;
-}
-
-interface BufferUse {
-  readonly name: BufferName;
-  readonly operand: Operand;
-  readonly reads: boolean;
-  readonly writes: boolean;
 }
 
 const destroyTimeoutMs = 10_000;
@@ -81,8 +77,8 @@ export class CommGroup implements ProcessGroup {
   readonly #blocks = new Map<Tensor, MemoryBlock>();
   readonly #released = new WeakSet<Tensor>();
   readonly #lane: HostLane | undefined;
-  /** Tensors whose all-reduce is bound, for the shortest way through a call. */
-  readonly #hot = new WeakMap<Tensor, HotReduce>();
+  /** Tensors and arrays whose all-reduce is bound, for the shortest way through a call. */
+  readonly #hot = new WeakMap<TensorLike, HotReduce>();
   /** Calls made on this group, whichever way they go. */
   #calls = 0;
   #destroyed: Promise<void> | undefined;
@@ -126,10 +122,10 @@ export class CommGroup implements ProcessGroup {
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
-    if (this.#lane && data instanceof Tensor) {
+    if (this.#lane) {
       const hot = this.#hot.get(data);
-      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options))
-        return this.#lane.run(hot.operation, this.#nextSequence(), hot.request);
+      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options) && lengthOf(data) === hot.count)
+        return this.#lane.run(hot.operation, this.#nextSequence(), hot.request, hot.buffers);
     }
     const target = this.#operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, { ...this.#reduction(target, options) }, [
@@ -324,17 +320,26 @@ export class CommGroup implements ProcessGroup {
   ): Work {
     this.#checkUsable();
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const { staging, buffers } = this.#reach(uses);
-    const hooks = hooksOf(staging);
+    const reach = new CallBuffers(this.#world.memory, uses);
     const call: CollectiveCall = { kind, dtype, count, name: options.name, ...extra };
-    const operation = this.#lane?.bind(call, buffers);
+    const operation = this.#lane?.bind(call, reach);
     if (this.#lane && operation) {
-      const request = (): LaneRequest => ({ call, buffers, timeoutMs, hooks, site: () => this.#sites.current() });
-      if (kind === 'all-reduce' && !staging.staged && isPlain(options)) this.#remember(uses[0].operand.value, options, operation, request);
-      const work = this.#lane.run(operation, this.#nextSequence(), request);
-      if (work instanceof CompletedWork) hooks.onSuccess?.();
+      const requestWith = (own: CallBuffers): LaneRequest => {
+        const buffers = own.share();
+        return { call, buffers, timeoutMs, hooks: hooksOf(own), site: () => this.#sites.current() };
+      };
+      if (kind === 'all-reduce' && !reach.staged && isPlain(options)) {
+        const { value } = uses[0].operand;
+        const { op }: ReduceOptions = options;
+        const request = (): LaneRequest => requestWith(new CallBuffers(this.#world.memory, uses));
+        this.#hot.set(value, { op, operation, buffers: operation.buffers, count: lengthOf(value), request });
+      }
+      const work = this.#lane.run(operation, this.#nextSequence(), () => requestWith(reach));
+      if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
       return work;
     }
+    const buffers = reach.share();
+    const hooks = hooksOf(reach);
     const sequence = this.#nextSequence();
     const sited = { ...call, site: this.#sites.current() };
     const description = `${kind} of group '${this.name}'`;
@@ -343,10 +348,6 @@ export class CommGroup implements ProcessGroup {
       description,
       hooks,
     );
-  }
-
-  #remember(value: TensorLike, { op }: ReduceOptions, operation: LaneOperation, request: () => LaneRequest): void {
-    if (value instanceof Tensor) this.#hot.set(value, { op, operation, request });
   }
 
   #nextSequence(): number {
@@ -363,21 +364,15 @@ export class CommGroup implements ProcessGroup {
     }
     const tag = checkTag(options.tag ?? 0);
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const { staging, buffers } = this.#reach([{ name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' }]);
-    const buffer = buffers.data as SharedBuffer;
+    const use = { name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' } as const;
+    const reach = new CallBuffers(this.#world.memory, [use]);
+    const buffer = reach.share().data as SharedBuffer;
     const { dtype, count } = value;
     return this.#world.client.start(
       { type: 'message', group: this.#spec.id, direction, peer, tag, dtype, count, buffer, timeoutMs },
       `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
-      hooksOf(staging),
+      hooksOf(reach),
     );
-  }
-
-  #reach(uses: readonly BufferUse[]): { staging: CallBuffers; buffers: Partial<Record<BufferName, SharedBuffer>> } {
-    const staging = new CallBuffers(this.#world.memory);
-    const buffers: Partial<Record<BufferName, SharedBuffer>> = {};
-    for (const use of uses) buffers[use.name] = staging.add(use.operand, use);
-    return { staging, buffers };
   }
 
   /** An operation of several steps as one `Work`. */
@@ -523,6 +518,10 @@ export class CommGroup implements ProcessGroup {
     }
     return splits;
   }
+}
+
+function lengthOf(value: TensorLike): number {
+  return value instanceof Tensor ? value.count : value.length;
 }
 
 function hooksOf(staging: CallBuffers): { onSuccess?: () => void } {

@@ -37,7 +37,8 @@ function run(
   const elementBytes = dtypeInfo(dtype).bytes;
   const plan = buildPlan(algorithm, { collective: 'all-reduce', topology: oneHost(ranks), count, elementBytes, stagingCount });
   const signalMax = Math.max(...plan.programs.map(({ signalCount }) => signalCount));
-  const blocks = data.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(1, signalMax)), 0, 1, signalMax));
+  const shape = { slotCount: 1, signalMax };
+  const blocks = data.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape));
   const scratch = plan.programs.map(({ scratchCount }) => new Uint8Array(scratchCount * elementBytes).fill(0xee));
   const memory = ({ kind, rank, ...name }: SegmentName): Uint8Array => {
     if (kind === 'slot') return blocks[rank].slots[0];
