@@ -196,10 +196,24 @@ SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, s
   }
 }
 
-/// Two sources, two targets: what two ranks of a host do to each other's memory. A line of another core that is read and only
-/// later written is transferred twice; one that is written at once moves once. Hence one loop that stores both.
+/// Of each operand, what is loaded, combined and stored at a time where there are several targets. A line of another core that
+/// is read and only later written is transferred twice; one that is still on its way when it is written moves once.
+constexpr size_t kChunkBytes = 256;
+
+/// The hardware follows a stream to the end of its page; this looks across it.
+constexpr size_t kAheadBytes = 2048;
+
+template <size_t N, class T>
+inline void prefetch_chunk(const T* const (&sources)[8], size_t from) {
+  for (size_t k = 0; k < N; k++) {
+    const char* next = reinterpret_cast<const char*>(sources[k] + from) + kAheadBytes;
+    for (size_t line = 0; line < kChunkBytes; line += 64) __builtin_prefetch(next + line);
+  }
+}
+
+/// Two sources, two targets: what two ranks of a host do to each other's memory.
 template <class Op, bool Scaled, class T>
-SHOAL_NOINLINE void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t count, T factor) {
+inline void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t count, T factor) {
   SHOAL_INDEPENDENT
   for (size_t i = 0; i < count; i++) {
     T value = Op::apply(s0[i], s1[i]);
@@ -209,8 +223,18 @@ SHOAL_NOINLINE void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t co
   }
 }
 
-/// For more targets, so little at a time that it is still being loaded when it is stored.
-constexpr size_t kChunkBytes = 256;
+template <class Op, bool Scaled, class T>
+void reduce_pair(const ReduceCall& call, const T* const (&sources)[8], T factor) {
+  T *t0 = reinterpret_cast<T*>(call.targets[0]), *t1 = reinterpret_cast<T*>(call.targets[1]);
+  const T *s0 = sources[0], *s1 = sources[1];
+  constexpr size_t chunk = kChunkBytes / sizeof(T);
+  size_t from = 0;
+  for (; from + chunk <= call.count; from += chunk) {
+    prefetch_chunk<2>(sources, from);
+    pair_block<Op, Scaled>(t0 + from, t1 + from, s0 + from, s1 + from, chunk, factor);
+  }
+  for (; from < call.count; from++) pair_block<Op, Scaled>(t0 + from, t1 + from, s0 + from, s1 + from, 1, factor);
+}
 
 template <class T>
 void store_all(const ReduceCall& call, const T* values, size_t from, size_t count) {
@@ -226,16 +250,15 @@ void reduce_balanced(const ReduceCall& call, const int32_t (&order)[8]) {
   const T* sources[8] = {};
   for (size_t k = 0; k < N; k++) sources[k] = reinterpret_cast<const T*>(call.sources[order[k]]);
   const T factor = static_cast<T>(call.scale);
-  T* t0 = reinterpret_cast<T*>(call.targets[0]);
-  if (call.target_count == 1) return balanced_block<Op, Scaled, N>(t0, sources, 0, call.count, factor);
+  if (call.target_count == 1) return balanced_block<Op, Scaled, N>(reinterpret_cast<T*>(call.targets[0]), sources, 0, call.count, factor);
   if constexpr (N == 2) {
-    T* t1 = reinterpret_cast<T*>(call.targets[1]);
-    if (call.target_count == 2) return pair_block<Op, Scaled>(t0, t1, sources[0], sources[1], call.count, factor);
+    if (call.target_count == 2) return reduce_pair<Op, Scaled>(call, sources, factor);
   }
   constexpr size_t chunk = kChunkBytes / sizeof(T);
   alignas(64) T values[chunk];
   size_t from = 0;
   for (; from + chunk <= call.count; from += chunk) {
+    prefetch_chunk<N>(sources, from);
     balanced_block<Op, Scaled, N>(values, sources, from, chunk, factor);
     store_all(call, values, from, chunk);
   }

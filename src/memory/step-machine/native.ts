@@ -5,11 +5,13 @@ import { machineStatuses, type MachineState, type MachineStatus, type Segments, 
 import { BoundSegments } from './bound-segments.ts';
 import { MachineRegisters } from './machine-registers.ts';
 
+const programsMax = 64;
+
 /** Keeps the views, and with them the memory, alive while their addresses are known natively. */
 class NativeSegments extends BoundSegments {
   readonly handle: SegmentsHandle;
   readonly #native: Native;
-  /** Programs that have run on this memory: the channels of one plan. */
+  /** Programs that have run on this memory lately: the channels of one plan. */
   readonly #programs = new Map<Float64Array, ProgramHandle>();
   #lastCode: Float64Array | undefined;
   #lastProgram: ProgramHandle | undefined;
@@ -29,6 +31,7 @@ class NativeSegments extends BoundSegments {
     if (code === this.#lastCode && this.#lastProgram !== undefined) return this.#lastProgram;
     let program = this.#programs.get(code);
     if (program === undefined) {
+      if (this.#programs.size >= programsMax) this.#programs.clear();
       program = this.#native.createProgram(code, this.handle);
       this.#programs.set(code, program);
     }

@@ -435,15 +435,16 @@ describe.skipIf(native === undefined)(`step machines of two processes${skipped}`
       const segments = native.createSegments(2);
       native.setSegment(segments, 0, new Uint8Array(buffer));
       native.setSegment(segments, 1, own);
-      const words = new Float64Array(3);
+      const words = Float64Array.of(0, 0, 1e6, 1, 0);
       const registers = native.bindRegisters(words);
       let looks = 0;
       for (let round = 1; round <= ${rounds}; round++) {
         words[0] = 0;
         const code = Float64Array.of(5, 0, 0, round, 1, 1, 0, 0, 64, 1024,
           2, 5, 0, 256, NaN, 1, 0, 4096, 2, 0, 64, 1, 0, 3, 0, 1, -1, 6, 0, 4, round, 0, 8, 0, 0);
+        const program = native.createProgram(code, segments);
         let status = 1;
-        while (status === 1 && looks++ < 20000) status = native.runSteps(code, segments, registers, 1e6, true);
+        while (status === 1 && looks++ < 20000) status = native.runSteps(program, registers);
         if (status !== 0) process.exit(10 + status);
       }`;
     const child = spawn(process.execPath, ['-e', script], { stdio: 'inherit' });
