@@ -108,6 +108,7 @@ class MpiPlan implements PreparedPlan {
   readonly computeType: DType;
   readonly lowered = noSteps;
   readonly whole = undefined;
+  readonly lane = undefined;
   readonly free = [];
 
   constructor(call: CollectiveCall, plan: Plan) {
