@@ -98,9 +98,9 @@ export class Blobs {
     });
   }
 
-  async close(error: ShoalError): Promise<void> {
+  async close(reason: ShoalError): Promise<void> {
     this.#closed = true;
-    for (const { askers } of this.#waiting.values()) for (const { reject } of askers.splice(0)) reject(error);
+    for (const { askers } of this.#waiting.values()) for (const { reject } of askers.splice(0)) reject(reason);
     const dealers = await Promise.allSettled(this.#dealers.values());
     await Promise.all(dealers.map((dealer) => (dealer.status === 'fulfilled' ? dealer.value.close() : undefined)));
     await this.#router.close();

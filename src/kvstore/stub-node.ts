@@ -164,17 +164,16 @@ export class StubNode {
         channel.answer(command.work, this.#blobs.receive(command.worker, worker, command));
         return;
       case 'close':
-        this.#leave(channel, worker, channel.done(command.work));
+        void this.#leave(channel, worker, command.work);
     }
   }
 
   /** The last worker of the process takes the connections with it. */
-  #leave(channel: WorkerChannel, worker: number, done: Done): void {
-    this.#core.leave(worker, (error) => {
-      this.#channels.delete(channel);
-      if (this.#channels.size > 0) done(error);
-      else void this.#close().finally(() => done(error));
-    });
+  async #leave(channel: WorkerChannel, worker: number, work: number): Promise<void> {
+    const error = await new Promise<ShoalError | undefined>((resolve) => this.#core.leave(worker, resolve));
+    this.#channels.delete(channel);
+    if (this.#channels.size === 0) await this.#close();
+    channel.settle(work, error);
   }
 
   async #close(): Promise<void> {

@@ -1,0 +1,39 @@
+/** Makes a store by its type. */
+import { ShoalError } from '../base/errors.ts';
+import type { Environment } from '../base/settings.ts';
+import { connect, join } from './connect.ts';
+import type { StubTicket } from './stub-protocol.ts';
+import type { KVStore, KVStoreType } from './types.ts';
+
+export interface CreateOptions {
+  /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
+  readonly ticket?: StubTicket;
+  /** Instead of `process.env`. */
+  readonly environment?: Environment;
+}
+
+/** `create('dist_sync')` and `create('dist_async')` find their place and their servers in the environment, which
+ *  `shoal run --workers <n> --servers <m>` sets; resolves when the job's store has been reached.
+ *  @throws ShoalError `config` without servers, `mismatch` when workers create different types, `timeout`, `auth`. */
+export async function create(type: KVStoreType = 'local', options: CreateOptions = {}): Promise<KVStore> {
+  const { environment = process.env, ticket } = options;
+  switch (type) {
+    case 'dist_sync':
+    case 'dist_async':
+      if (ticket !== undefined) return join(type, ticket, environment);
+      return (await connect(type, { environment, localWorkers: 1 })).store;
+    default:
+      throw new ShoalError('usage', `there is no store '${String(type)}'; use local, collective, dist_sync or dist_async`);
+  }
+}
+
+/** Several workers in one process: the store of this thread, and a ticket for each other thread, which calls
+ *  `create(type, { ticket })`. Tickets are passed with `workerData` and their `port` in the transfer list. Gradients of the
+ *  process are summed before they leave it. `workers` is the number of workers in this and in every other process. */
+export async function createShared(
+  type: 'dist_sync' | 'dist_async',
+  { workers, environment = process.env }: { readonly workers: number; readonly environment?: Environment },
+): Promise<{ readonly store: KVStore; readonly tickets: readonly StubTicket[] }> {
+  if (!Number.isSafeInteger(workers) || workers < 1) throw new ShoalError('usage', `${workers} workers per process; at least 1 is needed`);
+  return connect(type, { environment, localWorkers: workers });
+}

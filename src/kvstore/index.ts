@@ -1,0 +1,19 @@
+/** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore. */
+export { create, createShared, type CreateOptions } from './create.ts';
+export type { CompressionSpec } from './compression/codec.ts';
+export type { OptimizerSpec } from './optimizers/optimizer.ts';
+export type { StubTicket } from './stub-protocol.ts';
+export type {
+  Blob,
+  Key,
+  KVStore,
+  KVStoreType,
+  KVWork,
+  ParameterInfo,
+  RowSparse,
+  RowSparsePullOptions,
+  TransferOptions,
+  Updater,
+  Value,
+  Values,
+} from './types.ts';

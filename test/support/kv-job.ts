@@ -1,0 +1,126 @@
+/** A parameter-server job for tests: the store of the job in this process, servers as real processes that can be killed, and
+ *  workers either in this process (several: they share nothing) or wherever their environment is given to. */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { systemClock } from '../../src/base/clock.ts';
+import { systemRandom } from '../../src/base/random.ts';
+import { StoreServer } from '../../src/group/store/store-server.ts';
+import { create } from '../../src/kvstore/create.ts';
+import { serverProgram } from '../../src/kvstore/server-program.ts';
+import type { KVStore, KVStoreType } from '../../src/kvstore/types.ts';
+
+const secret = 'a secret for tests';
+
+export interface KVJobOptions {
+  readonly workers: number;
+  readonly servers: number;
+  readonly workerGroups?: number;
+  readonly serverGroups?: number;
+  readonly replicas?: 1 | 2;
+  readonly checkpointDir?: string;
+  /** More variables, for all processes. */
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+type Seat = 'server' | 'standby';
+
+export class KVJob implements AsyncDisposable {
+  readonly #options: KVJobOptions;
+  readonly #store: StoreServer;
+  readonly #job: string;
+  readonly #processes = new Map<string, ChildProcess>();
+  readonly #stores: KVStore[] = [];
+  /** What servers wrote to stderr. */
+  stderr = '';
+
+  private constructor(options: KVJobOptions, store: StoreServer, job: string) {
+    this.#options = options;
+    this.#store = store;
+    this.#job = job;
+  }
+
+  static async start(options: KVJobOptions): Promise<KVJob> {
+    const job = `test-${systemRandom.integer(2 ** 32)}`;
+    const world = { clock: systemClock, random: systemRandom, secret: new TextEncoder().encode(secret), world: job };
+    const started = new KVJob(options, await StoreServer.listen(world), job);
+    for (let index = 0; index < options.servers; index++) {
+      started.startServer(index);
+      if (options.replicas === 2) started.startServer(index, 'standby');
+    }
+    return started;
+  }
+
+  /** The variables of one process. */
+  environment(role: 'worker' | Seat, index: number): Record<string, string> {
+    const { workers, servers, workerGroups = 1, serverGroups = 1, replicas = 1, checkpointDir, env } = this.#options;
+    const rank = role === 'worker' ? index : 0;
+    return {
+      PATH: process.env.PATH ?? '',
+      HOME: process.env.HOME ?? '',
+      RANK: String(rank),
+      WORLD_SIZE: String(workers),
+      LOCAL_RANK: String(rank),
+      LOCAL_WORLD_SIZE: String(workers),
+      MASTER_ADDR: '127.0.0.1',
+      MASTER_PORT: String(this.#store.port),
+      SHOAL_JOB: this.#job,
+      SHOAL_SECRET: secret,
+      SHOAL_ROLE: role,
+      SHOAL_WORKERS: String(workers),
+      SHOAL_WORKER_GROUPS: String(workerGroups),
+      SHOAL_SERVERS: String(servers),
+      SHOAL_SERVER_GROUPS: String(serverGroups),
+      SHOAL_REPLICAS: String(replicas),
+      ...(role === 'worker' ? {} : { SHOAL_SERVER: String(index) }),
+      ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
+      ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
+      ...env,
+    };
+  }
+
+  /** The store of every worker, all in this thread. */
+  async stores(type: KVStoreType): Promise<KVStore[]> {
+    const { workers } = this.#options;
+    const stores = await Promise.all(
+      Array.from({ length: workers }, (_, worker) => create(type, { environment: this.environment('worker', worker) })),
+    );
+    this.#stores.push(...stores);
+    return stores;
+  }
+
+  startServer(index: number, seat: Seat = 'server'): void {
+    const child = spawn(process.execPath, [serverProgram()], { env: this.environment(seat, index), stdio: ['ignore', 'inherit', 'pipe'] });
+    child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
+    this.#processes.set(`${seat} ${index}`, child);
+  }
+
+  /** SIGKILL; resolves when it is gone. */
+  async kill(index: number, seat: Seat = 'server'): Promise<void> {
+    const child = this.#processes.get(`${seat} ${index}`);
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const gone = once(child, 'exit');
+    child.kill('SIGKILL');
+    await gone;
+  }
+
+  /** Exit codes of the servers that end by themselves. */
+  async served(): Promise<(number | null)[]> {
+    return Promise.all(
+      [...this.#processes.values()].map(async (child) => {
+        if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
+        return child.exitCode;
+      }),
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const child of this.#processes.values()) child.kill('SIGKILL');
+    // Their servers are gone: they need not say goodbye.
+    await Promise.all(this.#stores.map((store) => Promise.race([store.close().catch(() => undefined), later(3000)])));
+    await this.#store.close();
+  }
+}
+
+function later(delayMs: number): Promise<void> {
+  return new Promise((resolve) => systemClock.setTimer(delayMs, resolve));
+}
