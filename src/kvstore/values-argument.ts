@@ -85,7 +85,41 @@ export function rowIdsOf(
   return ids;
 }
 
-function nameOf(key: Key): string {
+/** The elements of a value that fits the parameter. @throws ShoalError `mismatch` naming both. */
+export function fittingElements({ key, dtype, shape, count }: NamedParameter, value: Value): TypedArray {
+  const given = elementsOf(value, undefined, dtype);
+  if (given.dtype === dtype && given.data.length === count && (!(value instanceof Tensor) || sameShape(value.shape, shape)))
+    return given.data;
+  const what = value instanceof Tensor ? `${given.dtype}[${value.shape.join(', ')}]` : `${given.dtype} with ${given.data.length} elements`;
+  throw new ShoalError('mismatch', `parameter '${key}' is ${dtype}[${shape.join(', ')}], the value is ${what}`);
+}
+
+/** The elements of a value that holds so many rows of the parameter. @throws ShoalError `mismatch`. */
+export function fittingRows({ key, dtype, shape }: NamedParameter, value: Value, rows: number): TypedArray {
+  const { dtype: given, data } = elementsOf(value, undefined, dtype);
+  const elements = rows * countOf(shape.slice(1));
+  if (given === dtype && data.length === elements) return data;
+  throw new ShoalError(
+    'mismatch',
+    `${rows} rows of '${key}' are ${elements} elements of ${dtype}, the value is ${given} with ${data.length} elements`,
+  );
+}
+
+/** `'a', 'b'`, `'a', 'b', 'c' and 7 more`. */
+export function listedKeys(keys: readonly string[]): string {
+  const shown = keys.slice(0, 3).map((key) => `'${key}'`);
+  return keys.length > 3 ? `${shown.join(', ')} and ${keys.length - 3} more` : shown.join(', ');
+}
+
+export function bytesOf(data: TypedArray): Uint8Array {
+  return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
+}
+
+function sameShape(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((dimension, k) => dimension === b[k]);
+}
+
+export function nameOf(key: Key): string {
   if (typeof key === 'number' && !Number.isFinite(key)) throw new ShoalError('usage', `${key} is no key; use text or a number`);
   const name = String(key);
   if (name.length > 0 && name.length <= keyCharacters) return name;
