@@ -5,11 +5,14 @@ import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings.ts';
-import { parseSelection } from '../collectives/select.ts';
+import { networkLimits } from '../collectives/predict.ts';
+import { parseSelection, selectAlgorithm } from '../collectives/select.ts';
+import { tunedRules } from '../collectives/tuning.ts';
 import { loadNative, type Native } from '../memory/native.ts';
 import type { RegionAllocator } from '../memory/region.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import type { Collective } from '../plan/ir.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
 import { checkBackend, usesMpi } from './call-arguments.ts';
@@ -19,6 +22,7 @@ import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
 import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
+import type { GroupSpec } from './group-engine.ts';
 import { HostLane, laneBlock } from './host-lane.ts';
 import { PeerRegions } from './peer-regions.ts';
 import { groupRules, PlanRunner } from './plan-runner.ts';
@@ -151,7 +155,28 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     }
   };
   const openLane = laneOpener({ plan, client, allocator, native, trace });
-  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, close };
+  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => choose(plan, { info, spec, collective, bytes });
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, algorithmOf, close };
+}
+
+/** As the comm thread chooses. */
+function choose(
+  { settings, tuning }: WorldPlan,
+  ask: { readonly info: WorldInfo; readonly spec: GroupSpec; readonly collective: Collective; readonly bytes: number },
+): string {
+  const { info, spec, collective, bytes } = ask;
+  const { order, stagingBytes, sliceBytes } = settings;
+  // Hosts of a topology are ranks that map each other's memory.
+  const shape = { topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order };
+  return selectAlgorithm({
+    ...shape,
+    collective,
+    bytes,
+    overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
+    tuned: tunedRules(tuning?.tuning, shape),
+    model: info.model,
+    limits: { ...networkLimits, stagingBytes, sliceBytes },
+  });
 }
 
 interface LaneOpening {

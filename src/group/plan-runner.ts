@@ -163,7 +163,7 @@ function lanePlans(
   const ownBuffersOnly = algorithmNamed(algorithm).ownBuffersOnly === true;
   const limited = { ...lowering, scratchBytesMax: ownBuffersOnly ? stagingBlockBytes : 0 };
   const shared = lowerWhole(program, limited);
-  if (!shared) return undefined;
+  if (!shared || !allRunWhole(algorithm, request, limited)) return undefined;
   if (ownBuffersOnly) return { shared, private: shared };
   let made: { readonly whole: LoweredWhole | undefined } | undefined;
   const make = (): LoweredWhole | undefined => {
@@ -179,6 +179,12 @@ function lanePlans(
       return made.whole;
     },
   };
+}
+
+/** Calls are of the lane for all ranks or for none: where the programs of ranks differ, as in a tree, some could run whole and
+ *  others not, and the ranks would wait for each other in different places. */
+function allRunWhole(algorithm: string, request: PlanRequest, lowering: LoweringOptions): boolean {
+  return buildPlan(algorithm, request).programs.every((program) => lowerWhole(program, lowering) !== undefined);
 }
 
 function keyOf(call: CollectiveCall): string {

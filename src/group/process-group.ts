@@ -7,6 +7,7 @@ import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { CostModel } from '../plan/cost.ts';
+import type { Collective } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import { CallBuffers, operand, type BufferUse, type Operand } from './call-buffers.ts';
 import type { CommClient } from './comm-client.ts';
@@ -39,6 +40,8 @@ export interface WorldHandle {
   readonly timeoutMs: number;
   /** The synchronous path of a group whose ranks share memory; undefined where there is none. */
   openLane(spec: GroupSpec): HostLane | undefined;
+  /** The algorithm that a group takes for an operation of so many bytes. */
+  algorithmOf(spec: GroupSpec, collective: Collective, bytes: number): string;
   /** Ends the world; called when its first group is destroyed. */
   close(timeoutMs: number): Promise<void>;
 }
@@ -288,14 +291,14 @@ export class CommGroup implements ProcessGroup {
     return this.globalRanks.map((rank) => row[rank]);
   }
 
-  /** Which ranks of the group share memory, as plans see it. */
+  /** Which ranks of the group load from and store to each other's memory, as plans see it. */
   get topology(): Topology {
     return this.#spec.topology;
   }
 
-  /** Whether all ranks can load from and store to each other's memory. */
-  get loadStore(): boolean {
-    return this.#spec.topology.hosts.length === 1 && this.links.every((link) => link === 'self' || link === 'shm');
+  /** The algorithm that an operation of so many bytes takes, on this rank as on all others. */
+  algorithmOf(collective: Collective, bytes: number): string {
+    return this.#world.algorithmOf(this.#spec, collective, bytes);
   }
 
   /** Rates of the world, measured at its start; undefined where nothing is chosen by them. */

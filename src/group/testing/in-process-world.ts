@@ -5,6 +5,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
 import { seededRandom } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings.ts';
+import { selectAlgorithm } from '../../collectives/select.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
@@ -117,6 +118,8 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     info,
     timeoutMs: settings.timeoutMs,
     openLane: () => undefined,
+    algorithmOf: (spec, collective, bytes) =>
+      selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {
       await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
       await client.terminate(new ShoalError('closed', 'destroyed'));
