@@ -27,7 +27,17 @@ export interface PlaceOptions {
   readonly localWorkers: number;
 }
 
-const variables = /^SHOAL_(ROLE|WORKERS|WORKER_GROUPS|SERVERS|SERVER_GROUPS|REPLICAS|SERVER|CHECKPOINT_DIR)$/;
+/** Names that are not settings. */
+export const placeVariables: readonly string[] = [
+  'SHOAL_ROLE',
+  'SHOAL_WORKERS',
+  'SHOAL_WORKER_GROUPS',
+  'SHOAL_SERVERS',
+  'SHOAL_SERVER_GROUPS',
+  'SHOAL_REPLICAS',
+  'SHOAL_SERVER',
+  'SHOAL_CHECKPOINT_DIR',
+];
 
 /** @throws ShoalError `config` naming the variables that are missing or contradict each other. */
 export function detectPlace(environment: Environment, { async, localWorkers }: PlaceOptions): KVPlace {
@@ -65,11 +75,6 @@ export function detectPlace(environment: Environment, { async, localWorkers }: P
     server: index % serversPerGroup,
     checkpointDir: directory === '' ? undefined : directory,
   };
-}
-
-/** Names that `shoal info` must not take for settings. */
-export function isPlaceVariable(name: string): boolean {
-  return variables.test(name);
 }
 
 function share(numbers: { workers: number; workerGroups: number; what: string; variable: string }): number {
