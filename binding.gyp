@@ -5,6 +5,7 @@
       'sources': [
         'native/addon.cc',
         'native/regions.cc',
+        'native/sockets.cc',
         'native/kernels.cc',
         'native/kernels_generic.cc',
         'native/kernels_avx2.cc',

@@ -11,13 +11,14 @@
 #include "optimizers.h"
 #include "regions.h"
 #include "small_buffer.h"
+#include "sockets.h"
 #include "step_machine.h"
 
 namespace shoal {
 namespace {
 
 /// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 7;
+constexpr double kInterfaceVersion = 9;
 
 bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
   double number;
@@ -210,6 +211,7 @@ napi_value init(napi_env env, napi_value exports) {
   }
   export_parameters(env, exports);
   export_regions(env, exports);
+  export_sockets(env, exports);
   export_mpi(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);

@@ -182,6 +182,11 @@ export const settingDefinitions = {
       ],
     },
   ),
+  congestionControl: list(
+    'SHOAL_TCP_CONGESTION',
+    'network',
+    "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's; where that is bbr, cubic or else reno.",
+  ),
   hostId: text(
     'SHOAL_HOST_ID',
     'network',

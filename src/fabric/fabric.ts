@@ -107,6 +107,9 @@ export interface FabricOptions {
   readonly listenHosts?: readonly string[];
   /** `tcp`, with `0.0.0.0` and `::`: which interfaces to offer (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
   readonly interfaces?: readonly string[];
+  /** `tcp`: sets options of a connected socket that Node does not offer; returns its congestion control, for people (congestion.ts).
+   *  Default: sockets stay as the system makes them. */
+  readonly tuneSocket?: (descriptor: number) => string | undefined;
   /** `shm`: maps the peers' regions. Default: one of its own. */
   readonly regions?: RegionAllocator;
   /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */

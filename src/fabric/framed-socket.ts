@@ -150,6 +150,12 @@ export class FramedSocket {
     return this.#ended;
   }
 
+  /** Of the socket, for a call about it right now; undefined where it has none. */
+  get descriptor(): number | undefined {
+    const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
+    return fd < 0 ? undefined : fd;
+  }
+
   /** The destination being filled now; undefined between payloads. */
   get receivingInto(): Uint8Array | undefined {
     return this.#payload;

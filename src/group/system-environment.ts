@@ -7,11 +7,11 @@ import { createLogger } from '../base/log.ts';
 import { systemRandom } from '../base/random.ts';
 import { packageVersion } from '../base/version.ts';
 import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
+import { congestionTuner } from '../fabric/congestion.ts';
 import { hostIdentity } from '../fabric/host-identity.ts';
 import { fabricProviders } from '../fabric/providers.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { loadNative } from '../memory/native.ts';
-import type { RegionAllocator } from '../memory/region.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder, writeFlightDump } from '../trace/flight-recorder.ts';
@@ -47,7 +47,12 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
     pid: process.pid,
     version: packageVersion,
     cpus: allowedCpus().count,
-    meet: (world) => meet(world, allocator, (error) => log.debug(`a connection was refused: ${error.message}`)),
+    meet: (world) =>
+      meet(world, {
+        regions: allocator,
+        onRefused: (error) => log.debug(`a connection was refused: ${error.message}`),
+        ...(native && { tuneSocket: congestionTuner(native, settings.congestionControl) }),
+      }),
     onFailure: (_, error) => {
       log.debug(`failed: ${error.message}`);
       if (settings.flightRecorderDir !== '') writeFlightDump(settings.flightRecorderDir, flight.dump());
@@ -55,7 +60,7 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
   };
 }
 
-async function meet(plan: WorldPlan, allocator: RegionAllocator, onRefused: (error: ShoalError) => void): Promise<Meeting> {
+async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'tuneSocket'>): Promise<Meeting> {
   const { settings, rank, size, url, environment, joinTimeoutMs } = plan;
   const base = { clock: systemClock, random: systemRandom };
   const opened = await openStore(url, {
@@ -72,10 +77,9 @@ async function meet(plan: WorldPlan, allocator: RegionAllocator, onRefused: (err
     ...base,
     identity: { world: opened.world, rank },
     secret: opened.secret,
-    regions: allocator,
+    ...parts,
     listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
     interfaces: settings.interfaces,
-    onRefused,
     ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
   });
   return { name: opened.world, store: opened.store, fabrics };

@@ -79,6 +79,8 @@ export interface Native extends NativeLoops, NativeMpi {
   openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
   closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
   copy(target: Uint8Array, source: Uint8Array): void;
+  /** Asks for the first of `names` that the kernel grants to a TCP socket. Returns what is in force; undefined: not a TCP socket. */
+  congestionControl(descriptor: number, names: readonly string[]): string | undefined;
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;
@@ -95,7 +97,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 7;
+const interfaceVersion = 9;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));

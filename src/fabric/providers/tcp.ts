@@ -88,6 +88,7 @@ export class TcpFabric implements Fabric {
       (loser) => loser.abort(),
     );
     const connection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions);
+    connection.tune(this.#options);
     this.#connections.add(connection);
     stream.hold();
     stream.start(connection);
@@ -147,6 +148,7 @@ export class TcpFabric implements Fabric {
         this.#regions,
         onOpen,
       );
+      connection.tune(this.#options);
       void stream.ended.then(resolve);
       stream.start(connection);
     });
@@ -157,6 +159,7 @@ class TcpConnection extends StreamConnection {
   readonly #regions: RegionTable;
   #onOpen: (() => void) | undefined;
   #receivingRkey = 0;
+  #congestionControl: string | undefined;
 
   constructor(
     stream: FramedSocket,
@@ -168,6 +171,17 @@ class TcpConnection extends StreamConnection {
     super(stream, counters, onEnded);
     this.#regions = regions;
     this.#onOpen = onOpen;
+  }
+
+  /** Both ends do it: each decides for what it sends. */
+  tune({ tuneSocket }: FabricOptions): void {
+    const { descriptor } = this.stream;
+    if (descriptor !== undefined) this.#congestionControl = tuneSocket?.(descriptor);
+  }
+
+  override get description(): string {
+    const description = super.description;
+    return this.#congestionControl === undefined ? description : `${description}, ${this.#congestionControl}`;
   }
 
   override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {

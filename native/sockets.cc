@@ -1,0 +1,47 @@
+// Options of TCP sockets that Node does not offer. Nothing here keeps a descriptor.
+#include "sockets.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "napi_args.h"
+
+namespace shoal {
+namespace {
+
+constexpr size_t kNameBytes = 16;  // TCP_CA_NAME_MAX
+
+/// congestionControl(descriptor, names: string[]): the first of `names` that the kernel grants, or else what the socket has; undefined when
+/// the descriptor is not a TCP socket.
+napi_value congestion_control(napi_env env, napi_callback_info info) {
+  napi_value values[2], result;
+  double descriptor;
+  uint32_t count;
+  if (!arguments(env, info, values) || !get(env, values[0], descriptor) || napi_get_array_length(env, values[1], &count) != napi_ok) {
+    return fail_arguments(env);
+  }
+  const int fd = static_cast<int>(descriptor);
+  for (uint32_t k = 0; k < count; k++) {
+    napi_value element;
+    char name[kNameBytes];
+    size_t length;
+    if (napi_get_element(env, values[1], k, &element) != napi_ok ||
+        napi_get_value_string_utf8(env, element, name, sizeof name, &length) != napi_ok) {
+      return fail_arguments(env);
+    }
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, static_cast<socklen_t>(length)) == 0) break;
+  }
+  char name[kNameBytes] = {};
+  socklen_t length = sizeof name;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return nullptr;
+  return napi_create_string_utf8(env, name, strnlen(name, sizeof name), &result) == napi_ok ? result : nullptr;
+}
+
+}  // namespace
+
+void export_sockets(napi_env env, napi_value exports) { set_function(env, exports, "congestionControl", congestion_control); }
+
+}  // namespace shoal
