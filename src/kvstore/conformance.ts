@@ -139,12 +139,8 @@ const shared: readonly KVCheck[] = [
     async run(kv) {
       for (const { name: dtype } of dtypes) {
         const key = `push/${dtype}`;
-        await kv.init(
-          key,
-          filled(dtype, 21, () => 1),
-          { shape: [21] },
-        );
         const [pushed, out] = [kv.tensor(dtype, [21]), kv.tensor(dtype, [21])];
+        await kv.init(key, pushed);
         if (dtype !== 'float16' && dtype !== 'bfloat16' && dtype !== 'bool') {
           for (const round of [0, 1, 2]) {
             await kv.push(
