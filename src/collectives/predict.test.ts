@@ -28,7 +28,7 @@ describe('selectAlgorithm with rates', () => {
     for (const topology of worlds) {
       for (const collective of collectives.filter((each) => each !== 'barrier')) {
         for (const bytes of [64, 8192, 2 ** 17, 2 ** 22]) {
-          const input = { collective, bytes, topology, order: 'canonical', model, limits: networkLimits } as const;
+          const input = { collective, bytes, topology, order: 'canonical', model, limits: networkLimits(topology, model) } as const;
           const able = algorithms.map(({ name }) => name).filter((name) => canServe(input, name));
           const best = Math.min(...able.map((name) => predictSeconds(input, name)));
           const chosen = selectAlgorithm({ ...input, loadStore: false });
@@ -36,6 +36,19 @@ describe('selectAlgorithm with rates', () => {
         }
       }
     }
+  });
+
+  it.each([
+    ['1 Gbit/s, 4 hosts', separateHosts(4), { networkByte: 8e-9 }, { pieceBytes: 112 * 1024, window: 4 }],
+    ['1 Gbit/s, 8 hosts', separateHosts(8), { networkByte: 8e-9 }, { pieceBytes: 64 * 1024, window: 3 }],
+    ['1 Gbit/s, 4 hosts of 2', grid(4, 2), { networkByte: 8e-9 }, { pieceBytes: 64 * 1024, window: 3 }],
+    ['1 Gbit/s, 10 ms away', separateHosts(4), { networkByte: 8e-9, networkLatency: 10e-3 }, { pieceBytes: 512 * 1024, window: 4 }],
+    ['100 Mbit/s', separateHosts(8), { networkByte: 80e-9 }, { pieceBytes: 64 * 1024, window: 2 }],
+    ['10 Gbit/s', separateHosts(4), {}, { pieceBytes: 512 * 1024, window: 4 }],
+    ['a wire that costs nothing', separateHosts(2), { networkByte: 0 }, { pieceBytes: 512 * 1024, window: 4 }],
+    ['one host', oneHost(3), {}, { pieceBytes: 512 * 1024, window: 4 }],
+  ])('bounds what is under way by the rate of links: %s', (_, topology, rates, limits) => {
+    expect(networkLimits(topology, { ...defaultCostModel, ...rates })).toEqual(limits);
   });
 
   const input: SelectionInput = {

@@ -3,7 +3,7 @@
  *  A pure function of what all ranks share, rates included, so that all predict alike. Sizes are looked at to the nearest
  *  power of two: what is predicted for one call serves its neighbours. It must not know where rates come from. */
 import { dtypeInfo } from '../memory/dtype.ts';
-import { costOf, type CostModel } from '../plan/cost.ts';
+import { costOf, defaultCostModel, type CostModel } from '../plan/cost.ts';
 import type { Collective, PlanRequest } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { buildPlan, whyUnsupported } from './build.ts';
@@ -32,8 +32,34 @@ export interface PredictionInput {
   readonly limits: TransferLimits;
 }
 
-/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver. */
-export const networkLimits: TransferLimits = { pieceBytes: 512 * 1024, window: 4 };
+const KiB = 1024;
+/** Smaller pieces cost more time than they take on the wire, larger ones gain nothing. */
+const pieceBytesLeast = 64 * KiB;
+const pieceBytesMost = 512 * KiB;
+const pieceBytesUnit = 16 * KiB;
+const windowMost = 4;
+const windowLeast = 2;
+/** What a host has under way in one direction occupies its link for so long: time for others to take a piece, reduce it and
+ *  send the sum while the link stays busy. More lets hosts drift apart, and switches drop what they cannot queue. */
+const underWaySeconds = 12e-3;
+
+/** Between hosts, transfers are cut so that a piece is reduced while the next one travels, and few are under way to a receiver.
+ *  How few follows from the rate and the latency of links, measured or assumed, and from how many ranks share one and with whom
+ *  each talks. The same on all ranks. */
+export function networkLimits(
+  { hosts }: Topology,
+  model: CostModel = defaultCostModel,
+): Required<Pick<TransferLimits, 'pieceBytes' | 'window'>> {
+  const perHost = Math.max(1, ...hosts.map((ranks) => ranks.length));
+  const pairs = Math.max(1, (hosts.length - 1) * perHost);
+  const pairBytes = (underWaySeconds + 4 * model.networkLatency) / model.networkByte / pairs;
+  const pieceBytes = clamp(Math.floor(pairBytes / windowMost / pieceBytesUnit) * pieceBytesUnit, pieceBytesLeast, pieceBytesMost);
+  return { pieceBytes, window: clamp(Math.floor(pairBytes / pieceBytes), windowLeast, windowMost) };
+}
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.max(least, Math.min(most, value));
+}
 
 /** The limits of a request in elements. Nothing is cut where all ranks share a host. */
 export function limitsInElements(limits: TransferLimits, topology: Topology, elementBytes: number): Partial<PlanRequest> {

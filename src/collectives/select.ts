@@ -149,7 +149,7 @@ export function selectAlgorithm(input: SelectionInput): string {
   const known = input.predictions?.get(key);
   if (known !== undefined && canServe(input, known)) return known;
   const predicted = predictFastest(
-    { ...input, bytes, model, limits: input.limits ?? networkLimits },
+    { ...input, bytes, model, limits: input.limits ?? networkLimits(topology, model) },
     candidatesFor(collective, ranks).filter((name) => canServe(input, name)),
     usual,
   );

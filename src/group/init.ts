@@ -175,7 +175,7 @@ function choose(
     overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
     tuned: tunedRules(tuning?.tuning, shape),
     model: info.model,
-    limits: { ...networkLimits, stagingBytes, sliceBytes },
+    limits: { ...networkLimits(spec.topology, info.model), stagingBytes, sliceBytes },
   });
 }
 

@@ -85,7 +85,7 @@ export class PlanRunner implements Plans {
     this.#options = options;
     const { stagingBytes, sliceBytes, tuning, topology, order } = options;
     this.#loadStore = options.loadStore.every(Boolean);
-    this.#limits = { ...networkLimits, stagingBytes, sliceBytes };
+    this.#limits = { ...networkLimits(topology, options.model), stagingBytes, sliceBytes };
     this.#tuned = tunedRules(tuning, { topology, loadStore: this.#loadStore, order });
   }
 
