@@ -13,6 +13,7 @@
         'native/optimizers.cc',
         'native/optimizers_generic.cc',
         'native/optimizers_avx2.cc',
+        'native/lane_wire.cc',
         'native/step_machine.cc',
         'native/mpi.cc',
         'native/mpi_load.cc',

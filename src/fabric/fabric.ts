@@ -124,9 +124,24 @@ export interface ConnectOptions {
   readonly signal?: AbortSignal;
 }
 
+/** Sockets that are given away: authenticated streams to peers, for native code that reads and writes them itself. */
+export interface SocketSource {
+  /** Where peers open them; empty before the fabric listens. */
+  readonly candidates: readonly string[];
+  /** Opens one to the rank that listens at `address`; `tag`, a uint32, tells it what for. `take` is called with its descriptor and
+   *  makes one of its own of it: the one given is closed afterwards. Rejects as `connect` does. */
+  open(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number>;
+  /** Called with each that a peer has opened. Without it, or when `accept` is not called in the same turn, they are closed. */
+  onSocket: ((peer: PeerIdentity, tag: number, accept: (take: TakeDescriptor) => number) => void) | undefined;
+}
+
+export type TakeDescriptor = (descriptor: number) => number;
+
 export interface Fabric {
   readonly name: string;
   readonly capabilities: FabricCapabilities;
+  /** Of fabrics over sockets with descriptors. */
+  readonly sockets?: SocketSource;
   register(region: Region): RegisteredRegion;
   /** Starts accepting. `onConnection` receives connections whose handshake succeeded. */
   listen(onConnection: (connection: Connection) => void): Promise<FabricAddress>;

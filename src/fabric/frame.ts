@@ -9,7 +9,8 @@
  *  offset would otherwise put a payload elsewhere in a region. Payloads are left to TCP's own checksum.
  *
  *    type          flags bit 0       rkey  offset  bytes
- *    1 open                                                 dialer: this connection was chosen
+ *    1 open        1: as a socket                           dialer: this connection was chosen; what follows is no frame, for the
+ *                                                           purpose that the immediate names
  *    2 message                                     payload
  *    3 write       has immediate     ×     ×       payload  goes to offset of region rkey
  *    4 written     has immediate     ×     ×       none     shm: the data is there already

@@ -281,6 +281,17 @@ export class FramedSocket {
     this.#socket.end(frame);
   }
 
+  /** Gives the socket away: `take` makes a descriptor of its own of this one, and nothing is read or written here any more. To be
+   *  called between frames. @throws ShoalError `unsupported` where sockets have no descriptors. */
+  giveAway(take: (descriptor: number) => number): number {
+    const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
+    if (fd < 0) throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
+    const taken = take(fd);
+    this.#receiver = undefined;
+    this.#finish(undefined);
+    return taken;
+  }
+
   // ── receiving ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   #nextBuffer(): Uint8Array {
@@ -351,6 +362,7 @@ export class FramedSocket {
       if (!(thrown instanceof ShoalError)) throw thrown;
       this.refuse(thrown);
     }
+    if (this.#phase === 'closed') return false;
     return this.#phase !== 'open' || !this.#holding;
   }
 

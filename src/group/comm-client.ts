@@ -6,7 +6,7 @@ import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { RegionShare } from '../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
 import type { CommHost, CommHostHandlers } from './comm-host.ts';
-import type { Command, CommEvent, WorldInfo } from './comm-protocol.ts';
+import type { Command, CommEvent, ExpressShare, WorldInfo } from './comm-protocol.ts';
 import { PendingWork, type WorkWaiter } from './work.ts';
 
 /** A command that is answered by a `done` event, before it has its work number. */
@@ -20,6 +20,7 @@ export class CommClient implements WorkWaiter {
   #resolveReady!: (info: WorldInfo) => void;
   #rejectReady!: (error: ShoalError) => void;
   #trace: TraceSnapshot | undefined;
+  readonly #expresses = new Map<number, ExpressShare>();
   readonly #laneBlocks = new Map<number, readonly RegionShare[]>();
   /** Memory of other ranks of this host; given once the world is open. */
   peerRegions: PeerRegions | undefined;
@@ -106,6 +107,9 @@ export class CommClient implements WorkWaiter {
       case 'lane':
         this.#laneBlocks.set(event.group, event.blocks);
         return;
+      case 'express':
+        this.#expresses.set(event.group, event.share);
+        return;
       case 'peer-region':
         if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
         else this.#earlyRegions.push(event);
@@ -129,6 +133,11 @@ export class CommClient implements WorkWaiter {
   /** How to map the control blocks of a group; undefined unless its ranks share memory. */
   laneBlocks(group: number): readonly RegionShare[] | undefined {
     return this.#laneBlocks.get(group);
+  }
+
+  /** The express of a group; undefined where there is none. */
+  express(group: number): ExpressShare | undefined {
+    return this.#expresses.get(group);
   }
 
   /** Delivers what has arrived. */

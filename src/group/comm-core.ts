@@ -7,6 +7,7 @@ import type { Logger } from '../base/log.ts';
 import { tunedWorldOf } from '../collectives/tuning.ts';
 import type { Fabric } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { NativeWire } from '../memory/native-wire.ts';
 import type { RegionAllocator } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
@@ -33,6 +34,8 @@ export interface CommEnvironment {
   readonly version: string;
   /** CPUs this process may use. */
   readonly cpus: number;
+  /** Sockets of the addon's own, for calls that another thread makes; undefined without such a thread or the addon. */
+  readonly wires?: NativeWire;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
@@ -107,6 +110,9 @@ export class CommCore {
       case 'lane':
         this.#attempt(command.work, () => this.#lane(command));
         return;
+      case 'express':
+        this.#attempt(command.work, () => this.#express(command));
+        return;
       case 'ring':
         this.#open.group(command.group)?.ring(command.doorbells);
         return;
@@ -140,6 +146,7 @@ export class CommCore {
       backend,
       tuning: tuning?.tuning,
       onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
+      onExpress: (group, share) => this.#emit({ type: 'express', group, share }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
     });
   }
@@ -160,6 +167,13 @@ export class CommCore {
     const { work, sequence, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error) => this.#done(work, error) });
+  }
+
+  #express(command: Extract<Command, { type: 'express' }>): void {
+    const { work, sequence, ordinal, begun, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    const complete = (error?: ShoalError): void => this.#done(work, error);
+    this.#group(command.group).submitExpress({ sequence, ordinal, begun, call, buffers, timeoutMs, complete });
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {

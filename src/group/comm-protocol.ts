@@ -62,6 +62,19 @@ export type Command =
       readonly announced: 'shared' | 'private';
       readonly timeoutMs: number;
     }
+  /** An operation of the express that the main thread leaves to the comm thread. */
+  | {
+      readonly type: 'express';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly ordinal: number;
+      /** It has been announced. */
+      readonly begun: boolean;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
   /** Ranks of the group that sleep and whose lane has moved; bits as in the machine's doorbell set. */
   | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
   | {
@@ -81,6 +94,16 @@ export type Command =
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
 
+/** The express of a group, as the comm thread shares it. */
+export interface ExpressShare {
+  /** This rank's control block. */
+  readonly own: RegionShare;
+  /** Of the wires. */
+  readonly memory: RegionShare;
+  /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
+  readonly descriptors: readonly number[];
+}
+
 /** What is known once the world is set up. */
 export interface WorldInfo {
   /** World ranks by machine. */
@@ -98,6 +121,8 @@ export interface WorldInfo {
 export type CommEvent =
   /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
   | { readonly type: 'lane'; readonly group: number; readonly blocks: readonly RegionShare[] }
+  /** How the main thread can use the express of a group; comes before the group is used. */
+  | { readonly type: 'express'; readonly group: number; readonly share: ExpressShare }
   /** A region of a rank of this host, to be mapped when the lane needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   | { readonly type: 'ready'; readonly info: WorldInfo }

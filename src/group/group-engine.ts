@@ -10,11 +10,14 @@
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
-import type { RemoteSpan, Span } from '../fabric/fabric.ts';
+import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
 import { CallHistory } from './call-history.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
+import { ExpressOpening } from './express-opening.ts';
+import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
+import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
 import { Inquiry } from './inquiry.ts';
 import { LaneQueue, type LaneCall, type LaneEntry } from './lane-queue.ts';
 import { Members } from './members.ts';
@@ -44,6 +47,7 @@ export interface GroupSpec {
   readonly backend?: string;
 }
 
+type PendingCall = Operation | LaneEntry | ExpressEntry;
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
 
 export class GroupEngine implements OperationHost {
@@ -60,7 +64,10 @@ export class GroupEngine implements OperationHost {
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
   readonly #laneQueue: LaneQueue;
-  readonly #watchdog: Watchdog<Operation | LaneEntry>;
+  readonly #expressOpening: ExpressOpening;
+  /** Once all ranks have agreed on one. */
+  #expressQueue: ExpressQueue | undefined;
+  readonly #watchdog: Watchdog<PendingCall>;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
   #status: GroupStatus = 'opening';
@@ -70,6 +77,8 @@ export class GroupEngine implements OperationHost {
   #pumpAgain = false;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
   #idle: (() => void) | undefined;
+  /** All have opened; whether there is an express is being settled. */
+  #agreeing = false;
 
   constructor(world: World, spec: GroupSpec) {
     this.#world = world;
@@ -87,6 +96,7 @@ export class GroupEngine implements OperationHost {
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
     this.#laneQueue = this.#createLaneQueue();
+    this.#expressOpening = this.#createExpressOpening();
     this.#watchdog = this.#createWatchdog();
   }
 
@@ -108,7 +118,9 @@ export class GroupEngine implements OperationHost {
   open(timeoutMs: number): Promise<void> {
     return new Promise<void>((resolve, reject) => {
       this.#opened = { resolve, reject };
-      this.#members.tellOthers({ type: 'group-open', group: this.spec.id, name: this.spec.name, key: this.#members.ownKey, offset: 0 });
+      const { id: group, name } = this.spec;
+      const express = [...this.#expressOpening.candidates];
+      this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
       this.#world.clock.setTimer(timeoutMs, () => {
         if (this.#status !== 'opening') return;
         const { missing } = this.#members;
@@ -137,6 +149,7 @@ export class GroupEngine implements OperationHost {
     this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
     this.#watchdog.stop();
+    this.#expressQueue?.close();
   }
 
   /** Stops, and fails unless a closing connection names a better reason first. */
@@ -205,6 +218,28 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
+  /** Takes over an operation of the express where the main thread left it. Only its head runs. */
+  submitExpress(request: ExpressCommand): void {
+    const refused = this.refusal();
+    if (refused) {
+      request.complete(refused);
+      return;
+    }
+    const { call, sequence } = request;
+    const queue = must(this.#expressQueue, () => 'the main thread knows the express from here');
+    const { recorder, clock } = this.#world;
+    const complete = (error?: ShoalError): void => {
+      recorder.finished(this.spec, entry, error);
+      request.complete(error);
+    };
+    const entry = queue.add({ ...request, complete }, this.#plans.prepare(call), clock.now());
+    recorder.created(this.spec, entry);
+    recorder.started(this.spec, entry);
+    this.#watchdog.watch(entry);
+    this.#remember(sequence, call);
+    this.pump();
+  }
+
   /** Why no further call is taken; undefined while the group works. */
   refusal(): ShoalError | undefined {
     if (this.#failure) return this.#failure;
@@ -259,11 +294,12 @@ export class GroupEngine implements OperationHost {
   /** One look at everything; true when something moved. */
   #step(): boolean {
     const moved = this.#operations.advance();
-    return this.#laneQueue.advance() || moved;
+    const inLane = this.#laneQueue.advance();
+    return this.#expressQueue?.advance() || inLane || moved;
   }
 
   #busy(): boolean {
-    return this.#operations.size + this.#laneQueue.entries.length > 0;
+    return this.#operations.size + this.#laneQueue.entries.length + (this.#expressQueue?.entries.length ?? 0) > 0;
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
@@ -313,6 +349,7 @@ export class GroupEngine implements OperationHost {
     switch (message.type) {
       case 'group-open':
         this.#members.join(rank, message.key, message.offset);
+        this.#expressOpening.note(rank, message.express);
         this.#checkOpen();
         return;
       case 'leave':
@@ -322,6 +359,9 @@ export class GroupEngine implements OperationHost {
         return;
       case 'abort':
         this.fail(ShoalError.fromData(message.error), { tellOthers: false });
+        return;
+      case 'express-ready':
+        this.#expressOpening.onReady(rank, message.ok);
         return;
       case 'report':
         this.#inquiry.onReport(rank, message);
@@ -339,7 +379,7 @@ export class GroupEngine implements OperationHost {
       return;
     }
     const global = this.spec.globalRanks[rank];
-    const doing = this.#operations.pending[0] ?? this.#laneQueue.entries[0];
+    const doing = this.#pending.at(0);
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
     this.fail(
       new ShoalError(
@@ -359,18 +399,48 @@ export class GroupEngine implements OperationHost {
   #checkOpen(): void {
     // Others may have opened before this rank has said so itself.
     if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
-    this.#status = 'open';
-    const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
-    if (shares) this.#world.onLane(this.spec.id, shares);
-    this.#opened.resolve();
-    this.#opened = undefined;
-    this.pump();
+    if (this.#agreeing) return;
+    this.#agreeing = true;
+    this.#expressOpening.agree((descriptors) => {
+      if (this.#status !== 'opening' || !this.#opened) return;
+      this.#status = 'open';
+      const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
+      if (shares) this.#world.onLane(this.spec.id, shares);
+      if (descriptors) this.#openExpress(descriptors);
+      this.#opened.resolve();
+      this.#opened = undefined;
+      this.pump();
+    });
+  }
+
+  /** The others have opened a socket. */
+  onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
+    const rank = this.spec.globalRanks.indexOf(worldRank);
+    if (rank >= 0 && this.#status === 'opening') this.#expressOpening.onSocket(rank, accept);
+  }
+
+  #openExpress(descriptors: readonly number[]): void {
+    const { wires, allocator, settings, machine } = this.#world;
+    const native = must(wires, () => 'who has sockets has the addon');
+    const { rank, size } = this;
+    const [own, firstSlot] = [this.#own, settings.inFlightMax];
+    const region = allocator.create(expressMemoryBytes(native, size));
+    const wire = new ExpressWire({ native, rank, own, firstSlot, memory: new Uint8Array(region.buffer, 0, region.bytes), descriptors });
+    this.#expressQueue = new ExpressQueue({
+      express: { rank, size, own, firstSlot, wire, machine },
+      members: this.#members,
+      onReadable: () => this.pump(),
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
+    });
+    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, descriptors });
   }
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
-  #warnOf({ call, sequence, slot }: Operation | LaneEntry): void {
-    const late = this.#members.late(slot, sequence);
+  #warnOf(pending: PendingCall): void {
+    const { call, sequence } = pending;
+    const late = 'slot' in pending ? this.#members.late(pending.slot, sequence) : (this.#expressQueue?.late(pending) ?? []);
     const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
     this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
   }
@@ -383,6 +453,8 @@ export class GroupEngine implements OperationHost {
   #abandonAll(error: ShoalError): void {
     this.#operations.abandon(error);
     this.#laneQueue.abandon(error);
+    this.#expressOpening.abandon();
+    this.#expressQueue?.abandon(error);
     this.#world.pointToPoint.abandon(this, error);
     this.#idle?.();
   }
@@ -406,13 +478,34 @@ export class GroupEngine implements OperationHost {
     });
   }
 
-  #createWatchdog(): Watchdog<Operation | LaneEntry> {
+  #createWatchdog(): Watchdog<PendingCall> {
     return new Watchdog({
       clock: this.#world.clock,
       slowMs: this.#world.settings.slowMs,
-      pending: () => (this.#status === 'open' ? [...this.#operations.pending, ...this.#laneQueue.entries] : []),
+      pending: () => (this.#status === 'open' ? this.#pending : []),
       onSlow: (pending) => this.#warnOf(pending),
       onTimeout: ({ sequence, timeoutMs }) => this.#inquiry.begin('timeout', sequence, timeoutMs),
+    });
+  }
+
+  get #pending(): readonly PendingCall[] {
+    return [...this.#operations.pending, ...this.#laneQueue.entries, ...(this.#expressQueue?.entries ?? [])];
+  }
+
+  /** An express is for groups over several hosts whose calls are made on another thread. */
+  #createExpressOpening(): ExpressOpening {
+    const { wires: native, allocator, settings, fabrics, name, log } = this.#world;
+    const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
+    const { syncBytesMax, contract, commThread, connectTimeoutMs } = settings;
+    const onWires = this.#plans instanceof PlanRunner && this.#members.networkPeers.length > 0;
+    const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
+    return new ExpressOpening({
+      group: this.spec,
+      world: name,
+      means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
+      connectTimeoutMs,
+      tellOthers: (message) => this.#members.tellOthers(message),
+      onProblem: (thrown) => log.debug(`group '${this.spec.name}' has no express: ${ShoalError.from(thrown).message}`),
     });
   }
 

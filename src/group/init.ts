@@ -23,6 +23,7 @@ import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import type { GroupSpec } from './group-engine.ts';
+import { expressOpener, planning } from './open-express.ts';
 import { HostLane, laneBlock } from './host-lane.ts';
 import { PeerRegions } from './peer-regions.ts';
 import { groupRules, PlanRunner } from './plan-runner.ts';
@@ -156,7 +157,8 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   };
   const openLane = laneOpener({ plan, client, allocator, native, trace });
   const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => choose(plan, { info, spec, collective, bytes });
-  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, algorithmOf, close };
+  const openExpress = expressOpener({ plan, client, allocator, native, trace, memory, info });
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
 }
 
 /** As the comm thread chooses. */
@@ -213,17 +215,7 @@ function laneOpener({ plan, client, allocator, native, trace }: LaneOpening): Wo
       // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
       spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
       yields,
-      plans: new PlanRunner({
-        machine,
-        overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
-        tuning: plan.tuning?.tuning,
-        order: settings.order,
-        rank: spec.rank,
-        topology: spec.topology,
-        stagingBytes: settings.stagingBytes,
-        sliceBytes: settings.sliceBytes,
-        loadStore: spec.globalRanks.map(() => true),
-      }),
+      plans: new PlanRunner({ ...planning(plan, spec, machine), loadStore: spec.globalRanks.map(() => true) }),
     });
   };
 }

@@ -128,6 +128,10 @@ export class Members {
     return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);
   }
 
+  worldRanks(ranks: readonly number[]): number[] {
+    return ranks.map((rank) => this.#group.globalRanks[rank]);
+  }
+
   // ── what they are told, and where their memory is ───────────────────────────────────────────────────────────────
 
   tellOthers(message: ControlMessage): void {

@@ -13,6 +13,8 @@ import { CallBuffers, operand, type BufferUse, type Operand } from './call-buffe
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
+import type { ExpressOperation } from './express.ts';
+import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
 import type {
@@ -40,6 +42,8 @@ export interface WorldHandle {
   readonly timeoutMs: number;
   /** The synchronous path of a group whose ranks share memory; undefined where there is none. */
   openLane(spec: GroupSpec): HostLane | undefined;
+  /** The synchronous path of a group over several hosts; undefined where there is none. */
+  openExpress(spec: GroupSpec): ExpressCaller | undefined;
   /** The algorithm that a group takes for an operation of so many bytes. */
   algorithmOf(spec: GroupSpec, collective: Collective, bytes: number): string;
   /** Ends the world; called when its first group is destroyed. */
@@ -55,6 +59,12 @@ interface HotReduce {
   /** Elements there were: an array whose buffer was taken away has none. */
   readonly count: number;
   readonly request: () => LaneRequest;
+}
+
+interface HotExpress {
+  readonly op: ReduceOp | undefined;
+  readonly operation: ExpressOperation;
+  readonly request: () => ExpressRequest;
 }
 
 const noOptions: ReduceOptions = {};
@@ -80,8 +90,11 @@ export class CommGroup implements ProcessGroup {
   readonly #blocks = new Map<Tensor, MemoryBlock>();
   readonly #released = new WeakSet<Tensor>();
   readonly #lane: HostLane | undefined;
+  readonly #express: ExpressCaller | undefined;
   /** Tensors and arrays whose all-reduce is bound, for the shortest way through a call. */
   readonly #hot = new WeakMap<TensorLike, HotReduce>();
+  /** The same, over several hosts. */
+  readonly #hotExpress = new WeakMap<Tensor, HotExpress>();
   /** Calls made on this group, whichever way they go. */
   #calls = 0;
   #destroyed: Promise<void> | undefined;
@@ -94,6 +107,7 @@ export class CommGroup implements ProcessGroup {
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
     this.#lane = world.openLane(spec);
+    this.#express = world.openExpress(spec);
     this.hosts = restrict(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
@@ -118,6 +132,7 @@ export class CommGroup implements ProcessGroup {
       );
     this.#blocks.delete(tensor);
     this.#hot.delete(tensor);
+    this.#hotExpress.delete(tensor);
     this.#released.add(tensor);
     this.#world.memory.free(block);
   }
@@ -129,6 +144,11 @@ export class CommGroup implements ProcessGroup {
       const hot = this.#hot.get(data);
       if (hot && !this.#destroyed && options.op === hot.op && isPlain(options) && lengthOf(data) === hot.count)
         return this.#lane.run(hot.operation, this.#nextSequence(), hot.request, hot.buffers);
+    }
+    if (this.#express && data instanceof Tensor) {
+      const hot = this.#hotExpress.get(data);
+      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options))
+        return this.#express.run(hot.operation, this.#nextSequence(), hot.request);
     }
     const target = this.#operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, { ...this.#reduction(target, options) }, [
@@ -343,6 +363,17 @@ export class CommGroup implements ProcessGroup {
     }
     const buffers = reach.share();
     const hooks = hooksOf(reach);
+    const onExpress = this.#express?.bind(call, buffers);
+    if (this.#express && onExpress) {
+      const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current() }, buffers, timeoutMs, hooks });
+      const { value } = uses.at(0)?.operand ?? {};
+      const { op }: ReduceOptions = options;
+      if (kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
+        this.#hotExpress.set(value, { op, operation: onExpress, request });
+      const work = this.#express.run(onExpress, this.#nextSequence(), request);
+      if (work instanceof CompletedWork) hooks.onSuccess?.();
+      return work;
+    }
     const sequence = this.#nextSequence();
     const sited = { ...call, site: this.#sites.current() };
     const description = `${kind} of group '${this.name}'`;
@@ -356,6 +387,7 @@ export class CommGroup implements ProcessGroup {
   #nextSequence(): number {
     const sequence = this.#calls++;
     this.#lane?.announce(this.#calls);
+    this.#express?.announce(this.#calls);
     return sequence;
   }
 
@@ -432,6 +464,7 @@ export class CommGroup implements ProcessGroup {
 
   async #end(timeoutMs: number): Promise<void> {
     for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
+    this.#express?.close();
     if (this.#spec.id === 0) {
       await this.#world.close(timeoutMs);
       return;

@@ -47,6 +47,7 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
     pid: process.pid,
     version: packageVersion,
     cpus: allowedCpus().count,
+    ...(native && thread === 'comm' && { wires: native }),
     meet: (world) =>
       meet(world, {
         regions: allocator,

@@ -81,14 +81,17 @@ const controlMessage = z.discriminatedUnion('type', [
   /** A region of mine that your writes and maps may name by `key`. */
   z.object({ type: z.literal('region'), key: z.int().min(1), remote: remoteRegion }),
   z.object({ type: z.literal('withdraw'), key: z.int().min(1) }),
-  /** My control block of a group: the region `key`. */
+  /** My control block of a group: the region `key`. `express`: where sockets for its express reach me; none: I cannot. */
   z.object({
     type: z.literal('group-open'),
     group: z.int().min(0).max(groupIdMax),
     name: z.string().max(1024),
     key: z.int(),
     offset: z.int().min(0),
+    express: z.array(z.string().max(256)).max(64),
   }),
+  /** Whether I have all my sockets of the group's express. */
+  z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean() }),
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
   /** The group has failed. */

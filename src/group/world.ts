@@ -14,9 +14,11 @@ import type { Tuning } from '../collectives/tuning.ts';
 import type { Connection, Fabric } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { NativeWire } from '../memory/native-wire.ts';
 import type { CostModel } from '../plan/cost.ts';
 import type { RegionAllocator, RegionShare } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
+import type { ExpressShare } from './comm-protocol.ts';
 import { GroupEngine, type GroupSpec } from './group-engine.ts';
 import type { OperationLog } from './operation-log.ts';
 import { MpiCollectives } from './mpi/mpi-collectives.ts';
@@ -52,6 +54,10 @@ export interface WorldOptions {
   readonly cpus: number;
   /** All ranks of a group share memory; how to map their control blocks. */
   readonly onLane?: (group: number, blocks: readonly RegionShare[]) => void;
+  /** Small operations of the group can be carried out on sockets of their own, by another thread. */
+  readonly onExpress?: (group: number, share: ExpressShare) => void;
+  /** Makes those possible. */
+  readonly wires?: NativeWire;
   /** A rank of this host has announced a region, or withdrawn it. */
   readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
   /** A group failed: the moment to write what is known. */
@@ -86,6 +92,8 @@ export class World {
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
   readonly allocator: RegionAllocator;
   readonly #onLane: WorldOptions['onLane'];
+  readonly #onExpress: WorldOptions['onExpress'];
+  readonly wires: NativeWire | undefined;
   readonly #onPeerRegion: WorldOptions['onPeerRegion'];
   readonly #onFailure: WorldOptions['onFailure'];
   #linkAdded: (() => void) | undefined;
@@ -105,6 +113,11 @@ export class World {
     this.cpus = options.cpus;
     this.allocator = options.allocator;
     this.#onLane = options.onLane;
+    this.#onExpress = options.onExpress;
+    this.wires = options.wires;
+    for (const fabric of options.fabrics) {
+      if (fabric.sockets) fabric.sockets.onSocket = ({ rank }, group, accept) => this.#groups.get(group)?.onSocket(rank, accept);
+    }
     this.#onPeerRegion = options.onPeerRegion;
     this.#onFailure = options.onFailure;
     this.selection = parseSelection(options.settings.algorithms);
@@ -208,6 +221,10 @@ export class World {
 
   onLane(group: number, blocks: readonly RegionShare[]): void {
     this.#onLane?.(group, blocks);
+  }
+
+  onExpress(group: number, share: ExpressShare): void {
+    this.#onExpress?.(group, share);
   }
 
   recordFailure(group: GroupSpec, error: ShoalError): void {

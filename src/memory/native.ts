@@ -8,6 +8,7 @@ import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { messageOf } from '../base/errors.ts';
 import type { NativeMpi } from './native-mpi.ts';
+import type { NativeWire } from './native-wire.ts';
 
 declare const opaque: unique symbol;
 /** A native object; only functions of the addon look inside. */
@@ -69,7 +70,7 @@ export interface NativeParameterLoops {
 }
 
 /** The loops directly on it are the best this CPU can run. */
-export interface Native extends NativeLoops, NativeMpi {
+export interface Native extends NativeLoops, NativeMpi, NativeWire {
   readonly version: number;
   /** All others it can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];

@@ -10,7 +10,18 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import { Acceptor } from '../acceptor.ts';
 import { dial } from '../dial.ts';
-import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion, RemoteSpan, Span } from '../fabric.ts';
+import type {
+  ConnectOptions,
+  Connection,
+  Fabric,
+  FabricAddress,
+  FabricOptions,
+  RegisteredRegion,
+  RemoteSpan,
+  SocketSource,
+  Span,
+  TakeDescriptor,
+} from '../fabric.ts';
 import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
 import { emptyCounters, FramedSocket, type StreamCounters, type WireTap } from '../framed-socket.ts';
 import { offeredAddresses } from '../interfaces.ts';
@@ -32,6 +43,11 @@ export class TcpFabric implements Fabric {
   readonly name = 'tcp';
   readonly capabilities = capabilitiesOf({ loadStore: false });
   readonly counters: StreamCounters = emptyCounters();
+  readonly sockets: { -readonly [K in keyof SocketSource]: SocketSource[K] } = {
+    candidates: [],
+    open: (...args) => this.#openSocket(...args),
+    onSocket: undefined,
+  };
   readonly #options: TcpOptions;
   readonly #regions: RegionTable;
   readonly #connections = new Set<StreamConnection>();
@@ -75,18 +91,12 @@ export class TcpFabric implements Fabric {
       acceptor.close();
       throw error;
     }
+    this.sockets.candidates = candidates;
     return { provider: this.name, candidates };
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
-    const { identity, clock, random } = this.#options;
-    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
-    const stream = await dial(
-      address.candidates,
-      { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options, signal),
-      (loser) => loser.abort(),
-    );
+    const stream = await this.#dial(address, options);
     const connection = new TcpConnection(stream, this.counters, (ended) => this.#connections.delete(ended), this.#regions);
     connection.tune(this.#options);
     this.#connections.add(connection);
@@ -101,6 +111,34 @@ export class TcpFabric implements Fabric {
     this.#acceptor?.close();
     await Promise.all([...this.#connections].map((connection) => connection.close()));
     this.#regions.clear();
+  }
+
+  #dial(address: FabricAddress, options: ConnectOptions): Promise<FramedSocket> {
+    const { identity, clock, random } = this.#options;
+    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
+    return dial(
+      address.candidates,
+      { ...options, rank: identity.rank, clock, random },
+      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (loser) => loser.abort(),
+    );
+  }
+
+  async #openSocket(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number> {
+    const stream = await this.#dial(address, options);
+    try {
+      await stream.post(FrameType.Open, { flags: flagSet, immediate: options.tag });
+      return stream.giveAway(take);
+    } catch (thrown) {
+      stream.abort();
+      throw thrown;
+    }
+  }
+
+  /** A peer has opened a socket to be given away. */
+  #onSocket(stream: FramedSocket, tag: number): void {
+    this.sockets.onSocket?.(stream.peer, tag, (take) => stream.giveAway(take));
+    if (stream.open) stream.abort();
   }
 
   async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<FramedSocket> {
@@ -135,7 +173,12 @@ export class TcpFabric implements Fabric {
   /** A dialer that probed several addresses opens one; the others end here without having been a connection. */
   #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
     return new Promise((resolve) => {
-      const onOpen = (): void => {
+      const onOpen = ({ flags, immediate }: Readonly<FrameHeader>): void => {
+        if ((flags & flagSet) !== 0) {
+          this.#onSocket(stream, immediate);
+          resolve();
+          return;
+        }
         this.#connections.add(connection);
         stream.hold();
         resolve();
@@ -157,7 +200,7 @@ export class TcpFabric implements Fabric {
 
 class TcpConnection extends StreamConnection {
   readonly #regions: RegionTable;
-  #onOpen: (() => void) | undefined;
+  #onOpen: ((header: Readonly<FrameHeader>) => void) | undefined;
   #receivingRkey = 0;
   #congestionControl: string | undefined;
 
@@ -166,7 +209,7 @@ class TcpConnection extends StreamConnection {
     counters: StreamCounters,
     onEnded: (connection: StreamConnection) => void,
     regions: RegionTable,
-    onOpen?: () => void,
+    onOpen?: (header: Readonly<FrameHeader>) => void,
   ) {
     super(stream, counters, onEnded);
     this.#regions = regions;
@@ -230,7 +273,7 @@ class TcpConnection extends StreamConnection {
     } else if (header.type === FrameType.Open && this.#onOpen !== undefined) {
       const onOpen = this.#onOpen;
       this.#onOpen = undefined;
-      onOpen();
+      onOpen(header);
     } else {
       super.onOtherFrame(header, payload);
     }

@@ -118,6 +118,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     info,
     timeoutMs: settings.timeoutMs,
     openLane: () => undefined,
+    openExpress: () => undefined,
     algorithmOf: (spec, collective, bytes) =>
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {

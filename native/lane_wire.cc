@@ -1,0 +1,445 @@
+// The wire of a lane: one stream socket to each rank of another host, on which announcements travel, mailbox and all, straight
+// between the threads that run the operations. What arrives is put where the peer's slots would be if they could be mapped.
+//
+//    own slot ── send ──▶ every peer          message   0 payload bytes u32   4 turn u32   8 payload: the slot from its announcement on
+//    peers' mirrors ◀── poll ── each socket   mirror    payload stored first, its first word (the announcement) last, released
+//
+// Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once:
+// what is half received or half sent lies in the memory, so that either can go on. The descriptors are the wire's own.
+// Sending never blocks: a peer is at most two announcements behind, which the outbox holds even if the kernel takes nothing.
+#include "lane_wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <cstring>
+#include <vector>
+
+#include "napi_args.h"
+
+namespace shoal {
+namespace {
+
+constexpr uint32_t kTurns = 2;
+constexpr size_t kHeaderBytes = 8;
+/// Announcement and contract.
+constexpr size_t kPayloadLeast = 32;
+/// Messages that inbox and outbox hold: the two that may be under way, and one that is being taken out.
+constexpr size_t kBoxMessages = 3;
+constexpr size_t kLine = 64;
+constexpr int kSocketBufferBytes = 256 * 1024;
+
+/// One peer's part of the memory; inbox and outbox follow, each `box_bytes` long.
+struct PeerState {
+  uint32_t received;  // bytes in the inbox
+  uint32_t unsent;    // bytes in the outbox
+  uint32_t ended;     // nothing more will come
+};
+
+struct Peer {
+  int fd;
+  PeerState* state;
+  uint8_t* inbox;
+  uint8_t* outbox;
+  uint8_t* slots[kTurns];
+};
+
+size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+size_t box_bytes_of(size_t payload_max) { return round_up(kBoxMessages * (kHeaderBytes + payload_max)); }
+size_t peer_bytes_of(size_t payload_max) { return kLine + 2 * box_bytes_of(payload_max); }
+
+double now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1 };
+
+class Wire {
+ public:
+  std::vector<Peer> peers;
+  uint8_t* own[kTurns] = {nullptr, nullptr};
+  /// Of a slot, from its announcement on.
+  size_t payload_max = 0;
+  size_t announced_offset = 0;
+
+  void close_all() {
+    for (Peer& peer : peers) {
+      if (peer.fd >= 0) close(peer.fd);
+      peer.fd = -1;
+    }
+  }
+
+  void send_own(uint32_t turn, uint32_t bytes) {
+    uint32_t header[2] = {bytes, turn};
+    for (Peer& peer : peers) {
+      if (peer.state->ended != 0) continue;
+      size_t sent = 0;
+      if (peer.state->unsent == 0) {
+        iovec parts[2] = {{header, kHeaderBytes}, {own[turn] + announced_offset, bytes}};
+        msghdr message{};
+        message.msg_iov = parts;
+        message.msg_iovlen = 2;
+        const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (count < 0 && !would_block()) {
+          peer.state->ended = 1;
+          continue;
+        }
+        sent = count < 0 ? 0 : static_cast<size_t>(count);
+      }
+      if (sent == kHeaderBytes + bytes) continue;
+      if (peer.state->unsent + kHeaderBytes + bytes - sent > box_bytes_of(payload_max)) {
+        peer.state->ended = 1;
+        continue;
+      }
+      keep(peer, reinterpret_cast<uint8_t*>(header), kHeaderBytes, sent);
+      keep(peer, own[turn] + announced_offset, bytes, sent > kHeaderBytes ? sent - kHeaderBytes : 0);
+    }
+  }
+
+  /// Whether every peer's announcement in the slot `turn` has reached `value`; looks for `spin_ns`, then sleeps up to `sleep_ms`.
+  PollResult poll_until(uint32_t turn, uint32_t value, double spin_ns, int sleep_ms) {
+    double start = 0;
+    for (;;) {
+      bool there = true, ended = false;
+      for (Peer& peer : peers) {
+        if (peer.state->unsent > 0) flush(peer);
+        if (reached(peer, turn, value)) continue;
+        receive(peer);
+        if (reached(peer, turn, value)) continue;
+        there = false;
+        ended = ended || peer.state->ended != 0;
+      }
+      if (there) return kThere;
+      if (ended) return kEnded;
+      const double now = now_ns();
+      if (start == 0) start = now;
+      if (now - start >= spin_ns) {
+        if (sleep_ms <= 0) return kNotYet;
+        sleep_for(turn, value, sleep_ms);
+        sleep_ms = 0;
+        spin_ns = 0;
+        continue;
+      }
+      // The ranks that are waited for, or the network itself, may need this CPU.
+      sched_yield();
+    }
+  }
+
+ private:
+  static void keep(Peer& peer, const uint8_t* bytes, size_t count, size_t from) {
+    if (from >= count) return;
+    std::memcpy(peer.outbox + peer.state->unsent, bytes + from, count - from);
+    peer.state->unsent += static_cast<uint32_t>(count - from);
+  }
+
+  static void flush(Peer& peer) {
+    const ssize_t count = send(peer.fd, peer.outbox, peer.state->unsent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0) {
+      if (!would_block()) peer.state->ended = 1;
+      return;
+    }
+    peer.state->unsent -= static_cast<uint32_t>(count);
+    std::memmove(peer.outbox, peer.outbox + count, peer.state->unsent);
+  }
+
+  uint32_t* word(const Peer& peer, uint32_t turn) const { return reinterpret_cast<uint32_t*>(peer.slots[turn] + announced_offset); }
+
+  bool reached(const Peer& peer, uint32_t turn, uint32_t value) const {
+    return static_cast<int32_t>(__atomic_load_n(word(peer, turn), __ATOMIC_ACQUIRE) - value) >= 0;
+  }
+
+  void receive(Peer& peer) {
+    PeerState& state = *peer.state;
+    while (state.ended == 0) {
+      const size_t room = box_bytes_of(payload_max) - state.received;
+      const ssize_t count = recv(peer.fd, peer.inbox + state.received, room, MSG_DONTWAIT);
+      if (count < 0 && would_block()) return;
+      if (count <= 0) {
+        state.ended = 1;
+        return;
+      }
+      state.received += static_cast<uint32_t>(count);
+      if (!deliver(peer)) state.ended = 1;
+      if (static_cast<size_t>(count) < room) return;
+    }
+  }
+
+  /// Puts whole messages where they belong. False when what came is no message.
+  bool deliver(Peer& peer) {
+    PeerState& state = *peer.state;
+    size_t done = 0;
+    while (state.received - done >= kHeaderBytes) {
+      uint32_t header[2];
+      std::memcpy(header, peer.inbox + done, kHeaderBytes);
+      const size_t bytes = header[0];
+      if (bytes < kPayloadLeast || bytes > payload_max || header[1] >= kTurns) return false;
+      if (state.received - done < kHeaderBytes + bytes) break;
+      const uint8_t* payload = peer.inbox + done + kHeaderBytes;
+      uint8_t* slot = peer.slots[header[1]] + announced_offset;
+      std::memcpy(slot + 4, payload + 4, bytes - 4);
+      uint32_t announced;
+      std::memcpy(&announced, payload, 4);
+      __atomic_store_n(word(peer, header[1]), announced, __ATOMIC_RELEASE);
+      done += kHeaderBytes + bytes;
+    }
+    if (done == 0) return true;
+    state.received -= static_cast<uint32_t>(done);
+    if (state.received > 0) std::memmove(peer.inbox, peer.inbox + done, state.received);
+    return true;
+  }
+
+  void sleep_for(uint32_t turn, uint32_t value, int sleep_ms) {
+    std::vector<pollfd> waited;
+    for (const Peer& peer : peers) {
+      if (!reached(peer, turn, value)) waited.push_back({peer.fd, static_cast<short>(POLLIN | (peer.state->unsent > 0 ? POLLOUT : 0)), 0});
+    }
+    poll(waited.data(), waited.size(), sleep_ms);
+  }
+};
+
+/// createWire(fds: number[], memory, ownSlots: Uint8Array[2], peerSlots: Uint8Array[2 per peer], announcedOffset, payloadMax).
+/// The caller keeps all views alive and attached; the descriptors are the wire's from now on.
+napi_value create_wire(napi_env env, napi_callback_info info) {
+  napi_value values[6], element, handle;
+  uint32_t count = 0, own_count = 0, slot_count = 0;
+  Bytes memory, view{nullptr, 0};
+  double offset, payload;
+  if (!arguments(env, info, values) || napi_get_array_length(env, values[0], &count) != napi_ok || !get(env, values[1], memory) ||
+      napi_get_array_length(env, values[2], &own_count) != napi_ok || napi_get_array_length(env, values[3], &slot_count) != napi_ok ||
+      !get(env, values[4], offset) || !get(env, values[5], payload) || own_count != kTurns || slot_count != kTurns * count ||
+      !(offset >= 0 && offset < 1e6) || !(payload >= kPayloadLeast && payload < 1e6)) {
+    return fail_arguments(env);
+  }
+  auto* wire = new Wire();
+  wire->announced_offset = static_cast<size_t>(offset);
+  wire->payload_max = static_cast<size_t>(payload);
+  const size_t slot_least = wire->announced_offset + wire->payload_max;
+  const size_t box = box_bytes_of(wire->payload_max), each = peer_bytes_of(wire->payload_max);
+  bool valid = memory.size >= count * each && reinterpret_cast<uintptr_t>(memory.data) % kLine == 0 && wire->announced_offset % 4 == 0;
+  for (uint32_t turn = 0; valid && turn < kTurns; turn++) {
+    valid = napi_get_element(env, values[2], turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least;
+    wire->own[turn] = view.data;
+  }
+  for (uint32_t k = 0; valid && k < count; k++) {
+    double fd;
+    uint8_t* base = memory.data + k * each;
+    valid = napi_get_element(env, values[0], k, &element) == napi_ok && get(env, element, fd) && fd >= 0;
+    if (!valid) break;
+    Peer peer{static_cast<int>(fd), reinterpret_cast<PeerState*>(base), base + kLine, base + kLine + box, {nullptr, nullptr}};
+    for (uint32_t turn = 0; valid && turn < kTurns; turn++) {
+      valid = napi_get_element(env, values[3], k * kTurns + turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least &&
+              reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
+      peer.slots[turn] = view.data;
+    }
+    if (valid) wire->peers.push_back(peer);
+  }
+  const auto finalize = [](napi_env, void* data, void*) {
+    auto* each_wire = static_cast<Wire*>(data);
+    each_wire->close_all();
+    delete each_wire;
+  };
+  if (!valid || napi_create_external(env, wire, finalize, nullptr, &handle) != napi_ok) {
+    delete wire;
+    return fail_arguments(env);
+  }
+  return handle;
+}
+
+/// wireMemoryBytes(peers, payloadMax)
+napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
+  napi_value values[2], result;
+  double peers, payload;
+  if (!arguments(env, info, values) || !get(env, values[0], peers) || !get(env, values[1], payload)) return fail_arguments(env);
+  const double bytes = peers * static_cast<double>(peer_bytes_of(static_cast<size_t>(payload)));
+  return napi_create_double(env, bytes, &result) == napi_ok ? result : nullptr;
+}
+
+/// wireSend(wire, turn, bytes): sends the own slot's first bytes, from the announcement on, to every peer.
+napi_value wire_send(napi_env env, napi_callback_info info) {
+  napi_value values[3];
+  Wire* wire;
+  double turn, bytes;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], bytes) ||
+      !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
+    return fail_arguments(env);
+  }
+  wire->send_own(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes));
+  return nullptr;
+}
+
+/// wirePoll(wire, turn, value, spinNs, sleepMs): 1 all there, 0 not yet, −1 a missing peer's socket has ended.
+napi_value wire_poll(napi_env env, napi_callback_info info) {
+  napi_value values[5], result;
+  Wire* wire;
+  double turn, value, spin_ns, sleep_ms;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], value) ||
+      !get(env, values[3], spin_ns) || !get(env, values[4], sleep_ms) || !(turn >= 0 && turn < kTurns) || !(value >= 0 && value < 9e15) ||
+      !(sleep_ms >= 0 && sleep_ms < 1e9)) {
+    return fail_arguments(env);
+  }
+  const auto wanted = static_cast<uint32_t>(static_cast<uint64_t>(value));
+  const int there = wire->poll_until(static_cast<uint32_t>(turn), wanted, spin_ns, static_cast<int>(sleep_ms));
+  return napi_create_int32(env, there, &result) == napi_ok ? result : nullptr;
+}
+
+/// closeWire(wire)
+napi_value close_wire(napi_env env, napi_callback_info info) {
+  napi_value values[1];
+  Wire* wire;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
+  wire->close_all();
+  wire->peers.clear();
+  return nullptr;
+}
+
+/// takeSocket(fd): a descriptor of our own on the same socket, which sends at once and has room for what a lane sends.
+napi_value take_socket(napi_env env, napi_callback_info info) {
+  napi_value values[1], result;
+  double fd;
+  if (!arguments(env, info, values) || !get(env, values[0], fd)) return fail_arguments(env);
+  const int own = fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return fail(env, "EBADF", "cannot duplicate the socket");
+  const int on = 1;
+  setsockopt(own, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(own, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof kSocketBufferBytes);
+  return napi_create_int32(env, own, &result) == napi_ok ? result : nullptr;
+}
+
+/// closeSocket(fd), for one that no wire took.
+napi_value close_socket(napi_env env, napi_callback_info info) {
+  napi_value values[1];
+  double fd;
+  if (!arguments(env, info, values) || !get(env, values[0], fd)) return fail_arguments(env);
+  close(static_cast<int>(fd));
+  return nullptr;
+}
+
+// Watching: an event loop is told when something can be read on any socket of a wire.
+
+struct Watch {
+  napi_env env;
+  uv_poll_t poll;
+  int epoll_fd;
+  napi_ref callback;
+  napi_async_context context;
+  napi_async_cleanup_hook_handle cleanup;
+  bool closing;
+  /// Owners: the loop, until the handle is closed, and JavaScript.
+  int references;
+
+  void close() {
+    if (closing) return;
+    closing = true;
+    uv_poll_stop(&poll);
+    napi_delete_reference(env, callback);
+    napi_async_destroy(env, context);
+    uv_close(reinterpret_cast<uv_handle_t*>(&poll), [](uv_handle_t* closed) {
+      auto* watch = static_cast<Watch*>(closed->data);
+      ::close(watch->epoll_fd);
+      napi_remove_async_cleanup_hook(watch->cleanup);
+      watch->unreference();
+    });
+  }
+  void unreference() {
+    if (--references == 0) delete this;
+  }
+};
+
+void on_readable(uv_poll_t* poll, int, int) {
+  auto* watch = static_cast<Watch*>(poll->data);
+  napi_handle_scope scope;
+  napi_value function, global, result;
+  if (watch->closing || napi_open_handle_scope(watch->env, &scope) != napi_ok) return;
+  if (napi_get_reference_value(watch->env, watch->callback, &function) == napi_ok && napi_get_global(watch->env, &global) == napi_ok) {
+    if (napi_make_callback(watch->env, watch->context, global, function, 0, nullptr, &result) == napi_pending_exception) {
+      napi_value thrown;
+      if (napi_get_and_clear_last_exception(watch->env, &thrown) == napi_ok) napi_fatal_exception(watch->env, thrown);
+    }
+  }
+  napi_close_handle_scope(watch->env, scope);
+}
+
+/// watchWire(wire, callback): a handle; nothing is watched until `setWatching`.
+napi_value watch_wire(napi_env env, napi_callback_info info) {
+  napi_value values[2], name, handle;
+  Wire* wire;
+  uv_loop_t* loop;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || napi_get_uv_event_loop(env, &loop) != napi_ok) return fail_arguments(env);
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd < 0) return fail(env, "EMFILE", "epoll_create1 failed");
+  for (const Peer& peer : wire->peers) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, peer.fd, &event);
+  }
+  auto* watch = new Watch{env, {}, epoll_fd, nullptr, nullptr, nullptr, false, 2};
+  watch->poll.data = watch;
+  if (uv_poll_init(loop, &watch->poll, epoll_fd) != 0) {
+    close(epoll_fd);
+    delete watch;
+    return fail(env, "EINVAL", "uv_poll_init failed");
+  }
+  napi_create_string_utf8(env, "shoal:lane-wire", NAPI_AUTO_LENGTH, &name);
+  napi_create_reference(env, values[1], 1, &watch->callback);
+  napi_async_init(env, nullptr, name, &watch->context);
+  const auto clean_up = [](napi_async_cleanup_hook_handle, void* data) { static_cast<Watch*>(data)->close(); };
+  napi_add_async_cleanup_hook(env, clean_up, watch, &watch->cleanup);
+  const auto finalize = [](napi_env, void* data, void*) {
+    static_cast<Watch*>(data)->close();
+    static_cast<Watch*>(data)->unreference();
+  };
+  if (napi_create_external(env, watch, finalize, nullptr, &handle) != napi_ok) return fail(env, "EINVAL", "napi_create_external failed");
+  return handle;
+}
+
+/// setWatching(watch, on)
+napi_value set_watching(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  Watch* watch;
+  bool on;
+  if (!arguments(env, info, values) || !get_external(env, values[0], watch) || !get(env, values[1], on)) return fail_arguments(env);
+  if (watch->closing) return nullptr;
+  if (on) uv_poll_start(&watch->poll, UV_READABLE, on_readable);
+  else uv_poll_stop(&watch->poll);
+  return nullptr;
+}
+
+/// closeWatch(watch), before its wire is closed.
+napi_value close_watch(napi_env env, napi_callback_info info) {
+  napi_value values[1];
+  Watch* watch;
+  if (!arguments(env, info, values) || !get_external(env, values[0], watch)) return fail_arguments(env);
+  watch->close();
+  return nullptr;
+}
+
+}  // namespace
+
+void export_wires(napi_env env, napi_value exports) {
+  set_function(env, exports, "wireMemoryBytes", wire_memory_bytes);
+  set_function(env, exports, "takeSocket", take_socket);
+  set_function(env, exports, "closeSocket", close_socket);
+  set_function(env, exports, "createWire", create_wire);
+  set_function(env, exports, "wireSend", wire_send);
+  set_function(env, exports, "wirePoll", wire_poll);
+  set_function(env, exports, "closeWire", close_wire);
+  set_function(env, exports, "watchWire", watch_wire);
+  set_function(env, exports, "setWatching", set_watching);
+  set_function(env, exports, "closeWatch", close_watch);
+}
+
+}  // namespace shoal

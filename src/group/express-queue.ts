@@ -1,0 +1,135 @@
+/** Operations of the express that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+ *
+ *      main thread: waited long enough ─▶ queue ─▶ begin, if that is still to be done ─▶ advance … ─▶ done
+ *
+ *  While there are any, the sockets are watched by the event loop. It must not know what becomes of a disagreement. */
+import { ShoalError } from '../base/errors.ts';
+import type { BufferName } from '../plan/ir.ts';
+import type { CollectiveCall } from './contract.ts';
+import { Express, type ExpressBuffers, type ExpressOperation, type ExpressOptions } from './express.ts';
+import type { Members } from './members.ts';
+import type { Buffers } from './operation.ts';
+import type { PreparedPlan } from './plan-runner.ts';
+import type { Watched } from './watchdog.ts';
+
+/** An operation of the express that the main thread did not finish. */
+export interface ExpressCommand {
+  readonly sequence: number;
+  /** Position among the calls of the express. */
+  readonly ordinal: number;
+  /** This rank has announced it. */
+  readonly begun: boolean;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+export interface ExpressEntry extends ExpressCommand, Watched {
+  readonly operation: ExpressOperation;
+  begun: boolean;
+}
+
+export interface ExpressQueueOptions {
+  readonly express: ExpressOptions;
+  readonly members: Members;
+  /** Something has come. */
+  readonly onReadable: () => void;
+  /** Ranks called different things, or this one's call went the express's way and another's did not. */
+  readonly onMismatch: (entry: ExpressEntry) => void;
+  /** The head cannot be ended. */
+  readonly onThrown: (thrown: unknown, sequence: number) => void;
+}
+
+const noPatience = { spinNs: 0, sleepMs: 0 };
+
+export class ExpressQueue {
+  readonly #options: ExpressQueueOptions;
+  readonly #express: Express;
+  readonly #entries: ExpressEntry[] = [];
+
+  constructor(options: ExpressQueueOptions) {
+    this.#options = options;
+    this.#express = new Express(options.express);
+  }
+
+  get entries(): readonly ExpressEntry[] {
+    return this.#entries;
+  }
+
+  add(request: ExpressCommand, { lowered }: PreparedPlan, submittedMs: number): ExpressEntry {
+    const operation = this.#express.bind(request.call, lowered, viewsOf(request.buffers));
+    const entry: ExpressEntry = { ...request, complete: request.complete, submittedMs, operation, warned: false };
+    this.#entries.push(entry);
+    return entry;
+  }
+
+  /** Continues the head. True when something moved. */
+  advance(): boolean {
+    const entry = this.#entries.at(0);
+    const { wire } = this.#options.express;
+    if (entry === undefined) return false;
+    const { operation, sequence, ordinal } = entry;
+    const { onMismatch, onThrown, onReadable } = this.#options;
+    wire.watch(onReadable, { on: true });
+    try {
+      if (!entry.begun) this.#express.begin(operation, sequence, ordinal);
+      entry.begun = true;
+      const status = this.#express.advance(operation, sequence, ordinal, noPatience);
+      if (status === 'done') {
+        this.#entries.shift();
+        // Before the main thread hears of it: the sockets are its again then.
+        if (this.#entries.length === 0) wire.watch(onReadable, { on: false });
+        entry.complete();
+        return true;
+      }
+      if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
+      else if (status === 'ended') this.#lost(entry);
+    } catch (thrown) {
+      onThrown(thrown, sequence);
+    }
+    return false;
+  }
+
+  /** World ranks that have not announced the entry's operation. */
+  late({ sequence, ordinal }: ExpressEntry): number[] {
+    return this.#options.members.worldRanks(this.#express.late(sequence, ordinal));
+  }
+
+  /** Ends all with `error`. */
+  abandon(error: ShoalError): void {
+    const { wire } = this.#options.express;
+    wire.watch(this.#options.onReadable, { on: false });
+    for (const entry of this.#entries.splice(0)) entry.complete(error);
+  }
+
+  close(): void {
+    this.#options.express.wire.close();
+  }
+
+  #lost(entry: ExpressEntry): void {
+    const { onReadable, onThrown, express } = this.#options;
+    const late = this.late(entry);
+    // Nothing more will come of it, and the loop would call without end.
+    express.wire.watch(onReadable, { on: false });
+    const error = new ShoalError('peer-lost', `the express sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
+    onThrown(error, entry.sequence);
+  }
+
+  /** Some rank made its call `sequence` another way, or left before it. */
+  #someoneWentElsewhere(sequence: number): boolean {
+    const { members, express } = this.#options;
+    return members.links.some(
+      (_, rank) => rank !== express.rank && (members.leftBefore(rank, sequence) || members.tookCommThread(rank, sequence)),
+    );
+  }
+}
+
+function viewsOf(buffers: Buffers): ExpressBuffers {
+  const views: ExpressBuffers = {};
+  for (const name of Object.keys(buffers) as BufferName[]) {
+    const buffer = buffers[name];
+    if (buffer) views[name] = new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes);
+  }
+  return views;
+}
