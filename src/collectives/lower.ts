@@ -248,7 +248,8 @@ class Lowering {
         if (step.targets[0].count > 0) this.#reduce(step);
         return;
       case 'flush':
-        this.#call({ kind: 'flush' });
+        // Stores have left their source when they are done.
+        if (!this.#options.loadStore.every(Boolean)) this.#call({ kind: 'flush' });
         return;
     }
   }
