@@ -1,20 +1,40 @@
-/** The script that `shoal bench` runs on every rank it starts: options as JSON in the first argument, events as JSON lines
- *  on rank 0's stdout. */
+/** The script that `shoal bench` and `shoal tune` run on every rank they start: the job as JSON in the first argument, events as
+ *  JSON lines on rank 0's stdout. */
 import { isShoalError } from '../base/errors.ts';
 import { systemStopwatch } from '../base/stopwatch.ts';
 import { initProcessGroup } from '../group/init.ts';
-import type { BenchOptions } from './options.ts';
+import type { CommGroup } from '../group/process-group.ts';
+import { compare } from './compare.ts';
+import type { CompareEvent, RankJob } from './job.ts';
+import type { BenchEvent } from './report.ts';
 import { runBench } from './run-bench.ts';
 
-const options = JSON.parse(process.argv[2] ?? '') as BenchOptions;
-const group = await initProcessGroup({ backend: options.backend });
+const job = JSON.parse(process.argv[2] ?? '') as RankJob;
+const emit = (event: BenchEvent | CompareEvent): void => void process.stdout.write(`${JSON.stringify(event)}\n`);
+
+/** Ranks of one machine play several hosts when asked to, neighbours together. */
+const hosts =
+  job.hosts === 1
+    ? {}
+    : { SHOAL_HOST_ID: `host-${Math.floor((Number(process.env.LOCAL_RANK) * job.hosts) / Number(process.env.LOCAL_WORLD_SIZE))}` };
+const backend = job.kind === 'bench' ? job.options.backend : 'auto';
+const group = await initProcessGroup({ backend, environment: { ...process.env, ...hosts } });
 try {
-  await runBench({
-    group,
-    options,
-    stopwatch: systemStopwatch,
-    emit: (event) => process.stdout.write(`${JSON.stringify(event)}\n`),
-  });
+  if (job.kind === 'bench') {
+    await runBench({ group, options: job.options, stopwatch: systemStopwatch, emit });
+  } else {
+    const world = group as CommGroup;
+    const rows = await compare({
+      group: world,
+      options: job.options,
+      stopwatch: systemStopwatch,
+      onRow: (row) => emit({ event: 'compared', row }),
+    });
+    if (group.rank === 0) {
+      const { topology, costModel } = world;
+      emit({ event: 'comparison', rows, topology, ...(costModel === undefined ? {} : { rates: costModel }) });
+    }
+  }
 } catch (error) {
   if (!isShoalError(error)) throw error;
   process.stderr.write(`${error.code}: ${error.message}\n`);

@@ -6,8 +6,17 @@ import { planCommand } from './commands/plan.ts';
 import { runCommand } from './commands/run.ts';
 import { simulateCommand } from './commands/simulate.ts';
 import { traceCommand } from './commands/trace.ts';
+import { tuneCommand } from './commands/tune.ts';
 
 /** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
 export type CommandFactory = (setExitCode: (code: number) => void) => Command;
 
-export const commands: readonly CommandFactory[] = [runCommand, benchCommand, planCommand, simulateCommand, infoCommand, traceCommand];
+export const commands: readonly CommandFactory[] = [
+  runCommand,
+  benchCommand,
+  tuneCommand,
+  planCommand,
+  simulateCommand,
+  infoCommand,
+  traceCommand,
+];

@@ -1,24 +1,26 @@
-/** Starts the ranks of a benchmark on this machine and hands on what rank 0 tells. */
+/** Starts the ranks of a benchmark or a comparison on this machine and hands on what rank 0 tells. */
 import { StringDecoder } from 'node:string_decoder';
 import { Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings.ts';
-import type { BenchOptions } from '../../bench/options.ts';
-import type { BenchEvent } from '../../bench/report.ts';
+import type { RankJob } from '../../bench/job.ts';
 import { launch } from '../../launch/launch.ts';
 import { scriptCommand } from '../../launch/script-command.ts';
 
-export interface LaunchBenchOptions {
+/** `E`: what rank 0 tells of such a job. */
+export interface LaunchBenchOptions<E> {
   readonly ranks: number;
-  readonly options: BenchOptions;
+  readonly job: RankJob;
   readonly environment: Environment;
-  readonly onEvent: (event: BenchEvent) => void;
+  readonly onEvent: (event: E) => void;
 }
 
 /** Resolves with the exit code of the job; failing ranks have said why on stderr. */
-export async function launchBench({ ranks, options, environment, onEvent }: LaunchBenchOptions): Promise<number> {
+export async function launchBench<E>({ ranks, job: rankJob, environment, onEvent }: LaunchBenchOptions<E>): Promise<number> {
+  checkHosts(rankJob.hosts, ranks);
   const script = import.meta.url.endsWith('.ts')
     ? new URL('../../bench/rank.ts', import.meta.url)
     : new URL('../../bench/rank.js', import.meta.url);
@@ -26,7 +28,7 @@ export async function launchBench({ ranks, options, environment, onEvent }: Laun
   const job = launch({
     clock: systemClock,
     random: systemRandom,
-    command: scriptCommand({ script: fileURLToPath(script), args: [JSON.stringify(options)], directory }),
+    command: scriptCommand({ script: fileURLToPath(script), args: [JSON.stringify(rankJob)], directory }),
     directory,
     environment,
     localSize: ranks,
@@ -39,8 +41,14 @@ export async function launchBench({ ranks, options, environment, onEvent }: Laun
   return exitCode;
 }
 
+/** @throws ShoalError `usage` unless that many ranks can play that many hosts. */
+function checkHosts(hosts: number, ranks: number): void {
+  if (hosts <= ranks) return;
+  throw new ShoalError('usage', `--hosts ${hosts} needs as many ranks; ${ranks} are started (-N)`);
+}
+
 /** Takes what the launcher writes, `[rank 0] {…}` per line. Anything else that a rank says is passed on. */
-function eventLines(onEvent: (event: BenchEvent) => void): Writable {
+function eventLines<E>(onEvent: (event: E) => void): Writable {
   const decoder = new StringDecoder('utf8');
   let rest = '';
   return new Writable({
@@ -50,7 +58,7 @@ function eventLines(onEvent: (event: BenchEvent) => void): Writable {
       for (const line of lines) {
         const event = /^\[rank +0\] (\{"event":.*\})$/.exec(line)?.[1];
         if (event === undefined) process.stdout.write(`${line}\n`);
-        else onEvent(JSON.parse(event) as BenchEvent);
+        else onEvent(JSON.parse(event) as E);
       }
       done();
     },

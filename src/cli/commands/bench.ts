@@ -20,6 +20,9 @@ interface BenchFlags {
   readonly op: string;
   readonly root: number;
   readonly ranks?: number;
+  readonly hosts: number;
+  readonly algorithms?: string;
+  readonly budget: number;
   readonly private?: true;
   readonly touch: 'each' | 'once';
   readonly sync?: true;
@@ -35,6 +38,7 @@ Examples:
   shoal bench all-reduce -N 2 -b 8 -e 100M -f 2              sizes from 8 B to 100 MiB, doubling, 2 ranks on this machine
   shoal bench all-reduce -N 4 --sizes 8:2000,64KiB:500,25MiB --sync
   shoal bench all-reduce -N 2 -b 25M -e 25M --buckets 64 --parallel 8
+  shoal bench all-reduce -N 4 --hosts 2 -b 8 -e 4M -f 8 --algorithms all    algorithms against each other, and auto
   shoal run -n 2 … or mpirun -n 2 shoal bench broadcast      as a rank of a job that is there already
 
 The time is the median over iterations on the slowest rank. Without --parallel and --buckets one operation runs at a time;
@@ -59,6 +63,12 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .option('-o, --op <operator>', 'sum, prod, min, max, avg, band, bor, bxor', 'sum')
     .option('-r, --root <rank>', 'root of broadcast', natural, 0)
     .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
+    .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
+    .option(
+      '--algorithms <names>',
+      'instead of the table: algorithms against each other, names with commas or all; auto is always among them',
+    )
+    .option('--budget <ms>', 'with --algorithms: time per size, about', positive, 1000)
     .option('--private', 'plain typed arrays instead of tensors in shared memory')
     .addOption(new Option('--touch <when>', 'ranks write their inputs before each call, or once').choices(['each', 'once']).default('each'))
     .option('--sync', 'wait with waitSync() instead of await')
@@ -73,6 +83,7 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
 
 async function bench(name: string, flags: BenchFlags): Promise<number> {
   const options = optionsOf(collectiveOf(name), flags);
+  if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
   const [{ detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
     import('../../group/environment.ts'),
     import('../../bench/report.ts'),
@@ -114,7 +125,31 @@ async function launchRanks(
   if (isRooted(options.collective) && options.root >= ranks)
     throw new ShoalError('usage', `--root ${options.root} is not a rank; use 0…${ranks - 1}`);
   const { launchBench } = await import('../bench/launch-bench.ts');
-  return launchBench({ ranks, options, environment: process.env, onEvent });
+  return launchBench({ ranks, job: { kind: 'bench', hosts: flags.hosts, options }, environment: process.env, onEvent });
+}
+
+async function compareAlgorithms(
+  { collective, sizes, dtype, op, memory, wait }: BenchOptions,
+  flags: BenchFlags,
+  names: string,
+): Promise<number> {
+  const [{ comparable }, { runComparison, writeJson }] = await Promise.all([
+    import('../../bench/compare.ts'),
+    import('../bench/run-comparison.ts'),
+  ]);
+  const measured = comparable.find((each) => each === collective);
+  if (measured === undefined) throw new ShoalError('usage', `${collective} has no algorithms to compare; use ${comparable.join(', ')}`);
+  const { exitCode, report } = await runComparison({
+    collectives: [measured],
+    sizes: sizes.map(({ bytes }) => bytes),
+    algorithms: names === 'all' ? 'all' : names.split(','),
+    ...{ dtype, op, memory, wait, ranks: flags.ranks, hosts: flags.hosts, budgetMs: flags.budget },
+    environment: process.env,
+    stdout: flags.json === '-' ? process.stderr : process.stdout,
+  });
+  if (report === undefined) return exitCode;
+  if (flags.json !== undefined) await writeJson(flags.json, report);
+  return exitCode === 0 && report.rows.some(({ wrong }) => wrong > 0) ? 1 : exitCode;
 }
 
 /** This process is a rank already. */

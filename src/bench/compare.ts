@@ -1,0 +1,262 @@
+/** Times the algorithms of a collective against each other, in one world: every algorithm has a group of its own over the same
+ *  ranks, and they take turns, so that what else the machine does meets all alike. Every rank calls it with the same options.
+ *
+ *      trial     one call each; what is hopelessly slower is left out
+ *      rounds    every algorithm in some order, another order next round; a turn is several calls, its time their median
+ *      result    median over rounds of the slowest rank; every algorithm's result is checked once */
+import { ShoalError } from '../base/errors.ts';
+import { seededRandom, type Random } from '../base/random.ts';
+import type { Stopwatch } from '../base/stopwatch.ts';
+import { canServe } from '../collectives/predict.ts';
+import { algorithms } from '../collectives/registry.ts';
+import type { CommGroup } from '../group/process-group.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
+import { createKernels } from '../memory/kernels/create-kernels.ts';
+import { loadNative } from '../memory/native.ts';
+import { halvesOf, type CollectiveName } from './collective.ts';
+import { measure } from './measure.ts';
+import { createOperation, type Operation } from './operation.ts';
+import type { BenchOptions } from './options.ts';
+import { Patterns } from './pattern.ts';
+import { statisticsOf } from './statistics.ts';
+
+/** Collectives that have several algorithms and can be measured. */
+export const comparable = ['all-reduce', 'all-gather', 'reduce-scatter', 'broadcast'] as const satisfies readonly CollectiveName[];
+export type ComparableCollective = (typeof comparable)[number];
+
+export interface CompareOptions {
+  readonly collectives: readonly ComparableCollective[];
+  /** Bytes of the whole operation, ascending. */
+  readonly sizes: readonly number[];
+  /** `all`: whatever can serve; `auto` is always among them. */
+  readonly algorithms: 'all' | readonly string[];
+  readonly order: 'canonical' | 'relaxed';
+  readonly dtype: BenchOptions['dtype'];
+  readonly op: BenchOptions['op'];
+  readonly memory: BenchOptions['memory'];
+  readonly wait: BenchOptions['wait'];
+  /** Time per size and collective, all algorithms together, about. */
+  readonly budgetMs: number;
+}
+
+export interface ComparedRow {
+  readonly collective: ComparableCollective;
+  readonly bytes: number;
+  /** Median time of the slowest rank by algorithm, microseconds; `auto` among them. */
+  readonly timesUs: Readonly<Record<string, number>>;
+  /** What `auto` takes: its calls and those of that algorithm are the same, and so are their times. */
+  readonly chosen: string;
+  /** Left out after the trial: much slower. */
+  readonly hopeless: readonly string[];
+  /** Fastest of the named algorithms. */
+  readonly best: string;
+  /** Time of what `auto` takes over that of the best. */
+  readonly autoOverBest: number;
+  /** Elements that were wrong, over all algorithms and ranks. */
+  readonly wrong: number;
+}
+
+export interface CompareContext {
+  readonly group: CommGroup;
+  readonly options: CompareOptions;
+  readonly stopwatch: Stopwatch;
+  /** Called on rank 0 as rows come. */
+  readonly onRow: (row: ComparedRow) => void;
+}
+
+/** Times the trial's fastest by which an algorithm is out. */
+const hopelessFactor = 4;
+const roundsMin = 5;
+const roundsMax = 25;
+/** A round lasts about so long per algorithm, unless one call is longer. */
+const roundUs = 2000;
+const callsMax = 200;
+
+/** @throws ShoalError `usage` for names that are not known or cannot serve. */
+export async function compare(context: CompareContext): Promise<ComparedRow[]> {
+  const { group, options } = context;
+  const names = namesOf(options);
+  const groups = new Map<string, CommGroup>();
+  for (const name of ['auto', ...names]) groups.set(name, await groupOf(group, name));
+  const rows: ComparedRow[] = [];
+  try {
+    for (const collective of options.collectives) {
+      for (const bytes of options.sizes) {
+        const row = await compareOne(context, { collective, bytes, groups });
+        rows.push(row);
+        if (group.rank === 0) context.onRow(row);
+      }
+    }
+  } finally {
+    for (const each of groups.values()) await each.destroy();
+  }
+  return rows;
+}
+
+function namesOf(options: CompareOptions): string[] {
+  const known = algorithms.map(({ name }) => name);
+  if (options.algorithms === 'all') return known;
+  const unknown = options.algorithms.find((name) => name !== 'auto' && !known.includes(name));
+  if (unknown !== undefined) throw new ShoalError('usage', `unknown algorithm '${unknown}'; use all, auto, ${known.join(', ')}`);
+  return known.filter((name) => options.algorithms.includes(name));
+}
+
+async function groupOf(group: CommGroup, backend: string): Promise<CommGroup> {
+  const made = await group.newGroup(
+    Array.from({ length: group.size }, (_, rank) => rank),
+    // The world's own choice is what `auto` is compared as.
+    { name: `compare ${backend}`, ...(backend === 'auto' ? {} : { backend }) },
+  );
+  return made as CommGroup;
+}
+
+interface Contest {
+  readonly collective: ComparableCollective;
+  readonly bytes: number;
+  readonly groups: ReadonlyMap<string, CommGroup>;
+}
+
+async function compareOne(context: CompareContext, contest: Contest): Promise<ComparedRow> {
+  const { group, options, stopwatch } = context;
+  const { collective, bytes } = contest;
+  const names = [...contest.groups.keys()].filter((name) => name === 'auto' || serves(group, { options, collective, bytes, name }));
+  const operations = new Map<string, Operation>();
+  try {
+    for (const name of names) operations.set(name, operationOf(context, contest, name));
+    const time = async (name: string, iterations: number): Promise<number> => {
+      const operation = operations.get(name);
+      if (operation === undefined) throw new ShoalError('system', `${name} has no operation`);
+      const loop = { operations: [operation], parallel: 1, wait: options.wait, touch: 'each', stopwatch } as const;
+      return statisticsOf(await measure({ ...loop, iterations })).median;
+    };
+    // The first call prepares plans and maps memory; the second is the trial.
+    const trial = await slowest(
+      group,
+      await inTurn(names, async (name) => {
+        await time(name, 1);
+        return Math.min(await time(name, 1), await time(name, 1), await time(name, 1));
+      }),
+    );
+    const fastest = Math.min(...trial);
+    const stays = names.filter((name, index) => name === 'auto' || trial[index] <= hopelessFactor * fastest + 100);
+    const trialOf = (name: string): number => trial[names.indexOf(name)];
+    const calls = stays.map((name) => Math.max(1, Math.min(callsMax, Math.round(roundUs / trialOf(name)))));
+    const roundCostUs = stays.reduce((sum, name, index) => sum + trialOf(name) * calls[index], 0);
+    const rounds = Math.max(roundsMin, Math.min(roundsMax, Math.floor((options.budgetMs * 1000) / roundCostUs)));
+    const samples = stays.map(() => new Float64Array(rounds));
+    // The same dice on all ranks.
+    const random = seededRandom(bytes);
+    for (let round = 0; round < rounds; round++) {
+      for (const index of shuffled(stays.length, random)) {
+        await group.barrier();
+        samples[index][round] = await time(stays[index], calls[index]);
+      }
+    }
+    const times = new Map<string, Float64Array>();
+    for (const [index, name] of stays.entries()) times.set(name, await slowest(group, samples[index]));
+    const wrong = await wrongOf(group, [...operations.values()]);
+    const chosen = (contest.groups.get('auto') ?? group).algorithmOf(collective, bytes);
+    return rowOf(contest, { times, chosen, wrong, hopeless: names.filter((name) => !stays.includes(name)) });
+  } finally {
+    for (const operation of operations.values()) operation.release();
+  }
+}
+
+function serves(
+  group: CommGroup,
+  ask: { readonly options: CompareOptions; readonly collective: ComparableCollective; readonly bytes: number; readonly name: string },
+): boolean {
+  const { options, collective, bytes, name } = ask;
+  return canServe({ collective, bytes, topology: group.topology, order: options.order }, name);
+}
+
+function operationOf({ group, options }: CompareContext, { collective, bytes, groups }: Contest, name: string): Operation {
+  const native = loadNative({ enabled: true });
+  const patterns = new Patterns({ dtype: options.dtype, op: options.op, ranks: group.size, kernels: createKernels({ native }) });
+  const benchOptions: BenchOptions = {
+    collective,
+    sizes: [],
+    dtype: options.dtype,
+    op: options.op,
+    root: 0,
+    checks: 1,
+    memory: options.memory,
+    touch: 'each',
+    wait: options.wait,
+    parallel: 1,
+    buckets: 1,
+    backend: name,
+    samples: 'dropped',
+  };
+  const half = halvesOf(collective).includes('inPlace') ? 'inPlace' : 'outOfPlace';
+  const whole = Math.max(bytes, group.size * 16, dtypeInfo(options.dtype).bytes);
+  const own = groups.get(name) ?? group;
+  return createOperation({
+    group: own,
+    options: benchOptions,
+    patterns,
+    bytes: collective === 'all-reduce' ? bytes : whole,
+    half,
+    slot: 0,
+  });
+}
+
+async function inTurn(names: readonly string[], run: (name: string) => Promise<number>): Promise<Float64Array> {
+  const values = new Float64Array(names.length);
+  for (const [index, name] of names.entries()) values[index] = await run(name);
+  return values;
+}
+
+/** Of every position, the largest value of any rank: the same on all ranks. */
+async function slowest(group: CommGroup, values: Float64Array): Promise<Float64Array> {
+  const all = values.slice();
+  await group.allReduce(all, { op: 'max' });
+  return all;
+}
+
+async function wrongOf(group: CommGroup, operations: readonly Operation[]): Promise<number> {
+  let wrong = 0;
+  for (const operation of operations) {
+    operation.arm();
+    await operation.start();
+    // Peers may read and write each other's tensors: nobody looks before all have finished.
+    await group.barrier();
+    wrong += operation.wrong();
+    await group.barrier();
+  }
+  const total = Float64Array.of(wrong);
+  await group.allReduce(total);
+  return total[0];
+}
+
+function rowOf(
+  { collective, bytes }: Contest,
+  result: {
+    readonly times: ReadonlyMap<string, Float64Array>;
+    readonly chosen: string;
+    readonly wrong: number;
+    readonly hopeless: readonly string[];
+  },
+): ComparedRow {
+  const { times, chosen, wrong, hopeless } = result;
+  const timesUs: Record<string, number> = {};
+  const auto = times.get('auto') ?? new Float64Array(0);
+  const both = Float64Array.of(...auto, ...(times.get(chosen) ?? []));
+  for (const [name, own] of times) timesUs[name] = statisticsOf(name === 'auto' || name === chosen ? both : own).median;
+  // What was hopeless when asked for by name was noise if it is what `auto` takes.
+  timesUs[chosen] ??= timesUs.auto;
+  const named = Object.keys(timesUs).filter((name) => name !== 'auto');
+  const best = named.reduce((a, b) => (timesUs[b] < timesUs[a] ? b : a), chosen);
+  const left = hopeless.filter((name) => name !== chosen);
+  return { collective, bytes, timesUs, chosen, hopeless: left, best, autoOverBest: timesUs.auto / timesUs[best], wrong };
+}
+
+/** 0…count−1 in some order. */
+function shuffled(count: number, random: Random): number[] {
+  const order = Array.from({ length: count }, (_, index) => index);
+  for (let last = count - 1; last > 0; last--) {
+    const other = random.integer(last + 1);
+    [order[last], order[other]] = [order[other], order[last]];
+  }
+  return order;
+}

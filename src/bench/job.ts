@@ -1,0 +1,19 @@
+/** What the ranks of a benchmark are told, and what rank 0 tells of a comparison; plain data. */
+import type { CostModel } from '../plan/cost.ts';
+import type { Topology } from '../plan/topology.ts';
+import type { CompareOptions, ComparedRow } from './compare.ts';
+import type { BenchOptions } from './options.ts';
+
+/** `hosts`: ranks of one machine play so many. */
+export type RankJob =
+  | { readonly kind: 'bench'; readonly hosts: number; readonly options: BenchOptions }
+  | { readonly kind: 'compare'; readonly hosts: number; readonly options: CompareOptions };
+
+export type CompareEvent =
+  | { readonly event: 'compared'; readonly row: ComparedRow }
+  | {
+      readonly event: 'comparison';
+      readonly rows: readonly ComparedRow[];
+      readonly topology: Topology;
+      readonly rates?: CostModel;
+    };

@@ -1,0 +1,58 @@
+/** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
+import { Command, InvalidArgumentError } from 'commander';
+import { bytesSyntax, parseBytes } from '../../base/quantity.ts';
+
+const examples = `
+Examples:
+  shoal tune -N 2                                            two ranks that share this machine's memory
+  shoal tune -N 4 --hosts 4 -o net.json                      four that talk over the network of this machine
+  shoal run --nodes 4 … -- shoal tune -o /shared/net.json    as the ranks of a job that is there already
+
+Then: SHOAL_TUNING_FILE=net.json on all ranks. The file holds worlds of several shapes: tuning adds to what it says already.`;
+
+export function tuneCommand(setExitCode: (code: number) => void): Command {
+  return new Command('tune')
+    .summary('measure which algorithm is fastest, and write it to a file')
+    .description('Runs every algorithm that can serve, in turn, over a range of sizes, and writes the fastest of each size to a file.')
+    .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
+    .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
+    .option('--collectives <names>', 'with commas', 'all-reduce,all-gather,reduce-scatter,broadcast')
+    .option('-b, --minbytes <size>', 'smallest size', size, 8)
+    .option('-e, --maxbytes <size>', 'largest size', size, 16 * 2 ** 20)
+    .option('-f, --stepfactor <factor>', 'from one size to the next', factor, 8)
+    .option('--budget <ms>', 'time per size and collective, about', positive, 500)
+    .option('-o, --output <file>', 'where to write; what it says of other worlds is kept', 'shoal-tuning.json')
+    .addHelpText('after', examples)
+    .action(async (flags: TuneFlags) => {
+      const { runTune } = await import('../tune/run-tune.ts');
+      setExitCode(await runTune(flags, { environment: process.env, stdout: process.stdout }));
+    });
+}
+
+/** As commander gives them. */
+export interface TuneFlags {
+  readonly ranks?: number;
+  readonly hosts: number;
+  readonly collectives: string;
+  readonly minbytes: number;
+  readonly maxbytes: number;
+  readonly stepfactor: number;
+  readonly budget: number;
+  readonly output: string;
+}
+
+function positive(text: string): number {
+  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 1.');
+  return Number(text);
+}
+
+function factor(text: string): number {
+  if (!/^([2-9]|[1-9]\d{1,3})$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 2.');
+  return Number(text);
+}
+
+function size(text: string): number {
+  const bytes = parseBytes(text);
+  if (bytes === undefined || bytes < 1) throw new InvalidArgumentError(`Expected ${bytesSyntax}.`);
+  return bytes;
+}

@@ -1,0 +1,80 @@
+/** What `shoal tune` does: compares, prints, and adds what it found to the file, whole or not at all. */
+import { existsSync, readFileSync } from 'node:fs';
+import { basename, dirname } from 'node:path';
+import type { Writable } from 'node:stream';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import type { Environment } from '../../base/settings.ts';
+import { packageVersion } from '../../base/version.ts';
+import { comparable, type ComparableCollective } from '../../bench/compare.ts';
+import { choicesOf } from '../../bench/comparison-table.ts';
+import { sizesOf } from '../../bench/options.ts';
+import { formatTable } from '../../collectives/select.ts';
+import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
+import { writeFileWhole } from '../../trace/write-file.ts';
+import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
+import type { TuneFlags } from '../commands/tune.ts';
+
+/** @returns the exit code.
+ *  @throws ShoalError `usage`; `config` for a file that is there and is none of ours; `system` when it cannot be written. */
+export async function runTune(flags: TuneFlags, { environment, stdout }: { environment: Environment; stdout: Writable }): Promise<number> {
+  const collectives = collectivesOf(flags.collectives);
+  const range = { minBytes: flags.minbytes, maxBytes: flags.maxbytes, stepBytes: 0, stepFactor: flags.stepfactor };
+  const sizes = sizesOf(range, { iterations: 1, warmup: 0 }).map(({ bytes }) => bytes);
+  const known = knownTuning(flags.output);
+  const { exitCode, report } = await runComparison({
+    collectives,
+    sizes,
+    algorithms: 'all',
+    dtype: 'float32',
+    op: 'sum',
+    memory: 'shared',
+    wait: 'async',
+    budgetMs: flags.budget,
+    ranks: flags.ranks,
+    hosts: flags.hosts,
+    // What was tuned before is not what is measured now.
+    environment: { ...environment, SHOAL_TUNING_FILE: undefined, SHOAL_ALGORITHMS: undefined },
+    stdout,
+  });
+  if (exitCode !== 0 || report === undefined) return exitCode;
+  const wrong = report.rows.find((row) => row.wrong > 0);
+  if (wrong !== undefined)
+    throw new ShoalError(
+      'system',
+      `${wrong.collective} of ${wrong.bytes} bytes gave wrong results; nothing is written. Please report this`,
+    );
+  const tuning = tuningOf(known, report);
+  const path = writeFileWhole(dirname(flags.output), basename(flags.output), [`${JSON.stringify(tuning, null, 2)}\n`]);
+  stdout.write(
+    `\n${formatTable(tunedRules(tuning, { ...report, loadStore: report.topology.hosts.length === 1 }))}\n\nwritten to ${path}; use it with SHOAL_TUNING_FILE=${path}\n`,
+  );
+  return 0;
+}
+
+function collectivesOf(text: string): ComparableCollective[] {
+  return text.split(',').map((name) => {
+    const found = comparable.find((each) => each === name.trim());
+    if (found === undefined) throw new ShoalError('usage', `--collectives: '${name}' cannot be tuned; use ${comparable.join(', ')}`);
+    return found;
+  });
+}
+
+function knownTuning(path: string): Tuning | undefined {
+  if (!existsSync(path)) return undefined;
+  try {
+    return parseTuning(readFileSync(path, 'utf8'), path);
+  } catch (thrown) {
+    throw new ShoalError('config', `${messageOf(thrown)}, under another name (-o), or remove this one`, { cause: thrown });
+  }
+}
+
+function tuningOf(known: Tuning | undefined, { topology, order, rates, rows }: ComparisonReport): Tuning {
+  // Hosts of a topology are ranks that map each other's memory.
+  const loadStore = topology.hosts.length === 1;
+  const hosts = topology.hosts.map((ranks) => ranks.length);
+  return withTunedWorld(
+    known,
+    { hosts, loadStore, order, ...(rates === undefined ? {} : { rates }), choices: choicesOf(rows) },
+    packageVersion,
+  );
+}

@@ -1,0 +1,82 @@
+/** `shoal tune` and `shoal bench --algorithms` with real processes: what is measured, what is written, that it is used. */
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it, vi } from 'vitest';
+import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
+import { parseTuning } from '../src/collectives/tuning.ts';
+import { shoal } from './fixtures/launch-harness.ts';
+
+// Generous: every test starts several processes, on machines that may be busy.
+vi.setConfig({ testTimeout: 120_000 });
+
+let directory: string;
+
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'shoal-tune-'));
+});
+
+afterAll(async () => {
+  await rm(directory, { recursive: true });
+});
+
+const small = ['-b', '64', '-e', '4K', '-f', '64', '--budget', '20'];
+
+it('writes what was fastest; more worlds are added; groups use it', async () => {
+  const file = join(directory, 'tuning.json');
+  const network = await shoal(['tune', '-N', '2', '--hosts', '2', '--collectives', 'all-reduce', ...small, '-o', file]).ended;
+  expect({ code: network.code, stderr: network.stderr }).toEqual({ code: 0, stderr: '' });
+  expect(network.stdout).toMatch(/^collective +size +auto +mailbox/);
+  expect(network.stdout).toMatch(/^all-reduce +64 +[\d.]+ +[\d.]+/m);
+  expect(network.stdout).toContain(`SHOAL_TUNING_FILE=${file}`);
+  const host = await shoal(['tune', '-N', '2', '--collectives', 'broadcast', ...small, '-o', file]).ended;
+  expect(host.code).toBe(0);
+  const tuning = parseTuning(await readFile(file, 'utf8'), file);
+  expect(tuning.worlds.map(({ hosts, choices }) => [hosts, choices.map(({ collective }) => collective)])).toEqual([
+    [[1, 1], ['all-reduce']],
+    [[2], ['broadcast']],
+  ]);
+  const [world] = tuning.worlds;
+  expect(world.rates?.networkLatency).toBeGreaterThan(0);
+  expect(world.choices[0].measured.map(({ bytes }) => bytes)).toEqual([64, 4096]);
+
+  // What the file says is what is taken, whatever would be faster.
+  const only = { ...world, choices: [{ ...world.choices[0], ranges: [{ from: 0, to: null, algorithm: 'tree' }] }] };
+  await writeFile(file, JSON.stringify({ ...tuning, worlds: [only] }));
+  const compared = await shoal(
+    ['bench', 'all-reduce', '-N', '2', '--hosts', '2', '--sizes', '1KiB', '--algorithms', 'tree,direct', '--budget', '20', '--json', '-'],
+    { env: { SHOAL_TUNING_FILE: file } },
+  ).ended;
+  expect(compared.code).toBe(0);
+  const report = JSON.parse(compared.stdout) as ComparisonReport;
+  expect(report).toMatchObject({ schema: 'shoal-comparison', topology: { hosts: [[0], [1]] }, rates: world.rates });
+  expect(report.rows.map(({ chosen, timesUs, wrong }) => [chosen, Object.keys(timesUs).sort(), wrong])).toEqual([
+    ['tree', ['auto', 'direct', 'tree'], 0],
+  ]);
+  expect(report.worstAutoOverBest).toBe(report.rows[0].autoOverBest);
+});
+
+it('refuses what cannot be before anything is started', async () => {
+  const foreign = join(directory, 'foreign.json');
+  await writeFile(foreign, '{"schema":"something else"}');
+  const cases: [string[], RegExp][] = [
+    [['tune', '--collectives', 'all-to-all'], /'all-to-all' cannot be tuned; use all-reduce, all-gather/],
+    [['tune', '-N', '2', '--hosts', '3'], /--hosts 3 needs as many ranks; 2 are started/],
+    [['tune', '-b', '8', '-e', '4'], /exceeds --maxbytes/],
+    [['tune', '-f', '1'], /whole number of at least 2/],
+    [['tune', '-o', foreign], /tuning file .*foreign\.json: schema: .*under another name \(-o\)/],
+    [['bench', 'barrier', '--algorithms', 'all'], /barrier has no algorithms to compare/],
+  ];
+  for (const [args, message] of cases) {
+    const { code, stderr } = await shoal(args).ended;
+    expect(stderr).toMatch(message);
+    expect(code).toBe(2);
+  }
+  expect(await readFile(foreign, 'utf8')).toBe('{"schema":"something else"}');
+});
+
+it('fails with the error of the ranks', async () => {
+  const { code, stderr } = await shoal(['bench', 'all-reduce', '-N', '2', '--algorithms', 'trees']).ended;
+  expect(code).toBe(1);
+  expect(stderr).toMatch(/unknown algorithm 'trees'; use all, auto, mailbox/);
+});
