@@ -1,8 +1,9 @@
-import { mkdtempSync, readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { readSettings } from '../../base/settings.ts';
+import { defaultCostModel } from '../../plan/cost.ts';
 import type { PlanFlags } from '../commands/plan.ts';
 import { runPlan } from './run-plan.ts';
 
@@ -44,6 +45,26 @@ describe('shoal plan', () => {
   it('prints the table with the rules that stand before it', async () => {
     const { text } = await run(undefined, { table: true, algorithms: 'all-reduce:4k-inf=tree' });
     expect(text.split('\n')[1]).toMatch(/^all-reduce +any +4k-inf +any +any +tree$/);
+  });
+
+  it('prints what is chosen on a world, with the times that its rates give', async () => {
+    const { text } = await run(undefined, { table: true, hosts: 4, ranksPerHost: 2 });
+    const [, predictions] = text.split('4 hosts × 2 ranks, with the rates of a 10 Gbit/s network:');
+    const rows = predictions.trim().split('\n').slice(1);
+    expect(rows.find((row) => row.startsWith('barrier'))).toMatch(/^barrier +0 +mailbox +\S+ µs$/);
+    const allReduce = rows.filter((row) => row.startsWith('all-reduce'));
+    expect(allReduce[0]).toMatch(/^all-reduce +8 … \S+ +\S+ +[\d.]+ µs … [\d.]+ µs$/);
+    expect(allReduce.at(-1)).toMatch(/ … any +fairring +.* … 8\d\.\d ms$/);
+    const file = join(mkdtempSync(join(tmpdir(), 'shoal-plan-')), 'tuning.json');
+    const slow = { ...defaultCostModel, networkByte: 8.5e-9 };
+    const choices = [{ collective: 'all-reduce', ranges: [{ from: 0, to: 1000, algorithm: 'tree' }], measured: [] }];
+    const world = { hosts: [2, 2, 2, 2], loadStore: false, order: 'canonical', rates: slow, choices };
+    writeFileSync(file, JSON.stringify({ schema: 'shoal-tuning', version: 1, shoal: '0', worlds: [world] }));
+    const settings = readSettings({ SHOAL_TUNING_FILE: file });
+    const tuned = await runPlan(undefined, { ...defaults, table: true, hosts: 4, ranksPerHost: 2 }, settings);
+    expect(tuned.text).toContain(`with the rates in ${file}:`);
+    expect(tuned.text).toMatch(/^all-reduce +8 … 512 +tree /m);
+    expect(tuned.text).toMatch(/^all-reduce .* … any +fairring +.* … 8\d\d ms$/m);
   });
 
   it.each([

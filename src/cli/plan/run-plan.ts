@@ -3,12 +3,16 @@ import { writeFile } from 'node:fs/promises';
 import { ShoalError, messageOf } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
 import type { Settings } from '../../base/settings.ts';
-import { formatTable, parseSelection, selectionTable } from '../../collectives/select.ts';
+import { formatPredictions } from '../../collectives/prediction-table.ts';
+import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../collectives/select.ts';
+import { tunedRules, tunedWorldOf } from '../../collectives/tuning.ts';
+import { loadTuning } from '../../group/tuning-file.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import { costOf, type PlanCost } from '../../plan/cost.ts';
+import { costOf, defaultCostModel, type PlanCost } from '../../plan/cost.ts';
 import { drawPlan, formatSeconds } from '../../plan/draw.ts';
 import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
+import { grid } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import type { PlanFlags } from '../commands/plan.ts';
 import { planOf, planRequest } from './plan-request.ts';
@@ -24,7 +28,7 @@ export async function runPlan(
   settings: Settings,
 ): Promise<{ readonly text: string; readonly ok: boolean }> {
   const overrides = parseSelection(flags.algorithms ?? settings.algorithms);
-  if (flags.table === true) return { text: `${formatTable(selectionTable(overrides))}\n`, ok: true };
+  if (flags.table === true) return { text: `${tables(flags, settings, overrides)}\n`, ok: true };
   const { request, dtype } = planRequest(collective, flags);
   const plan = planOf(flags.algorithm, request, overrides);
   const ranks = plan.programs.length;
@@ -40,6 +44,17 @@ export async function runPlan(
     parts.push(verdict.ok ? 'proved: every schedule gives the promised result' : `WRONG\n${verdict.problems.join('\n')}`);
   if (flags.draw !== undefined) parts.push(await draw(plan, elementBytes, flags.draw));
   return { text: `${parts.join('\n\n')}\n`, ok: verdict?.ok ?? true };
+}
+
+/** The rules, and what they and the rates come to on the world that is asked for. */
+function tables(flags: PlanFlags, settings: Settings, overrides: readonly SelectionRule[]): string {
+  const topology = grid(flags.hosts, flags.ranksPerHost);
+  const shape = { topology, loadStore: flags.hosts === 1, order: settings.order };
+  const tuning = loadTuning(settings.tuningFile)?.tuning;
+  const rates = tunedWorldOf(tuning, shape)?.rates;
+  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model: rates ?? defaultCostModel });
+  const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
+  return `${formatTable(selectionTable(overrides))}\n\n${flags.hosts} hosts × ${flags.ranksPerHost} ranks, with ${source}:\n\n${predictions}`;
 }
 
 function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly dtype: string; readonly elementBytes: number }): string {
