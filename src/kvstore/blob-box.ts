@@ -62,6 +62,18 @@ export class BlobBox {
     });
   }
 
+  /** Whether somebody waits for a blob of that worker. */
+  isWaiting(worker: number): boolean {
+    return this.#askers.some((each) => each.worker === worker);
+  }
+
+  /** Nothing comes from that worker any more. */
+  fail(worker: number, error: ShoalError): void {
+    const [own, others] = [true, false].map((is) => this.#askers.filter((each) => (each.worker === worker) === is));
+    this.#askers.splice(0, this.#askers.length, ...others);
+    for (const asker of own) asker.settle(error);
+  }
+
   /** Nobody will get anything any more. */
   close(error: ShoalError): void {
     for (const asker of this.#askers.splice(0)) asker.settle(error);

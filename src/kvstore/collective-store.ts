@@ -1,0 +1,513 @@
+/** A store without servers over a process group: a push is an all-reduce, and every worker applies the same update to its own
+ *  copy of the parameters. Calls that communicate must be made by every worker in the same order, as those of the group.
+ *
+ *    push       values ─copy─▶ buckets ─all-reduce─▶ sums ─update─▶ own copy      small values packed, large ones alone
+ *    pushPull   large values: all-reduced in the output itself                    no staging
+ *    pull       own copy ─▶ outputs                                               no communication
+ *
+ *  What worker 0 alone says (`setOptimizer`, `loadState`) reaches the others at the next `barrier`; a push before that
+ *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a group of their own,
+ *  whose order of calls they do not share with pushes. Priorities cannot reorder anything and are not used. */
+import type { Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { ProcessGroup, TensorLike, Work } from '../group/types.ts';
+import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
+import { balancedTree, type Kernels } from '../memory/kernels.ts';
+import type { ParameterKernels } from '../memory/parameter-kernels.ts';
+import { countOf, Tensor } from '../memory/tensor.ts';
+import { BlobBox } from './blob-box.ts';
+import { planBuckets, type Bucket } from './buckets.ts';
+import { SnapshotFolder } from './checkpoint/snapshot-folder.ts';
+import type { CompressionSpec, GradientCodec } from './compression/codec.ts';
+import { createCodec } from './compression/registry.ts';
+import { ControlBarrier } from './control-barrier.ts';
+import { emptyLike, Residuals, sumDevices } from './device-values.ts';
+import { GroupBlobs } from './group-blobs.ts';
+import type { OptimizerSpec } from './optimizers/optimizer.ts';
+import { createOptimizer } from './optimizers/registry.ts';
+import { OrderedOperations } from './ordered-operations.ts';
+import { gatherRows, ParameterTable, type Parameter } from './parameter-table.ts';
+import { sumRows } from './row-sums.ts';
+import { StagingTensors, type Staging } from './staging-tensors.ts';
+import type {
+  Blob,
+  Key,
+  KVStore,
+  KVWork,
+  ParameterInfo,
+  RowSparse,
+  RowSparsePullOptions,
+  TransferOptions,
+  Updater,
+  Value,
+  Values,
+} from './types.ts';
+import {
+  bytesOf,
+  elementsOf,
+  fittingElements,
+  fittingRows,
+  keysOf,
+  listedKeys,
+  nameOf,
+  outsPerKey,
+  rowIdsOf,
+  valuesPerKey,
+  type NamedParameter,
+} from './values-argument.ts';
+
+export interface CollectiveStoreOptions {
+  readonly group: ProcessGroup;
+  readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
+  readonly clock: Clock;
+  /** Of calls that name none. */
+  readonly timeoutMs: number;
+  /** What was made for this store alone ends with it. Default: the group stays. */
+  readonly onClosed?: () => Promise<void>;
+}
+
+const MiB = 2 ** 20;
+const bucketing = { bucketBytes: 4 * MiB, aloneBytes: MiB / 2 };
+const operationsMax = 65_536;
+const blobsMax = 1024;
+
+/** One parameter of a push. */
+interface Push {
+  readonly parameter: Parameter;
+  readonly values: readonly Value[];
+  readonly sources: readonly TypedArray[];
+  /** pushPull: where the new value goes. */
+  readonly outs: readonly Value[];
+}
+
+export class CollectiveStore implements KVStore {
+  readonly type = 'collective';
+  readonly role = 'worker';
+  readonly rank: number;
+  readonly numWorkers: number;
+  readonly numServers = 0;
+  readonly workerGroup = 0;
+  readonly workersPerGroup: number;
+  readonly #options: CollectiveStoreOptions;
+  readonly #group: ProcessGroup;
+  /** For operations of several steps. */
+  readonly #steps: ProcessGroup;
+  readonly #table: ParameterTable;
+  readonly #operations: OrderedOperations;
+  readonly #staging: StagingTensors;
+  readonly #residuals = new Residuals();
+  readonly #box: BlobBox;
+  readonly #blobs: GroupBlobs;
+  readonly #control: ControlBarrier;
+  /** Own pushes per key that have not taken effect. */
+  readonly #ahead = new Map<string, number>();
+  #codec: GradientCodec | undefined;
+  #closing: Promise<void> | undefined;
+
+  private constructor(options: CollectiveStoreOptions, steps: ProcessGroup) {
+    const { group, clock } = options;
+    this.rank = group.rank;
+    this.numWorkers = group.size;
+    this.workersPerGroup = group.size;
+    this.#options = options;
+    this.#group = group;
+    this.#steps = steps;
+    this.#table = new ParameterTable(options);
+    this.#operations = new OrderedOperations({ clock, operationsMax });
+    this.#staging = new StagingTensors(group, { idleBytesMax: 64 * MiB });
+    this.#box = new BlobBox({ clock, waitingMax: blobsMax });
+    this.#blobs = new GroupBlobs(group, this.#box);
+    this.#control = new ControlBarrier(steps, this.#table);
+  }
+
+  /** Every rank of the group calls it. */
+  static async open(options: CollectiveStoreOptions): Promise<CollectiveStore> {
+    const { group, timeoutMs } = options;
+    const everyone = Array.from({ length: group.size }, (_, rank) => rank);
+    const steps = await group.newGroup(everyone, { name: `${group.name}/kvstore`, timeoutMs });
+    return new CollectiveStore(options, steps as ProcessGroup);
+  }
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    this.#checkOpen();
+    return this.#group.tensor(dtype, shape);
+  }
+
+  async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
+    this.#checkOpen();
+    const names = keysOf(keys);
+    const lists = valuesPerKey(names, values);
+    const firsts = lists.map(([first], k) => {
+      const { dtype, shape, data } = elementsOf(first, options.shape);
+      return { key: names[k], dtype, shape, count: data.length, data };
+    });
+    for (const name of names) this.#table.checkNew(name);
+    const described = firsts.map(({ key, dtype, shape }) => `${key} ${dtype}[${shape.join(',')}]`);
+    const name = this.#named(`init of ${described[0]}${described.length > 1 ? ` and ${described.length - 1} more` : ''}`, described);
+    await this.#spread(firsts, name);
+  }
+
+  push(keys: Key | readonly Key[], values: Values, options: TransferOptions = {}): KVWork {
+    const pushes = this.#pushes(keys, values);
+    return this.#reduce(pushes, `push of ${listedKeys(pushes.map(({ parameter }) => parameter.key))}`, options);
+  }
+
+  pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
+    this.#checkOpen();
+    const names = keysOf(keys);
+    const copies = outsPerKey(names, outs).map((out, k) => {
+      const parameter = this.#table.get(names[k]);
+      return { key: parameter.key, target: fittingElements(parameter, out) };
+    });
+    return this.#locally(`pull of ${listedKeys(names)}`, () => {
+      for (const { key, target } of copies) target.set(this.#table.get(key).data as never);
+    });
+  }
+
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
+    const pushes = this.#pushes(keys, values);
+    const names = pushes.map(({ parameter }) => parameter.key);
+    const targets = outs === undefined ? pushes.map((each) => each.values) : outsPerKey(names, outs).map((out) => [out]);
+    const both = pushes.map((push, k) => ({ ...push, outs: targets[k] }));
+    for (const { parameter, outs: own } of both) for (const out of own) fittingElements(parameter, out);
+    return this.#reduce(both, `pushPull of ${listedKeys(names)}`, options);
+  }
+
+  async broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[]): Promise<void> {
+    await this.init(keys, values);
+    await this.pull(keys, outs);
+  }
+
+  rowSparsePush(key: Key, { indices, values }: RowSparse, { timeoutMs }: TransferOptions = {}): KVWork {
+    this.#checkOpen();
+    const parameter = this.#table.get(nameOf(key));
+    const { key: name, dtype, shape } = parameter;
+    const rows = rowIdsOf(parameter, indices, { ascending: true });
+    const own = fittingRows(parameter, values, rows.length).slice();
+    const width = countOf(shape.slice(1));
+    const what = `rowSparsePush of '${name}'`;
+    const call = { name: what, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
+    const { kernels } = this.#options;
+    return this.#change([name], what, {
+      works: [],
+      effect: function* (this: CollectiveStore) {
+        const counts = new Uint32Array(this.numWorkers);
+        yield [this.#steps.allGather(counts, Uint32Array.of(rows.length), call)];
+        const total = counts.reduce((sum, count) => sum + count, 0);
+        const all = { rows: new Uint32Array(total), values: emptyLike(dtype, total * width) };
+        yield [
+          this.#steps.allGather(all.rows, rows, { ...call, counts: [...counts] }),
+          this.#steps.allGather(all.values, own, { ...call, counts: Array.from(counts, (count) => count * width) }),
+        ];
+        let at = 0;
+        const parts = Array.from(counts, (count) => {
+          const [from, to] = [at, (at += count)];
+          return { rows: all.rows.subarray(from, to), values: all.values.subarray(from * width, to * width) };
+        });
+        const sum = sumRows(kernels, dtype, width, parts);
+        this.#table.updateRows(name, sum.rows, sum.values);
+      }.bind(this),
+    });
+  }
+
+  rowSparsePull(key: Key, out: Value, { rowIds }: RowSparsePullOptions): KVWork {
+    this.#checkOpen();
+    const parameter = this.#table.get(nameOf(key));
+    const rows = rowIdsOf(parameter, rowIds, { ascending: false });
+    const target = fittingRows(parameter, out, rows.length);
+    const width = countOf(parameter.shape.slice(1));
+    return this.#locally(`rowSparsePull of '${parameter.key}'`, () => {
+      target.set(gatherRows(this.#table.get(parameter.key).data, rows, width) as never);
+    });
+  }
+
+  async barrier(): Promise<void> {
+    this.#checkOpen();
+    this.#operations.checkRoom();
+    await this.#operations.start({ what: 'barrier', works: [], effect: () => this.#control.run() });
+  }
+
+  /** Takes effect, on all workers, at the next `barrier`. */
+  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+    this.#checkOpen();
+    this.#checkLeader('setOptimizer');
+    createOptimizer(spec, this.#options.parameterKernels);
+    if (this.numWorkers === 1) this.#table.setOptimizer(spec);
+    else this.#control.announce({ optimizer: spec });
+  }
+
+  setUpdater(updater: Updater): void {
+    this.#checkOpen();
+    this.#table.setUpdater(updater);
+  }
+
+  setGradientCompression(spec: CompressionSpec): void {
+    this.#checkOpen();
+    this.#codec = createCodec(spec, this.#options.parameterKernels);
+    this.#residuals.clear();
+  }
+
+  async saveState(folder: string): Promise<void> {
+    this.#checkOpen();
+    this.#checkLeader('saveState');
+    await this.#operations.idle();
+    const { tensors, metadata } = this.#table.snapshot();
+    // A copy: the caller may push while the file is written.
+    const copies = new Map([...tensors].map(([name, tensor]) => [name, { ...tensor, data: tensor.data.slice() }]));
+    await new SnapshotFolder(folder).save({ tensors: copies, metadata });
+  }
+
+  /** Takes effect, on all workers, at the next `barrier`; only worker 0 reads the folder. */
+  async loadState(folder: string): Promise<void> {
+    this.#checkOpen();
+    this.#checkLeader('loadState');
+    const snapshot = await new SnapshotFolder(folder).load();
+    if (snapshot === undefined) throw new ShoalError('usage', `there is no saved state in ${folder}`);
+    // Refused here, not on all workers at the barrier.
+    new ParameterTable(this.#options).restore(snapshot);
+    if (this.numWorkers === 1) this.#table.restore(snapshot);
+    else this.#control.announce({ snapshot });
+  }
+
+  async info(key: Key): Promise<ParameterInfo> {
+    this.#checkOpen();
+    const { key: name, dtype, shape, version } = this.#table.get(nameOf(key));
+    // Every version holds a push of this worker: there is no update by others alone.
+    return { key: name, dtype, shape, version, ahead: this.#ahead.get(name) ?? 0, staleness: 0 };
+  }
+
+  async sendBlob(worker: number, blob: Blob): Promise<void> {
+    this.#checkOpen();
+    this.#checkWorker(worker);
+    await this.#blobs.send(worker, blob);
+  }
+
+  async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = {}): Promise<TypedArray> {
+    this.#checkOpen();
+    this.#checkWorker(worker);
+    return this.#blobs.receive(worker, name, options.timeoutMs ?? this.#options.timeoutMs);
+  }
+
+  served(): Promise<void> {
+    return Promise.reject(new ShoalError('usage', 'served is for servers; this process is a worker'));
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #close(): Promise<void> {
+    await this.#operations.idle();
+    this.#box.close(new ShoalError('closed', 'the store was closed'));
+    await this.#steps.destroy();
+    await this.#options.onClosed?.();
+  }
+
+  // ── operations ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Worker 0's values become everyone's. */
+  async #spread(firsts: readonly (NamedParameter & { readonly data: TypedArray })[], name: string): Promise<void> {
+    this.#operations.checkRoom();
+    const parts = planBuckets(firsts, { ...bucketing, aloneBytes: Infinity }).map((bucket) => {
+      const staging = this.#staging.take(bucket.dtype, bucket.count);
+      for (const { index, from, count } of bucket.members) {
+        if (this.rank === 0) part(staging, from, count).set(firsts[index].data as never);
+      }
+      return { bucket, staging, work: this.#group.broadcast(staging.tensor, { root: 0, name, timeoutMs: this.#options.timeoutMs }) };
+    });
+    await this.#operations.start({
+      what: name,
+      works: parts.map(({ work }) => work),
+      effect: () =>
+        once(() => {
+          for (const { key } of firsts) this.#table.checkNew(key);
+          for (const { bucket, staging } of parts) {
+            for (const { index, from, count } of bucket.members) {
+              const { key, dtype, shape } = firsts[index];
+              this.#table.add({ key, dtype, shape, count }).data.set(part(staging, from, count) as never);
+            }
+            staging.giveBack();
+          }
+        }),
+    });
+  }
+
+  #pushes(keys: Key | readonly Key[], values: Values): Push[] {
+    this.#checkOpen();
+    const names = keysOf(keys);
+    return valuesPerKey(names, values).map((list, k) => {
+      const parameter = this.#table.get(names[k]);
+      return { parameter, values: list, sources: list.map((value) => fittingElements(parameter, value)), outs: [] };
+    });
+  }
+
+  /** All-reduces what was pushed, and updates in the order of operations. */
+  #reduce(pushes: readonly Push[], what: string, { timeoutMs }: TransferOptions): KVWork {
+    this.#operations.checkRoom();
+    const names = pushes.map(({ parameter }) => parameter.key);
+    const name = this.#named(what, names);
+    const call = { name, timeoutMs: timeoutMs ?? this.#options.timeoutMs };
+    const parts = planBuckets(
+      pushes.map(({ parameter }) => parameter),
+      bucketing,
+    ).map((bucket) => {
+      if (bucket.dtype === 'float32' && this.#codec !== undefined) return this.#gatherEncoded(this.#codec, bucket, pushes, call);
+      return this.#sumBucket(bucket, pushes, call);
+    });
+    return this.#change(names, what, {
+      works: parts.map(({ work }) => work),
+      effect: () =>
+        once(() => {
+          let failure: unknown;
+          for (const { bucket, sumOf, giveBack } of parts) {
+            for (const { index, from, count } of bucket.members) {
+              const { parameter, outs } = pushes[index];
+              try {
+                this.#table.update(parameter.key, sumOf(from, count));
+                for (const out of outs) fittingElements(parameter, out).set(this.#table.get(parameter.key).data as never);
+              } catch (thrown) {
+                // The others take effect: on every worker the same ones.
+                failure ??= thrown;
+              }
+            }
+            giveBack();
+          }
+          if (failure !== undefined) throw failure;
+        }),
+    });
+  }
+
+  #sumBucket(bucket: Bucket, pushes: readonly Push[], call: { name: string; timeoutMs: number }): SummedBucket {
+    const { kernels } = this.#options;
+    const { dtype } = bucket;
+    if (bucket.alone) {
+      const { sources, outs } = pushes[bucket.members[0].index];
+      const target = outs.length > 0 ? inPlace(outs[0], dtype) : undefined;
+      if (target !== undefined) {
+        const data = target instanceof Tensor ? target.data : target;
+        sumDevices(kernels, dtype, data, sources);
+        return { bucket, work: this.#group.allReduce(target, call), sumOf: () => data, giveBack: () => undefined };
+      }
+    }
+    const staging = this.#staging.take(dtype, bucket.count);
+    for (const { index, from, count } of bucket.members) sumDevices(kernels, dtype, part(staging, from, count), pushes[index].sources);
+    const work = this.#group.allReduce(staging.tensor, call);
+    return { bucket, work, sumOf: (from, count) => part(staging, from, count), giveBack: () => staging.giveBack() };
+  }
+
+  /** Everyone's encodings to everyone, who decode and sum them in the order of ranks. */
+  #gatherEncoded(codec: GradientCodec, bucket: Bucket, pushes: readonly Push[], call: { name: string; timeoutMs: number }): SummedBucket {
+    const { kernels } = this.#options;
+    const places = new Map<number, { at: number; bytes: number }>();
+    let ownBytes = 0;
+    for (const { from, count } of bucket.members) {
+      const bytes = codec.encodedBytes(count);
+      places.set(from, { at: ownBytes, bytes });
+      // Every encoding begins aligned.
+      ownBytes += Math.ceil(bytes / 4) * 4;
+    }
+    const [own, all] = [this.#staging.take('uint8', ownBytes), this.#staging.take('uint8', ownBytes * this.numWorkers)];
+    for (const { index, from, count } of bucket.members) {
+      const { parameter, sources } = pushes[index];
+      const sum = new Float32Array(count);
+      sumDevices(kernels, 'float32', sum, sources);
+      const { at, bytes } = places.get(from)!;
+      this.#residuals.encode(codec, parameter.key, sum, own.tensor.data.subarray(at, at + bytes));
+    }
+    const sumOf = (from: number, count: number): TypedArray => {
+      const { at, bytes } = places.get(from)!;
+      const decoded = Array.from({ length: this.numWorkers }, (_, rank) => {
+        const values = new Float32Array(count);
+        codec.decode(values, all.tensor.data.subarray(rank * ownBytes + at, rank * ownBytes + at + bytes));
+        return values;
+      });
+      kernels.reduce('float32', 'sum', [bytesOf(decoded[0])], decoded.map(bytesOf), balancedTree(decoded.length));
+      return decoded[0];
+    };
+    const giveBack = (): void => {
+      own.giveBack();
+      all.giveBack();
+    };
+    return { bucket, work: this.#group.allGather(all.tensor, own.tensor, call), sumOf, giveBack };
+  }
+
+  /** An operation that changes parameters. */
+  #change(keys: readonly string[], what: string, { works, effect }: { works: readonly Work[]; effect: () => Effect }): KVWork {
+    for (const key of keys) this.#ahead.set(key, (this.#ahead.get(key) ?? 0) + 1);
+    const settle = (): void => {
+      for (const key of keys) this.#ahead.set(key, (this.#ahead.get(key) ?? 1) - 1);
+    };
+    const effectThenSettle = function* (): Effect {
+      try {
+        yield* effect();
+      } finally {
+        settle();
+      }
+    };
+    return this.#operations.start({ what, works, effect: effectThenSettle });
+  }
+
+  #locally(what: string, effect: () => void): KVWork {
+    this.#operations.checkRoom();
+    return this.#operations.start({ what, works: [], effect: () => once(effect) });
+  }
+
+  /** What ranks compare: the call, all its keys, and what decides how they are treated. */
+  #named(what: string, parts: readonly string[]): string {
+    const codec = this.#codec === undefined ? '' : `, compressed ${JSON.stringify(this.#codec.spec)}`;
+    const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
+    return `${what}, ${digest(parts)}${codec}${unannounced}`;
+  }
+
+  #checkOpen(): void {
+    if (this.#closing !== undefined) throw new ShoalError('closed', 'the store was closed');
+  }
+
+  #checkLeader(call: string): void {
+    if (this.rank !== 0) throw new ShoalError('usage', `worker ${this.rank} called ${call}; worker 0 calls it, for all`);
+  }
+
+  #checkWorker(worker: number): void {
+    if (Number.isInteger(worker) && worker >= 0 && worker < this.numWorkers) return;
+    throw new ShoalError('usage', `there is no worker ${worker}; workers are 0…${this.numWorkers - 1}`);
+  }
+}
+
+type Effect = Generator<readonly Work[], void>;
+
+interface SummedBucket {
+  readonly bucket: Bucket;
+  readonly work: Work;
+  /** The sum over workers of the member at this place. */
+  readonly sumOf: (from: number, count: number) => TypedArray;
+  readonly giveBack: () => void;
+}
+
+function* once(effect: () => void): Effect {
+  effect();
+  yield* [];
+}
+
+function part<D extends DType>({ tensor }: Staging<D>, from: number, count: number): TypedArray {
+  return tensor.data.subarray(from, from + count);
+}
+
+/** What an all-reduce can work on as it is: an array of bits would be taken for integers. */
+function inPlace(value: Value, dtype: DType): TensorLike | undefined {
+  return value instanceof Tensor || dtypeOfArray(value) === dtype ? value : undefined;
+}
+
+/** FNV-1a over all parts, for names of calls that are compared between ranks. */
+function digest(parts: readonly string[]): string {
+  let hash = 0x811c9dc5;
+  for (const text of parts) {
+    for (let k = 0; k <= text.length; k++) hash = Math.imul(hash ^ (k < text.length ? text.charCodeAt(k) : 0x10000), 0x01000193);
+  }
+  return (hash >>> 0).toString(16).padStart(8, '0');
+}
