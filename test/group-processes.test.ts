@@ -59,9 +59,14 @@ describe('threads and worlds', () => {
   });
 });
 
-describe('ranks that disagree', () => {
+/** Shared memory: calls in the lane. TCP: calls on the express. */
+const fabricLists = ['', 'tcp'];
+
+describe.each(fabricLists)('ranks that disagree, fabrics "%s"', (fabrics) => {
+  const env = { SHOAL_FABRICS: fabrics };
+
   it.each(['op', 'dtype', 'count', 'root', 'kind'])('different %s: mismatch on every rank, naming every call', async (scenario) => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
     await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
     world.ranks[1].tell();
     for (const { lines } of await world.outcomes()) {
@@ -72,7 +77,7 @@ describe('ranks that disagree', () => {
   });
 
   it('two named all-reduces in swapped order: mismatch on every rank, no result', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 2, env: { SCENARIO: 'swapped' } });
+    await using world = await startRanks({ fixture: 'scenario', n: 2, env: { ...env, SCENARIO: 'swapped' } });
     for (const { lines } of await world.outcomes()) {
       const reports = lines as Report[];
       expect(reports.find(isReport('first'))).toMatchObject({ ok: false, code: 'mismatch' });
@@ -82,7 +87,7 @@ describe('ranks that disagree', () => {
   });
 
   it('a rank that makes fewer calls: timeout that names it', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'fewer' } });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'fewer' } });
     for (const rank of [0, 2]) {
       const report = await world.ranks[rank].line<Report>(isReport('call'));
       expect(report).toMatchObject({ ok: false, code: 'timeout', peer: 1 });
@@ -92,7 +97,7 @@ describe('ranks that disagree', () => {
   });
 
   it('a rank that leaves early: mismatch that names it, at once', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'leaves' } });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'leaves' } });
     for (const rank of [0, 2]) {
       const report = await world.ranks[rank].line<Report>(isReport('call'));
       expect(report).toMatchObject({ ok: false, code: 'mismatch' });
@@ -101,11 +106,13 @@ describe('ranks that disagree', () => {
   });
 });
 
-describe('kill -9 of a rank', () => {
+describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
+  const env = { SHOAL_FABRICS: fabrics };
+
   it.each(['kill in a collective', 'kill between collectives', 'kill while computing'])(
     '%s: survivors get peer-lost within 2 s',
     async (scenario) => {
-      await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: scenario } });
+      await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
       await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
       const names = new Set(world.ranks.flatMap((rank) => unixNames(rank.child.pid ?? 0)));
       const victim = world.ranks[1];
@@ -127,7 +134,7 @@ describe('kill -9 of a rank', () => {
   );
 
   it('during bootstrap: the others learn who is missing', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'op' }, only: [0, 1] });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'op' }, only: [0, 1] });
     world.ranks[1].kill();
     const report = await world.ranks[0].line<Report>(isReport('init'));
     expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
@@ -135,7 +142,7 @@ describe('kill -9 of a rank', () => {
   });
 
   it('during destroy: destroy of the others is bounded', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { SCENARIO: 'kill during destroy' } });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'kill during destroy' } });
     // All have left the barrier: whoever dies now dies while the others destroy.
     await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
     world.ranks[1].kill();

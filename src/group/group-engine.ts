@@ -19,6 +19,7 @@ import { ExpressOpening } from './express-opening.ts';
 import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
 import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
 import { Inquiry } from './inquiry.ts';
+import type { LaneName } from './lane.ts';
 import { LaneQueue, type LaneCall, type LaneEntry } from './lane-queue.ts';
 import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
@@ -27,7 +28,7 @@ import type { PeerLink } from './peer-link.ts';
 import { groupRules, PlanRunner, type Plans, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
-import { signalImmediate, type ControlMessage } from './wire.ts';
+import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
 import type { World } from './world.ts';
 
 /** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. */
@@ -63,7 +64,7 @@ export class GroupEngine implements OperationHost {
   readonly #history: CallHistory;
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
-  readonly #laneQueue: LaneQueue;
+  readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
   readonly #expressOpening: ExpressOpening;
   /** Once all ranks have agreed on one. */
   #expressQueue: ExpressQueue | undefined;
@@ -95,7 +96,7 @@ export class GroupEngine implements OperationHost {
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
-    this.#laneQueue = this.#createLaneQueue();
+    this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
     this.#expressOpening = this.#createExpressOpening();
     this.#watchdog = this.#createWatchdog();
   }
@@ -210,7 +211,7 @@ export class GroupEngine implements OperationHost {
       recorder.finished(this.spec, entry, error);
       request.complete(error);
     };
-    const entry = this.#laneQueue.add({ ...request, complete }, plans, clock.now());
+    const entry = this.#laneQueues[request.lane].add({ ...request, complete }, plans, clock.now());
     recorder.created(this.spec, entry);
     recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
@@ -294,12 +295,14 @@ export class GroupEngine implements OperationHost {
   /** One look at everything; true when something moved. */
   #step(): boolean {
     const moved = this.#operations.advance();
-    const inLane = this.#laneQueue.advance();
-    return this.#expressQueue?.advance() || inLane || moved;
+    const inSmall = this.#laneQueues.small.advance();
+    const inLarge = this.#laneQueues.large.advance();
+    return this.#expressQueue?.advance() || inSmall || inLarge || moved;
   }
 
   #busy(): boolean {
-    return this.#operations.size + this.#laneQueue.entries.length + (this.#expressQueue?.entries.length ?? 0) > 0;
+    const { small, large } = this.#laneQueues;
+    return this.#operations.size + small.entries.length + large.entries.length + (this.#expressQueue?.entries.length ?? 0) > 0;
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
@@ -335,8 +338,8 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  onBegin(rank: number, completed: number, announced: Uint8Array): void {
-    this.#members.mirrorBegin(rank, completed, announced);
+  onBegin(rank: number, header: BeginHeader, announced: Uint8Array): void {
+    this.#members.mirrorBegin(rank, header, announced);
     this.pump();
   }
 
@@ -452,7 +455,8 @@ export class GroupEngine implements OperationHost {
 
   #abandonAll(error: ShoalError): void {
     this.#operations.abandon(error);
-    this.#laneQueue.abandon(error);
+    this.#laneQueues.small.abandon(error);
+    this.#laneQueues.large.abandon(error);
     this.#expressOpening.abandon();
     this.#expressQueue?.abandon(error);
     this.#world.pointToPoint.abandon(this, error);
@@ -489,7 +493,8 @@ export class GroupEngine implements OperationHost {
   }
 
   get #pending(): readonly PendingCall[] {
-    return [...this.#operations.pending, ...this.#laneQueue.entries, ...(this.#expressQueue?.entries ?? [])];
+    const { small, large } = this.#laneQueues;
+    return [...this.#operations.pending, ...small.entries, ...large.entries, ...(this.#expressQueue?.entries ?? [])];
   }
 
   /** An express is for groups over several hosts whose calls are made on another thread. */
@@ -539,14 +544,14 @@ export class GroupEngine implements OperationHost {
     });
   }
 
-  #createLaneQueue(): LaneQueue {
+  #createLaneQueue(name: LaneName): LaneQueue {
     return new LaneQueue({
       lane: {
+        name,
         rank: this.rank,
         size: this.size,
         blocks: this.blocks,
-        firstSlot: this.#world.settings.inFlightMax,
-        staging: 0,
+        slotCount: this.#world.settings.inFlightMax,
         machine: this.#world.machine,
         yields: this.#spinMs === 0,
         peerRegion: (rank, key) => this.#members.memory(rank, key),

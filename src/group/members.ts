@@ -4,7 +4,7 @@
  *      rank of the host its block, mapped: what it stores is seen at once; it is woken by a doorbell when it sleeps
  *      any other rank   a mirror of its block, kept up by its messages
  *
- *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ laneSlots: calls of the lane │
+ *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ then: calls of the lanes │
  *
  *  It must not know operations, nor what follows from anything it is asked. */
 import { must } from '../base/assert.ts';
@@ -14,10 +14,10 @@ import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
 import type { RegionShare } from '../memory/region.ts';
 import type { GroupSpec } from './group-engine.ts';
-import { blockShape, laneSlots } from './lane.ts';
+import { blockShape, laneOf, type LaneName } from './lane.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { SharedRegions } from './shared-regions.ts';
-import { encodeControl, signalMaxOf, type ControlMessage } from './wire.ts';
+import { encodeControl, signalMaxOf, type BeginHeader, type ControlMessage } from './wire.ts';
 
 export interface MembersOptions {
   readonly group: GroupSpec;
@@ -109,11 +109,16 @@ export class Members {
 
   // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
 
-  /** The rank made its call `sequence` in the lane. */
+  /** The rank made its call `sequence` in a lane. */
   tookLane(rank: number, sequence: number): boolean {
-    const block = this.#blocks[rank];
-    for (let turn = 0; turn < laneSlots; turn++) if (block.published(this.#slotCount + turn) === sequence + 1) return true;
-    return false;
+    return laneOf(this.#blocks[rank], this.#slotCount, sequence) !== undefined;
+  }
+
+  /** The rank made its call `sequence` otherwise than in this lane. */
+  tookOther(rank: number, sequence: number, lane: LaneName): boolean {
+    if (this.tookCommThread(rank, sequence)) return true;
+    const taken = laneOf(this.#blocks[rank], this.#slotCount, sequence);
+    return taken !== undefined && taken !== lane;
   }
 
   /** The rank made its call `sequence` through its comm thread. */
@@ -181,11 +186,11 @@ export class Members {
   }
 
   /** A call, for the mirror of the caller's block. */
-  mirrorBegin(rank: number, completed: number, announced: Uint8Array): void {
+  mirrorBegin(rank: number, { slot, completed }: BeginHeader, announced: Uint8Array): void {
     const block = this.#blocks[rank];
     if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
     const published = new DataView(announced.buffer, announced.byteOffset, announced.byteLength).getUint32(beginPublishedOffset, true);
-    const slot = (published - 1) % this.#slotCount;
+    if (slot >= this.#slotCount) throw new ShoalError('protocol', `begin message for slot ${slot}, which does not exist`);
     if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
     block.completed = completed;
     // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.

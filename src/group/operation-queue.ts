@@ -153,7 +153,7 @@ export class OperationQueue {
     const { group, members } = this.#options;
     if (members.networkPeers.length === 0) return;
     const announced = members.own.announced(slot, plan.lowered.mailboxBytes);
-    const message = encodeBegin(this.#beginMessage, group.id, this.#completed, announced);
+    const message = encodeBegin(this.#beginMessage, { group: group.id, slot, completed: this.#completed }, announced);
     this.#completedSent = this.#completed;
     for (const link of members.networkPeers) link.post(message);
   }

@@ -1,7 +1,7 @@
 /** Messages between the comm threads of two ranks, on one fabric connection. The connection is authenticated; every
  *  field is still bounds-checked. Little endian.
  *
- *    begin      1  0  group u16  completed u32  addresses, begin line 96 B, mailbox as far as it is filled, at most 8 KiB
+ *    begin      1  slot u8  group u16  completed u32  addresses, begin line 96 B, mailbox as far as it is filled, at most 8 KiB
  *                                                                     a collective was called (ranks of other hosts)
  *    completed  2  0  group u16  completed u32                        slots may be reused (ranks of other hosts)
  *    doorbell   3                                                     look at your control blocks
@@ -145,12 +145,20 @@ export function encodeCompleted(group: number, completed: number): Uint8Array {
   return bytes;
 }
 
+export interface BeginHeader {
+  readonly group: number;
+  /** Of the sender's control block. */
+  readonly slot: number;
+  /** Operations that the sender has finished. */
+  readonly completed: number;
+}
+
 /** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
  *  to the end of what the mailbox holds. */
-export function encodeBegin(target: Uint8Array, group: number, completed: number, announced: Uint8Array): Uint8Array {
+export function encodeBegin(target: Uint8Array, { group, slot, completed }: BeginHeader, announced: Uint8Array): Uint8Array {
   const view = viewOf(target);
   view.setUint8(0, MessageType.Begin);
-  view.setUint8(1, 0);
+  view.setUint8(1, slot);
   view.setUint16(2, group, true);
   view.setUint32(4, completed >>> 0, true);
   target.set(announced, beginHeaderBytes);
@@ -253,11 +261,11 @@ export function decodeProbe(message: Uint8Array): number {
   return viewOf(message).getUint32(4, true);
 }
 
-/** Group and completed count of a begin or completed message. */
-export function decodeGroupHeader(message: Uint8Array): { group: number; completed: number } {
+/** Header of a begin or completed message; the latter has no slot. */
+export function decodeGroupHeader(message: Uint8Array): BeginHeader {
   checkLength(message, message[0] === MessageType.Begin ? beginBytesMin : 8);
   const view = viewOf(message);
-  return { group: view.getUint16(2, true), completed: view.getUint32(4, true) };
+  return { group: view.getUint16(2, true), slot: view.getUint8(1), completed: view.getUint32(4, true) };
 }
 
 function checkLength(message: Uint8Array, least: number): void {

@@ -248,8 +248,8 @@ export class World {
   #onMessage(link: PeerLink, message: Uint8Array): void {
     switch (message[0]) {
       case MessageType.Begin: {
-        const { group, completed } = decodeGroupHeader(message);
-        this.#withGroup(link, group, (engine, rank) => engine.onBegin(rank, completed, announcedOf(message)));
+        const header = decodeGroupHeader(message);
+        this.#withGroup(link, header.group, (engine, rank) => engine.onBegin(rank, header, announcedOf(message)));
         return;
       }
       case MessageType.Completed: {
