@@ -4,6 +4,7 @@ import type { Environment } from '../base/settings.ts';
 import { connect, join } from './connect.ts';
 import type { StubTicket } from './stub-protocol.ts';
 import type { KVStore, KVStoreType } from './types.ts';
+import { createCollective, createLocal } from './without-servers.ts';
 
 export interface CreateOptions {
   /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
@@ -13,11 +14,16 @@ export interface CreateOptions {
 }
 
 /** `create('dist_sync')` and `create('dist_async')` find their place and their servers in the environment, which
- *  `shoal run --workers <n> --servers <m>` sets; resolves when the job's store has been reached.
+ *  `shoal run --workers <n> --servers <m>` sets; resolves when the job's store has been reached. `create('collective')` joins
+ *  the process group of the environment, `create('local')` needs nothing.
  *  @throws ShoalError `config` without servers, `mismatch` when workers create different types, `timeout`, `auth`. */
 export async function create(type: KVStoreType = 'local', options: CreateOptions = {}): Promise<KVStore> {
   const { environment = process.env, ticket } = options;
   switch (type) {
+    case 'local':
+      return createLocal(environment);
+    case 'collective':
+      return createCollective(environment);
     case 'dist_sync':
     case 'dist_async':
       if (ticket !== undefined) return join(type, ticket, environment);

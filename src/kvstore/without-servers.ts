@@ -1,0 +1,43 @@
+/** Stores that need no servers, made from the environment. */
+import { systemClock } from '../base/clock.ts';
+import { readSettings, type Environment } from '../base/settings.ts';
+import { initProcessGroup } from '../group/init.ts';
+import { createKernels } from '../memory/kernels/create-kernels.ts';
+import { loadNative } from '../memory/native.ts';
+import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
+import { createRegionAllocator } from '../memory/regions/allocator.ts';
+import { CollectiveStore } from './collective-store.ts';
+import { LocalStore } from './local-store.ts';
+import type { KVStore } from './types.ts';
+
+export function createLocal(environment: Environment): KVStore {
+  const { native: enabled, timeoutMs } = readSettings(environment);
+  const native = loadNative({ enabled });
+  return new LocalStore({
+    kernels: createKernels({ native }),
+    parameterKernels: createParameterKernels({ native }),
+    allocator: createRegionAllocator({ native }),
+    clock: systemClock,
+    timeoutMs,
+  });
+}
+
+/** Joins the world of the environment; closing the store leaves it. @throws as `initProcessGroup`. */
+export async function createCollective(environment: Environment): Promise<KVStore> {
+  const { native: enabled, timeoutMs } = readSettings(environment);
+  const native = loadNative({ enabled });
+  const group = await initProcessGroup({ environment });
+  try {
+    return await CollectiveStore.open({
+      group,
+      kernels: createKernels({ native }),
+      parameterKernels: createParameterKernels({ native }),
+      clock: systemClock,
+      timeoutMs,
+      onClosed: () => group.destroy(),
+    });
+  } catch (error) {
+    await group.destroy();
+    throw error;
+  }
+}
