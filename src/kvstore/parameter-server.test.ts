@@ -1,0 +1,478 @@
+import { describe, expect, it } from 'vitest';
+import type { ShoalError } from '../base/errors.ts';
+import { seededRandom } from '../base/random.ts';
+import { dtypeInfo, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
+import { elementsOf } from './placement.ts';
+import type { StubParameterInfo, TransferEntry } from './stub-options.ts';
+import { SimulatedCluster, testCodec, type ClusterOptions } from './testing/simulated-cluster.ts';
+import type { KVTopology } from './topology.ts';
+import type { ValueBlock } from './value-space.ts';
+
+const sandblaster: KVTopology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 2, replicas: 1 };
+const downpour: KVTopology = { workerGroups: 2, workersPerGroup: 1, serverGroups: 1, serversPerGroup: 2, replicas: 1 };
+const hogwild: KVTopology = { workerGroups: 2, workersPerGroup: 1, serverGroups: 2, serversPerGroup: 2, replicas: 1 };
+const adding = { name: 'sgd', learningRate: 1 } as const;
+
+interface Parameter {
+  readonly key: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+}
+
+/** A cluster, and what tests say most. */
+class Bench {
+  readonly cluster: SimulatedCluster;
+
+  private constructor(cluster: SimulatedCluster) {
+    this.cluster = cluster;
+  }
+
+  static async of(options: Omit<ClusterOptions, 'random'> & { seed?: number }): Promise<Bench> {
+    return new Bench(await SimulatedCluster.start({ random: seededRandom(options.seed ?? 1), ...options }));
+  }
+
+  block(worker: number, values: TypedArray): ValueBlock {
+    const block = this.cluster.stubOf(worker).values.allocate(values.byteLength);
+    block.view.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
+    return block;
+  }
+
+  /** Every worker initialises; worker 0's values are `first`, the others' are zeros. */
+  async init(parameters: readonly Parameter[], first: (k: number) => number = () => 0): Promise<void> {
+    const workers = this.cluster.stubs.length;
+    let open = 0;
+    const errors: ShoalError[] = [];
+    for (let worker = 0; worker < workers; worker++) {
+      open++;
+      const entries = parameters.map(({ key, dtype, shape }) => {
+        const values = viewOf(dtype, new ArrayBuffer(elementsOf(shape) * dtypeInfo(dtype).bytes), 0, elementsOf(shape)) as Float32Array;
+        if (worker === 0 && dtype === 'float32') for (let k = 0; k < values.length; k++) values[k] = first(k);
+        return { key, dtype, shape, value: this.block(worker, values).ref };
+      });
+      this.cluster.stubOf(worker).core.init(worker, entries, (error) => {
+        open--;
+        if (error) errors.push(error);
+      });
+    }
+    await this.cluster.settle();
+    if (errors.length > 0) throw errors[0];
+    expect(open).toBe(0);
+  }
+
+  begin(worker: number, entries: readonly TransferEntry[], options: { priority?: number; timeoutMs?: number } = {}): Outcome {
+    const outcome: Outcome = { done: false, error: undefined };
+    this.cluster.stubOf(worker).core.transfer(worker, { entries, priority: 0, ...options }, (error) => {
+      outcome.done = true;
+      outcome.error = error;
+    });
+    return outcome;
+  }
+
+  push(worker: number, key: string, values: TypedArray): Outcome {
+    return this.begin(worker, [{ key, push: this.block(worker, values).ref }]);
+  }
+
+  pull(worker: number, key: string, bytes: number): { outcome: Outcome; floats: Float32Array } {
+    const out = this.cluster.stubOf(worker).values.allocate(bytes);
+    const outcome = this.begin(worker, [{ key, out: out.ref }]);
+    return { outcome, floats: new Float32Array(out.view.buffer, 0, bytes / 4) };
+  }
+
+  async pulled(worker: number, key: string, count: number): Promise<number[]> {
+    const { outcome, floats } = this.pull(worker, key, 4 * count);
+    await this.cluster.settle();
+    expect(outcome).toEqual({ done: true, error: undefined });
+    return [...floats];
+  }
+
+  async setOptimizer(spec: Parameters<SimulatedCluster['stubs'][number]['core']['setOptimizer']>[1] = adding): Promise<void> {
+    await this.cluster.run<void>((done) => this.cluster.stubs[0].core.setOptimizer(0, spec, done));
+  }
+
+  info(worker: number, key: string): Promise<StubParameterInfo | undefined> {
+    return this.cluster.run<StubParameterInfo>((done) => this.cluster.stubOf(worker).core.info(worker, key, done));
+  }
+}
+
+interface Outcome {
+  done: boolean;
+  error: ShoalError | undefined;
+}
+
+const small: Parameter = { key: 'w', dtype: 'float32', shape: [4] };
+
+describe.each([
+  { where: 'by reference', mappable: true },
+  { where: 'inline', mappable: false },
+])('parameter server, values $where', ({ mappable }) => {
+  it('begins with the values of worker 0', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    await bench.init([small, { key: 'big', dtype: 'float32', shape: [700, 1000] }], (k) => k % 1000);
+    expect(await bench.pulled(1, 'w', 4)).toEqual([0, 1, 2, 3]);
+    const big = await bench.pulled(1, 'big', 700_000);
+    expect(big.every((value, k) => value === k % 1000)).toBe(true);
+    // Two servers share a large parameter.
+    expect(bench.cluster.servers.map(({ core }) => core !== undefined)).toEqual([true, true]);
+  });
+
+  it('completes a version when every worker has pushed, and answers then', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    await bench.init([small]);
+    const first = bench.push(0, 'w', Float32Array.of(1, 2, 3, 4));
+    const early = bench.pull(0, 'w', 16);
+    await bench.cluster.settle();
+    expect([first.done, early.outcome.done]).toEqual([false, false]);
+    // A worker that has not pushed sees the version before.
+    expect(await bench.pulled(1, 'w', 4)).toEqual([0, 0, 0, 0]);
+    const second = bench.push(1, 'w', Float32Array.of(10, 20, 30, 40));
+    await bench.cluster.settle();
+    expect([first, second, early.outcome]).toEqual(Array.from({ length: 3 }, () => ({ done: true, error: undefined })));
+    // Without optimiser the sum is the new value.
+    expect([...early.floats]).toEqual([11, 22, 33, 44]);
+    expect(await bench.info(0, 'w')).toMatchObject({ version: 1, ahead: 0, dtype: 'float32', shape: [4] });
+  });
+
+  it('pushes and pulls many keys in one operation, also into the pushed memory', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    const parameters = Array.from({ length: 40 }, (_, k): Parameter => ({ key: `k${k}`, dtype: 'float32', shape: [1 + 700 * k] }));
+    await bench.init(parameters);
+    for (let round = 1; round <= 3; round++) {
+      const blocks = [0, 1].map((worker) =>
+        parameters.map(({ shape }, k) => bench.block(worker, new Float32Array(shape[0]).fill(round + k + 100 * worker))),
+      );
+      const outcomes = [0, 1].map((worker) =>
+        bench.begin(
+          worker,
+          parameters.map(({ key }, k) => ({ key, push: blocks[worker][k].ref, out: blocks[worker][k].ref })),
+        ),
+      );
+      await bench.cluster.settle();
+      expect(outcomes.map(({ done, error }) => done && error === undefined)).toEqual([true, true]);
+      for (const [worker, mine] of blocks.entries()) {
+        for (const [k, block] of mine.entries()) {
+          const values = new Float32Array(block.view.buffer);
+          if (!values.every((value) => value === 2 * (round + k) + 100)) expect.fail(`worker ${worker}, ${k}: ${values.join()}`);
+        }
+      }
+    }
+  });
+
+  it('applies the optimiser to the sum; rounds may run ahead', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    await bench.init([small], () => 1000);
+    await bench.setOptimizer();
+    const ahead = [1, 2, 3].map((value) => bench.push(0, 'w', new Float32Array(4).fill(value)));
+    await bench.cluster.settle();
+    expect(ahead.map(({ done }) => done)).toEqual([false, false, false]);
+    expect(await bench.info(0, 'w')).toMatchObject({ version: 0, ahead: 3 });
+    const follow = [10, 20].map((value) => bench.push(1, 'w', new Float32Array(4).fill(value)));
+    await bench.cluster.settle();
+    expect([...ahead, ...follow].map(({ done }) => done)).toEqual([true, true, false, true, true]);
+    expect(await bench.pulled(1, 'w', 4)).toEqual(Array.from({ length: 4 }, () => 1033));
+  });
+
+  it('carries every dtype', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    const all = ['float64', 'float16', 'int64', 'int32', 'int8', 'uint32', 'uint16', 'uint8'] as const;
+    await bench.init(all.map((dtype) => ({ key: dtype, dtype, shape: [3, 5] })));
+    for (const dtype of all) {
+      const values = viewOf(dtype, new ArrayBuffer(15 * dtypeInfo(dtype).bytes), 0, 15) as Int32Array;
+      for (let k = 0; k < 15; k++) values[k] = (dtype === 'int64' ? BigInt(k) : dtype === 'float16' ? 0x3c00 : k) as number;
+      const outcomes = [bench.push(0, dtype, values), bench.push(1, dtype, values)];
+      const out = bench.cluster.stubs[1].values.allocate(values.byteLength);
+      outcomes.push(bench.begin(1, [{ key: dtype, out: out.ref }]));
+      await bench.cluster.settle();
+      expect(outcomes.map(({ error }) => error)).toEqual([undefined, undefined, undefined]);
+      const expected = Array.from(values, (value) => (dtype === 'float16' ? 0x4000 : value + value));
+      expect(Array.from(viewOf(dtype, out.view.buffer, 0, 15) as Int32Array)).toEqual(expected);
+    }
+  });
+
+  it('pushes rows, sums them over workers and changes no others', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable, stub: { sliceBytes: 512 } });
+    await bench.init([{ key: 'table', dtype: 'float32', shape: [100_000, 3] }], () => 5);
+    await bench.setOptimizer();
+    const outcomes: (ShoalError | undefined)[] = [];
+    const rows = [Uint32Array.of(0, 7, 99_999), Uint32Array.of(7, 50_000)];
+    for (const worker of [0, 1]) {
+      const values = bench.block(worker, new Float32Array(rows[worker].length * 3).fill(worker + 1)).ref;
+      bench.cluster.stubs[worker].core.rowSparsePush(worker, { key: 'table', rows: rows[worker], values, priority: 0 }, (error) =>
+        outcomes.push(error),
+      );
+    }
+    await bench.cluster.settle();
+    expect(outcomes).toEqual([undefined, undefined]);
+    const out = bench.cluster.stubs[1].values.allocate(6 * 12);
+    const wanted = Uint32Array.of(99_999, 7, 7, 1, 50_000, 0);
+    await bench.cluster.run<void>((done) =>
+      bench.cluster.stubs[1].core.rowSparsePull(1, { key: 'table', rows: wanted, values: out.ref, priority: 0 }, done),
+    );
+    expect([...new Float32Array(out.view.buffer)].filter((_, k) => k % 3 === 2)).toEqual([6, 8, 8, 5, 7, 6]);
+    expect(await bench.info(0, 'table')).toMatchObject({ version: 1 });
+  });
+
+  it('sums the workers of one process before anything leaves it', async () => {
+    const topology = { ...sandblaster, workersPerGroup: 4, serversPerGroup: 1 };
+    const bench = await Bench.of({ topology, localWorkers: 2, mappable });
+    const before = bench.cluster.delivered;
+    const stub = bench.cluster.stubs[0];
+    const outcomes: (ShoalError | undefined)[] = [];
+    for (let worker = 0; worker < 4; worker++) {
+      const value = bench.block(worker, Float32Array.of(7, 7)).ref;
+      bench.cluster.stubOf(worker).core.init(worker, [{ key: 'x', dtype: 'float32', shape: [2], value }], (error) => outcomes.push(error));
+    }
+    await bench.cluster.settle();
+    expect(outcomes).toEqual([undefined, undefined, undefined, undefined]);
+    const outs = Array.from({ length: 4 }, (_, worker) => bench.block(worker, Float32Array.of(worker, 10 * worker)));
+    const mid = bench.cluster.delivered;
+    const results = outs.map((out, worker) => bench.begin(worker, [{ key: 'x', push: out.ref, out: out.ref }]));
+    await bench.cluster.settle();
+    expect(results.every(({ done, error }) => done && error === undefined)).toBe(true);
+    for (const out of outs) expect([...new Float32Array(out.view.buffer)]).toEqual([6, 60]);
+    // One update and one answer per process, besides memory being announced and one "accepted".
+    expect(bench.cluster.delivered - mid).toBeLessThanOrEqual(mappable ? 9 : 5);
+    expect(mid).toBeGreaterThan(before);
+    expect(stub.values.allocated).toBeGreaterThan(0);
+  });
+
+  it('decodes compressed gradients and keeps what compression lost', async () => {
+    const bench = await Bench.of({ topology: sandblaster, mappable });
+    await bench.init([{ key: 'w', dtype: 'float32', shape: [5] }]);
+    await bench.setOptimizer();
+    let total = 0;
+    for (let round = 0; round < 20; round++) {
+      const gradient = 1 + round / 1000;
+      total += 2 * gradient;
+      const outcomes = [0, 1].map((worker) =>
+        bench.begin(worker, [{ key: 'w', push: bench.block(worker, new Float32Array(5).fill(gradient)).ref, codec: testCodec }]),
+      );
+      await bench.cluster.settle();
+      expect(outcomes.map(({ done, error }) => [done, error])).toEqual([
+        [true, undefined],
+        [true, undefined],
+      ]);
+    }
+    // Error feedback: never more than one step of the codec (2⁻⁷ of each gradient) is missing.
+    for (const value of await bench.pulled(0, 'w', 5)) expect(Math.abs(value - total)).toBeLessThan(2 * 2 ** -6);
+  });
+});
+
+describe('topologies', () => {
+  it('Downpour: worker groups do not wait for each other; staleness is what the others did', async () => {
+    const bench = await Bench.of({ topology: downpour });
+    await bench.init([small]);
+    await bench.setOptimizer();
+    expect(await bench.pulled(1, 'w', 4)).toEqual([0, 0, 0, 0]);
+    for (let k = 0; k < 3; k++) {
+      const outcome = bench.push(0, 'w', Float32Array.of(1, 1, 1, 1));
+      await bench.cluster.settle();
+      expect(outcome.done).toBe(true);
+    }
+    expect(await bench.info(1, 'w')).toMatchObject({ version: 3, staleness: 3, ahead: 0 });
+    expect(await bench.info(0, 'w')).toMatchObject({ version: 3, staleness: 0 });
+    expect(await bench.pulled(1, 'w', 4)).toEqual([3, 3, 3, 3]);
+    expect(await bench.info(1, 'w')).toMatchObject({ staleness: 0 });
+  });
+
+  it('Downpour without optimiser is refused: groups would overwrite each other', async () => {
+    const bench = await Bench.of({ topology: downpour });
+    await bench.init([small]);
+    const outcome = bench.push(1, 'w', Float32Array.of(1, 1, 1, 1));
+    await bench.cluster.settle();
+    expect(outcome.error).toMatchObject({ code: 'usage', message: expect.stringContaining('setOptimizer') as string });
+  });
+
+  it('Hogwild: no update is lost that is made while server groups exchange', async () => {
+    // Updates 1, 10 and 100, the second while the first is on its way: the original ends at 101.
+    for (let seed = 0; seed < 30; seed++) {
+      const bench = await Bench.of({ topology: hogwild, seed });
+      await bench.init([small]);
+      await bench.setOptimizer();
+      for (const value of [1, 10, 100]) {
+        bench.push(0, 'w', new Float32Array(4).fill(value));
+        for (let k = 0; k < seed % 7; k++) bench.cluster.deliverOne();
+      }
+      bench.push(1, 'w', new Float32Array(4).fill(1000));
+      await bench.cluster.settle();
+      // Each group's last exchange may have been before the other's last update; one more update brings it in.
+      for (const worker of [0, 1]) bench.push(worker, 'w', new Float32Array(4));
+      await bench.cluster.settle();
+      for (const worker of [0, 1]) bench.push(worker, 'w', new Float32Array(4));
+      await bench.cluster.settle();
+      for (const worker of [0, 1]) expect(await bench.pulled(worker, 'w', 4)).toEqual([1111, 1111, 1111, 1111]);
+      expect(bench.cluster.faults).toEqual([]);
+    }
+  });
+
+  it('Hogwild: barriers and leaving span server groups', async () => {
+    const bench = await Bench.of({ topology: hogwild });
+    await bench.init([small]);
+    const reached: number[] = [];
+    bench.cluster.stubs[0].core.barrier(0, () => reached.push(0));
+    await bench.cluster.settle();
+    expect(reached).toEqual([]);
+    bench.cluster.stubs[1].core.barrier(1, () => reached.push(1));
+    await bench.cluster.settle();
+    expect(reached.toSorted()).toEqual([0, 1]);
+    for (const [worker, stub] of bench.cluster.stubs.entries()) await bench.cluster.run<void>((done) => stub.core.leave(worker, done));
+    expect([...bench.cluster.served].toSorted()).toEqual(['0/0', '0/1', '1/0', '1/1']);
+  });
+});
+
+describe('what can go wrong', () => {
+  it('refuses misuse at the worker, in words', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    await bench.init([small]);
+    const [stub] = bench.cluster.stubs;
+    const cases: [(done: (error: ShoalError | undefined) => void) => void, string, RegExp][] = [
+      [
+        (done) => stub.core.transfer(0, { entries: [{ key: 'v', push: bench.block(0, new Float32Array(4)).ref }], priority: 0 }, done),
+        'usage',
+        /'v' is unknown; call init/,
+      ],
+      [
+        (done) => stub.core.transfer(0, { entries: [{ key: 'w', push: bench.block(0, new Float32Array(5)).ref }], priority: 0 }, done),
+        'mismatch',
+        /20 bytes.*float32 \[4\], 16 bytes/,
+      ],
+      [
+        (done) => stub.core.init(0, [{ ...small, value: bench.block(0, new Float32Array(4)).ref }], done),
+        'usage',
+        /initialised 'w' already/,
+      ],
+      [(done) => bench.cluster.stubs[1].core.setOptimizer(1, adding, done), 'usage', /only worker 0/],
+      [
+        (done) => stub.core.init(0, [{ key: 'z', dtype: 'float32', shape: [0], value: { region: 1, offset: 0, bytes: 0 } }], done),
+        'usage',
+        /shape \[0\]/,
+      ],
+      [
+        (done) =>
+          stub.core.rowSparsePush(
+            0,
+            { key: 'w', rows: Uint32Array.of(3, 1), values: bench.block(0, new Float32Array(2)).ref, priority: 0 },
+            done,
+          ),
+        'usage',
+        /distinct and ascend/,
+      ],
+      [
+        (done) =>
+          stub.core.rowSparsePull(
+            0,
+            { key: 'w', rows: Uint32Array.of(4), values: bench.block(0, new Float32Array(1)).ref, priority: 0 },
+            done,
+          ),
+        'usage',
+        /row 4 of 'w', which has 4/,
+      ],
+    ];
+    for (const [begin, code, message] of cases) {
+      const thrown = await bench.cluster.run(begin).then(
+        () => undefined,
+        (error: unknown) => error,
+      );
+      expect(thrown).toMatchObject({ code });
+      expect((thrown as ShoalError).message).toMatch(message);
+    }
+    expect(bench.cluster.faults).toEqual([]);
+  });
+
+  it('compares what workers initialise', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    const errors: (ShoalError | undefined)[] = [];
+    const value = (worker: number, count: number) => bench.block(worker, new Float32Array(count)).ref;
+    bench.cluster.stubs[0].core.init(0, [{ key: 'w', dtype: 'float32', shape: [4], value: value(0, 4) }], (error) => errors.push(error));
+    bench.cluster.stubs[1].core.init(1, [{ key: 'w', dtype: 'float32', shape: [5], value: value(1, 5) }], (error) => errors.push(error));
+    await bench.cluster.settle();
+    const failed = errors.find((error) => error !== undefined);
+    expect(failed).toMatchObject({ code: 'mismatch' });
+    expect(failed!.message).toContain("'w' is float32 [5] at worker 1 and float32 [4] at worker 0");
+  });
+
+  it('refuses a gradient that is not finite, on all workers, by name', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    await bench.init([small, { key: 'v', dtype: 'float32', shape: [2] }]);
+    await bench.setOptimizer({ ...adding, nonFinite: 'refuse' });
+    const entries = (worker: number, w: number): TransferEntry[] => [
+      { key: 'w', push: bench.block(worker, Float32Array.of(1, w, 1, 1)).ref },
+      { key: 'v', push: bench.block(worker, Float32Array.of(1, 1)).ref },
+    ];
+    const outcomes = [bench.begin(0, entries(0, 1)), bench.begin(1, entries(1, NaN))];
+    await bench.cluster.settle();
+    for (const { error } of outcomes) {
+      expect(error).toMatchObject({ code: 'usage' });
+      expect(error!.message).toMatch(/gradient of worker 1 for 'w' holds NaN or infinity/);
+    }
+    expect(await bench.info(0, 'w')).toMatchObject({ version: 0, ahead: 0 });
+    expect(await bench.info(0, 'v')).toMatchObject({ version: 1 });
+    // The next round is like any other.
+    const next = [bench.begin(0, entries(0, 2)), bench.begin(1, entries(1, 2))];
+    await bench.cluster.settle();
+    expect(next.map(({ error }) => error)).toEqual([undefined, undefined]);
+    expect(await bench.pulled(0, 'w', 4)).toEqual([2, 4, 2, 2]);
+  });
+
+  it('a timeout says who is awaited; others hear of a push that was given up', async () => {
+    const bench = await Bench.of({ topology: { ...sandblaster, workersPerGroup: 3 } });
+    await bench.init([{ ...small, key: 'w1' }]);
+    const late = bench.begin(0, [{ key: 'w1', push: bench.block(0, new Float32Array(4)).ref }], { timeoutMs: 5000 });
+    const other = bench.push(1, 'w1', new Float32Array(4));
+    await bench.cluster.settle();
+    for (let k = 0; k < 6; k++) {
+      bench.cluster.clock.advance(1000);
+      await bench.cluster.settle();
+    }
+    expect(late.error).toMatchObject({ code: 'timeout', timeoutMs: 5000 });
+    expect(late.error!.message).toContain("round 1 of 'w1': worker 2 has not pushed");
+    expect(other.error!.message).toMatch(/round 1 of 'w1' cannot be completed: worker 0/);
+    const after = bench.push(0, 'w1', new Float32Array(4));
+    expect(after.error).toMatchObject({ code: 'aborted' });
+  });
+
+  it('a worker that leaves or is lost is named', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    await bench.init([small]);
+    const waiting = bench.push(0, 'w', new Float32Array(4));
+    await bench.cluster.settle();
+    await bench.cluster.run<void>((done) => bench.cluster.stubs[1].core.leave(1, done));
+    expect(waiting.error).toMatchObject({ code: 'aborted' });
+    expect(waiting.error!.message).toContain("round 1 of 'w' cannot be completed: worker 1: has left the store");
+  });
+
+  it('a server that comes back without its state is an error', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    await bench.init([small]);
+    const [server] = bench.cluster.servers;
+    bench.cluster.kill(server);
+    await bench.cluster.restart(server);
+    await bench.cluster.settle();
+    const outcome = bench.push(0, 'w', new Float32Array(4));
+    expect(outcome.error!.message).toContain('server 0 has restarted without its state');
+  });
+});
+
+describe('state', () => {
+  it('is saved and loaded, with versions and the state of the optimiser', async () => {
+    const bench = await Bench.of({ topology: sandblaster });
+    const parameters: Parameter[] = [small, { key: 'big', dtype: 'float32', shape: [300_000] }];
+    await bench.init(parameters);
+    await bench.setOptimizer();
+    const round = async (): Promise<void> => {
+      for (const worker of [0, 1]) for (const { key, shape } of parameters) bench.push(worker, key, new Float32Array(shape[0]).fill(1));
+      await bench.cluster.settle();
+    };
+    await round();
+    await bench.cluster.run<void>((done) => bench.cluster.stubs[0].core.saveState(0, 'f', done));
+    await round();
+    await round();
+    expect(await bench.info(1, 'big')).toMatchObject({ version: 3 });
+    await bench.cluster.run<void>((done) => bench.cluster.stubs[0].core.loadState(0, 'f', done));
+    expect(await bench.info(1, 'big')).toMatchObject({ version: 1, ahead: 0 });
+    expect(await bench.pulled(1, 'w', 4)).toEqual([2, 2, 2, 2]);
+    await round();
+    expect(await bench.pulled(1, 'w', 4)).toEqual([4, 4, 4, 4]);
+    const missing = bench.cluster.run<void>((done) => bench.cluster.stubs[0].core.loadState(0, 'nowhere', done));
+    await expect(missing).rejects.toThrow(/no state of this server in nowhere/);
+  });
+});

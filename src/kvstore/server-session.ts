@@ -1,0 +1,65 @@
+/** What a server knows of one stub, over all connections with it. */
+import type { Address } from '../messaging/address.ts';
+import type { Msg } from '../messaging/msg.ts';
+import type { GroupRounds, Member } from './server-rounds.ts';
+import type { ServerRequest } from './server-request.ts';
+
+export class ServerSession {
+  readonly address: Address;
+  readonly rounds: GroupRounds;
+  readonly member: Member;
+  /** Of the connection that counts; messages of others are late. 0: none has said hello since we serve. */
+  epoch = 0;
+  /** Number of the last request that has been processed. */
+  lastRequest = 0;
+  /** Number of the last request that changed parameters or optimiser for everybody; earlier ones are not done again. */
+  lastConfiguration = 0;
+  /** Requests up to this one are in the latest durable snapshot. */
+  durable = 0;
+  /** Barriers that all workers of the stub have reached. */
+  barrier = 0;
+  workersLeft = 0;
+  /** Memory that the stub has announced, by its number. */
+  readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
+  /** Messages about parameters that have not been declared here again, in order. */
+  blocked: Msg[] = [];
+  /** Requests with pushes that are not settled, in order; settled ones are dropped from the front now and then. */
+  readonly #unsettled: ServerRequest[] = [];
+  readonly #barrierRequests: { id: number; barrier: number }[] = [];
+  pendingBytes = 0;
+
+  constructor(rounds: GroupRounds, member: Member) {
+    this.address = member.address;
+    this.rounds = rounds;
+    this.member = member;
+  }
+
+  hold(request: ServerRequest): void {
+    this.#unsettled.push(request);
+  }
+
+  /** The last request such that it and all before it are settled. */
+  settledUpTo(): number {
+    while (this.#unsettled.length > 0 && this.#unsettled[0].unsettled === 0) this.#unsettled.shift();
+    return this.#unsettled.length > 0 ? Math.min(this.#unsettled[0].id - 1, this.lastRequest) : this.lastRequest;
+  }
+
+  waitForBarrier(id: number, barrier: number): void {
+    this.#barrierRequests.push({ id, barrier });
+  }
+
+  /** Requests for barriers up to this one. */
+  takeBarriers(released: number): number[] {
+    const due = this.#barrierRequests.filter(({ barrier }) => barrier <= released);
+    const rest = this.#barrierRequests.filter(({ barrier }) => barrier > released);
+    this.#barrierRequests.splice(0, this.#barrierRequests.length, ...rest);
+    return due.map(({ id }) => id);
+  }
+
+  /** Another connection: what was asked on the last one is asked again. */
+  renew(epoch: number): void {
+    this.epoch = epoch;
+    this.blocked = [];
+    this.#barrierRequests.length = 0;
+  }
+}

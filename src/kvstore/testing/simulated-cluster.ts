@@ -1,0 +1,379 @@
+/** Stubs and servers in one process, joined by a network that delivers messages one by one, in an order that a seed
+ *  decides, and loses everything that is under way when a side dies. Servers have a disk that finishes writing when it is
+ *  told to. Time is virtual. */
+import { must } from '../../base/assert.ts';
+import { VirtualClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import { JsKernels } from '../../memory/kernels/js.ts';
+import { groupOf, idOf, makeAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
+import type { GradientCodec } from '../compression/codec.ts';
+import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
+import { ServerCore } from '../server-core.ts';
+import type { ServerOptions } from '../server-options.ts';
+import { StubCore } from '../stub-core.ts';
+import type { StubOptions } from '../stub-options.ts';
+import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../topology.ts';
+import { MappedValues, MemoryValues, type RegionRegistry } from './memory-values.ts';
+
+/** Role of standbys in this network. */
+const standbyRole = 200;
+
+/** `value += gradient`, and `total` likewise, so that lost state shows. */
+export function addingOptimizer(spec: OptimizerSpec): Optimizer {
+  return {
+    spec,
+    states: ['total'],
+    update: (value, gradient, states) => {
+      const [total] = states as Float32Array[];
+      for (let k = 0; k < value.length; k++) {
+        (value as Float32Array)[k] += gradient[k] as number;
+        total[k] += gradient[k] as number;
+      }
+    },
+  };
+}
+
+/** Halves: the top 16 bits of each element. Lossless for small integers. */
+const truncatingCodec: GradientCodec = {
+  spec: { type: 'fp16' },
+  code: 7,
+  encodedBytes: (count) => count * 2,
+  encode: (target, gradient, residual) => {
+    const bits = new Uint16Array(target.buffer, target.byteOffset, gradient.length);
+    for (let k = 0; k < gradient.length; k++) {
+      residual[k] += gradient[k];
+      const whole = new Uint32Array(Float32Array.of(residual[k]).buffer);
+      bits[k] = whole[0] >>> 16;
+      const [kept] = new Float32Array(Uint32Array.of(bits[k] << 16).buffer);
+      residual[k] -= kept;
+    }
+  },
+  decode: (target, source) => {
+    const copy = Uint8Array.from(source);
+    const bits = new Uint16Array(copy.buffer);
+    for (let k = 0; k < target.length; k++) [target[k]] = new Float32Array(Uint32Array.of(bits[k] << 16).buffer);
+  },
+};
+
+export const testCodec: GradientCodec = truncatingCodec;
+
+/** Keeps what has been written; a crash keeps the one before. */
+export class SimulatedDisk implements SnapshotStore {
+  #latest: Snapshot | undefined;
+  #writing: (() => void)[] = [];
+  saves = 0;
+  /** Writes finish at once. */
+  immediate = false;
+
+  save(snapshot: Snapshot): Promise<void> {
+    return new Promise((resolve) => {
+      const finish = (): void => {
+        this.#latest = snapshot;
+        this.saves++;
+        resolve();
+      };
+      if (this.immediate) finish();
+      else this.#writing.push(finish);
+    });
+  }
+
+  load(): Promise<Snapshot | undefined> {
+    return Promise.resolve(this.#latest);
+  }
+
+  get busy(): boolean {
+    return this.#writing.length > 0;
+  }
+
+  finishWrite(): void {
+    this.#writing.shift()?.();
+  }
+
+  crash(): void {
+    this.#writing = [];
+  }
+}
+
+interface Node {
+  readonly name: string;
+  deliver: (msg: Msg) => void;
+  alive: boolean;
+}
+
+interface Wire {
+  readonly from: Node;
+  readonly to: Node;
+  readonly messages: Msg[];
+}
+
+export interface ClusterServer {
+  readonly group: number;
+  readonly server: number;
+  readonly disk: SimulatedDisk | undefined;
+  core: ServerCore;
+  node: Node;
+  standby: { core: ServerCore; node: Node } | undefined;
+  remotes: Map<Address, MappedValues>;
+}
+
+export interface ClusterOptions {
+  readonly topology: KVTopology;
+  /** Workers per process. Default 1. */
+  readonly localWorkers?: number;
+  readonly random: Random;
+  readonly disks?: boolean;
+  /** Whether servers can map the memory of stubs. Default true. */
+  readonly mappable?: boolean;
+  readonly kernels?: Kernels;
+  readonly createOptimizer?: (spec: OptimizerSpec) => Optimizer;
+  readonly server?: Partial<ServerOptions>;
+  readonly stub?: Partial<StubOptions>;
+}
+
+export class SimulatedCluster {
+  readonly clock = new VirtualClock();
+  readonly servers: ClusterServer[] = [];
+  readonly stubs: { core: StubCore; node: Node; values: MemoryValues; address: Address; workerGroup: number }[] = [];
+  readonly faults: { source: Address; error: ShoalError }[] = [];
+  readonly served = new Set<string>();
+  readonly folders = new Map<string, SimulatedDisk>();
+  delivered = 0;
+  readonly #options: ClusterOptions;
+  readonly #registry: RegionRegistry = new Map();
+  readonly #wires = new Map<string, Wire>();
+  readonly #kernels: Kernels;
+  #incarnation = 0;
+  #names = 0;
+
+  private constructor(options: ClusterOptions) {
+    this.#options = options;
+    this.#kernels = options.kernels ?? new JsKernels();
+  }
+
+  static async start(options: ClusterOptions): Promise<SimulatedCluster> {
+    const cluster = new SimulatedCluster(options);
+    const { topology, localWorkers = 1 } = options;
+    for (let group = 0; group < topology.serverGroups; group++) {
+      for (let server = 0; server < topology.serversPerGroup; server++) await cluster.#addServer(group, server);
+    }
+    const workers = topology.workerGroups * topology.workersPerGroup;
+    for (let worker = 0; worker < workers; worker += localWorkers) cluster.#addStub(worker, localWorkers);
+    for (const server of cluster.servers) if (topology.replicas === 2) await cluster.addStandby(server);
+    for (const server of cluster.servers) cluster.#connectServer(server);
+    return cluster;
+  }
+
+  // ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Kills a server and everything under way to and from it. Its disk stays. */
+  kill(server: ClusterServer): void {
+    server.node.alive = false;
+    this.#cut(server.node);
+    server.disk?.crash();
+    const error = new ShoalError('peer-lost', `server ${server.server} of group ${server.group} was killed`);
+    for (const { core, workerGroup } of this.stubs) {
+      if (serverGroupOf(this.#options.topology, workerGroup) === server.group) core.serverDown(server.server, error);
+    }
+  }
+
+  /** Starts a killed server again, from its disk. */
+  async restart(server: ClusterServer): Promise<void> {
+    server.remotes = new Map();
+    const { core, node } = await this.#makeServer(server, 'primary', server.remotes);
+    server.core = core;
+    server.node = node;
+    this.#connectServer(server);
+  }
+
+  /** Lets the standby of a killed server take over. */
+  promote(server: ClusterServer): void {
+    const { core, node } = must(server.standby, () => 'there is a standby');
+    server.standby = undefined;
+    server.core = core;
+    server.node = node;
+    core.promote();
+    this.#connectServer(server);
+  }
+
+  async addStandby(server: ClusterServer): Promise<void> {
+    const standby = await this.#makeServer(server, 'standby', new Map());
+    server.standby = standby;
+    server.core.peerUp(standbyAddress(server));
+  }
+
+  killStandby(server: ClusterServer): void {
+    const { standby } = server;
+    if (standby === undefined) return;
+    standby.node.alive = false;
+    this.#cut(standby.node);
+    server.standby = undefined;
+    server.core.peerLost(standbyAddress(server), new ShoalError('peer-lost', 'the standby was killed'));
+  }
+
+  /** Breaks the connection between a stub and a server, and makes it again. */
+  reconnect(stub: SimulatedCluster['stubs'][number], server: ClusterServer): void {
+    this.#wires.delete(`${stub.node.name}>${server.node.name}`);
+    this.#wires.delete(`${server.node.name}>${stub.node.name}`);
+    if (serverGroupOf(this.#options.topology, stub.workerGroup) !== server.group) return;
+    stub.core.serverDown(server.server, new ShoalError('peer-lost', 'the connection broke'));
+    stub.core.serverUp(server.server);
+  }
+
+  // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Delivers one message, of any connection. @returns false when there is none. */
+  deliverOne(): boolean {
+    const busy = [...this.#wires.values()].filter(({ messages }) => messages.length > 0);
+    if (busy.length === 0) return false;
+    const { to, messages } = busy[this.#options.random.integer(busy.length)];
+    const msg = messages.shift()!;
+    this.delivered++;
+    // Read now and not when it was sent, as a socket does.
+    if (to.alive) to.deliver(msg.copy());
+    return true;
+  }
+
+  /** Everything that can happen without time or faults, happens. */
+  async settle(): Promise<void> {
+    for (;;) {
+      await breath();
+      if (this.deliverOne()) continue;
+      const disk = [...this.servers.map((server) => server.disk), ...this.folders.values()].find((each) => each?.busy);
+      if (disk === undefined) break;
+      disk.finishWrite();
+    }
+  }
+
+  /** The result of an operation, while everything goes on. */
+  async run<T>(begin: (done: (error: ShoalError | undefined, value?: T) => void) => void): Promise<T | undefined> {
+    let result: { error: ShoalError | undefined; value: T | undefined } | undefined;
+    begin((error, value) => {
+      result = { error, value };
+    });
+    await this.settle();
+    if (result === undefined) throw new Error('the operation goes on although nothing happens any more');
+    if (result.error !== undefined) throw result.error;
+    return result.value;
+  }
+
+  stubOf(worker: number): SimulatedCluster['stubs'][number] {
+    return this.stubs[Math.floor(worker / (this.#options.localWorkers ?? 1))];
+  }
+
+  // ── building ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #addServer(group: number, server: number): Promise<void> {
+    const disk = this.#options.disks ? new SimulatedDisk() : undefined;
+    const remotes = new Map<Address, MappedValues>();
+    const place = { group, server, disk, remotes, standby: undefined };
+    const { core, node } = await this.#makeServer(place, 'primary', remotes);
+    this.servers.push({ ...place, core, node });
+  }
+
+  async #makeServer(
+    place: Pick<ClusterServer, 'group' | 'server' | 'disk'>,
+    mode: 'primary' | 'standby',
+    remotes: Map<Address, MappedValues>,
+  ): Promise<{ core: ServerCore; node: Node }> {
+    const { group, server, disk } = place;
+    const { topology, createOptimizer = addingOptimizer } = this.#options;
+    const node: Node = { name: `server ${group}/${server} #${this.#names++}`, deliver: () => undefined, alive: true };
+    const core = await ServerCore.start({
+      topology,
+      group,
+      server,
+      incarnation: ++this.#incarnation,
+      clock: this.clock,
+      kernels: this.#kernels,
+      createOptimizer,
+      codecOf: (code) => (code === truncatingCodec.code ? truncatingCodec : undefined),
+      send: (destination, msg) => this.#send(node, this.#nodeOf(destination), msg),
+      valuesOf: (source) => {
+        let remote = remotes.get(source);
+        if (remote === undefined) remotes.set(source, (remote = new MappedValues(this.#registry)));
+        return remote;
+      },
+      ...(disk ? { snapshots: disk } : {}),
+      storeAt: (folder) => this.#folder(`${folder}/${group}-${server}`),
+      standby: standbyAddress(place),
+      mode,
+      onFault: (source, error) => this.faults.push({ source, error }),
+      onServed: () => this.served.add(`${group}/${server}`),
+      ...this.#options.server,
+    });
+    node.deliver = (msg) => core.receive(msg);
+    return { core, node };
+  }
+
+  #addStub(firstWorker: number, localWorkers: number): void {
+    const { topology, mappable = true } = this.#options;
+    const workerGroup = workerGroupOf(topology, firstWorker);
+    const values = new MemoryValues(`stub ${firstWorker}`, this.#registry, { mappable });
+    const node: Node = { name: `stub ${firstWorker}`, deliver: () => undefined, alive: true };
+    const core = new StubCore({
+      topology,
+      workerGroup,
+      firstWorker,
+      localWorkers,
+      clock: this.clock,
+      kernels: this.#kernels,
+      values,
+      send: (server, msg) => this.#send(node, this.#nodeOf(server), msg),
+      timeoutMs: 60_000,
+      ...this.#options.stub,
+    });
+    node.deliver = (msg) => core.receive(msg);
+    this.stubs.push({ core, node, values, address: stubAddress(workerGroup, firstWorker), workerGroup });
+  }
+
+  #connectServer(server: ClusterServer): void {
+    const { topology } = this.#options;
+    for (const { core, workerGroup } of this.stubs) {
+      if (serverGroupOf(topology, workerGroup) === server.group) core.serverUp(server.server);
+    }
+    for (const other of this.servers) {
+      if (other === server || !other.node.alive) continue;
+      other.core.peerUp(serverAddress(server.group, server.server));
+      server.core.peerUp(serverAddress(other.group, other.server));
+    }
+  }
+
+  #nodeOf(address: Address): Node | undefined {
+    if (roleOf(address) === Role.stub) return this.stubs.find((stub) => stub.address === address)?.node;
+    const server = this.servers.find(({ group, server: id }) => group === groupOf(address) && id === idOf(address));
+    return roleOf(address) === standbyRole ? server?.standby?.node : server?.node;
+  }
+
+  #send(from: Node, to: Node | undefined, msg: Msg): void {
+    msg.markSent();
+    if (!from.alive || to?.alive !== true) return;
+    const name = `${from.name}>${to.name}`;
+    let wire = this.#wires.get(name);
+    if (wire === undefined) this.#wires.set(name, (wire = { from, to, messages: [] }));
+    wire.messages.push(msg);
+  }
+
+  #cut(node: Node): void {
+    for (const [name, { from, to }] of this.#wires) if (from === node || to === node) this.#wires.delete(name);
+  }
+
+  #folder(name: string): SimulatedDisk {
+    let disk = this.folders.get(name);
+    if (disk === undefined) this.folders.set(name, (disk = new SimulatedDisk()));
+    disk.immediate = true;
+    return disk;
+  }
+}
+
+function standbyAddress({ group, server }: { readonly group: number; readonly server: number }): Address {
+  return makeAddress({ group, id: server, role: standbyRole });
+}
+
+/** Promises that are settled are heard. */
+async function breath(): Promise<void> {
+  for (let k = 0; k < 8; k++) await Promise.resolve();
+}
