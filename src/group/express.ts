@@ -41,12 +41,11 @@ export interface ExpressOperation {
 /** Views of this rank's buffers. */
 export type ExpressBuffers = Partial<Record<BufferName, Uint8Array>>;
 
-/** Whether a plan can be run: nothing but mailboxes of others is touched, and every rank has announced what there is. */
-export function servesExpress({ lowered, computeType }: PreparedPlan, call: CollectiveCall): boolean {
-  const { segments, calls, channels, scratchBytes, signalCount } = lowered;
-  const ownOnly = segments.every((segment) => segment.kind === 'slot' || (segment.kind === 'buffer' && segment.buffer !== 'scratch'));
+/** Whether an express can run a plan: the same answer on every rank, hence by what the plan says of all of them. Where nobody
+ *  signals anybody, nothing but mailboxes can be between them. */
+export function servesExpress({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
   const plain = computeType === call.dtype && call.op !== 'premul';
-  return plain && ownOnly && calls.length === 0 && channels.length <= 1 && scratchBytes === 0 && signalCount === 0;
+  return plain && plan.programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0);
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;
