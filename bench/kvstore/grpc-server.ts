@@ -1,0 +1,61 @@
+/** A parameter server over gRPC, as one would write it: waits for the gradients of all workers, adds them with the same kernels
+ *  as the other contestants, answers with the sum.
+ *
+ *    grpc-server.ts <port> <workers> */
+import * as grpc from '@grpc/grpc-js';
+import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
+import { loadNative } from '../../src/memory/native.ts';
+import { channelOptions, service } from './grpc-service.ts';
+
+const [port, workersText] = process.argv.slice(2);
+const workers = Number(workersText);
+const kernels = createKernels({ native: loadNative({ enabled: true }) });
+
+type Answer = grpc.sendUnaryData<Buffer>;
+interface Slot {
+  sum: Uint8Array;
+  readonly waiting: Answer[];
+}
+
+const slots = new Map<string, Slot>();
+const server = new grpc.Server(channelOptions);
+const nothing = Buffer.alloc(0);
+
+/** Answers all callers when the last has called. */
+function together(onAll: () => void): grpc.handleUnaryCall<Buffer, Buffer> {
+  const waiting: Answer[] = [];
+  return (_, answer) => {
+    waiting.push(answer);
+    if (waiting.length < workers) return;
+    for (const each of waiting.splice(0)) each(null, nothing);
+    onAll();
+  };
+}
+
+server.addService(service, {
+  PushPull: (call: grpc.ServerUnaryCall<Buffer, Buffer>, answer: Answer) => {
+    const key = String(call.metadata.get('key')[0]);
+    const { request } = call;
+    let slot = slots.get(key);
+    if (slot === undefined) {
+      slot = { sum: new Uint8Array(request.length), waiting: [] };
+      slots.set(key, slot);
+    }
+    if (slot.waiting.length === 0) slot.sum.set(request);
+    else kernels.reduce('float32', 'sum', [slot.sum], [slot.sum, aligned(request)], [0, 1, -1]);
+    slot.waiting.push(answer);
+    if (slot.waiting.length < workers) return;
+    const bytes = Buffer.from(slot.sum.buffer);
+    for (const each of slot.waiting.splice(0)) each(null, bytes);
+  },
+  Barrier: together(() => undefined),
+  Leave: together(() => server.tryShutdown(() => process.exit(0))),
+});
+server.bindAsync(`127.0.0.1:${port}`, grpc.ServerCredentials.createInsecure(), (error) => {
+  if (error !== null) throw error;
+});
+
+/** gRPC delivers payloads at any address. */
+function aligned(bytes: Uint8Array): Uint8Array {
+  return bytes.byteOffset % 4 === 0 ? bytes : new Uint8Array(bytes);
+}
