@@ -3,6 +3,7 @@
  *    npx tsx bench/peers/run.ts                                       one host: 2, 4 and 8 ranks
  *    npx tsx bench/peers/run.ts --collectives all-reduce,broadcast --ranks 2 --rounds 9
  *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000            hosts made of network namespaces (root)
+ *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000 --sizes 25MiB:4 --warmup 2 --rounds 3   large tensors only, a minute
  *    npx tsx bench/peers/run.ts --ranks 2 --buckets 64 --sizes 25MiB:3  64 operations back to back, as gradients are
  *    npx tsx bench/peers/run.ts --tiny --out /tmp                     seconds; shows that everything runs
  *
@@ -69,6 +70,8 @@ const { values } = parseArgs({
     sizes: { type: 'string' },
     'size-max': { type: 'string', default: '100MiB' },
     buckets: { type: 'string', default: '1' },
+    // Iterations before the timed ones; 10, or 1 with --tiny or --buckets.
+    warmup: { type: 'string' },
     name: { type: 'string' },
     out: { type: 'string', default: join(repository, 'bench/results') },
     tiny: { type: 'boolean', default: false },
@@ -106,7 +109,7 @@ async function main(): Promise<number> {
   const startedAt = new Date().toISOString();
   const { present, missing } = prepare();
   const cases: ComparedCase[] = [];
-  const warmup = values.tiny || Number(values.buckets) > 1 ? 1 : 10;
+  const warmup = Number(values.warmup ?? (values.tiny || Number(values.buckets) > 1 ? 1 : 10));
   const usual = values.tiny ? sizesTiny : overNetwork ? sizesNetwork : sizesLocal;
   const sizeMax = parseBytes(values['size-max']) ?? Number.NaN;
   const sizes =
