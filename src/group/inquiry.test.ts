@@ -1,0 +1,149 @@
+import { describe, expect, it } from 'vitest';
+import { VirtualClock } from '../base/clock.ts';
+import type { ShoalError } from '../base/errors.ts';
+import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { CallHistory } from './call-history.ts';
+import type { CollectiveCall } from './contract.ts';
+import { Inquiry } from './inquiry.ts';
+import type { ControlMessage } from './wire.ts';
+
+const shape = { slotCount: 4, signalMax: 2 };
+const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', count: 8, op: 'sum' };
+
+interface Member {
+  readonly history: CallHistory;
+  readonly inquiry: Inquiry;
+  readonly errors: ShoalError[];
+  open: boolean;
+}
+
+/** Ranks whose messages arrive at once, but for those in `silent`, which neither hear nor speak. */
+function createGroup(
+  size: number,
+  options: { silent?: readonly number[]; left?: Readonly<Record<number, number>> } = {},
+): { clock: VirtualClock; members: Member[]; sent: ControlMessage[] } {
+  const { silent = [], left = {} } = options;
+  const clock = new VirtualClock();
+  const members: Member[] = [];
+  const sent: ControlMessage[] = [];
+  for (let rank = 0; rank < size; rank++) {
+    const own = new ControlBlock(new SharedArrayBuffer(controlBlockBytes(shape)), 0, shape);
+    const history = new CallHistory(own, { callsMax: 8 });
+    const member: Member = {
+      history,
+      errors: [],
+      open: true,
+      inquiry: new Inquiry({
+        group: {
+          id: 1,
+          name: 'g',
+          globalRanks: Array.from({ length: size }, (_, each) => each + 10),
+          rank,
+          topology: { hosts: [Array.from({ length: size }, (_, each) => each)] },
+        },
+        clock,
+        history,
+        callsAtLeave: Array.from({ length: size }, (_, each) => left[each]),
+        isOpen: () => member.open,
+        tellOthers: (message) => {
+          if (silent.includes(rank)) return;
+          sent.push(message);
+          members.forEach((other, to) => {
+            if (to !== rank && !silent.includes(to) && left[to] === undefined && message.type === 'report')
+              other.inquiry.onReport(rank, message);
+          });
+        },
+        onConcluded: (error) => {
+          member.open = false;
+          member.errors.push(error);
+        },
+      }),
+    };
+    members.push(member);
+  }
+  return { clock, members, sent };
+}
+
+describe('Inquiry', () => {
+  it('all ranks make one error of what all have called, without waiting', () => {
+    const { clock, members, sent } = createGroup(3);
+    members.forEach(({ history }, rank) => history.remember(0, { ...call, count: rank === 2 ? 9 : 8 }));
+    members[1].inquiry.begin('mismatch', 0, 1000);
+    expect(clock.now()).toBe(0);
+    const messages = members.map(({ errors }) => errors.map((error) => error.message));
+    expect(new Set(messages.flat()).size).toBe(1);
+    expect(messages.map((each) => each.length)).toEqual([1, 1, 1]);
+    expect(messages[0][0]).toContain('rank 0 (world rank 10): all-reduce #0 float32[8] sum\n');
+    expect(messages[0][0]).toContain('rank 2 (world rank 12): all-reduce #0 float32[9] sum\n');
+    expect(members[0].errors[0]).toMatchObject({ code: 'mismatch', sequence: 0, operation: 'all-reduce' });
+    // Everybody says its part once.
+    expect(sent).toHaveLength(3);
+  });
+
+  it('names a rank that does not answer, after half a second', () => {
+    const { clock, members } = createGroup(3, { silent: [1] });
+    for (const { history } of members) history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    clock.advance(499);
+    expect(members[0].errors).toEqual([]);
+    clock.advance(1);
+    for (const rank of [0, 2]) {
+      expect(members[rank].errors).toMatchObject([{ code: 'timeout', peer: 11, timeoutMs: 1000 }]);
+      expect(members[rank].errors[0].message).toMatch(/waiting for rank 1 \(world rank 11\):[^]*rank 1 \(world rank 11\): did not answer/);
+    }
+    expect(members[1].errors).toEqual([]);
+  });
+
+  it('a rank that has not called says what it did last, and is the one that is waited for', () => {
+    const { members } = createGroup(2);
+    members[0].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    expect(members[1].errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
+    expect(members[0].errors[0].message).toContain('rank 1 (world rank 11): has not called it; it has called nothing yet');
+  });
+
+  it('waits for a call that is on its way from the main thread, but not for ever', () => {
+    const { clock, members } = createGroup(2);
+    members[0].history.remember(0, call);
+    // Rank 1's main thread has called and said so in its block; its comm thread does not know what.
+    members[1].history.remember(5, call);
+    members[0].inquiry.begin('mismatch', 0, 1000);
+    clock.advance(100);
+    expect(members[0].errors).toEqual([]);
+    members[1].history.remember(0, { ...call, name: 'late' });
+    members[1].inquiry.onCalled(0);
+    expect(members[0].errors[0].message).toMatch(/rank 1 \(world rank 11\): all-reduce #0 float32\[8\] sum.*late/);
+
+    const slow = createGroup(2);
+    slow.members[0].history.remember(0, call);
+    slow.members[1].history.remember(5, call);
+    slow.members[0].inquiry.begin('mismatch', 0, 1000);
+    slow.clock.advance(249);
+    expect(slow.members[0].errors).toEqual([]);
+    slow.clock.advance(1);
+    expect(slow.members[0].errors[0].message).toContain('made this call long ago and has made 6 since');
+  });
+
+  it('counts ranks that have left as having spoken', () => {
+    const { members } = createGroup(2, { left: { 1: 4 } });
+    members[0].history.remember(4, call);
+    members[0].inquiry.begin('mismatch', 4, 1000);
+    expect(members[0].errors[0].message).toContain('rank 1 (world rank 11): left the group after 4 calls');
+  });
+
+  it('holds one inquiry at most, and none once the group has ended', () => {
+    const { clock, members, sent } = createGroup(2, { silent: [1] });
+    members[0].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    members[0].inquiry.begin('mismatch', 1, 1000);
+    expect(members[0].inquiry.underway).toBe(true);
+    expect(sent).toMatchObject([{ code: 'timeout', sequence: 0 }]);
+    members[0].open = false;
+    clock.advance(10_000);
+    expect(members[0].errors).toEqual([]);
+    const ended = createGroup(2);
+    ended.members[0].open = false;
+    ended.members[0].inquiry.begin('timeout', 0, 1000);
+    expect(ended.members[0].inquiry.underway).toBe(false);
+  });
+});
