@@ -10,7 +10,7 @@
  *  whose order of calls they do not share with pushes. Priorities cannot reorder anything and are not used. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { ProcessGroup, TensorLike, Work } from '../group/types.ts';
+import type { CallOptions, ProcessGroup, TensorLike, Work } from '../group/types.ts';
 import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../memory/kernels.ts';
 import type { ParameterKernels } from '../memory/parameter-kernels.ts';
@@ -21,13 +21,14 @@ import { SnapshotFolder } from './checkpoint/snapshot-folder.ts';
 import type { CompressionSpec, GradientCodec } from './compression/codec.ts';
 import { createCodec } from './compression/registry.ts';
 import { ControlBarrier } from './control-barrier.ts';
-import { emptyLike, Residuals, sumDevices } from './device-values.ts';
+import { copyElements, emptyLike, Residuals, sumDevices } from './device-values.ts';
 import { GroupBlobs } from './group-blobs.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import { OrderedOperations } from './ordered-operations.ts';
-import { gatherRows, ParameterTable, type Parameter } from './parameter-table.ts';
-import { sumRows } from './row-sums.ts';
+import { gatherRows, ParameterTable } from './parameter-table.ts';
+import { PushPlans, type PlannedPush, type PushCall, type PushPlan } from './push-plan.ts';
+import { sumRows, type PushedRows } from './row-sums.ts';
 import { StagingTensors, type Staging } from './staging-tensors.ts';
 import type {
   Blob,
@@ -72,15 +73,6 @@ const bucketing = { bucketBytes: 4 * MiB, aloneBytes: MiB / 2 };
 const operationsMax = 65_536;
 const blobsMax = 1024;
 
-/** One parameter of a push. */
-interface Push {
-  readonly parameter: Parameter;
-  readonly values: readonly Value[];
-  readonly sources: readonly TypedArray[];
-  /** pushPull: where the new value goes. */
-  readonly outs: readonly Value[];
-}
-
 export class CollectiveStore implements KVStore {
   readonly type = 'collective';
   readonly role = 'worker';
@@ -100,8 +92,9 @@ export class CollectiveStore implements KVStore {
   readonly #box: BlobBox;
   readonly #blobs: GroupBlobs;
   readonly #control: ControlBarrier;
-  /** Own pushes per key that have not taken effect. */
-  readonly #ahead = new Map<string, number>();
+  readonly #plans = new PushPlans({ rememberedMax: 16 });
+  /** Keys of each operation that has not taken effect. */
+  readonly #unfinished = new Set<readonly string[]>();
   #codec: GradientCodec | undefined;
   #closing: Promise<void> | undefined;
 
@@ -118,7 +111,7 @@ export class CollectiveStore implements KVStore {
     this.#staging = new StagingTensors(group, { idleBytesMax: 64 * MiB });
     this.#box = new BlobBox({ clock, waitingMax: blobsMax });
     this.#blobs = new GroupBlobs(group, this.#box);
-    this.#control = new ControlBarrier(steps, this.#table);
+    this.#control = new ControlBarrier(steps, this.#table, { onRestored: () => this.#plans.clear() });
   }
 
   /** Every rank of the group calls it. */
@@ -144,13 +137,15 @@ export class CollectiveStore implements KVStore {
     });
     for (const name of names) this.#table.checkNew(name);
     const described = firsts.map(({ key, dtype, shape }) => `${key} ${dtype}[${shape.join(',')}]`);
-    const name = this.#named(`init of ${described[0]}${described.length > 1 ? ` and ${described.length - 1} more` : ''}`, described);
+    const name = this.#named(
+      `init of ${described[0]}${described.length > 1 ? ` and ${described.length - 1} more` : ''}`,
+      digest(described),
+    );
     await this.#spread(firsts, name);
   }
 
   push(keys: Key | readonly Key[], values: Values, options: TransferOptions = {}): KVWork {
-    const pushes = this.#pushes(keys, values);
-    return this.#reduce(pushes, `push of ${listedKeys(pushes.map(({ parameter }) => parameter.key))}`, options);
+    return this.#reduce('push', { keys, values, outs: undefined }, options);
   }
 
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
@@ -166,12 +161,7 @@ export class CollectiveStore implements KVStore {
   }
 
   pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
-    const pushes = this.#pushes(keys, values);
-    const names = pushes.map(({ parameter }) => parameter.key);
-    const targets = outs === undefined ? pushes.map((each) => each.values) : outsPerKey(names, outs).map((out) => [out]);
-    const both = pushes.map((push, k) => ({ ...push, outs: targets[k] }));
-    for (const { parameter, outs: own } of both) for (const out of own) fittingElements(parameter, out);
-    return this.#reduce(both, `pushPull of ${listedKeys(names)}`, options);
+    return this.#reduce('pushPull', { keys, values, outs: outs ?? values }, options);
   }
 
   async broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[]): Promise<void> {
@@ -179,36 +169,25 @@ export class CollectiveStore implements KVStore {
     await this.pull(keys, outs);
   }
 
-  rowSparsePush(key: Key, { indices, values }: RowSparse, { timeoutMs }: TransferOptions = {}): KVWork {
+  rowSparsePush(key: Key, { indices, values }: RowSparse, { timeoutMs = this.#options.timeoutMs }: TransferOptions = {}): KVWork {
     this.#checkOpen();
     const parameter = this.#table.get(nameOf(key));
-    const { key: name, dtype, shape } = parameter;
     const rows = rowIdsOf(parameter, indices, { ascending: true });
-    const own = fittingRows(parameter, values, rows.length).slice();
-    const width = countOf(shape.slice(1));
-    const what = `rowSparsePush of '${name}'`;
-    const call = { name: what, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
-    const { kernels } = this.#options;
-    return this.#change([name], what, {
-      works: [],
-      effect: function* (this: CollectiveStore) {
-        const counts = new Uint32Array(this.numWorkers);
-        yield [this.#steps.allGather(counts, Uint32Array.of(rows.length), call)];
-        const total = counts.reduce((sum, count) => sum + count, 0);
-        const all = { rows: new Uint32Array(total), values: emptyLike(dtype, total * width) };
-        yield [
-          this.#steps.allGather(all.rows, rows, { ...call, counts: [...counts] }),
-          this.#steps.allGather(all.values, own, { ...call, counts: Array.from(counts, (count) => count * width) }),
-        ];
-        let at = 0;
-        const parts = Array.from(counts, (count) => {
-          const [from, to] = [at, (at += count)];
-          return { rows: all.rows.subarray(from, to), values: all.values.subarray(from * width, to * width) };
-        });
-        const sum = sumRows(kernels, dtype, width, parts);
-        this.#table.updateRows(name, sum.rows, sum.values);
-      }.bind(this),
-    });
+    const own = { rows, values: fittingRows(parameter, values, rows.length).slice() };
+    const keys = [parameter.key];
+    const what = `rowSparsePush of ${listedKeys(keys)}`;
+    this.#operations.checkRoom();
+    this.#unfinished.add(keys);
+    const effect = function* (this: CollectiveStore): Effect {
+      try {
+        const parts = yield* this.#gatherRows(parameter, own, { name: what, timeoutMs });
+        const sum = sumRows(this.#options.kernels, parameter.dtype, countOf(parameter.shape.slice(1)), parts);
+        this.#table.updateRows(parameter.key, sum.rows, sum.values);
+      } finally {
+        this.#unfinished.delete(keys);
+      }
+    };
+    return this.#operations.start({ what, works: [], effect: effect.bind(this) });
   }
 
   rowSparsePull(key: Key, out: Value, { rowIds }: RowSparsePullOptions): KVWork {
@@ -266,15 +245,18 @@ export class CollectiveStore implements KVStore {
     if (snapshot === undefined) throw new ShoalError('usage', `there is no saved state in ${folder}`);
     // Refused here, not on all workers at the barrier.
     new ParameterTable(this.#options).restore(snapshot);
-    if (this.numWorkers === 1) this.#table.restore(snapshot);
-    else this.#control.announce({ snapshot });
+    if (this.numWorkers === 1) {
+      this.#table.restore(snapshot);
+      this.#plans.clear();
+    } else this.#control.announce({ snapshot });
   }
 
   async info(key: Key): Promise<ParameterInfo> {
     this.#checkOpen();
     const { key: name, dtype, shape, version } = this.#table.get(nameOf(key));
+    const ahead = [...this.#unfinished].filter((keys) => keys.includes(name)).length;
     // Every version holds a push of this worker: there is no update by others alone.
-    return { key: name, dtype, shape, version, ahead: this.#ahead.get(name) ?? 0, staleness: 0 };
+    return { key: name, dtype, shape, version, ahead, staleness: 0 };
   }
 
   async sendBlob(worker: number, blob: Blob): Promise<void> {
@@ -338,59 +320,79 @@ export class CollectiveStore implements KVStore {
     });
   }
 
-  #pushes(keys: Key | readonly Key[], values: Values): Push[] {
-    this.#checkOpen();
-    const names = keysOf(keys);
-    return valuesPerKey(names, values).map((list, k) => {
+  #plan(call: PushCall): PushPlan {
+    const remembered = this.#plans.find(call);
+    if (remembered !== undefined) return remembered;
+    const names = keysOf(call.keys);
+    const lists = valuesPerKey(names, call.values);
+    const { outs } = call;
+    const outLists =
+      outs === undefined ? lists.map(() => []) : outs === call.values ? lists : outsPerKey(names, outs as Value).map((out) => [out]);
+    const pushes = lists.map((list, k): PlannedPush => {
       const parameter = this.#table.get(names[k]);
-      return { parameter, values: list, sources: list.map((value) => fittingElements(parameter, value)), outs: [] };
+      const elements = (value: Value): TypedArray => fittingElements(parameter, value);
+      return { parameter, sources: list.map(elements), outs: outLists[k], targets: outLists[k].map(elements) };
     });
-  }
-
-  /** All-reduces what was pushed, and updates in the order of operations. */
-  #reduce(pushes: readonly Push[], what: string, { timeoutMs }: TransferOptions): KVWork {
-    this.#operations.checkRoom();
-    const names = pushes.map(({ parameter }) => parameter.key);
-    const name = this.#named(what, names);
-    const call = { name, timeoutMs: timeoutMs ?? this.#options.timeoutMs };
-    const parts = planBuckets(
+    const buckets = planBuckets(
       pushes.map(({ parameter }) => parameter),
       bucketing,
-    ).map((bucket) => {
-      if (bucket.dtype === 'float32' && this.#codec !== undefined) return this.#gatherEncoded(this.#codec, bucket, pushes, call);
-      return this.#sumBucket(bucket, pushes, call);
-    });
-    return this.#change(names, what, {
-      works: parts.map(({ work }) => work),
-      effect: () =>
-        once(() => {
-          let failure: unknown;
-          for (const { bucket, sumOf, giveBack } of parts) {
-            for (const { index, from, count } of bucket.members) {
-              const { parameter, outs } = pushes[index];
-              try {
-                this.#table.update(parameter.key, sumOf(from, count));
-                for (const out of outs) fittingElements(parameter, out).set(this.#table.get(parameter.key).data as never);
-              } catch (thrown) {
-                // The others take effect: on every worker the same ones.
-                failure ??= thrown;
-              }
-            }
-            giveBack();
-          }
-          if (failure !== undefined) throw failure;
-        }),
-    });
+    );
+    const plan = { names, pushes, buckets, digest: digest(names) };
+    this.#plans.remember(call, plan);
+    return plan;
   }
 
-  #sumBucket(bucket: Bucket, pushes: readonly Push[], call: { name: string; timeoutMs: number }): SummedBucket {
+  /** All-reduces what was pushed bucket by bucket, each an operation of its own: where its communication is complete when
+   *  the call returns, as on one host, its effect comes while the sum is still in the cache. */
+  #reduce(verb: string, call: PushCall, { timeoutMs = this.#options.timeoutMs }: TransferOptions): KVWork {
+    this.#checkOpen();
+    this.#operations.checkRoom();
+    const { names, pushes, buckets, digest: ofNames } = this.#plan(call);
+    const what = `${verb} of ${listedKeys(names)}`;
+    const options = { name: this.#named(what, ofNames), timeoutMs };
+    const parts = buckets.map((bucket) => {
+      const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
+      const { work, sumOf, giveBack } =
+        compressed === undefined ? this.#sumBucket(bucket, pushes, options) : this.#gatherEncoded(compressed, bucket, pushes, options);
+      const effect = (): void => this.#update(bucket, pushes, { sumOf, giveBack });
+      return this.#operations.start({ what, works: [work], effect: () => once(effect) });
+    });
+    this.#unfinished.add(names);
+    const whole = (): void => {
+      this.#unfinished.delete(names);
+      const failed = parts.find(({ error }) => error !== undefined)?.error;
+      if (failed !== undefined) throw failed;
+    };
+    return this.#operations.start({ what, works: [], effect: () => once(whole) });
+  }
+
+  #update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack }: Pick<SummedBucket, 'sumOf' | 'giveBack'>): void {
+    let failure: unknown;
+    for (const { index, from, count } of bucket.members) {
+      const { parameter, targets } = pushes[index];
+      try {
+        const sum = sumOf(from, count);
+        const value = this.#table.update(parameter.key, sum);
+        for (const target of targets) {
+          if (target !== sum || !this.#table.assigns) copyElements(this.#options.kernels, target, value);
+        }
+      } catch (thrown) {
+        // The others take effect: on every worker the same ones.
+        failure ??= thrown;
+      }
+    }
+    giveBack();
+    if (failure !== undefined) throw failure;
+  }
+
+  #sumBucket(bucket: Bucket, pushes: readonly PlannedPush[], call: { name: string; timeoutMs: number }): SummedBucket {
     const { kernels } = this.#options;
     const { dtype } = bucket;
     if (bucket.alone) {
-      const { sources, outs } = pushes[bucket.members[0].index];
+      const { sources, outs, targets } = pushes[bucket.members[0].index];
       const target = outs.length > 0 ? inPlace(outs[0], dtype) : undefined;
       if (target !== undefined) {
-        const data = target instanceof Tensor ? target.data : target;
+        const [data] = targets;
         sumDevices(kernels, dtype, data, sources);
         return { bucket, work: this.#group.allReduce(target, call), sumOf: () => data, giveBack: () => undefined };
       }
@@ -402,7 +404,12 @@ export class CollectiveStore implements KVStore {
   }
 
   /** Everyone's encodings to everyone, who decode and sum them in the order of ranks. */
-  #gatherEncoded(codec: GradientCodec, bucket: Bucket, pushes: readonly Push[], call: { name: string; timeoutMs: number }): SummedBucket {
+  #gatherEncoded(
+    codec: GradientCodec,
+    bucket: Bucket,
+    pushes: readonly PlannedPush[],
+    call: { name: string; timeoutMs: number },
+  ): SummedBucket {
     const { kernels } = this.#options;
     const places = new Map<number, { at: number; bytes: number }>();
     let ownBytes = 0;
@@ -437,20 +444,22 @@ export class CollectiveStore implements KVStore {
     return { bucket, work: this.#group.allGather(all.tensor, own.tensor, call), sumOf, giveBack };
   }
 
-  /** An operation that changes parameters. */
-  #change(keys: readonly string[], what: string, { works, effect }: { works: readonly Work[]; effect: () => Effect }): KVWork {
-    for (const key of keys) this.#ahead.set(key, (this.#ahead.get(key) ?? 0) + 1);
-    const settle = (): void => {
-      for (const key of keys) this.#ahead.set(key, (this.#ahead.get(key) ?? 1) - 1);
-    };
-    const effectThenSettle = function* (): Effect {
-      try {
-        yield* effect();
-      } finally {
-        settle();
-      }
-    };
-    return this.#operations.start({ what, works, effect: effectThenSettle });
+  /** Everyone's rows, in the order of ranks. */
+  *#gatherRows({ dtype, shape }: NamedParameter, own: PushedRows, call: CallOptions): Generator<readonly Work[], PushedRows[]> {
+    const width = countOf(shape.slice(1));
+    const counts = new Uint32Array(this.numWorkers);
+    yield [this.#steps.allGather(counts, Uint32Array.of(own.rows.length), call)];
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    const all = { rows: new Uint32Array(total), values: emptyLike(dtype, total * width) };
+    yield [
+      this.#steps.allGather(all.rows, own.rows, { ...call, counts: [...counts] }),
+      this.#steps.allGather(all.values, own.values, { ...call, counts: Array.from(counts, (count) => count * width) }),
+    ];
+    let at = 0;
+    return Array.from(counts, (count) => {
+      const [from, to] = [at, (at += count)];
+      return { rows: all.rows.subarray(from, to), values: all.values.subarray(from * width, to * width) };
+    });
   }
 
   #locally(what: string, effect: () => void): KVWork {
@@ -459,10 +468,10 @@ export class CollectiveStore implements KVStore {
   }
 
   /** What ranks compare: the call, all its keys, and what decides how they are treated. */
-  #named(what: string, parts: readonly string[]): string {
+  #named(what: string, ofKeys: string): string {
     const codec = this.#codec === undefined ? '' : `, compressed ${JSON.stringify(this.#codec.spec)}`;
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
-    return `${what}, ${digest(parts)}${codec}${unannounced}`;
+    return `${what}, ${ofKeys}${codec}${unannounced}`;
   }
 
   #checkOpen(): void {

@@ -31,12 +31,14 @@ const batchBytes = 64 * 2 ** 20;
 export class ControlBarrier {
   readonly #group: ProcessGroup;
   readonly #table: ParameterTable;
+  readonly #onRestored: () => void;
   /** Worker 0's, until the next barrier has begun. */
   #next: Announcement = {};
 
-  constructor(group: ProcessGroup, table: ParameterTable) {
+  constructor(group: ProcessGroup, table: ParameterTable, { onRestored }: { readonly onRestored: () => void }) {
     this.#group = group;
     this.#table = table;
+    this.#onRestored = onRestored;
   }
 
   /** Whether something was said that the others do not know. */
@@ -63,6 +65,7 @@ export class ControlBarrier {
       const snapshot = own.snapshot ?? emptySnapshot(state);
       yield* this.#spread([...snapshot.tensors.values()]);
       this.#table.restore(snapshot);
+      this.#onRestored();
     }
     if (optimizer !== undefined) this.#table.setOptimizer(optimizer);
   }

@@ -6,12 +6,20 @@ import { balancedTree, type Kernels } from '../memory/kernels.ts';
 import type { GradientCodec } from './compression/codec.ts';
 import { bytesOf } from './values-argument.ts';
 
+const smallBytes = 16_384;
+
 /** target := the sum of the sources, which may be one. A source may be the target itself. */
 export function sumDevices(kernels: Kernels, dtype: DType, target: TypedArray, sources: readonly TypedArray[]): void {
   assert(sources.length > 0, () => 'a key has at least one value');
-  const bytes = sources.map(bytesOf);
-  if (bytes.length > 1) kernels.reduce(dtype, 'sum', [bytesOf(target)], bytes, balancedTree(bytes.length));
-  else if (sources[0] !== target) kernels.copy(bytesOf(target), bytes[0]);
+  if (sources.length > 1) kernels.reduce(dtype, 'sum', [bytesOf(target)], sources.map(bytesOf), balancedTree(sources.length));
+  else if (sources[0] !== target) copyElements(kernels, target, sources[0]);
+}
+
+/** target := source, of one type and length. */
+export function copyElements(kernels: Kernels, target: TypedArray, source: TypedArray): void {
+  // Small: what the kernel's checks and views cost would be most of it.
+  if (source.byteLength < smallBytes) target.set(source as never);
+  else kernels.copy(bytesOf(target), bytesOf(source));
 }
 
 /** An array of its own. */

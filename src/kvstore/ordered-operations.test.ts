@@ -91,6 +91,26 @@ describe('OrderedOperations', () => {
     expect(() => a.work.waitSync()).toThrow('rank 1 is gone');
   });
 
+  it('an effect whose communication fails can give back what it holds', async () => {
+    const operations = make();
+    const step = pending();
+    let held = true;
+    const work = operations.start({
+      what: 'steps',
+      works: [],
+      *effect() {
+        try {
+          yield [step];
+        } finally {
+          held = false;
+        }
+      },
+    });
+    step.settle(new ShoalError('timeout', 'rank 2 is late'));
+    await expect(Promise.resolve(work)).rejects.toMatchObject({ code: 'timeout' });
+    expect(held).toBe(false);
+  });
+
   it('a failure that nobody awaits is not an unhandled rejection', async () => {
     const operations = make();
     start(operations, 'a', [], []);

@@ -121,6 +121,8 @@ export class OrderedOperations {
     } catch (thrown) {
       failure = isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'usage');
     }
+    // What it holds is given back.
+    if (failure !== undefined) head.effect.return();
     this.#first++;
     if (this.#first > 64 && this.#first * 2 > this.#pending.length) {
       this.#pending.splice(0, this.#first);

@@ -7,6 +7,7 @@ import type { Kernels } from '../memory/kernels.ts';
 import type { ParameterKernels, Reals } from '../memory/parameter-kernels.ts';
 import { countOf } from '../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from './checkpoint/snapshot.ts';
+import { copyElements } from './device-values.ts';
 import type { Optimizer, OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import type { Updater } from './types.ts';
@@ -83,13 +84,21 @@ export class ParameterTable {
     this.#optimizer = undefined;
   }
 
+  /** Whether an update only replaces the value. */
+  get assigns(): boolean {
+    return this.#optimizer === undefined && this.#updater === undefined;
+  }
+
   /** One update: by the updater, by the optimiser, or, without either, the value becomes what was pushed.
    *  @throws ShoalError `usage` for a gradient that is refused or an updater that throws, `unsupported` for a dtype that
-   *          optimisers do not change. The version stays then. */
-  update(key: string, pushed: TypedArray): void {
+   *          optimisers do not change. The version stays then.
+   *  @returns the value, which is that of the table: not to be changed */
+  update(key: string, pushed: TypedArray): TypedArray {
     const entry = this.#entry(key);
-    this.#apply(entry, { value: entry.data, pushed, states: () => this.#statesOf(entry) });
+    if (this.assigns) copyElements(this.#options.kernels, entry.data, pushed);
+    else this.#apply(entry, { value: entry.data, pushed, states: () => this.#statesOf(entry) });
     entry.version++;
+    return entry.data;
   }
 
   /** As `update`, of some rows. @param rows distinct */
@@ -166,7 +175,7 @@ export class ParameterTable {
       return;
     }
     if (this.#optimizer === undefined) {
-      this.#options.kernels.copy(bytesOf(value), bytesOf(pushed));
+      copyElements(this.#options.kernels, value, pushed);
       return;
     }
     if (entry.dtype !== 'float32' && entry.dtype !== 'float64') {
