@@ -1,5 +1,6 @@
 /** Makes the store of a process from the environment: a worker with its stub thread, or a server. */
 import { MessageChannel, Worker } from 'node:worker_threads';
+import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { readSettings, type Environment } from '../base/settings.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
@@ -16,6 +17,9 @@ import { StubChannel } from './stub-channel.ts';
 import type { StubPlan, StubTicket } from './stub-protocol.ts';
 import { workerCount } from './topology.ts';
 import type { KVStore, KVStoreType } from './types.ts';
+
+/** For the stub thread, from the last worker's farewell to its end. */
+const endMs = 5000;
 
 export interface ConnectOptions {
   readonly environment: Environment;
@@ -45,11 +49,19 @@ export async function connect(
     tickets.push(ours);
     channel.post({ type: 'attach', ticket: theirs });
   }
+  const ended = new Promise<void>((resolve) => thread.once('exit', () => resolve()));
+  const onClosed = async (): Promise<void> => {
+    // It ends by itself when its last worker has left; being terminated in the midst of its sockets is the last resort.
+    if (localWorkers > 1) return;
+    thread.ref();
+    const timer = systemClock.setTimer(endMs, () => void thread.terminate(), { keepAlive: true });
+    await ended;
+    timer.cancel();
+  };
   try {
-    const store = await storeOf(type, { channel, local: 0, environment, onClosed: async () => void (await thread.terminate()) });
-    return { store, tickets };
+    return { store: await storeOf(type, { channel, local: 0, environment, onClosed }), tickets };
   } catch (error) {
-    await thread.terminate();
+    await onClosed();
     throw error;
   }
 }

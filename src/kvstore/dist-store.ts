@@ -70,6 +70,7 @@ export class DistStore implements KVStore {
   readonly #values: ProcessValues;
   readonly #parameters = new Map<string, NamedParameter>();
   #batches: Batch[] = [];
+  #compresses = false;
   #nextBatch = 1;
   #closing: Promise<void> | undefined;
 
@@ -115,7 +116,10 @@ export class DistStore implements KVStore {
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
     const staged: ValueBlock[] = [];
-    const entries = names.map((key, index) => ({ key, push: this.#copyOf(this.#parameter(key), lists[index]!, staged) }));
+    const entries = names.map((key, index): BatchEntry => {
+      const parameter = this.#parameter(key);
+      return { key, push: this.#copyOf(parameter, lists[index]!, staged), ...this.#encoding(parameter) };
+    });
     return this.#transfer(entries, { ...options, what: `push of ${listed(names)}`, onSettled: () => free(staged) });
   }
 
@@ -156,9 +160,9 @@ export class DistStore implements KVStore {
         const block = staged.at(-1)!;
         const data = bytesOf(this.#checked(parameter, target));
         copies.push(() => data.set(block.view));
-        return { key, push, out: push };
+        return { key, push, out: push, ...this.#encoding(parameter) };
       }
-      return { key, push, out: this.#outOf(parameter, target, { staged, copies }) };
+      return { key, push, out: this.#outOf(parameter, target, { staged, copies }), ...this.#encoding(parameter) };
     });
     if (staged.length === 0 && Array.isArray(keys)) this.#remember(keys as readonly Key[], values, outs, entries);
     return this.#transfer(entries, {
@@ -226,6 +230,7 @@ export class DistStore implements KVStore {
     createCodec(spec, this.#options.parameterKernels);
     for (const { number } of this.#batches.splice(0)) this.#channel.post({ type: 'forget-batch', batch: number });
     this.#channel.post({ type: 'compression', spec });
+    this.#compresses = true;
   }
 
   async saveState(folder: string): Promise<void> {
@@ -335,6 +340,10 @@ export class DistStore implements KVStore {
     staged.push(block);
     copies.push(() => data.set(block.view));
     return block.ref;
+  }
+
+  #encoding({ dtype }: NamedParameter): Pick<BatchEntry, 'encoding'> {
+    return this.#compresses && dtype === 'float32' ? { encoding: 'compressed' } : {};
   }
 
   #parameter(key: string): NamedParameter {

@@ -52,7 +52,10 @@ export class ServerCore {
     const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
     this.#state = new ServerState(options, { send, respond: (request) => this.#respond(request) });
     this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
-    this.#barrier = new ServerBarrier(this.#state, { send, done: (session, request) => this.#reply(session, request, {}) });
+    this.#barrier = new ServerBarrier(this.#state, {
+      send,
+      done: (session, request) => this.#reply(session, request, { optimizer: this.#state.optimizerVersion }),
+    });
     this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
     this.#control = new ServerControl(
       this.#state,
@@ -101,6 +104,7 @@ export class ServerCore {
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
       this.#state.sync.resend();
+      this.#flush();
       if (this.#options.server === 0) this.#barrier.update();
     });
   }
@@ -116,7 +120,12 @@ export class ServerCore {
     this.#state.transfers.failStuck(session.rounds);
   }
 
-  /** The standby serves from now on. */
+  /** A standby that has its primary's state, and can take over. */
+  get informed(): boolean {
+    return this.#informed;
+  }
+
+  /** The standby serves from now on. It must be `informed`. */
   promote(): void {
     if (this.#mode === 'primary' || this.#closed) return;
     this.#mode = 'primary';
@@ -243,14 +252,14 @@ export class ServerCore {
     session.barrier = Math.max(session.barrier, control.count('barrier'));
     session.regions.clear();
     session.member.gone = undefined;
-    const { lineage, committed, optimizerSpec } = this.#state;
+    const { lineage, committed, optimizerVersion } = this.#state;
     const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
     const fields = {
       lineage,
       committed,
       durable: session.durable,
       log: this.#options.snapshots !== undefined,
-      finite: optimizerSpec?.nonFinite === 'refuse',
+      optimizer: optimizerVersion,
     };
     this.#sendMsg(msg.source, makeMessage(envelope, [encodeControl(fields)]));
     this.#control.left(session, control.count('left'));
@@ -271,7 +280,8 @@ export class ServerCore {
     const { transfers } = this.#state;
     const decoded = transfers.decode(msg);
     const known = msg.type === KVMessage.put ? this.#state.directory.batches : this.#state.committed;
-    if (decoded.batches > known) {
+    // A server that has come back from an old snapshot hears of these again, from worker 0.
+    if (decoded.batches > known || decoded.optimizer > this.#state.optimizerVersion) {
       session.blocked.push(msg);
       return undefined;
     }
@@ -360,7 +370,7 @@ export class ServerCore {
     if (request.epoch !== request.session.epoch) return;
     if (request.error !== undefined) return this.#reply2(request.session, type, request.id, encodeFailure(request.error));
     const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
-    this.#reply2(request.session, type, request.id, [encodeResponse(request.states), ...inline]);
+    this.#reply2(request.session, type, request.id, [encodeResponse(this.#state.optimizerVersion, request.states), ...inline]);
   }
 
   #reply(session: ServerSession, request: number, fields: ControlFields): void {

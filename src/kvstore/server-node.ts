@@ -207,7 +207,7 @@ export class ServerNode {
 
   #drain(): void {
     const nowMs = this.#node.clock.now();
-    for (let msg = this.#router.tryReceive(); msg !== undefined; msg = this.#router.tryReceive()) {
+    for (let msg = this.#next(); msg !== undefined; msg = this.#next()) {
       this.#heardMs.set(msg.source, nowMs);
       if (msg.type !== heartbeatType) this.#core?.receive(msg);
       else {
@@ -215,6 +215,11 @@ export class ServerNode {
         if (answer !== undefined) this.#send(answer.destination, answer);
       }
     }
+  }
+
+  /** None once this process has stopped serving: the router says so by an error. */
+  #next(): Msg | undefined {
+    return this.#ending ? undefined : this.#router.tryReceive();
   }
 
   #onPeer({ address, state, error }: PeerEvent): void {

@@ -10,4 +10,5 @@ try {
 } catch (thrown) {
   const failed: StubEvent = { type: 'failed', error: ShoalError.from(thrown).toData() };
   ticket.port.postMessage(failed);
+  ticket.port.close();
 }

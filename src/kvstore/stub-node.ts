@@ -174,6 +174,7 @@ export class StubNode {
     this.#channels.delete(channel);
     if (this.#channels.size === 0) await this.#close();
     channel.settle(work, error);
+    channel.close();
   }
 
   async #close(): Promise<void> {
@@ -222,6 +223,11 @@ class WorkerChannel {
     });
   }
 
+  /** When all channels are closed, nothing keeps the stub thread from ending. */
+  close(): void {
+    this.#ticket.port.close();
+  }
+
   done(work: number): Done {
     return (error) => this.settle(work, error);
   }
@@ -234,8 +240,7 @@ class WorkerChannel {
   }
 }
 
-/** Codecs are for gradients of float32, which the worker has checked. */
 function entriesOf(entries: readonly BatchEntry[], codec: GradientCodec | undefined): readonly TransferEntry[] {
   if (codec === undefined) return entries;
-  return entries.map((entry) => (entry.push === undefined ? entry : { ...entry, codec }));
+  return entries.map((entry) => (entry.encoding === 'compressed' ? { ...entry, codec } : entry));
 }

@@ -34,6 +34,8 @@ export interface BatchEntry {
   readonly key: string;
   readonly push?: ValueRef;
   readonly out?: ValueRef;
+  /** How the push is sent. Default `plain`. */
+  readonly encoding?: 'plain' | 'compressed';
 }
 
 interface Timed {

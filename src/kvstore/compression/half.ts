@@ -31,7 +31,7 @@ export class HalfCodec implements GradientCodec {
     if (source.length !== target.length * 2) {
       throw new ShoalError('protocol', `${target.length} elements as float16 are ${target.length * 2} bytes, not ${source.length}`);
     }
-    this.#kernels.decodeHalf(target, source.byteOffset % 2 === 0 ? source : source.slice());
+    this.#kernels.decodeHalf(target, source.byteOffset % 2 === 0 ? source : Uint8Array.from(source));
   }
 }
 

@@ -1,0 +1,121 @@
+/** Servers as real processes, killed with SIGKILL while workers push: every push counts once, whatever happens. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, describe, expect, test } from 'vitest';
+import { seededRandom } from '../src/base/random.ts';
+import type { KVStore } from '../src/kvstore/types.ts';
+import { KVJob } from './support/kv-job.ts';
+
+const folders: string[] = [];
+
+afterEach(() => {
+  for (const folder of folders.splice(0)) rmSync(folder, { recursive: true, force: true });
+});
+
+function temporary(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-kvstore-'));
+  folders.push(folder);
+  return folder;
+}
+
+const keys = ['small', 'large'];
+const counts = [3, 70_000];
+
+async function begin(stores: readonly KVStore[]): Promise<void> {
+  await Promise.all(
+    stores.map((kv) =>
+      kv.init(
+        keys,
+        counts.map((count) => new Float64Array(count)),
+      ),
+    ),
+  );
+  // Value −= gradient: with gradients of −1 every push adds one, exactly.
+  await stores[0]!.setOptimizer({ name: 'sgd', learningRate: 1 });
+  await Promise.all(stores.map((kv) => kv.barrier()));
+}
+
+async function pushOnce(kv: KVStore): Promise<void> {
+  const outs = counts.map((count) => new Float64Array(count).fill(-1));
+  await kv.pushPull(keys, outs);
+}
+
+async function expectSum(kv: KVStore, sum: number): Promise<void> {
+  const outs = counts.map((count) => new Float64Array(count));
+  await kv.pull(keys, outs);
+  for (const out of outs) expect(new Set(out)).toEqual(new Set([sum]));
+}
+
+describe('a server that is killed', () => {
+  test('and started again resumes from its checkpoint and the pushes since: 20 kills, every push counts once', async () => {
+    const [workers, kills] = [2, 20];
+    const random = seededRandom(11);
+    await using job = await KVJob.start({ workers, servers: 2, checkpointDir: temporary(), env: { SHOAL_KV_CHECKPOINT_MS: '100' } });
+    const stores = await job.stores('dist_sync');
+    await begin(stores);
+    let pushes = 0;
+    for (let kill = 0; kill < kills; kill++) {
+      const rounds = 1 + random.integer(6);
+      const victim = random.integer(2);
+      const after = random.integer(rounds);
+      for (let round = 0; round < rounds; round++) {
+        const pushed = Promise.all(stores.map(pushOnce));
+        if (round === after) {
+          // Sometimes before the pushes have left, sometimes with them half done.
+          for (let turn = random.integer(4); turn > 0; turn--) await new Promise((resolve) => setImmediate(resolve));
+          await job.kill(victim);
+          job.startServer(victim);
+        }
+        await pushed;
+        pushes++;
+      }
+    }
+    await expectSum(stores[0]!, pushes * workers);
+    expect((await stores[1]!.info('large')).version).toBe(pushes);
+  }, 120_000);
+
+  test('is replaced by its standby, which has everything', async () => {
+    const env = { SHOAL_KV_SILENCE_MS: '1000' };
+    await using job = await KVJob.start({ workers: 2, servers: 1, replicas: 2, env });
+    const stores = await job.stores('dist_sync');
+    await begin(stores);
+    for (let round = 0; round < 5; round++) await Promise.all(stores.map(pushOnce));
+    const pushed = Promise.all(stores.map(pushOnce));
+    await job.kill(0);
+    await pushed;
+    await Promise.all(stores.map(pushOnce));
+    await expectSum(stores[1]!, 7 * 2);
+    await expect.poll(() => job.stderr).toContain('takes over');
+  }, 60_000);
+
+  test('without checkpoint and standby ends operations with an error that names it', async () => {
+    await using job = await KVJob.start({ workers: 1, servers: 1 });
+    const [kv] = (await job.stores('dist_async')) as [KVStore];
+    await begin([kv]);
+    await job.kill(0);
+    await expect(
+      kv.pushPull(
+        keys,
+        counts.map((count) => new Float64Array(count)),
+        undefined,
+        { timeoutMs: 1500 },
+      ),
+    ).rejects.toMatchObject({
+      code: 'timeout',
+      message: expect.stringMatching(/server 0/) as string,
+    });
+  }, 60_000);
+});
+
+test('a standby that is lost does not stop its server', async () => {
+  const env = { SHOAL_KV_SILENCE_MS: '1000' };
+  await using job = await KVJob.start({ workers: 1, servers: 1, replicas: 2, env });
+  const [kv] = (await job.stores('dist_async')) as [KVStore];
+  await begin([kv]);
+  await pushOnce(kv);
+  await job.kill(0, 'standby');
+  for (let round = 0; round < 3; round++) await pushOnce(kv);
+  await expectSum(kv, 4);
+  await expect.poll(() => job.stderr).toContain('goes on alone');
+}, 60_000);
