@@ -15,7 +15,8 @@
  *   3 scale   dtype, count, factor, target location, source location    Kernels.scale
  *   4 signal  location, add, sleeper location, peer            word += add (release); then, if the uint32 at the sleeper
  *                                                              location is not 0 (sequentially consistent with the add),
- *                                                              set bit `peer` in the doorbell set
+ *                                                              set bit `peer` in the doorbell set; add 0 only looks, after what
+ *                                                              was announced before
  *   5 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`
  *   6 publish location, value, sleeper location, peer          word := value (release); then as signal
  *   7 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
