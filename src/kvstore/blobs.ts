@@ -165,7 +165,7 @@ function decode(msg: Msg): Arrival | undefined {
   try {
     const [name, dtype] = msg.parseFormatFrame('ss') as [string, DType];
     if (!msg.nextFrame()) return undefined;
-    const bytes = msg.frameData().slice();
+    const bytes = Uint8Array.from(msg.frameData());
     const info = dtypeInfo(dtype);
     if (bytes.byteLength % info.bytes !== 0) return undefined;
     const values = info.view(bytes.buffer, 0, bytes.byteLength / info.bytes);

@@ -92,9 +92,9 @@ export function elements(dtype: DType, bytes: Uint8Array): TypedArray {
   return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
 }
 
-/** The bytes themselves, or a copy that is aligned to elements. */
-export function aligned(dtype: DType, bytes: Uint8Array): Uint8Array {
-  return bytes.byteOffset % dtypeInfo(dtype).bytes === 0 ? bytes : Uint8Array.from(bytes);
+/** A copy in memory of our own. Buffers of sockets may begin at any address, which a typed array cannot tell. */
+export function aligned(bytes: Uint8Array): Uint8Array {
+  return new Uint8Array(bytes);
 }
 
 function allocate(bytes: number): Uint8Array {

@@ -96,11 +96,11 @@ export class SourceReader {
     if (source === SourceKind.rows || source === SourceKind.rowNumbers) return this.#rows(msg, run);
     if (codec !== 0) return { bytes: this.#decoded(msg, run), rows: undefined };
     if (sourceBytes !== this.#bytesOf(run)) throw malformed(`a run of ${this.#bytesOf(run)} bytes comes with ${sourceBytes}`);
-    const bytes =
-      source === SourceKind.region
-        ? remote.view({ region: sourceRegion, offset: sourceOffset, bytes: sourceBytes })
-        : msg.frames[sourceRegion].subarray(sourceOffset, sourceOffset + sourceBytes);
-    return { bytes: aligned(dtype, bytes), rows: undefined };
+    if (source !== SourceKind.region) {
+      return { bytes: aligned(msg.frames[sourceRegion].subarray(sourceOffset, sourceOffset + sourceBytes)), rows: undefined };
+    }
+    if (sourceOffset % dtypeInfo(dtype).bytes !== 0) throw malformed('a source that is not aligned');
+    return { bytes: remote.view({ region: sourceRegion, offset: sourceOffset, bytes: sourceBytes }), rows: undefined };
   }
 
   #decoded(msg: Msg, run: Run): Uint8Array {
@@ -131,6 +131,6 @@ export class SourceReader {
     }
     if (!push) return undefined;
     const values = frame.subarray(valuesOffset, valuesOffset + run.rows * rowBytes);
-    return { bytes: aligned(this.#slots.dtype(run.firstSlot), values), rows };
+    return { bytes: aligned(values), rows };
   }
 }

@@ -1,4 +1,4 @@
-/** Half precision: two bytes per element, little-endian float16, the source aligned to 2 bytes or not. What rounding loses goes into the
+/** Half precision: two bytes per element, little-endian float16. What rounding loses goes into the
  *  next gradient; beyond ±65504 a gradient is sent in parts. NaN and infinity are sent as they are. */
 import { ShoalError } from '../../base/errors.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
@@ -31,7 +31,8 @@ export class HalfCodec implements GradientCodec {
     if (source.length !== target.length * 2) {
       throw new ShoalError('protocol', `${target.length} elements as float16 are ${target.length * 2} bytes, not ${source.length}`);
     }
-    this.#kernels.decodeHalf(target, source.byteOffset % 2 === 0 ? source : Uint8Array.from(source));
+    // What arrived may begin at any address, which the array cannot tell.
+    this.#kernels.decodeHalf(target, new Uint8Array(source));
   }
 }
 
