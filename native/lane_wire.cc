@@ -1,12 +1,14 @@
-// The wire of a lane: one stream socket to each rank of another host, on which announcements travel, mailbox and all, straight
-// between the threads that run the operations. What arrives is put where the peer's slots would be if they could be mapped.
+// The wire of an express: one stream socket to each other rank, on which announcements travel, mailbox and all, and writes into the
+// memory of an operation, straight between the threads that run it. What is announced is put where the peer's slots would be if
+// they could be mapped; what is written goes where it belongs, and then raises its signal.
 //
-//    own slot ── send ──▶ every peer          message   0 payload bytes u32   4 turn u32   8 payload: the slot from its announcement on
-//    peers' mirrors ◀── poll ── each socket   mirror    payload stored first, its first word (the announcement) last, released
+//    message   0 payload bytes u32   4 turn u16   6 kind u16   8 signal u32   12 buffer u32   16 offset u64   24 payload
+//      announcement   the own slot from its announcement on ─▶ mirror; its first word is stored last, released
+//      put            bytes ─▶ offset of the target's data (0), output (1) or scratch (2); then its signal rises by one
 //
 // Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once:
 // what is half received or half sent lies in the memory, so that either can go on. The descriptors are the wire's own.
-// Sending never blocks: a peer is at most two announcements behind, which the outbox holds even if the kernel takes nothing.
+// Sending never blocks: what the kernel does not take stays in the outbox, which holds what an operation sends to a peer.
 #include "lane_wire.h"
 
 #include <errno.h>
@@ -22,6 +24,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -31,7 +34,20 @@ namespace shoal {
 namespace {
 
 constexpr uint32_t kTurns = 2;
-constexpr size_t kHeaderBytes = 8;
+constexpr size_t kHeaderBytes = 24;
+constexpr uint32_t kSignalBytes = 64;
+enum Kind : uint16_t { kAnnouncement, kPut };
+enum BufferCode : uint32_t { kData, kOutput, kScratch, kBuffers };
+
+struct Header {
+  uint32_t bytes;
+  uint16_t turn;
+  uint16_t kind;
+  uint32_t signal;
+  uint32_t buffer;
+  uint64_t offset;
+};
+static_assert(sizeof(Header) == kHeaderBytes, "as on the wire");
 /// Announcement and contract.
 constexpr size_t kPayloadLeast = 32;
 /// Messages that inbox and outbox hold: the two that may be under way, and one that is being taken out.
@@ -44,6 +60,8 @@ struct PeerState {
   uint32_t received;  // bytes in the inbox
   uint32_t unsent;    // bytes in the outbox
   uint32_t ended;     // nothing more will come
+  uint32_t put_left;  // bytes of `put` that have not come
+  Header put;         // the write that is being received
 };
 
 struct Peer {
@@ -55,8 +73,9 @@ struct Peer {
 };
 
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
-size_t box_bytes_of(size_t payload_max) { return round_up(kBoxMessages * (kHeaderBytes + payload_max)); }
-size_t peer_bytes_of(size_t payload_max) { return kLine + 2 * box_bytes_of(payload_max); }
+size_t inbox_bytes_of(size_t payload_max) { return round_up(kBoxMessages * (kHeaderBytes + payload_max)); }
+size_t outbox_bytes_of(size_t payload_max, size_t put_max) { return inbox_bytes_of(payload_max) + round_up(2 * put_max); }
+size_t peer_bytes_of(size_t payload_max, size_t put_max) { return kLine + inbox_bytes_of(payload_max) + outbox_bytes_of(payload_max, put_max); }
 
 double now_ns() {
   timespec time;
@@ -83,30 +102,86 @@ class Wire {
     }
   }
 
-  void send_own(uint32_t turn, uint32_t bytes) {
-    uint32_t header[2] = {bytes, turn};
-    for (Peer& peer : peers) {
-      if (peer.state->ended != 0) continue;
-      size_t sent = 0;
-      if (peer.state->unsent == 0) {
-        iovec parts[2] = {{header, kHeaderBytes}, {own[turn] + announced_offset, bytes}};
-        msghdr message{};
-        message.msg_iov = parts;
-        message.msg_iovlen = 2;
-        const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (count < 0 && !would_block()) {
-          peer.state->ended = 1;
-          continue;
-        }
-        sent = count < 0 ? 0 : static_cast<size_t>(count);
+  /// Scratch for both turns, then what the operation of each turn has bound.
+  Bytes buffers[kTurns][kBuffers] = {};
+  size_t signals_offset = 0;
+  uint32_t signal_count = 0;
+  size_t put_max = 0;
+  int epoll_fd = -1;
+  /// Messages that have come whole, ever.
+  uint32_t arrivals = 0;
+
+  void announce(uint32_t turn, uint32_t bytes, bool more) {
+    const Header header{bytes, static_cast<uint16_t>(turn), kAnnouncement, 0, 0, 0};
+    for (Peer& peer : peers) post(peer, header, own[turn] + announced_offset, more ? MSG_MORE : 0);
+  }
+
+  void post(Peer& peer, const Header& header, const uint8_t* payload, int flags) {
+    PeerState& state = *peer.state;
+    if (state.ended != 0) return;
+    size_t sent = 0;
+    const size_t whole = kHeaderBytes + header.bytes;
+    if (state.unsent == 0) {
+      iovec parts[2] = {{const_cast<Header*>(&header), kHeaderBytes}, {const_cast<uint8_t*>(payload), header.bytes}};
+      msghdr message{};
+      message.msg_iov = parts;
+      message.msg_iovlen = 2;
+      const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
+      if (count < 0 && !would_block()) {
+        state.ended = 1;
+        return;
       }
-      if (sent == kHeaderBytes + bytes) continue;
-      if (peer.state->unsent + kHeaderBytes + bytes - sent > box_bytes_of(payload_max)) {
-        peer.state->ended = 1;
+      sent = count < 0 ? 0 : static_cast<size_t>(count);
+    }
+    if (sent == whole) return;
+    if (state.unsent + whole - sent > outbox_bytes_of(payload_max, put_max)) {
+      state.ended = 1;
+      return;
+    }
+    keep(peer, reinterpret_cast<const uint8_t*>(&header), kHeaderBytes, sent);
+    keep(peer, payload, header.bytes, sent > kHeaderBytes ? sent - kHeaderBytes : 0);
+  }
+
+  bool unsent() const {
+    for (const Peer& peer : peers) {
+      if (peer.state->unsent > 0 && peer.state->ended == 0) return true;
+    }
+    return false;
+  }
+
+  /// Until something comes. Who has ended may have sent all there was.
+  bool poll_any(double spin_ns, int sleep_ms) {
+    const uint32_t before = arrivals;
+    double start = 0;
+    for (;;) {
+      for (Peer& peer : peers) {
+        if (peer.state->unsent > 0) flush(peer);
+        receive(peer);
+      }
+      if (arrivals != before) return true;
+      const double now = now_ns();
+      if (start == 0) start = now;
+      if (now - start >= spin_ns) {
+        if (sleep_ms <= 0) return false;
+        std::vector<pollfd> waited;
+        for (const Peer& peer : peers) waited.push_back(pollfd_of(peer));
+        poll(waited.data(), waited.size(), sleep_ms);
+        sleep_ms = 0;
+        spin_ns = 0;
         continue;
       }
-      keep(peer, reinterpret_cast<uint8_t*>(header), kHeaderBytes, sent);
-      keep(peer, own[turn] + announced_offset, bytes, sent > kHeaderBytes ? sent - kHeaderBytes : 0);
+      sched_yield();
+    }
+  }
+
+  /// What its event loop is told of follows what there is to be sent.
+  void arm() {
+    if (epoll_fd < 0) return;
+    for (Peer& peer : peers) {
+      epoll_event event{};
+      event.events = EPOLLIN | (peer.state->unsent > 0 ? EPOLLOUT : 0u);
+      // The end of a stream can be read for ever.
+      epoll_ctl(epoll_fd, peer.state->ended != 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, peer.fd, &event);
     }
   }
 
@@ -165,36 +240,75 @@ class Wire {
   void receive(Peer& peer) {
     PeerState& state = *peer.state;
     while (state.ended == 0) {
-      const size_t room = box_bytes_of(payload_max) - state.received;
-      const ssize_t count = recv(peer.fd, peer.inbox + state.received, room, MSG_DONTWAIT);
+      const bool direct = state.put_left > 0;
+      const size_t room = direct ? state.put_left : inbox_bytes_of(payload_max) - state.received;
+      uint8_t* target = direct ? put_target(state) : peer.inbox + state.received;
+      if (target == nullptr) {
+        state.ended = 1;
+        return;
+      }
+      const ssize_t count = recv(peer.fd, target, room, MSG_DONTWAIT);
       if (count < 0 && would_block()) return;
       if (count <= 0) {
         state.ended = 1;
         return;
       }
-      state.received += static_cast<uint32_t>(count);
-      if (!deliver(peer)) state.ended = 1;
-      if (static_cast<size_t>(count) < room) return;
+      if (direct) {
+        state.put_left -= static_cast<uint32_t>(count);
+        if (state.put_left == 0) landed(state.put);
+      } else {
+        state.received += static_cast<uint32_t>(count);
+        if (!deliver(peer)) state.ended = 1;
+      }
+      if (static_cast<size_t>(count) < room && state.put_left == 0) return;
     }
   }
 
-  /// Puts whole messages where they belong. False when what came is no message.
+  /// Where the rest of a write goes; null when it goes nowhere.
+  uint8_t* put_target(const PeerState& state) const {
+    const Header& put = state.put;
+    const Bytes& buffer = buffers[put.turn][put.buffer];
+    if (put.offset > buffer.size || put.bytes > buffer.size - put.offset) return nullptr;
+    return buffer.data + put.offset + (put.bytes - state.put_left);
+  }
+
+  void landed(const Header& put) {
+    arrivals++;
+    __atomic_fetch_add(reinterpret_cast<uint32_t*>(own[put.turn] + signals_offset + put.signal * kSignalBytes), 1u, __ATOMIC_RELEASE);
+  }
+
+  /// Puts what has come where it belongs. False when that is no message.
   bool deliver(Peer& peer) {
     PeerState& state = *peer.state;
     size_t done = 0;
     while (state.received - done >= kHeaderBytes) {
-      uint32_t header[2];
-      std::memcpy(header, peer.inbox + done, kHeaderBytes);
-      const size_t bytes = header[0];
-      if (bytes < kPayloadLeast || bytes > payload_max || header[1] >= kTurns) return false;
-      if (state.received - done < kHeaderBytes + bytes) break;
+      Header header;
+      std::memcpy(&header, peer.inbox + done, kHeaderBytes);
       const uint8_t* payload = peer.inbox + done + kHeaderBytes;
-      uint8_t* slot = peer.slots[header[1]] + announced_offset;
-      std::memcpy(slot + 4, payload + 4, bytes - 4);
+      const size_t there = state.received - done - kHeaderBytes;
+      if (header.turn >= kTurns) return false;
+      if (header.kind == kPut) {
+        if (header.buffer >= kBuffers || header.signal >= signal_count || header.bytes > put_max) return false;
+        state.put = header;
+        state.put_left = header.bytes;
+        uint8_t* target = header.bytes == 0 ? nullptr : put_target(state);
+        if (header.bytes > 0 && target == nullptr) return false;
+        const size_t taken = there < header.bytes ? there : header.bytes;
+        if (taken > 0) std::memcpy(target, payload, taken);
+        state.put_left -= static_cast<uint32_t>(taken);
+        if (state.put_left == 0) landed(header);
+        done += kHeaderBytes + taken;
+        continue;
+      }
+      if (header.kind != kAnnouncement || header.bytes < kPayloadLeast || header.bytes > payload_max) return false;
+      if (there < header.bytes) break;
+      uint8_t* slot = peer.slots[header.turn] + announced_offset;
+      std::memcpy(slot + 4, payload + 4, header.bytes - 4);
       uint32_t announced;
       std::memcpy(&announced, payload, 4);
-      __atomic_store_n(word(peer, header[1]), announced, __ATOMIC_RELEASE);
-      done += kHeaderBytes + bytes;
+      __atomic_store_n(word(peer, header.turn), announced, __ATOMIC_RELEASE);
+      arrivals++;
+      done += kHeaderBytes + header.bytes;
     }
     if (done == 0) return true;
     state.received -= static_cast<uint32_t>(done);
@@ -202,37 +316,51 @@ class Wire {
     return true;
   }
 
+  static pollfd pollfd_of(const Peer& peer) {
+    return {peer.state->ended != 0 ? -1 : peer.fd, static_cast<short>(POLLIN | (peer.state->unsent > 0 ? POLLOUT : 0)), 0};
+  }
+
   void sleep_for(uint32_t turn, uint32_t value, int sleep_ms) {
     std::vector<pollfd> waited;
     for (const Peer& peer : peers) {
-      if (!reached(peer, turn, value)) waited.push_back({peer.fd, static_cast<short>(POLLIN | (peer.state->unsent > 0 ? POLLOUT : 0)), 0});
+      if (!reached(peer, turn, value)) waited.push_back(pollfd_of(peer));
     }
     poll(waited.data(), waited.size(), sleep_ms);
   }
 };
 
-/// createWire(fds: number[], memory, ownSlots: Uint8Array[2], peerSlots: Uint8Array[2 per peer], announcedOffset, payloadMax).
-/// The caller keeps all views alive and attached; the descriptors are the wire's from now on.
+/// createWire(fds: number[], memory, ownSlots: Uint8Array[2], peerSlots: Uint8Array[2 per peer], scratch: Uint8Array[2], layout:
+/// Float64Array of announcedOffset, payloadMax, signalsOffset, signalCount, putMax). The caller keeps all views alive and attached;
+/// the descriptors are the wire's from now on.
 napi_value create_wire(napi_env env, napi_callback_info info) {
   napi_value values[6], element, handle;
+  Doubles layout;
+  uint32_t scratch_count = 0;
   uint32_t count = 0, own_count = 0, slot_count = 0;
   Bytes memory, view{nullptr, 0};
-  double offset, payload;
   if (!arguments(env, info, values) || napi_get_array_length(env, values[0], &count) != napi_ok || !get(env, values[1], memory) ||
       napi_get_array_length(env, values[2], &own_count) != napi_ok || napi_get_array_length(env, values[3], &slot_count) != napi_ok ||
-      !get(env, values[4], offset) || !get(env, values[5], payload) || own_count != kTurns || slot_count != kTurns * count ||
-      !(offset >= 0 && offset < 1e6) || !(payload >= kPayloadLeast && payload < 1e6)) {
+      napi_get_array_length(env, values[4], &scratch_count) != napi_ok || !get(env, values[5], layout) || layout.size != 5 ||
+      own_count != kTurns || slot_count != kTurns * count || scratch_count != kTurns) {
     return fail_arguments(env);
   }
+  for (size_t k = 0; k < layout.size; k++) {
+    if (!(layout.data[k] >= 0 && layout.data[k] < 1e9)) return fail_arguments(env);
+  }
   auto* wire = new Wire();
-  wire->announced_offset = static_cast<size_t>(offset);
-  wire->payload_max = static_cast<size_t>(payload);
+  wire->announced_offset = static_cast<size_t>(layout.data[0]);
+  wire->payload_max = static_cast<size_t>(layout.data[1]);
+  wire->signals_offset = static_cast<size_t>(layout.data[2]);
+  wire->signal_count = static_cast<uint32_t>(layout.data[3]);
+  wire->put_max = static_cast<size_t>(layout.data[4]);
   const size_t slot_least = wire->announced_offset + wire->payload_max;
-  const size_t box = box_bytes_of(wire->payload_max), each = peer_bytes_of(wire->payload_max);
+  const size_t own_least = wire->signals_offset + static_cast<size_t>(wire->signal_count) * kSignalBytes;
+  const size_t box = inbox_bytes_of(wire->payload_max), each = peer_bytes_of(wire->payload_max, wire->put_max);
   bool valid = memory.size >= count * each && reinterpret_cast<uintptr_t>(memory.data) % kLine == 0 && wire->announced_offset % 4 == 0;
   for (uint32_t turn = 0; valid && turn < kTurns; turn++) {
-    valid = napi_get_element(env, values[2], turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least;
+    valid = napi_get_element(env, values[2], turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least && view.size >= own_least;
     wire->own[turn] = view.data;
+    valid = valid && napi_get_element(env, values[4], turn, &element) == napi_ok && get(env, element, wire->buffers[turn][kScratch]);
   }
   for (uint32_t k = 0; valid && k < count; k++) {
     double fd;
@@ -259,26 +387,89 @@ napi_value create_wire(napi_env env, napi_callback_info info) {
   return handle;
 }
 
-/// wireMemoryBytes(peers, payloadMax)
+/// wireMemoryBytes(peers, payloadMax, putMax)
 napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
-  napi_value values[2], result;
-  double peers, payload;
-  if (!arguments(env, info, values) || !get(env, values[0], peers) || !get(env, values[1], payload)) return fail_arguments(env);
-  const double bytes = peers * static_cast<double>(peer_bytes_of(static_cast<size_t>(payload)));
+  napi_value values[3], result;
+  double peers, payload, put;
+  if (!arguments(env, info, values) || !get(env, values[0], peers) || !get(env, values[1], payload) || !get(env, values[2], put) ||
+      !(payload >= 0 && payload < 1e9) || !(put >= 0 && put < 1e9)) {
+    return fail_arguments(env);
+  }
+  const double bytes = peers * static_cast<double>(peer_bytes_of(static_cast<size_t>(payload), static_cast<size_t>(put)));
   return napi_create_double(env, bytes, &result) == napi_ok ? result : nullptr;
 }
 
-/// wireSend(wire, turn, bytes): sends the own slot's first bytes, from the announcement on, to every peer.
-napi_value wire_send(napi_env env, napi_callback_info info) {
-  napi_value values[3];
+/// wireAnnounce(wire, turn, bytes, more): sends the own slot's first bytes, from the announcement on, to every peer. `more`: puts follow.
+napi_value wire_announce(napi_env env, napi_callback_info info) {
+  napi_value values[4];
   Wire* wire;
   double turn, bytes;
+  bool more;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], bytes) ||
-      !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
+      !get(env, values[3], more) || !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
     return fail_arguments(env);
   }
-  wire->send_own(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes));
+  wire->announce(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes), more);
   return nullptr;
+}
+
+/// wireBind(wire, turn, data, output): where writes for them go; empty for what the operation has not.
+napi_value wire_bind(napi_env env, napi_callback_info info) {
+  napi_value values[4];
+  Wire* wire;
+  double turn;
+  Bytes data, output;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], data) ||
+      !get(env, values[3], output) || !(turn >= 0 && turn < kTurns)) {
+    return fail_arguments(env);
+  }
+  wire->buffers[static_cast<uint32_t>(turn)][kData] = data;
+  wire->buffers[static_cast<uint32_t>(turn)][kOutput] = output;
+  return nullptr;
+}
+
+/// wirePut(wire, peer, turn, buffer, offset, bytes, targetBuffer, targetOffset, signal): the peer's position among the others
+napi_value wire_put(napi_env env, napi_callback_info info) {
+  napi_value values[9];
+  double numbers[8];
+  Wire* wire;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
+  for (size_t k = 0; k < 8; k++) {
+    if (!get(env, values[k + 1], numbers[k]) || !(numbers[k] >= 0 && numbers[k] < 1e15)) return fail_arguments(env);
+  }
+  const auto [peer, turn, buffer, offset, bytes, target_buffer, target_offset, signal] =
+      std::array<uint64_t, 8>{static_cast<uint64_t>(numbers[0]), static_cast<uint64_t>(numbers[1]), static_cast<uint64_t>(numbers[2]),
+                              static_cast<uint64_t>(numbers[3]), static_cast<uint64_t>(numbers[4]), static_cast<uint64_t>(numbers[5]),
+                              static_cast<uint64_t>(numbers[6]), static_cast<uint64_t>(numbers[7])};
+  if (peer >= wire->peers.size() || turn >= kTurns || buffer >= kBuffers || target_buffer >= kBuffers || bytes > wire->put_max) return fail_arguments(env);
+  const Bytes& source = wire->buffers[turn][buffer];
+  if (bytes > 0 && (offset > source.size || bytes > source.size - offset)) return fail_arguments(env);
+  const Header header{static_cast<uint32_t>(bytes),         static_cast<uint16_t>(turn), kPut, static_cast<uint32_t>(signal),
+                      static_cast<uint32_t>(target_buffer), target_offset};
+  wire->post(wire->peers[peer], header, bytes > 0 ? source.data + offset : nullptr, 0);
+  return nullptr;
+}
+
+/// wireProgress(wire, spinNs, sleepMs): whether something has come.
+napi_value wire_progress(napi_env env, napi_callback_info info) {
+  napi_value values[3], result;
+  Wire* wire;
+  double spin_ns, sleep_ms;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], spin_ns) || !get(env, values[2], sleep_ms) ||
+      !(sleep_ms >= 0 && sleep_ms < 1e9)) {
+    return fail_arguments(env);
+  }
+  const bool came = wire->poll_any(spin_ns, static_cast<int>(sleep_ms));
+  wire->arm();
+  return napi_get_boolean(env, came, &result) == napi_ok ? result : nullptr;
+}
+
+/// wireUnsent(wire): whether the kernel has not taken all that was sent.
+napi_value wire_unsent(napi_env env, napi_callback_info info) {
+  napi_value values[1], result;
+  Wire* wire;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
+  return napi_get_boolean(env, wire->unsent(), &result) == napi_ok ? result : nullptr;
 }
 
 /// wirePoll(wire, turn, value, spinNs, sleepMs): 1 all there, 0 not yet, −1 a missing peer's socket has ended.
@@ -293,6 +484,7 @@ napi_value wire_poll(napi_env env, napi_callback_info info) {
   }
   const auto wanted = static_cast<uint32_t>(static_cast<uint64_t>(value));
   const int there = wire->poll_until(static_cast<uint32_t>(turn), wanted, spin_ns, static_cast<int>(sleep_ms));
+  wire->arm();
   return napi_create_int32(env, there, &result) == napi_ok ? result : nullptr;
 }
 
@@ -303,6 +495,7 @@ napi_value close_wire(napi_env env, napi_callback_info info) {
   if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
   wire->close_all();
   wire->peers.clear();
+  wire->epoll_fd = -1;
   return nullptr;
 }
 
@@ -386,6 +579,7 @@ napi_value watch_wire(napi_env env, napi_callback_info info) {
     event.events = EPOLLIN;
     epoll_ctl(epoll_fd, EPOLL_CTL_ADD, peer.fd, &event);
   }
+  wire->epoll_fd = epoll_fd;
   auto* watch = new Watch{env, {}, epoll_fd, nullptr, nullptr, nullptr, false, 2};
   watch->poll.data = watch;
   if (uv_poll_init(loop, &watch->poll, epoll_fd) != 0) {
@@ -434,7 +628,11 @@ void export_wires(napi_env env, napi_value exports) {
   set_function(env, exports, "takeSocket", take_socket);
   set_function(env, exports, "closeSocket", close_socket);
   set_function(env, exports, "createWire", create_wire);
-  set_function(env, exports, "wireSend", wire_send);
+  set_function(env, exports, "wireBind", wire_bind);
+  set_function(env, exports, "wireAnnounce", wire_announce);
+  set_function(env, exports, "wirePut", wire_put);
+  set_function(env, exports, "wireProgress", wire_progress);
+  set_function(env, exports, "wireUnsent", wire_unsent);
   set_function(env, exports, "wirePoll", wire_poll);
   set_function(env, exports, "closeWire", close_wire);
   set_function(env, exports, "watchWire", watch_wire);

@@ -170,10 +170,10 @@ export class CommCore {
   }
 
   #express(command: Extract<Command, { type: 'express' }>): void {
-    const { work, sequence, ordinal, begun, call, timeoutMs } = command;
+    const { work, sequence, ordinal, positions, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     const complete = (error?: ShoalError): void => this.#done(work, error);
-    this.#group(command.group).submitExpress({ sequence, ordinal, begun, call, buffers, timeoutMs, complete });
+    this.#group(command.group).submitExpress({ sequence, ordinal, positions, call, buffers, timeoutMs, complete });
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {

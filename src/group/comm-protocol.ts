@@ -69,8 +69,8 @@ export type Command =
       readonly group: number;
       readonly sequence: number;
       readonly ordinal: number;
-      /** It has been announced. */
-      readonly begun: boolean;
+      /** Where its channels stand; undefined: it has not been announced. */
+      readonly positions: readonly number[] | undefined;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;

@@ -13,8 +13,8 @@ import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Express, servesExpress, type ExpressBuffers, type ExpressOperation } from './express.ts';
-import type { ExpressWire } from './express-wire.ts';
+import { Express, servesExpress, type ExpressOperation } from './express.ts';
+import type { ExpressBuffers, ExpressWire } from './express-wire.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
@@ -145,12 +145,13 @@ export class ExpressCaller {
     return work;
   }
 
-  #handOver({ sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {
+  #handOver({ operation, sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {
     const { spec, client } = this.#options;
     const { buffers, timeoutMs, call, hooks } = request;
     this.#handedOver += 1;
+    const positions = begun ? [...operation.positions] : undefined;
     return client.start(
-      { type: 'express', group: spec.id, sequence, ordinal, begun, call, buffers, timeoutMs },
+      { type: 'express', group: spec.id, sequence, ordinal, positions, call, buffers, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
       { ...hooks, onSettled: () => (this.#handedOver -= 1) },
     );

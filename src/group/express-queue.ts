@@ -6,10 +6,11 @@
 import { ShoalError } from '../base/errors.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Express, type ExpressBuffers, type ExpressOperation, type ExpressOptions } from './express.ts';
+import { Express, type ExpressOperation, type ExpressOptions } from './express.ts';
+import type { ExpressBuffers } from './express-wire.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
-import type { PreparedPlan } from './plan-runner.ts';
+import type { PlanRunner } from './plan-runner.ts';
 import type { Watched } from './watchdog.ts';
 
 /** An operation of the express that the main thread did not finish. */
@@ -17,8 +18,8 @@ export interface ExpressCommand {
   readonly sequence: number;
   /** Position among the calls of the express. */
   readonly ordinal: number;
-  /** This rank has announced it. */
-  readonly begun: boolean;
+  /** Where its channels stand; undefined: this rank has not announced it. */
+  readonly positions: readonly number[] | undefined;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   readonly timeoutMs: number;
@@ -32,6 +33,8 @@ export interface ExpressEntry extends ExpressCommand, Watched {
 
 export interface ExpressQueueOptions {
   readonly express: ExpressOptions;
+  /** As on the main thread: nobody's memory is reached but by sending. */
+  readonly plans: PlanRunner;
   readonly members: Members;
   /** Something has come. */
   readonly onReadable: () => void;
@@ -57,9 +60,13 @@ export class ExpressQueue {
     return this.#entries;
   }
 
-  add(request: ExpressCommand, { lowered }: PreparedPlan, submittedMs: number): ExpressEntry {
+  add(request: ExpressCommand, submittedMs: number): ExpressEntry {
+    const { lowered } = this.#options.plans.prepare(request.call);
     const operation = this.#express.bind(request.call, lowered, viewsOf(request.buffers));
-    const entry: ExpressEntry = { ...request, complete: request.complete, submittedMs, operation, warned: false };
+    const { positions } = request;
+    positions?.forEach((position, channel) => (operation.positions[channel] = position));
+    const begun = positions !== undefined;
+    const entry: ExpressEntry = { ...request, complete: request.complete, submittedMs, operation, begun, warned: false };
     this.#entries.push(entry);
     return entry;
   }

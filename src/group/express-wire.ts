@@ -1,15 +1,19 @@
 /** The sockets of an express, and the memory behind them: where announcements of the other ranks arrive.
  *
  *      region of one rank and group, mapped by both its threads
- *      │ mirrors: two slots of every other rank │ what is half received and half sent on each socket │
+ *      │ mirrors: two slots of every other rank │ scratch, twice │ what is half received and half sent on each socket │
  *
  *  Mirrors have the layout of a slot of the control block. It must not know operations. */
-import { beginPublishedOffset, mailboxOffset, type ControlBlock } from '../collectives/control-block.ts';
-import { wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
-import { mailboxBytes } from '../plan/ir.ts';
+import { beginPublishedOffset, mailboxOffset, signalOffset, type ControlBlock } from '../collectives/control-block.ts';
+import type { NetworkCall } from '../collectives/lower.ts';
+import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../memory/native-wire.ts';
+import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
 /** Operations of an express take slots in turn. */
 export const expressSlots = 2;
+
+/** Scratch of an operation, and most bytes of one put. */
+export const expressScratchBytes = 128 * 1024;
 
 const lineBytes = 64;
 const lineWords = (mailboxOffset - beginPublishedOffset) / 4;
@@ -18,7 +22,8 @@ const slotBytes = Math.ceil((mailboxOffset + mailboxBytes) / lineBytes) * lineBy
 const payloadBytesMax = mailboxOffset + mailboxBytes - beginPublishedOffset;
 
 export function expressMemoryBytes(native: NativeWire, ranks: number): number {
-  return (ranks - 1) * expressSlots * slotBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax);
+  const slots = (ranks - 1) * expressSlots * slotBytes;
+  return slots + expressSlots * expressScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, expressScratchBytes);
 }
 
 export interface ExpressWireOptions {
@@ -27,6 +32,8 @@ export interface ExpressWireOptions {
   /** This rank's own block, and the first of its slots that the express uses. */
   readonly own: ControlBlock;
   readonly firstSlot: number;
+  /** Signals of a slot. */
+  readonly signalCount: number;
   /** Of `expressMemoryBytes`, mapped by this thread. */
   readonly memory: Uint8Array;
   /** Sockets to the other ranks, in their order; the wire owns them from now on. */
@@ -35,7 +42,12 @@ export interface ExpressWireOptions {
 
 /** Used by one thread; the other one has its own, on the same memory, and they take turns. */
 export class ExpressWire {
+  /** By turn. */
+  readonly scratch: readonly Uint8Array[];
   readonly #native: NativeWire;
+  readonly #rank: number;
+  /** Kept alive here, too. */
+  readonly #bound: (ExpressBuffers | undefined)[] = [];
   readonly #wire: WireHandle;
   /** By rank, then turn. Kept alive here, because the addon knows their addresses. */
   readonly #slots: readonly (readonly Uint8Array[])[];
@@ -47,15 +59,21 @@ export class ExpressWire {
   #closed = false;
 
   constructor(options: ExpressWireOptions) {
-    const { native, rank, own, firstSlot, memory, descriptors } = options;
+    const { native, rank, own, firstSlot, signalCount, memory, descriptors } = options;
     this.#native = native;
     const turns = Array.from({ length: expressSlots }, (_, turn) => turn);
     const slots = descriptors.map((_, peer) =>
       turns.map((turn) => memory.subarray((peer * expressSlots + turn) * slotBytes, (peer * expressSlots + turn + 1) * slotBytes)),
     );
     const ownSlots = turns.map((turn) => own.slots[firstSlot + turn]);
-    this.#memory = memory.subarray(descriptors.length * expressSlots * slotBytes);
-    this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), beginPublishedOffset, payloadBytesMax);
+    const scratchAt = descriptors.length * expressSlots * slotBytes;
+    this.scratch = turns.map((turn) =>
+      memory.subarray(scratchAt + turn * expressScratchBytes, scratchAt + (turn + 1) * expressScratchBytes),
+    );
+    this.#memory = memory.subarray(scratchAt + expressSlots * expressScratchBytes);
+    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, expressScratchBytes);
+    this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), this.scratch, layout);
+    this.#rank = rank;
     slots.splice(rank, 0, ownSlots);
     this.#slots = slots;
     const wordsOf = (slot: Uint8Array): Uint32Array => new Uint32Array(slot.buffer, slot.byteOffset + beginPublishedOffset, lineWords);
@@ -72,9 +90,36 @@ export class ExpressWire {
     return this.#lines[rank][turn];
   }
 
+  /** What puts go to and come from. */
+  bind(turn: number, buffers: ExpressBuffers): void {
+    if (this.#bound[turn] === buffers) return;
+    this.#bound[turn] = buffers;
+    this.#native.wireBind(this.#wire, turn, buffers.data ?? buffers.input ?? nothing, buffers.output ?? nothing);
+  }
+
   /** Tells all what the own slot announces, with the first bytes of its mailbox. */
-  send(turn: number, mailboxFilled: number): void {
-    this.#native.wireSend(this.#wire, turn, mailboxOffset - beginPublishedOffset + mailboxFilled);
+  announce(turn: number, mailboxFilled: number, { more }: { readonly more: boolean }): void {
+    this.#native.wireAnnounce(this.#wire, turn, mailboxOffset - beginPublishedOffset + mailboxFilled, more);
+  }
+
+  put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>): void {
+    const peer = call.peer < this.#rank ? call.peer : call.peer - 1;
+    if (call.kind === 'signal') {
+      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal);
+      return;
+    }
+    const [source, target] = [codeOf(call.buffer), codeOf(call.targetBuffer)];
+    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal);
+  }
+
+  /** Until something has come. */
+  progress({ spinNs, sleepMs }: ExpressPatience): boolean {
+    return this.#native.wireProgress(this.#wire, spinNs, sleepMs);
+  }
+
+  /** The kernel has not taken all that was sent. */
+  get unsent(): boolean {
+    return this.#native.wireUnsent(this.#wire);
   }
 
   /** Until everyone has announced `value`; `ended`: someone who has not can do so no more. */
@@ -98,6 +143,16 @@ export class ExpressWire {
     if (this.#watch) this.#native.closeWatch(this.#watch);
     this.#native.closeWire(this.#wire);
   }
+}
+
+/** Views of this rank's buffers. */
+export type ExpressBuffers = Partial<Record<BufferName, Uint8Array>>;
+
+const nothing = new Uint8Array(0);
+
+function codeOf(buffer: BufferName): number {
+  if (buffer === 'mailbox') throw new Error('assertion failed: nothing is put from or into a mailbox');
+  return wireBuffers[buffer];
 }
 
 /** How long to wait: first looking all the time, then asleep. */

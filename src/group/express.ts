@@ -1,19 +1,20 @@
 /** The express: small collectives between hosts, on whichever thread calls. What a rank contributes travels with its announcement,
  *  over sockets that the calling thread itself writes and reads.
  *
- *      begin ─▶ entry · announce · send to all       advance ─▶ all there? ─▶ compare ─▶ memory steps ─▶ done
+ *      begin ─▶ entry · announce to all · puts into scratch     advance ─▶ all there? ─▶ compare ─▶ the other steps ─▶ done
  *                                                                │ not in time: go on later, on this thread or the other
  *
  *  Operations of an express are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
  *  k + 2 only after all have announced k + 1, hence finished k. It must not know threads, their queues or users' objects. */
-import { assert } from '../base/assert.ts';
+import { assert, must } from '../base/assert.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
-import type { Lowered } from '../collectives/lower.ts';
-import type { MachineState, Segments, StepMachine } from '../memory/step-machine.ts';
-import type { BufferName } from '../plan/ir.ts';
+import type { Lowered, NetworkCall } from '../collectives/lower.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
+import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
-import { expressSlots, type ExpressPatience, type ExpressWire } from './express-wire.ts';
+import { expressScratchBytes, expressSlots, type ExpressBuffers, type ExpressPatience, type ExpressWire } from './express-wire.ts';
 import type { PreparedPlan } from './plan-runner.ts';
+import { signalMaxOf } from './wire.ts';
 
 export interface ExpressOptions {
   readonly rank: number;
@@ -32,20 +33,30 @@ export type ExpressStatus = 'done' | 'waiting' | 'mismatch' | 'ended';
 export interface ExpressOperation {
   readonly call: CollectiveCall;
   readonly lowered: Lowered;
+  /** Puts at the beginning of each channel that go to scratch. */
+  readonly eager: readonly number[];
+  readonly buffers: ExpressBuffers;
   /** By turn. */
   readonly segments: readonly Segments[];
   /** Its first word is the sequence number. */
   readonly contract: Uint32Array;
+  /** Where each channel stands in the run that is under way. */
+  readonly positions: number[];
 }
 
-/** Views of this rank's buffers. */
-export type ExpressBuffers = Partial<Record<BufferName, Uint8Array>>;
-
 /** Whether an express can run a plan: the same answer on every rank, hence by what the plan says of all of them. Where nobody
- *  signals anybody, nothing but mailboxes can be between them. */
+ *  signals anybody, nothing but mailboxes can be between them; where every rank is a host of its own, all that is between them is
+ *  sent. */
 export function servesExpress({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
-  const plain = computeType === call.dtype && call.op !== 'premul';
-  return plain && plan.programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0);
+  const { programs, request } = plan;
+  if (computeType !== call.dtype || call.op === 'premul') return false;
+  if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
+  const elementBytes = dtypeInfo(call.dtype).bytes;
+  const fits = call.count * elementBytes <= expressScratchBytes;
+  const apart = request.topology.hosts.length === programs.length;
+  const signalMax = signalMaxOf(programs.length);
+  const served = programs.every((each) => each.scratchCount * elementBytes <= expressScratchBytes && each.signalCount <= signalMax);
+  return fits && apart && served;
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;
@@ -66,38 +77,76 @@ export class Express {
     const segments = Array.from({ length: expressSlots }, (_, turn) => {
       const bound = machine.createSegments(lowered.segments.length);
       lowered.segments.forEach((name, index) => {
-        const view = name.kind === 'buffer' && name.rank === rank ? buffers[name.buffer] : wire.slot(name.rank, turn);
-        assert(view !== undefined, () => `the call has a ${name.kind === 'buffer' ? name.buffer : name.kind} of rank ${name.rank}`);
-        bound.set(index, view);
+        assert(name.kind === 'slot' || name.rank === rank, () => `an express reaches no ${name.kind} of rank ${name.rank}`);
+        const own = name.kind === 'buffer' && (name.buffer === 'scratch' ? wire.scratch[turn] : buffers[name.buffer]);
+        bound.set(
+          index,
+          must(own === false ? wire.slot(name.rank, turn) : own, () => `${call.kind} has no such buffer`),
+        );
       });
       return bound;
     });
-    return { call, lowered, segments, contract };
+    const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
+    return { call, lowered, eager, buffers, segments, contract, positions: eager.map(() => 0) };
   }
 
-  /** Announces the operation as number `sequence` of the group, `ordinal` of the express. */
-  begin({ lowered, segments, contract }: ExpressOperation, sequence: number, ordinal: number): void {
-    const { own, firstSlot, wire } = this.#options;
+  /** Announces the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone follows
+   *  at once: a rank that called something else has no use for its scratch any more. */
+  begin(operation: ExpressOperation, sequence: number, ordinal: number): void {
+    const { lowered, segments, contract, eager, positions } = operation;
+    const { own, firstSlot, wire, rank } = this.#options;
     const turn = ordinal % expressSlots;
     if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
     contract[0] = sequence;
-    wire.line(this.#options.rank, turn).set(contract, contractWord);
+    wire.line(rank, turn).set(contract, contractWord);
     own.publish(firstSlot + turn, sequence + 1);
-    wire.send(turn, lowered.mailboxBytes);
+    wire.bind(turn, operation.buffers);
+    wire.announce(turn, lowered.mailboxBytes, { more: eager.some((puts) => puts > 0) });
+    lowered.channels.forEach((code, channel) => {
+      positions[channel] = eager[channel] * callLength;
+      for (let put = 0; put < eager[channel]; put++) this.#perform(lowered.calls[code[put * callLength + 1]], turn);
+    });
   }
 
-  /** Ends an operation that has begun, once all have announced theirs. */
+  /** Goes on with an operation that has begun, once all have announced theirs. */
   advance(operation: ExpressOperation, sequence: number, ordinal: number, patience: ExpressPatience): ExpressStatus {
-    const { wire } = this.#options;
+    const { wire, own, firstSlot } = this.#options;
+    const { lowered } = operation;
     const turn = ordinal % expressSlots;
     // It may have begun on the other thread.
     operation.contract[0] = sequence;
+    wire.bind(turn, operation.buffers);
     const there = wire.poll(turn, sequence + 1, patience);
     if (there !== 'there') return this.#differs(operation, sequence, turn) ? 'mismatch' : there === 'ended' ? 'ended' : 'waiting';
     if (this.#differs(operation, sequence, turn)) return 'mismatch';
-    const [channel] = operation.lowered.channels;
-    if (channel !== undefined && channel.length > 1) this.#run(channel, operation.segments[turn]);
+    while (!this.#advanceChannels(operation, turn)) if (!wire.progress(patience)) return 'waiting';
+    while (lowered.calls.length > 0 && wire.unsent) if (!wire.progress(patience)) return 'waiting';
+    if (lowered.signalCount > 0) own.clearSignals(firstSlot + turn, lowered.signalCount);
     return 'done';
+  }
+
+  /** True when all have come to their ends. */
+  #advanceChannels({ lowered, segments, positions }: ExpressOperation, turn: number): boolean {
+    const { machine } = this.#options;
+    const state = this.#state;
+    let done = true;
+    for (let channel = 0; channel < positions.length; channel++) {
+      state.pc = positions[channel];
+      let status = machine.run(lowered.channels[channel], segments[turn], state, 0, false);
+      while (status === 'call') {
+        this.#perform(lowered.calls[state.argument], turn);
+        status = machine.run(lowered.channels[channel], segments[turn], state, 0, false);
+      }
+      assert(status === 'done' || status === 'waiting', () => `steps of an express ended with ${status}`);
+      positions[channel] = state.pc;
+      if (status !== 'done') done = false;
+    }
+    return done;
+  }
+
+  /** What is sent has left its source when the call returns: flushes have nothing to wait for. */
+  #perform(call: NetworkCall, turn: number): void {
+    if (call.kind !== 'flush') this.#options.wire.put(turn, call);
   }
 
   /** Group ranks that have not announced the operation. */
@@ -123,5 +172,17 @@ export class Express {
     state.pc = 0;
     const status = this.#options.machine.run(code, segments, state, 0, false);
     assert(status === 'done', () => `steps of an express ended with ${status}`);
+  }
+}
+
+/** Code words of a call. */
+const callLength = 2;
+
+/** How many calls a channel begins with that put something into scratch. */
+function eagerPuts(code: Float64Array, { calls }: Lowered): number {
+  for (let puts = 0; ; puts++) {
+    const at = puts * callLength;
+    const call = code[at] === Opcode.Call ? calls[code[at + 1]] : undefined;
+    if (call?.kind !== 'put' || call.targetBuffer !== 'scratch') return puts;
   }
 }

@@ -25,7 +25,7 @@ import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
-import { groupRules, PlanRunner, type Plans, type PreparedPlan } from './plan-runner.ts';
+import { groupRules, PlanRunner, type Plans, type PreparedPlan, type PlanRunnerOptions } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
@@ -92,7 +92,8 @@ export class GroupEngine implements OperationHost {
     this.#own = this.#members.own;
     this.blocks = this.#members.blocks;
     this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
-    this.#plans = world.mpiPlans(spec) ?? this.#createPlanRunner();
+    this.#plans =
+      world.mpiPlans(spec) ?? this.#createPlanRunner({ loadStore: this.links.map((link) => link === undefined || link.loadStore) });
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
@@ -233,7 +234,7 @@ export class GroupEngine implements OperationHost {
       recorder.finished(this.spec, entry, error);
       request.complete(error);
     };
-    const entry = queue.add({ ...request, complete }, this.#plans.prepare(call), clock.now());
+    const entry = queue.add({ ...request, complete }, clock.now());
     recorder.created(this.spec, entry);
     recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
@@ -428,8 +429,11 @@ export class GroupEngine implements OperationHost {
     const { rank, size } = this;
     const [own, firstSlot] = [this.#own, settings.inFlightMax];
     const region = allocator.create(expressMemoryBytes(native, size));
-    const wire = new ExpressWire({ native, rank, own, firstSlot, memory: new Uint8Array(region.buffer, 0, region.bytes), descriptors });
+    const { signalMax: signalCount } = this.#members;
+    const memory = new Uint8Array(region.buffer, 0, region.bytes);
+    const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     this.#expressQueue = new ExpressQueue({
+      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false) }),
       express: { rank, size, own, firstSlot, wire, machine },
       members: this.#members,
       onReadable: () => this.pump(),
@@ -465,7 +469,7 @@ export class GroupEngine implements OperationHost {
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
 
-  #createPlanRunner(): PlanRunner {
+  #createPlanRunner({ loadStore }: Pick<PlanRunnerOptions, 'loadStore'>): PlanRunner {
     const { backend, rank, topology } = this.spec;
     const { machine, selection, settings, tuning, model } = this.#world;
     return new PlanRunner({
@@ -478,7 +482,7 @@ export class GroupEngine implements OperationHost {
       topology,
       stagingBytes: settings.stagingBytes,
       sliceBytes: settings.sliceBytes,
-      loadStore: this.links.map((link) => link === undefined || link.loadStore),
+      loadStore,
     });
   }
 

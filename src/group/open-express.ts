@@ -42,8 +42,6 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
     const descriptors = share.descriptors.map((descriptor) => native.takeSocket(descriptor));
     const expressMemory = viewOf(allocator.open(share.memory));
     const firstSlot = settings.inFlightMax;
-    const fabrics = info.fabricOf[globalRanks[rank]];
-    const loadStore = globalRanks.map((global, each) => each === rank || fabrics[global] === 'shm');
     return new ExpressCaller({
       spec,
       client,
@@ -51,10 +49,10 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
       trace,
       own,
       firstSlot,
-      wire: new ExpressWire({ native, rank, own, firstSlot, memory: expressMemory, descriptors }),
+      wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
       bytesMax: settings.syncBytesMax,
       spinNs: settings.syncSpinMicroseconds * 1000,
-      plans: new PlanRunner({ ...planning(plan, spec, machine), model: info.model, loadStore }),
+      plans: new PlanRunner({ ...planning(plan, spec, machine), model: info.model, loadStore: globalRanks.map(() => false) }),
       view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
     });
   };

@@ -10,29 +10,52 @@ export interface WatchHandle {
   readonly [opaque]: 'watch';
 }
 
+/** Codes of buffers. */
+export const wireBuffers = { data: 0, input: 0, output: 1, scratch: 2 } as const;
+
 /** What `wirePoll` returns. */
 export const wireResults = { there: 1, notYet: 0, ended: -1 } as const;
 
 export interface NativeWire {
   /** Size of the memory that the wires of a process share; zeros at the start, aligned to 64 bytes. */
-  wireMemoryBytes(peers: number, payloadBytesMax: number): number;
+  wireMemoryBytes(peers: number, payloadBytesMax: number, putBytesMax: number): number;
   /** A descriptor of our own of the same socket. */
   takeSocket(descriptor: number): number;
   /** For one that no wire took. */
   closeSocket(descriptor: number): void;
-  /** The descriptors are the wire's from now on, and closed with it. Slots are two per rank. The caller keeps all views alive. */
+  /** The descriptors are the wire's from now on, and closed with it. Slots are two per rank, scratch is for either turn. `layout`:
+   *  offset of the announcement in a slot, most bytes from there on; offset of the signals, their number; most bytes of a put.
+   *  The caller keeps all views alive. */
   createWire(
     descriptors: readonly number[],
     memory: Uint8Array,
     ownSlots: readonly Uint8Array[],
     peerSlots: readonly Uint8Array[],
-    announcedOffset: number,
-    payloadBytesMax: number,
+    scratch: readonly Uint8Array[],
+    layout: Float64Array,
   ): WireHandle;
-  /** Sends `bytes` of the own slot, from its announcement on, to every peer. */
-  wireSend(wire: WireHandle, turn: number, bytes: number): void;
+  /** Where puts of other ranks go, and from where own ones come. */
+  wireBind(wire: WireHandle, turn: number, data: Uint8Array, output: Uint8Array): void;
+  /** Sends `bytes` of the own slot, from its announcement on, to every peer. `more`: puts follow at once. */
+  wireAnnounce(wire: WireHandle, turn: number, bytes: number, more: boolean): void;
+  /** Sends bytes of a buffer into a peer's, then raises its signal. Buffers by code. Peers by position among the others. */
+  wirePut(
+    wire: WireHandle,
+    peer: number,
+    turn: number,
+    buffer: number,
+    offset: number,
+    bytes: number,
+    targetBuffer: number,
+    targetOffset: number,
+    signal: number,
+  ): void;
   /** Until every peer's slot `turn` has announced `value`: looks for `spinNs`, then sleeps `sleepMs` at most. */
   wirePoll(wire: WireHandle, turn: number, value: number, spinNs: number, sleepMs: number): number;
+  /** Until something has come, whatever it is. */
+  wireProgress(wire: WireHandle, spinNs: number, sleepMs: number): boolean;
+  /** The kernel has not taken all that was sent. */
+  wireUnsent(wire: WireHandle): boolean;
   closeWire(wire: WireHandle): void;
   /** `onReadable` is called while something can be read, once `setWatching` is on. To be closed before its wire. */
   watchWire(wire: WireHandle, onReadable: () => void): WatchHandle;
