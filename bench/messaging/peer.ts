@@ -1,5 +1,6 @@
 /** The other process of the messaging benchmark: routers of every kind and raw ZeroMQ sockets that swallow messages and
- *  answer those that ask for it. Prints its endpoints as one line of JSON; ends with its standard input. */
+ *  answer those that ask for it. Has those that its arguments name; prints their endpoints as one line of JSON; ends with its
+ *  standard input. */
 import * as zmq from 'zeromq';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
@@ -45,17 +46,22 @@ async function listenRaw(options: zmq.SocketOptions<zmq.Router>): Promise<string
 }
 
 const { publicKey: curvePublicKey, secretKey: curveSecretKey } = deriveCurveKeys(secret, world, 'router');
-const endpoints: Record<string, string> = {
-  'zeromq curve': await listenRaw({ curveServer: true, curvePublicKey, curveSecretKey }),
-  'zeromq plain': await listenRaw({}),
-  'tcp curve': await listen('tcp://127.0.0.1:*', {}),
-  'tcp plain': await listen('tcp://127.0.0.1:*', { encryption: 'none' }),
+const wanted = process.argv.slice(2);
+const endpoints: Record<string, string> = {};
+const add = async (name: string, open: () => Promise<string>): Promise<void> => {
+  if (wanted.includes(name)) endpoints[name] = await open();
 };
+await add('zeromq curve', () => listenRaw({ curveServer: true, curvePublicKey, curveSecretKey }));
+await add('zeromq plain', () => listenRaw({}));
+await add('tcp curve', () => listen('tcp://127.0.0.1:*', {}));
+await add('tcp plain', () => listen('tcp://127.0.0.1:*', { encryption: 'none' }));
 for (const provider of fabricProviders.filter(({ unavailable }) => unavailable() === undefined)) {
   for (const landing of ['copy', 'borrow'] as const) {
-    const identity = { world, rank: 1 };
-    const fabric = provider.create({ identity, secret, clock: systemClock, random: systemRandom });
-    endpoints[`fabric ${provider.name} ${landing}`] = await listen(`fabric://${provider.name}`, { fabric: { fabric, identity, landing } });
+    await add(`fabric ${provider.name} ${landing}`, () => {
+      const identity = { world, rank: 1 };
+      const fabric = provider.create({ identity, secret, clock: systemClock, random: systemRandom });
+      return listen(`fabric://${provider.name}`, { fabric: { fabric, identity, landing } });
+    });
   }
 }
 process.stdout.write(`${JSON.stringify(endpoints)}\n`);

@@ -104,7 +104,7 @@ export class Dealer extends MessageSocket {
     this.#link.enqueue(msg);
   }
 
-  /** Resolves when `send` would take a small message. */
+  /** Resolves when `send` would take a message. */
   writable(): Promise<void> {
     return this.#link.room();
   }

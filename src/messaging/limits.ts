@@ -4,7 +4,7 @@ import { ShoalError } from '../base/errors.ts';
 export interface MessagingLimits {
   /** Messages a sender holds for one destination that does not take them, connected or not. Default 16,384. */
   readonly queueMessages: number;
-  /** The same in bytes; a single larger message is taken when nothing waits. Default 256 MiB. */
+  /** The same in bytes; the message that passes the bound is the last one taken. Default 256 MiB. */
   readonly queueBytes: number;
   /** Messages on their way to one peer that it has not received with `receive` yet. Default 8,192. */
   readonly windowMessages: number;

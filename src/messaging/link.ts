@@ -130,9 +130,8 @@ export class Link {
       );
     }
     if (msg.pointers.length > 0 && this.#pipe?.pointers === false) throw this.#pointerError();
-    const held = this.pending;
-    const heldBytes = this.#queueBytes + this.#retainedBytes();
-    if (held >= limits.queueMessages || (held > 0 && heldBytes + cost > limits.queueBytes)) throw this.#full(held, heldBytes);
+    // After `room` any message is taken: the bound in bytes may be passed by one of them.
+    if (!this.#hasRoom()) throw this.#full(this.pending, this.#queueBytes + this.#retainedBytes());
     msg.markSent();
     this.#queue.push(msg);
     this.#queueBytes += cost;
@@ -145,7 +144,7 @@ export class Link {
     return new Promise((resolve) => this.#flushWaiters.push(resolve));
   }
 
-  /** Resolves when `enqueue` would take a small message. */
+  /** Resolves when `enqueue` would take a message. */
   room(): Promise<void> {
     if (this.#hasRoom()) return Promise.resolve();
     return new Promise((resolve) => this.#roomWaiters.push(resolve));

@@ -97,7 +97,7 @@ export class Router extends MessageSocket {
     link.enqueue(msg);
   }
 
-  /** Resolves when `send` to this destination would take a small message. */
+  /** Resolves when `send` to this destination would take a message. */
   writable(destination: Address): Promise<void> {
     const link = this.#routes.get(destination) ?? this.#links.get(destination);
     return link === undefined ? Promise.resolve() : link.room();

@@ -323,7 +323,8 @@ class FabricPipe implements Pipe {
       return;
     }
     // The part is allocated as a whole by the first piece; its size was checked.
-    this.#filling ??= { bytes: new Uint8Array(partBytes), filled: 0 };
+    // All of it is written before anybody sees it, so that it need not be zeroed first.
+    this.#filling ??= { bytes: Buffer.allocUnsafeSlow(partBytes), filled: 0 };
     const { filled } = this.#filling;
     if (this.#filling.bytes.byteLength !== partBytes || filled + bytes > partBytes) throw violation('pieces that do not fit');
     this.#filling.bytes.set(landed, filled);

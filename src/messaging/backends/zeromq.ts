@@ -11,9 +11,11 @@ import { chmodSync } from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
 import type * as Zmq from 'zeromq';
+import type { Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../fabric/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
+import { within } from '../deadline.ts';
 import { deriveCurveKeys } from './curve-keys.ts';
 
 export interface ZeromqOptions extends BackendOptions {
@@ -24,6 +26,8 @@ type Package = typeof Zmq;
 
 const zapEndpoint = 'inproc://zeromq.zap.01';
 const lingerMs = 500;
+/** For ZeroMQ to give an address back, at most. */
+const releaseMs = 2000;
 /** Hosts that vanish without a word are noticed, by the kernel: ZeroMQ's own heartbeats showed in every round trip. */
 const keepalive = { tcpKeepalive: 1, tcpKeepaliveIdle: 10, tcpKeepaliveInterval: 5, tcpKeepaliveCount: 3 } as const;
 /** This many connections that end in the middle of the handshake are no accident. */
@@ -83,7 +87,9 @@ class ZeromqBackend implements Backend {
       socket.close();
       throw new ShoalError('system', `${url} cannot be bound: ${messageOf(error)}`, { cause: error });
     }
-    const listener = new RouterListener(socket, reachable(socket.lastEndpoint ?? url), onPipe, () => this.#open.delete(listener));
+    const listener = new RouterListener(socket, reachable(socket.lastEndpoint ?? url), this.#options.clock, onPipe, () =>
+      this.#open.delete(listener),
+    );
     this.#open.add(listener);
     return listener;
   }
@@ -259,7 +265,7 @@ class DealerPipe implements Pipe {
     const receive = async (): Promise<void> => {
       while (this.#open) {
         const parts = await this.#socket.receive();
-        if (this.#open) handlers.onParts(parts, []);
+        if (this.#open) handlers.onParts(joined(parts), []);
         await afterAnswers();
       }
     };
@@ -267,7 +273,7 @@ class DealerPipe implements Pipe {
   }
 
   send(parts: readonly Uint8Array[]): void {
-    if (this.#open) this.#outbox.push(parts, (error) => this.#fail(error));
+    if (this.#open) this.#outbox.push(slicesOf(parts), (error) => this.#fail(error));
   }
 
   async close(timeoutMs: number): Promise<void> {
@@ -298,14 +304,16 @@ class DealerPipe implements Pipe {
 class RouterListener implements Listener {
   readonly url: string;
   readonly #socket: Zmq.Router;
+  readonly #clock: Clock;
   readonly #outbox: Outbox;
   readonly #pipes = new Map<string, RouterPipe>();
   readonly #onPipe: (pipe: Pipe) => void;
   readonly #onClosed: () => void;
   #open = true;
 
-  constructor(socket: Zmq.Router, url: string, onPipe: (pipe: Pipe) => void, onClosed: () => void) {
+  constructor(socket: Zmq.Router, url: string, clock: Clock, onPipe: (pipe: Pipe) => void, onClosed: () => void) {
     this.#socket = socket;
+    this.#clock = clock;
     this.url = url;
     this.#outbox = new Outbox(socket);
     this.#onPipe = onPipe;
@@ -315,7 +323,7 @@ class RouterListener implements Listener {
   }
 
   push(id: Uint8Array, parts: readonly Uint8Array[], onError: (error: unknown) => void): void {
-    if (this.#open) this.#outbox.push([id, ...parts], onError);
+    if (this.#open) this.#outbox.push([id, ...slicesOf(parts)], onError);
   }
 
   forget(key: string): void {
@@ -326,20 +334,16 @@ class RouterListener implements Listener {
     if (!this.#open) return;
     this.#open = false;
     await this.#outbox.idle();
-    await this.#unbind();
-    this.#socket.close();
-    this.#onClosed();
-  }
-
-  /** ZeroMQ gives the address back on its own time and says so; until then nobody can bind it again. */
-  async #unbind(): Promise<void> {
-    const { lastEndpoint, events } = this.#socket;
-    if (lastEndpoint === null) return;
+    // The package unbinds on another thread while this one still looks whether something came, which a socket of ZeroMQ
+    // does not bear. Closing gives the address back as well, on ZeroMQ's own time, and says so: until then nobody can
+    // bind it again.
+    const { events } = this.#socket;
     const released = new Promise<void>((resolve) => {
       for (const event of ['close', 'close:error', 'end'] as const) events.on(event, () => resolve());
     });
-    await this.#socket.unbind(lastEndpoint);
-    await released;
+    this.#socket.close();
+    await within(this.#clock, releaseMs, released);
+    this.#onClosed();
   }
 
   async #receive(): Promise<void> {
@@ -352,7 +356,7 @@ class RouterListener implements Listener {
         this.#pipes.set(key, pipe);
         this.#onPipe(pipe);
       }
-      pipe.handlers?.onParts(parts, []);
+      pipe.handlers?.onParts(joined(parts), []);
       await afterAnswers();
     }
   }
@@ -397,6 +401,25 @@ class RouterPipe implements Pipe {
     this.#listener.forget(this.#key);
     this.handlers?.onClose(new ShoalError('peer-lost', `${this.description} is gone: ${messageOf(error)}`, { cause: error }));
   }
+}
+
+/** The package copies parts up to this size, and lends larger ones to ZeroMQ, which wakes the main thread to give them back:
+ *  20 µs of each round trip. */
+const copiedBytes = 128;
+/** Small packets are sent in slices that are copied; they are one part. Other packets with several parts have large ones:
+ *  frames that the wire format detaches. */
+const slicedMost = 4 * copiedBytes;
+
+function slicesOf(parts: readonly Uint8Array[]): readonly Uint8Array[] {
+  const [only] = parts;
+  if (parts.length > 1 || only.byteLength <= copiedBytes || only.byteLength > slicedMost) return parts;
+  const slices: Uint8Array[] = [];
+  for (let at = 0; at < only.byteLength; at += copiedBytes) slices.push(only.subarray(at, at + copiedBytes));
+  return slices;
+}
+
+function joined(parts: Buffer[]): Uint8Array[] {
+  return parts.length > 1 && parts[1].byteLength <= copiedBytes ? [Buffer.concat(parts)] : parts;
 }
 
 /** What the application does with a packet at once goes first: asking ZeroMQ for the next costs 10 µs, which would be
