@@ -1,0 +1,85 @@
+/** The examples of the parameter server under the launcher: real worker and server processes, every topology. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, test } from 'vitest';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'shoal-topologies-'));
+
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+interface Result {
+  readonly losses: readonly number[];
+  readonly heldOutLoss: number;
+  readonly stalest: number;
+}
+
+async function shoal(args: readonly string[]): Promise<{ code: number | null; output: string }> {
+  const child = spawn(process.execPath, ['dist/cli/main.js', 'run', '-q', ...args], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => (output += text));
+  const [code] = (await once(child, 'close')) as [number | null];
+  return { code, output };
+}
+
+/** What every worker measured. */
+async function train(name: string, workers: number, flags: readonly string[], more: readonly string[] = []): Promise<Result[]> {
+  const out = join(folder, name);
+  const script = ['examples/parameter-server/train.ts', '--', '--steps', '12', '--batch', '4', '--out', out, ...more];
+  const { code, output } = await shoal([...flags, ...script]);
+  expect(output).not.toMatch(/failed|error/i);
+  expect(code).toBe(0);
+  return Array.from({ length: workers }, (_, worker) => JSON.parse(readFileSync(join(out, `worker-${worker}.json`), 'utf8')) as Result);
+}
+
+function expectLearning(results: readonly Result[]): void {
+  for (const { losses, heldOutLoss } of results) {
+    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.2);
+    expect(heldOutLoss).toBeLessThan(losses[0]!);
+  }
+}
+
+describe('the model of the demo is trained', () => {
+  test('by dist_sync as by all-reduce: the same losses', async () => {
+    const served = await train('sync', 2, ['--workers', '2', '--servers', '2']);
+    const reduced = await train('collective', 2, ['-n', '2'], ['--store', 'collective']);
+    expectLearning(served);
+    served.forEach(({ losses }, worker) => {
+      losses.forEach((loss, step) => expect(loss).toBeCloseTo(reduced[worker]!.losses[step]!, 4));
+    });
+  }, 120_000);
+
+  test('by dist_async: nobody waits, and staleness is seen', async () => {
+    const results = await train('async', 2, ['--workers', '2', '--servers', '1'], ['--store', 'dist_async']);
+    expectLearning(results);
+    expect(Math.max(...results.map(({ stalest }) => stalest))).toBeGreaterThan(0);
+  }, 120_000);
+
+  test('by Downpour: worker groups that do not wait for each other', async () => {
+    expectLearning(await train('downpour', 2, ['--workers', '2', '--worker-groups', '2', '--servers', '1']));
+  }, 120_000);
+
+  test('by distributed Hogwild: server groups that exchange what changed', async () => {
+    const flags = ['--workers', '2', '--worker-groups', '2', '--servers', '2', '--server-groups', '2'];
+    const results = await train('hogwild', 2, flags);
+    expectLearning(results);
+    // Copies that have exchanged everything agree about the text.
+    expect(Math.abs(results[0]!.heldOutLoss - results[1]!.heldOutLoss)).toBeLessThan(0.3);
+  }, 120_000);
+});
+
+test('a network in two processes learns, features forward and gradients back', async () => {
+  const { code, output } = await shoal(['--workers', '2', '--servers', '1', 'examples/split-network/train.ts']);
+  expect(output).toMatch(/step 400\/400 loss 0\.\d+ right (8[5-9]|9\d|100)/);
+  expect(code).toBe(0);
+}, 120_000);
+
+test('options about servers need servers', async () => {
+  const { code, output } = await shoal(['-n', '1', '--replicas', '2', 'examples/ten-lines.ts']);
+  expect(code).not.toBe(0);
+  expect(output).toContain('need --servers');
+}, 30_000);
