@@ -177,10 +177,11 @@ export class CommCore {
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {
-    const { work, sequence, ordinal, position, call, announced, timeoutMs } = command;
+    const { work, sequence, lane, ordinal, position, call, announced, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submitLane({
       sequence,
+      lane,
       ordinal,
       position,
       call,

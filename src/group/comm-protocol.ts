@@ -9,7 +9,7 @@ import type { Topology } from '../plan/topology.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
-import type { LanePosition } from './lane.ts';
+import type { LaneName, LanePosition } from './lane.ts';
 import type { LoadedTuning } from './tuning-file.ts';
 
 /** How a rank joins a world. */
@@ -54,6 +54,7 @@ export type Command =
       readonly work: number;
       readonly group: number;
       readonly sequence: number;
+      readonly lane: LaneName;
       readonly ordinal: number;
       readonly position: LanePosition;
       readonly call: CollectiveCall;

@@ -1,9 +1,10 @@
-/** The synchronous path: collectives of ranks that share memory, up to a size, run on the calling thread and come back
- *  complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
+/** The synchronous path: collectives of ranks that share memory, up to a size or on private buffers, run on the calling thread
+ *  and come back complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
  *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
  *
  *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
+ *      large call on shared buffers ─▶ comm thread, at once
  *
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
@@ -17,7 +18,16 @@ import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
-import { blockShape, hasPrivate, Lane, type LaneBuffers, type LaneOperation, type LanePosition } from './lane.ts';
+import {
+  blockShape,
+  hasPrivate,
+  Lane,
+  type LaneBuffers,
+  type LaneName,
+  type LaneOperation,
+  type LaneOptions,
+  type LanePosition,
+} from './lane.ts';
 import type { LanePlans, PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
 import { CompletedWork } from './work.ts';
@@ -44,6 +54,12 @@ export interface HostLaneOptions {
   readonly yields: boolean;
 }
 
+/** A call's place among the group's calls and among the lane's. */
+interface Place {
+  readonly sequence: number;
+  readonly ordinal: number;
+}
+
 /** What a call needs to continue on the comm thread; made only when it must. */
 export interface LaneRequest {
   readonly call: CollectiveCall;
@@ -57,48 +73,49 @@ export interface LaneRequest {
 
 const completedWork = new CompletedWork();
 
+/** One of the lanes, as far as this thread has come. */
+interface Track {
+  readonly lane: Lane;
+  ordinal: number;
+  /** Operations that the comm thread has taken over and not finished. */
+  handedOver: number;
+}
+
 export class HostLane {
   readonly #options: HostLaneOptions;
-  readonly #lane: Lane;
+  readonly #tracks: Readonly<Record<LaneName, Track>>;
   readonly #own: ControlBlock;
   /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
   readonly #traceNames = new Map<string, NameId>();
-  #ordinal = 0;
-  /** Operations that the comm thread has taken over and not finished. */
-  #handedOver = 0;
 
   constructor(options: HostLaneOptions) {
     this.#options = options;
     const { spec, blocks, slotCount, machine, yields, client } = options;
     this.#own = blocks[spec.rank];
-    this.#lane = new Lane({
-      rank: spec.rank,
-      size: spec.globalRanks.length,
-      blocks,
-      firstSlot: slotCount,
-      staging: 0,
-      machine,
-      yields,
-      peerRegion: (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key),
-    });
+    const place = { rank: spec.rank, size: spec.globalRanks.length, blocks, slotCount, machine, yields };
+    const peerRegion: LaneOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
+    const track = (name: LaneName): Track => ({ lane: new Lane({ ...place, name, peerRegion }), ordinal: 0, handedOver: 0 });
+    this.#tracks = { small: track('small'), large: track('large') };
   }
 
   /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. Stages private
    *  buffers that their plan has peers touch. */
   bind(call: CollectiveCall, reach: CallBuffers): LaneOperation | undefined {
-    if (call.count * dtypeInfo(call.dtype).bytes > this.#options.bytesMax) return undefined;
     const { lane: plans } = this.#options.plans.prepare(call);
     if (!plans) return undefined;
+    const isSmall = call.count * dtypeInfo(call.dtype).bytes <= this.#options.bytesMax;
+    if (!isSmall && !plans.hasPrivate) return undefined;
+    const { lane } = this.#tracks[isSmall ? 'small' : 'large'];
     const buffers = localBuffers(plans, reach);
     const isPrivate = hasPrivate(buffers);
     const key = isPrivate ? callKey(call) : callKey(call) + buffersKey(buffers);
     const known = this.#bound.get(key);
     if (known) {
-      if (isPrivate) this.#lane.rebindOwn(known, buffers);
+      if (isPrivate) lane.rebindOwn(known, buffers);
       return known;
     }
-    const bound = this.#lane.bind(call, plans, buffers);
+    const bound = lane.bind(call, plans, buffers);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, bound);
     return bound;
@@ -112,19 +129,22 @@ export class HostLane {
   /** Runs the operation as call number `sequence`. `request` is asked for only when the comm thread must take over.
    *  @param buffers what the operation runs on, when that may not be what it was last bound to. */
   run(operation: LaneOperation, sequence: number, request: () => LaneRequest, buffers = operation.buffers): Work {
-    const ordinal = this.#ordinal++;
-    const lane = this.#lane;
+    const track = this.#tracks[operation.lane];
+    const ordinal = track.ordinal++;
+    const { lane } = track;
     if (buffers !== operation.buffers) lane.rebindOwn(operation, buffers);
-    const work = this.#run(operation, sequence, ordinal, request);
+    const work = this.#run(track, operation, { sequence, ordinal }, request);
     if (operation.privateBytes > keptBytesMax) lane.rebindOwn(operation, {});
     return work;
   }
 
-  #run(operation: LaneOperation, sequence: number, ordinal: number, request: () => LaneRequest): Work {
-    const lane = this.#lane;
-    if (this.#handedOver > 0 || this.#own.failed) {
-      const position: LanePosition = { code: operation.privateBytes > 0 ? 'private' : 'shared', pc: 0 };
-      return this.#handOver(operation, sequence, ordinal, position, request);
+  #run(track: Track, operation: LaneOperation, at: Place, request: () => LaneRequest): Work {
+    const { lane } = track;
+    const { sequence, ordinal } = at;
+    const isPrivate = hasPrivate(operation.buffers);
+    if (track.handedOver > 0 || this.#own.failed || (operation.lane === 'large' && !isPrivate)) {
+      const position: LanePosition = { code: isPrivate ? 'private' : 'shared', pc: 0 };
+      return this.#handOver(track, operation, { ...at, position }, request);
     }
     const { spinNs, trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
@@ -134,27 +154,26 @@ export class HostLane {
       client.drain();
       status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
     }
-    this.#ring();
-    if (status !== 'done') return this.#handOver(operation, sequence, ordinal, lane.positionOf(operation), request);
+    this.#ring(lane);
+    if (status !== 'done') return this.#handOver(track, operation, { ...at, position: lane.positionOf(operation) }, request);
     if (trace.enabled) trace.complete(this.#traceName(operation.call.kind), startMs, 0, operation.call.count);
     return completedWork;
   }
 
-  #handOver(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, request: () => LaneRequest): Work {
+  #handOver(track: Track, operation: LaneOperation, at: Place & { readonly position: LanePosition }, request: () => LaneRequest): Work {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call: asked, buffers, timeoutMs, site, hooks } = request();
     const call = { ...asked, site: site() };
-    this.#handedOver += 1;
+    track.handedOver += 1;
     return client.start(
-      { type: 'lane', group: spec.id, sequence, ordinal, position, call, buffers, announced, timeoutMs },
+      { type: 'lane', group: spec.id, lane: operation.lane, ...at, call, buffers, announced, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
-      { ...hooks, onSettled: () => (this.#handedOver -= 1) },
+      { ...hooks, onSettled: () => (track.handedOver -= 1) },
     );
   }
 
-  #ring(): void {
-    const { doorbells } = this.#lane;
+  #ring({ doorbells }: Lane): void {
     for (let word = 0; word < doorbells.length; word++) {
       if (doorbells[word] === 0) continue;
       this.#options.client.post({ type: 'ring', group: this.#options.spec.id, doorbells: doorbells.slice() });
@@ -186,7 +205,7 @@ export function laneBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount:
 /** The arguments where they are, if the call has a plan for that; else staged. */
 function localBuffers(plans: LanePlans, reach: CallBuffers): LaneBuffers {
   const buffers = reach.local;
-  if (buffers && (!hasPrivate(buffers) || plans.private)) return buffers;
+  if (buffers && (plans.hasPrivate || !hasPrivate(buffers))) return buffers;
   reach.share();
   return must(reach.local, () => 'what is staged is apart');
 }
@@ -198,7 +217,6 @@ function callKey(call: CollectiveCall): string {
   return key;
 }
 
-/** A region's size and the call's say how much of it there is. */
 function buffersKey(buffers: LaneBuffers): string {
   return Object.values(buffers)
     .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)

@@ -5,7 +5,16 @@
  *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
 import type { ShoalError } from '../base/errors.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Lane, laneSlots, privateKey, type LaneBuffer, type LaneBuffers, type LaneOperation, type LaneOptions, type LanePosition } from './lane.ts';
+import {
+  Lane,
+  privateKey,
+  type LaneBuffer,
+  type LaneBuffers,
+  type LaneName,
+  type LaneOperation,
+  type LaneOptions,
+  type LanePosition,
+} from './lane.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
 import type { LanePlans } from './plan-runner.ts';
@@ -14,6 +23,7 @@ import type { Watched } from './watchdog.ts';
 /** An operation of the lane that the main thread did not finish. */
 export interface LaneCall {
   readonly sequence: number;
+  readonly lane: LaneName;
   /** Position among the calls of the lane. */
   readonly ordinal: number;
   /** Where the main thread left it; at 0: not begun. */
@@ -64,7 +74,7 @@ export class LaneQueue {
       ...request,
       complete: request.complete,
       submittedMs,
-      slot: this.#options.lane.firstSlot + (request.ordinal % laneSlots),
+      slot: this.#lane.slotOf(request.ordinal),
       operation: this.#lane.bind(request.call, plans, laneBuffers(request), request.position.code),
       warned: false,
       adopted: request.position.pc === 0,
@@ -83,7 +93,7 @@ export class LaneQueue {
     let status;
     try {
       // The other thread bound peers' memory as it maps it; here it is bound anew, once.
-      entry.adopted ||= lane.adopt(operation, sequence, ordinal);
+      if (!entry.adopted) this.#adopt(entry);
       status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, 0) : 'unmapped';
     } catch (thrown) {
       onThrown(thrown, sequence);
@@ -103,6 +113,13 @@ export class LaneQueue {
     return moved;
   }
 
+  #adopt(entry: LaneEntry): void {
+    const position = this.#lane.adopt(entry.operation, entry.sequence, entry.ordinal, entry.position);
+    if (!position) return;
+    entry.position = position;
+    entry.adopted = true;
+  }
+
   /** Ends all with `error`. */
   abandon(error: ShoalError): void {
     for (const entry of this.#entries.splice(0)) entry.complete(error);
@@ -117,7 +134,7 @@ export class LaneQueue {
   #someoneWentElsewhere(sequence: number): boolean {
     const { lane, members } = this.#options;
     return lane.blocks.some(
-      (_, rank) => rank !== lane.rank && (members.leftBefore(rank, sequence) || members.tookCommThread(rank, sequence)),
+      (_, rank) => rank !== lane.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, lane.name)),
     );
   }
 }

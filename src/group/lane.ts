@@ -7,6 +7,9 @@
  *  A call has two codes: one for buffers that all ranks reach, one for the case that some rank has announced private ones. All
  *  ranks see the same announcements, hence take the same. The announcement is alike in both, so it may be made twice.
  *
+ *  A group has two lanes. Calls of the small one run on the calling thread. Calls of the large one would keep it for long: they
+ *  are the comm thread's, except those on private buffers, which that thread cannot reach.
+ *
  *  Operations of a lane are strictly one after another, so two slots of the control block, used in turn, are enough: a rank
  *  announces operation k + 2 only after all have announced k + 1, hence finished k.
  *  It must not know threads, threads' queues or users' objects. */
@@ -28,13 +31,31 @@ import { encodeContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { LanePlans } from './plan-runner.ts';
 
-/** Slots of a control block that belong to the lane. */
-export const laneSlots = 2;
+export const laneNames = ['small', 'large'] as const;
+export type LaneName = (typeof laneNames)[number];
 
-/** Control blocks with the lane's slots behind those of the comm threads, and staging where there can be a lane. */
+/** Slots of a control block that belong to a lane. */
+const laneSlots = 2;
+
+/** The slot of a lane's operation. Lanes' slots are behind the `slotCount` of the comm threads. */
+export function laneSlot(name: LaneName, { slotCount, ordinal }: { slotCount: number; ordinal: number }): number {
+  return slotCount + laneNames.indexOf(name) * laneSlots + (ordinal % laneSlots);
+}
+
+/** Control blocks with slots for the lanes, and with staging where there can be lanes. */
 export function blockShape({ topology }: GroupSpec, shape: { slotCount: number; signalMax: number }): ControlBlockShape {
   const oneHost = topology.hosts.length === 1 && topology.hosts[0].length > 1;
-  return { ...shape, slotCount: shape.slotCount + laneSlots, staging: { bytes: stagingBlockBytes, count: oneHost ? 1 : 0 } };
+  const slotCount = shape.slotCount + laneNames.length * laneSlots;
+  return { ...shape, slotCount, staging: { bytes: stagingBlockBytes, count: oneHost ? laneNames.length : 0 } };
+}
+
+/** The lane in which a rank with this control block made its call `sequence`, if it did so lately. */
+export function laneOf(block: ControlBlock, slotCount: number, sequence: number): LaneName | undefined {
+  return laneNames.find((name) => {
+    for (let ordinal = 0; ordinal < laneSlots; ordinal++)
+      if (block.published(laneSlot(name, { slotCount, ordinal })) === sequence + 1) return true;
+    return false;
+  });
 }
 
 /** The key that announces a buffer which only its owner can reach. */
@@ -51,14 +72,13 @@ export interface LaneBuffer {
 export type LaneBuffers = Partial<Record<BufferName, LaneBuffer>>;
 
 export interface LaneOptions {
+  readonly name: LaneName;
   readonly rank: number;
   readonly size: number;
   /** By group rank, as this thread maps them. */
   readonly blocks: readonly ControlBlock[];
-  /** The first of the lane's slots. */
-  readonly firstSlot: number;
-  /** Which of a block's staging areas is the lane's. */
-  readonly staging: number;
+  /** Slots of the comm threads. */
+  readonly slotCount: number;
   readonly machine: StepMachine;
   /** A rank's region as this thread maps it; undefined while it is not known here. */
   readonly peerRegion: (rank: number, key: number) => Uint8Array | undefined;
@@ -89,6 +109,7 @@ interface BoundCode {
 
 /** An operation bound to its buffers; may be run again and again, one run at a time. */
 export interface LaneOperation {
+  readonly lane: LaneName;
   readonly call: CollectiveCall;
   readonly plans: LanePlans;
   readonly card: Uint8Array;
@@ -117,6 +138,11 @@ export class Lane {
     this.#state = options.machine.createState(options.size);
   }
 
+  /** The slot of a control block for the operation `ordinal` of the lane. */
+  slotOf(ordinal: number): number {
+    return laneSlot(this.#options.name, { slotCount: this.#options.slotCount, ordinal });
+  }
+
   /** Ranks whose doorbell must be rung after a run; the caller clears. */
   get doorbells(): Uint32Array {
     return this.#state.doorbells;
@@ -132,7 +158,8 @@ export class Lane {
     const first = hasPrivate(buffers) ? 'private' : code;
     const bound = this.#bindCode(plans, first, card, buffers);
     const privateBytes = hasPrivate(buffers) ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
-    return { call, plans, card, sequenceWord: new Uint32Array(card.buffer, 0, 1), bound, spare: undefined, buffers, privateBytes };
+    const { name: lane } = this.#options;
+    return { lane, call, plans, card, sequenceWord: new Uint32Array(card.buffer, 0, 1), bound, spare: undefined, buffers, privateBytes };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
@@ -169,28 +196,31 @@ export class Lane {
     return this.#run(operation, ordinal, spinNs);
   }
 
-  /** Binds the memory of all peers that have announced the operation, for one that began on the other thread.
-   *  False when some of it is not known here yet. */
-  adopt(operation: LaneOperation, sequence: number, ordinal: number): boolean {
-    if (!operation.bound.whole.touchesPeers) return true;
-    const { blocks, rank, firstSlot } = this.#options;
-    const slot = firstSlot + (ordinal % laneSlots);
-    return blocks.every((block, peer) => {
-      if (peer === rank || block.published(slot) !== sequence + 1) return true;
-      this.#note(operation, peer, slot);
-      return this.#bindPeer(operation, peer);
-    });
+  /** Binds the memory of all peers that have announced the operation, for one that began on the other thread and came to
+   *  `position` there. What they announce may ask for the other code, which then begins: past its comparisons an operation is
+   *  only when all have announced, and in the right code. Undefined when some memory is not known here yet. */
+  adopt(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition): LanePosition | undefined {
+    if (!operation.bound.whole.touchesPeers) return position;
+    const { blocks, rank, size } = this.#options;
+    const slot = this.slotOf(ordinal);
+    for (let peer = 0; peer < size; peer++) {
+      if (peer !== rank && blocks[peer].published(slot) === sequence + 1) this.#note(operation, peer, slot);
+    }
+    const wanted = this.#codeFor(operation);
+    if (wanted !== operation.bound.name) this.#take(operation, wanted);
+    if (!this.#bindPeers(operation)) return undefined;
+    return wanted === position.code ? position : { code: wanted, pc: 0 };
   }
 
   #run(operation: LaneOperation, ordinal: number, spinNs: number): LaneStatus {
-    const { machine, size, rank, blocks, firstSlot, yields } = this.#options;
+    const { machine, size, rank, blocks, yields } = this.#options;
     const turn = ordinal % laneSlots;
     for (;;) {
       const { bound } = operation;
       const status = machine.run(bound.code, bound.segments[turn], this.#state, spinNs, yields);
       if (status === 'done') {
         const { signalCount } = bound.whole;
-        if (signalCount > 0) blocks[rank].clearSignals(firstSlot + turn, signalCount);
+        if (signalCount > 0) blocks[rank].clearSignals(this.slotOf(ordinal), signalCount);
         return 'done';
       }
       if (status === 'waiting') return 'waiting';
@@ -198,7 +228,7 @@ export class Lane {
         throw new ShoalError('protocol', `a plan reached outside its memory (${status} at ${this.#state.pc}); please report this`);
       const differing = this.#state.argument;
       if (differing < size) return 'mismatch';
-      if (!this.#meet(operation, differing - size, firstSlot + turn)) return 'unmapped';
+      if (!this.#meet(operation, differing - size, this.slotOf(ordinal))) return 'unmapped';
     }
   }
 
@@ -207,13 +237,22 @@ export class Lane {
     this.#note(operation, peer, slot);
     const wanted = this.#codeFor(operation);
     if (wanted === operation.bound.name) return this.#bindPeer(operation, peer);
+    this.#take(operation, wanted);
+    this.#state.pc = 0;
+    return this.#bindPeers(operation);
+  }
+
+  /** The other code from now on. */
+  #take(operation: LaneOperation, name: LaneCodeName): void {
     const { plans, card, buffers, bound, spare } = operation;
-    operation.bound = spare ?? this.#bindCode(plans, wanted, card, buffers);
+    operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
     operation.spare = bound;
     number(operation.bound, operation.sequenceWord[0]);
-    this.#state.pc = 0;
+  }
+
+  #bindPeers(operation: LaneOperation): boolean {
     let known = true;
-    for (let each = 0; each < this.#options.size; each++) if (!this.#bindPeer(operation, each)) known = false;
+    for (let peer = 0; peer < this.#options.size; peer++) if (!this.#bindPeer(operation, peer)) known = false;
     return known;
   }
 
@@ -227,7 +266,7 @@ export class Lane {
     if (hasPrivate(buffers)) return 'private';
     const { size, rank } = this.#options;
     for (let peer = 0; peer < size; peer++) {
-      if (peer !== rank && announcesPrivate(call, this.#expected(card, peer)) && plans.private) return 'private';
+      if (peer !== rank && announcesPrivate(call, this.#expected(card, peer)) && plans.hasPrivate) return 'private';
     }
     return 'shared';
   }
@@ -255,11 +294,11 @@ export class Lane {
 
   #bindCode(plans: LanePlans, name: LaneCodeName, card: Uint8Array, buffers: LaneBuffers): BoundCode {
     const whole = must(plans[name], () => `a call with ${name} buffers has a plan for them`);
-    const { machine, firstSlot } = this.#options;
+    const { machine } = this.#options;
     const segments = Array.from({ length: laneSlots }, (_, turn) => {
       const bound = machine.createSegments(whole.segments.length + 1);
       whole.segments.forEach((segment, index) => {
-        const view = this.#view(segment, firstSlot + turn, buffers);
+        const view = this.#view(segment, this.slotOf(turn), buffers);
         if (view) bound.set(index, view);
       });
       bound.set(whole.cardSegment, card);
@@ -269,10 +308,10 @@ export class Lane {
   }
 
   #view(name: SegmentName, slot: number, buffers: LaneBuffers): Uint8Array | undefined {
-    const { blocks, rank, staging } = this.#options;
+    const { blocks, rank, name: lane } = this.#options;
     if (name.kind === 'slot') return blocks[name.rank].slots[slot];
     if (name.kind === 'header') return blocks[name.rank].header;
-    if (name.buffer === 'scratch') return blocks[name.rank].staging[staging];
+    if (name.buffer === 'scratch') return blocks[name.rank].staging[laneNames.indexOf(lane)];
     if (name.rank !== rank) return undefined;
     return must(buffers[name.buffer], () => `the call has a ${name.buffer} buffer`).view;
   }

@@ -1,5 +1,6 @@
 /** From a call to something that runs: selects the algorithm, builds the plan, lowers this rank's program, and keeps the
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first. */
+import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../collectives/build.ts';
@@ -46,6 +47,8 @@ export interface LanePlans {
   readonly shared: LoweredWhole;
   /** When some rank's buffers are private; undefined: there is no such plan, and buffers must be made shared first. */
   readonly private: LoweredWhole | undefined;
+  /** Whether there is one, which costs less to know. */
+  readonly hasPrivate: boolean;
 }
 
 export interface PlanRunnerOptions {
@@ -164,19 +167,22 @@ function lanePlans(
   const limited = { ...lowering, scratchBytesMax: ownBuffersOnly ? stagingBlockBytes : 0 };
   const shared = lowerWhole(program, limited);
   if (!shared || !allRunWhole(algorithm, request, limited)) return undefined;
-  if (ownBuffersOnly) return { shared, private: shared };
-  let made: { readonly whole: LoweredWhole | undefined } | undefined;
-  const make = (): LoweredWhole | undefined => {
-    const staged = algorithmNamed(selectAlgorithm({ ...selection, buffers: 'private' }));
-    if (staged.ownBuffersOnly !== true || whyUnsupported(staged, request) !== undefined) return undefined;
+  if (ownBuffersOnly) return { shared, private: shared, hasPrivate: true };
+  const staged = algorithmNamed(selectAlgorithm({ ...selection, buffers: 'private' }));
+  const hasPrivate = staged.ownBuffersOnly === true && whyUnsupported(staged, request) === undefined;
+  if (!hasPrivate) return { shared, private: undefined, hasPrivate };
+  let made: LoweredWhole | undefined;
+  const make = (): LoweredWhole => {
     const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank });
-    return lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
+    const whole = lowerWhole(programs[program.rank], { ...lowering, scratchBytesMax: stagingBlockBytes });
+    return must(whole, () => `${staged.name} runs whole`);
   };
   return {
     shared,
+    hasPrivate,
     get private() {
-      made ??= { whole: make() };
-      return made.whole;
+      made ??= make();
+      return made;
     },
   };
 }
