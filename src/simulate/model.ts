@@ -8,6 +8,8 @@ export interface SimulationModel extends CostModel {
   readonly portsPerHost: number;
   /** Flows take turns on a port after this many bytes. */
   readonly quantumBytes: number;
+  /** What takes turns on a port: everything between two ranks, or each channel between them. */
+  readonly flows: 'pair' | 'channel';
   /** Who copies and reduces: the thread that handles messages too, or an engine of its own. */
   readonly engine: 'thread' | 'own';
 }
@@ -15,10 +17,10 @@ export interface SimulationModel extends CostModel {
 /** Names of presets, in the order of the documentation. */
 export const presets = {
   /** Shoal over TCP at 10 Gbit/s: the cost model that selection follows. */
-  tcp: { ...defaultCostModel, portsPerHost: 1, quantumBytes: 64 * 1024, engine: 'thread' },
+  tcp: { ...defaultCostModel, portsPerHost: 1, quantumBytes: 64 * 1024, flows: 'pair', engine: 'thread' },
   /** The cluster of Fairring's document, 8 GPUs per host: every message is set up by threads of the host at both ends. */
   'gpu-cluster': {
-    networkLatency: 150e-6,
+    networkLatency: 200e-6,
     networkOverhead: 33e-6,
     networkByte: 1 / 27e9,
     hostLatency: 1.5e-6,
@@ -27,6 +29,7 @@ export const presets = {
     reduceByte: 1 / 600e9,
     portsPerHost: 1,
     quantumBytes: 64 * 1024,
+    flows: 'channel',
     engine: 'own',
   },
   /** The same cluster under the incumbent library: the devices drive the messages, and the ring reaches 20 GB/s per host. */
@@ -40,6 +43,7 @@ export const presets = {
     reduceByte: 1 / 600e9,
     portsPerHost: 1,
     quantumBytes: 64 * 1024,
+    flows: 'pair',
     engine: 'own',
   },
 } as const satisfies Record<string, SimulationModel>;

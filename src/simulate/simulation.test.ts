@@ -19,6 +19,7 @@ const model: SimulationModel = {
   reduceByte: 0.125,
   portsPerHost: 1,
   quantumBytes: 1,
+  flows: 'pair',
   engine: 'own',
 };
 const data = span('data', { offset: 0, count: 4 });

@@ -164,7 +164,7 @@ class SimulatedOperation {
     const starter: Actor = {
       act: (time) => {
         if (!this.reached(starter, this.#mailboxSignal, awaited)) return;
-        for (const steps of channels) queue.at(time, new SimulatedChannel(this, steps));
+        for (const [index, steps] of channels.entries()) queue.at(time, new SimulatedChannel(this, steps, index));
       },
     };
     queue.at(start, starter);
@@ -210,13 +210,15 @@ class SimulatedOperation {
 }
 
 class SimulatedChannel implements Actor, Sender {
+  readonly channel: number;
   readonly #operation: SimulatedOperation;
   readonly #steps: readonly Step[];
   #pc = 0;
   #unsent = 0;
   #flushing = false;
 
-  constructor(operation: SimulatedOperation, steps: readonly Step[]) {
+  constructor(operation: SimulatedOperation, steps: readonly Step[], channel: number) {
+    this.channel = channel;
     this.#operation = operation;
     this.#steps = steps;
   }
@@ -319,10 +321,15 @@ class Raise implements Actor {
 
 /** Who wants to know that a message has left. */
 interface Sender {
+  /** Number in its program; 0 for announcements. */
+  readonly channel: number;
   messageLeft(now: number): void;
 }
 
-const noSender: Sender = { messageLeft: () => undefined };
+/** No plan has as many channels per rank. */
+const channelsMax = 64;
+
+const noSender: Sender = { channel: 0, messageLeft: () => undefined };
 
 /** Handed to the port; arrives; is taken in by the receiver's thread; raises its signal. Acts once per stage. */
 class NetworkMessage implements Actor, Message {
@@ -350,10 +357,10 @@ class NetworkMessage implements Actor, Message {
 
   act(now: number): void {
     const { from, to } = this.#path;
-    const { queue, model, ranks } = to.simulation;
+    const { queue, model } = to.simulation;
     switch (this.#stage) {
       case 'send':
-        from.port.send(now, from.program.rank * ranks.length + to.program.rank, this);
+        from.port.send(now, this.#flow(model), this);
         return;
       case 'take':
         this.#stage = 'raise';
@@ -362,6 +369,13 @@ class NetworkMessage implements Actor, Message {
       case 'raise':
         to.operation(this.#operation).raise(this.#signal, now);
     }
+  }
+
+  /** Messages of one flow stay in order. */
+  #flow({ flows }: SimulationModel): number {
+    const { from, to, sender } = this.#path;
+    const pair = from.program.rank * to.simulation.ranks.length + to.program.rank;
+    return flows === 'pair' ? pair : pair * channelsMax + sender.channel;
   }
 
   left(now: number): void {
