@@ -20,7 +20,7 @@ const regions = createRegionAllocator({ native, random: systemRandom });
 const group = await initProcessGroup();
 const times: Times = {};
 const shareBytes = 256;
-const warmUps = 2;
+const warmUps = Number(process.env.BENCH_WARM_UPS ?? 1);
 const pieceBytesLeast = 2 ** 20;
 
 for (const { name, keys, bytes, iterations } of JSON.parse(process.env.BENCH_ROWS ?? '[]') as Row[]) {

@@ -1,7 +1,8 @@
 /** What every contestant does: push and pull lists of keys, again and again, with values that are written before each time, as
  *  training does, and checked after it. The slowest worker of an iteration counts; run.ts looks at that.
  *
- *  Environment: BENCH_ROWS, JSON of `Row[]`; BENCH_RESULTS, a folder that gets worker-<rank>.json. */
+ *  Environment: BENCH_ROWS, JSON of `Row[]`; BENCH_WARM_UPS, iterations that are not counted; BENCH_RESULTS, a folder that gets
+ *  worker-<rank>.json. */
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemStopwatch } from '../../src/base/stopwatch.ts';
@@ -32,7 +33,7 @@ export interface Contestant {
   prepare(row: Row): Promise<Prepared>;
 }
 
-const warmUps = 2;
+const warmUps = Number(process.env.BENCH_WARM_UPS ?? 1);
 
 /** Measures every row and writes this worker's times. */
 export async function measure({ rank, workers, barrier, prepare }: Contestant): Promise<void> {
