@@ -1,0 +1,194 @@
+/** The express on sockets of this process: what travels, what is refused, and how two threads' wires take turns. */
+import { once } from 'node:events';
+import net from 'node:net';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { must } from '../base/assert.ts';
+import { systemClock } from '../base/clock.ts';
+import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../memory/native.ts';
+import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
+import { separateHosts } from '../plan/topology.ts';
+import type { CollectiveCall } from './contract.ts';
+import { Express, servesExpress, type ExpressOperation } from './express.ts';
+import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
+import { PlanRunner } from './plan-runner.ts';
+import { signalMaxOf } from './wire.ts';
+
+const reason = nativeUnavailableReason();
+const patient = { spinNs: 5e9, sleepMs: 0 };
+const hasty = { spinNs: 0, sleepMs: 0 };
+
+interface Side {
+  readonly express: Express;
+  readonly wire: ExpressWire;
+  readonly plans: PlanRunner;
+  /** Another wire on the same sockets and memory, as the other thread has. */
+  again(): Express;
+}
+
+/** Both ends of a connection, as descriptors of our own. */
+async function connectedPair(native: Native): Promise<[number, number]> {
+  const server = net.createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const accepted = once(server, 'connection');
+  const dialled = net.connect((server.address() as net.AddressInfo).port, '127.0.0.1');
+  await once(dialled, 'connect');
+  const [other] = (await accepted) as [net.Socket];
+  const pair = [dialled, other].map((socket) => {
+    const { fd } = must((socket as unknown as { _handle?: { fd: number } })._handle, () => 'an open socket has a handle');
+    const taken = native.takeSocket(fd);
+    socket.destroy();
+    return taken;
+  });
+  server.close();
+  return [pair[0], pair[1]];
+}
+
+/** The only rank of two whose sockets are `descriptors`. */
+function side(native: Native, rank: number, descriptors: readonly number[]): Side {
+  const size = descriptors.length + 1;
+  const signalMax = signalMaxOf(size);
+  const shape = { slotCount: 2, signalMax };
+  const own = new ControlBlock(new SharedArrayBuffer(controlBlockBytes(shape)), 0, shape);
+  const memory = new Uint8Array(native.createRegion(expressMemoryBytes(native, size)).buffer);
+  const machine = createStepMachine({ native, clock: systemClock });
+  const wireOn = (fds: readonly number[]): ExpressWire =>
+    new ExpressWire({ native, rank, own, firstSlot: 0, signalCount: signalMax, memory, descriptors: fds });
+  const expressOn = (wire: ExpressWire): Express => new Express({ rank, size, own, firstSlot: 0, wire, machine });
+  const wire = wireOn(descriptors);
+  onTestFinished(() => wire.close());
+  return {
+    express: expressOn(wire),
+    wire,
+    plans: new PlanRunner({
+      machine,
+      overrides: [],
+      order: 'canonical',
+      rank,
+      topology: separateHosts(size),
+      loadStore: descriptors.map(() => false).concat(false),
+    }),
+    again: () => {
+      const other = wireOn(descriptors.map((fd) => native.takeSocket(fd)));
+      onTestFinished(() => other.close());
+      return expressOn(other);
+    },
+  };
+}
+
+async function twoSides(): Promise<{ native: Native; sides: [Side, Side]; descriptors: [number, number] }> {
+  const native = must(loadNative({ enabled: true }), () => 'the addon is built');
+  const descriptors = await connectedPair(native);
+  return { native, sides: [side(native, 0, [descriptors[0]]), side(native, 1, [descriptors[1]])], descriptors };
+}
+
+const sumOf = (count: number): CollectiveCall => ({ kind: 'all-reduce', dtype: 'float32', count, op: 'sum' });
+
+function bind({ express, plans }: Side, call: CollectiveCall, data: Float32Array): ExpressOperation {
+  const prepared = plans.prepare(call);
+  expect(servesExpress(prepared, call)).toBe(true);
+  return express.bind(call, prepared.lowered, { data: new Uint8Array(data.buffer) });
+}
+
+describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+  // A mailbox; one hop with scratch; the most there can be, more than the kernel takes at once.
+  it.each([2, 2048, 10_000, 32_768])('%i elements, again and again', async (count) => {
+    const { sides } = await twoSides();
+    const arrays = sides.map(() => new Float32Array(count));
+    const operations = sides.map((each, rank) => bind(each, sumOf(count), arrays[rank]));
+    for (let sequence = 0; sequence < 20; sequence++) {
+      arrays.forEach((array, rank) => array.fill(sequence + rank));
+      sides.forEach(({ express }, rank) => express.begin(operations[rank], sequence, sequence));
+      // One thread plays both: neither may wait for the other.
+      const left = new Set([0, 1]);
+      for (let turn = 0; left.size > 0 && turn < 1e6; turn++) {
+        for (const rank of left) {
+          if (sides[rank].express.advance(operations[rank], sequence, sequence, hasty) === 'done') left.delete(rank);
+        }
+      }
+      expect(left.size).toBe(0);
+      for (const array of arrays) expect([array[0], array[count - 1]]).toEqual([2 * sequence + 1, 2 * sequence + 1]);
+    }
+  });
+
+  it('a rank that is ahead is heard later, on either thread', async () => {
+    const { sides } = await twoSides();
+    const arrays = sides.map(() => new Float32Array(2));
+    const operations = sides.map((each, rank) => bind(each, sumOf(2), arrays[rank]));
+    arrays[0].fill(1);
+    sides[0].express.begin(operations[0], 0, 0);
+    expect(sides[0].express.advance(operations[0], 0, 0, hasty)).toBe('waiting');
+    expect(sides[0].express.late(0, 0)).toEqual([1]);
+    arrays[1].fill(2);
+    sides[1].express.begin(operations[1], 0, 0);
+    expect(sides[1].express.advance(operations[1], 0, 0, patient)).toBe('done');
+    // The other thread of rank 0 goes on.
+    expect(sides[0].again().advance(operations[0], 0, 0, patient)).toBe('done');
+    expect([...arrays[0]]).toEqual([3, 3]);
+  });
+
+  it('other calls are told apart before any result', async () => {
+    const { sides } = await twoSides();
+    const arrays = [new Float32Array([1, 1]), new Float32Array([7, 7, 7])];
+    const operations = sides.map((each, rank) => bind(each, sumOf(arrays[rank].length), arrays[rank]));
+    sides.forEach(({ express }, rank) => express.begin(operations[rank], 0, 0));
+    for (const [rank, { express }] of sides.entries()) expect(express.advance(operations[rank], 0, 0, patient)).toBe('mismatch');
+    expect([...arrays[0], ...arrays[1]]).toEqual([1, 1, 7, 7, 7]);
+  });
+
+  it('the end of a socket is noticed by those who still wait for its rank', async () => {
+    const { sides } = await twoSides();
+    const operation = bind(sides[0], sumOf(2), new Float32Array(2));
+    sides[0].express.begin(operation, 0, 0);
+    expect(sides[0].express.advance(operation, 0, 0, hasty)).toBe('waiting');
+    sides[1].wire.close();
+    expect(sides[0].express.advance(operation, 0, 0, patient)).toBe('ended');
+  });
+
+  const header = (fields: { bytes?: number; turn?: number; kind?: number; signal?: number; buffer?: number; offset?: number }): Buffer => {
+    const { bytes = 0, turn = 0, kind = 0, signal = 0, buffer = 2, offset = 0 } = fields;
+    const head = Buffer.alloc(24);
+    head.writeUInt32LE(bytes, 0);
+    head.writeUInt16LE(turn, 4);
+    head.writeUInt16LE(kind, 6);
+    head.writeUInt32LE(signal, 8);
+    head.writeUInt32LE(buffer, 12);
+    head.writeBigUInt64LE(BigInt(offset), 16);
+    return Buffer.concat([head, Buffer.alloc(Math.min(bytes, 4096), 0xa5)]);
+  };
+  it.each([
+    ['an announcement that is too short', header({ bytes: 8 })],
+    ['an announcement longer than a mailbox', header({ bytes: 9000 })],
+    ['a slot that does not exist', header({ bytes: 32, turn: 2 })],
+    ['a kind that does not exist', header({ bytes: 32, kind: 2 })],
+    ['a signal that does not exist', header({ kind: 1, signal: 1000 })],
+    ['a buffer that does not exist', header({ kind: 1, bytes: 8, buffer: 3 })],
+    ['a put beyond the scratch', header({ kind: 1, bytes: 64, offset: 128 * 1024 - 32 })],
+    ['an offset that overflows', header({ kind: 1, bytes: 64, offset: 2 ** 53 })],
+    ['a put into data that is not there', header({ kind: 1, bytes: 64, buffer: 0, offset: 8 })],
+    ['a put larger than any', header({ kind: 1, bytes: 128 * 1024 + 1 })],
+  ])('%s ends the connection and writes nothing', async (_, message) => {
+    const native = must(loadNative({ enabled: true }), () => 'the addon is built');
+    const server = net.createServer((socket) => socket.end(message)).listen(0, '127.0.0.1');
+    onTestFinished(() => void server.close());
+    await once(server, 'listening');
+    const dialled = net.connect({ port: (server.address() as net.AddressInfo).port, host: '127.0.0.1' });
+    dialled.pause();
+    await once(dialled, 'connect');
+    const { fd } = must((dialled as unknown as { _handle?: { fd: number } })._handle, () => 'an open socket has a handle');
+    const victim = side(native, 0, [native.takeSocket(fd)]);
+    dialled.destroy();
+    const data = new Float32Array(2);
+    const operation = bind(victim, sumOf(2), data);
+    victim.express.begin(operation, 0, 0);
+    // Whatever else is served on this thread, the server's bytes come.
+    let status = victim.express.advance(operation, 0, 0, hasty);
+    for (let turn = 0; status === 'waiting' && turn < 10_000; turn++) {
+      await new Promise((resolve) => setImmediate(resolve));
+      status = victim.express.advance(operation, 0, 0, hasty);
+    }
+    expect(status).toBe('ended');
+    expect([...data]).toEqual([0, 0]);
+    expect(victim.wire.scratch.every((scratch) => scratch.every((byte) => byte === 0))).toBe(true);
+  });
+});
