@@ -52,6 +52,23 @@ describe('CallHistory', () => {
     expect(history.called).toBe(6);
   });
 
+  it('finds the latest calls that the main thread made alone, for the flight recorder', () => {
+    const { history, announce } = createHistory();
+    expect(history.calledAlone(2)).toEqual([]);
+    history.remember(0, call);
+    announce(0, 1);
+    announce(3, 3);
+    announce(2, 2);
+    const broadcast = { kind: 'broadcast', dtype: 'int32', count: 5, root: 1 };
+    // Slots below the lane's are those of the comm thread, whose operations are known anyway.
+    expect(history.calledAlone(2)).toEqual([
+      { sequence: 2, call: broadcast, done: true },
+      { sequence: 3, call: broadcast, done: false },
+    ]);
+    history.remember(3, call);
+    expect(history.calledAlone(2).map(({ sequence }) => sequence)).toEqual([2]);
+  });
+
   it('keeps so many calls and no more', () => {
     const { history } = createHistory(3);
     for (let sequence = 0; sequence < 100; sequence++) history.remember(sequence, call);

@@ -3,7 +3,7 @@
  *
  *  It must not know operations, other ranks, or why somebody asks. */
 import type { ControlBlock } from '../collectives/control-block.ts';
-import { describeCall, describeContract, type CollectiveCall } from './contract.ts';
+import { decodeContract, describeCall, describeContract, type CollectiveCall } from './contract.ts';
 import type { Report } from './diagnosis.ts';
 
 export class CallHistory {
@@ -31,6 +31,20 @@ export class CallHistory {
   /** The call number `sequence`; undefined when it was not made, went by the main thread alone, or is long ago. */
   find(sequence: number): CollectiveCall | undefined {
     return this.#calls.find((entry) => entry.sequence === sequence)?.call;
+  }
+
+  /** Calls that the main thread made by itself and of which the slots from `firstSlot` on still say what they were: the latest
+   *  of every lane's turns, oldest first. The latest call of all may be underway. */
+  calledAlone(firstSlot: number): { readonly sequence: number; readonly call: CollectiveCall; readonly done: boolean }[] {
+    const found = this.#own.slots.flatMap((_, slot) => {
+      const sequence = this.#own.published(slot) - 1;
+      if (slot < firstSlot || sequence < 0 || this.find(sequence) !== undefined) return [];
+      const { kind, dtype, sequence: agreed, ...rest } = decodeContract(this.#own.contract(slot));
+      // The contract of another call: this one was announced without it being written.
+      if (kind === undefined || dtype === undefined || agreed !== sequence) return [];
+      return [{ sequence, call: { kind, dtype, ...rest }, done: sequence + 1 < this.called }];
+    });
+    return found.sort((a, b) => a.sequence - b.sequence);
   }
 
   /** What this rank knows of its own call number `sequence`. */

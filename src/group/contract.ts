@@ -87,13 +87,24 @@ export function describeCall(call: CollectiveCall, sequence: number): string {
 
 /** As `describeCall`, from another rank's contract alone. */
 export function describeContract(contract: Uint8Array): string {
-  const view = new DataView(contract.buffer, contract.byteOffset, contract.byteLength);
-  const kind = kinds[view.getUint8(4)] ?? 'unknown operation';
-  const parts = [`${kind} #${view.getUint32(0, true)}`];
-  if (kind !== 'barrier') parts.push(`${dtypes[view.getUint8(6)]?.name ?? 'unknown dtype'}[${view.getUint32(8, true)}]`);
-  const op = view.getUint8(5);
-  if (op !== 0xff) parts.push(reduceOps[op] ?? 'unknown op');
-  const root = view.getUint16(12, true);
-  if (root !== 0xffff) parts.push(`root ${root}`);
+  const { kind, dtype, count, op, root, sequence } = decodeContract(contract);
+  const parts = [`${kind ?? 'unknown operation'} #${sequence}`];
+  if (kind !== 'barrier') parts.push(`${dtype ?? 'unknown dtype'}[${count}]`);
+  if (op !== undefined) parts.push(op);
+  if (root !== undefined) parts.push(`root ${root}`);
   return parts.join(' ');
+}
+
+/** What a contract says of the call. Undefined: it has none, or a code that is not known here. */
+export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & { readonly sequence: number; readonly count: number } {
+  const view = new DataView(contract.buffer, contract.byteOffset, contract.byteLength);
+  const [op, root] = [view.getUint8(5), view.getUint16(12, true)];
+  return {
+    sequence: view.getUint32(0, true),
+    kind: kinds[view.getUint8(4)],
+    dtype: dtypes[view.getUint8(6)]?.name,
+    count: view.getUint32(8, true),
+    ...(op === 0xff ? {} : { op: reduceOps[op] }),
+    ...(root === 0xffff ? {} : { root }),
+  };
 }

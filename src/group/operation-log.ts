@@ -81,6 +81,19 @@ export class OperationLog {
     this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
   }
 
+  /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. */
+  found(group: GroupSpec, calls: readonly { readonly sequence: number; readonly call: CollectiveCall; readonly done: boolean }[]): void {
+    for (const { sequence, call, done } of calls) {
+      const operation: RecordedOperation = { call, sequence, timeoutMs: 0, submittedMs: 0 };
+      this.created(group, operation);
+      const logged = this.#operations.get(operation);
+      this.#operations.delete(operation);
+      if (!logged) continue;
+      this.flight.start(logged.record);
+      if (done) this.flight.complete(logged.record);
+    }
+  }
+
   /** What runs in the group ends with `error`: said before the operations are told, so that a dump written now shows it. */
   groupFailed(group: GroupSpec, error: ShoalError): void {
     for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
