@@ -1,0 +1,129 @@
+/** Process groups on several hosts, played by processes of one machine: the conformance checks over fairring and what is chosen
+ *  automatically, a host that dies in the middle of a transfer, a rank that stops reading. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../src/memory/native.ts';
+import { groupChecks } from '../src/group/conformance.ts';
+import { startRanks, type RankProcess, type RanksOptions } from './support/ranks.ts';
+
+let directory: string;
+
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'shoal-hosts-'));
+});
+
+afterAll(async () => {
+  await rm(directory, { recursive: true });
+});
+
+/** One letter per rank. */
+function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {
+  const place = (rank: number): Record<string, string> => {
+    const same = [...hosts].flatMap((host, each) => (host === hosts[rank] ? [each] : []));
+    return { SHOAL_HOST_ID: hosts[rank], LOCAL_RANK: String(same.indexOf(rank)), LOCAL_WORLD_SIZE: String(same.length) };
+  };
+  return { n: hosts.length, envOf: place };
+}
+
+/** Several slices even of the small tensors of the checks, of which few fit the staging. */
+const manySlices = { SHOAL_SLICE_BYTES: '16KiB', SHOAL_STAGING_BYTES: '24KiB' };
+
+describe('conformance over several hosts', () => {
+  it.each([
+    { hosts: 'ab', backend: 'fairring', env: manySlices },
+    { hosts: 'aabb', backend: 'fairring', env: manySlices },
+    { hosts: 'abab', backend: 'fairring', env: {} },
+    { hosts: 'aab', backend: 'auto', env: {} },
+    { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
+    { hosts: 'abc', backend: 'halving-doubling', env: {} },
+  ])('hosts $hosts, backend $backend', { timeout: 120_000 }, async ({ hosts, backend, env }) => {
+    await using world = await startRanks({ fixture: 'conformance', ...onHosts(hosts), env: { BACKEND: backend, ...env } });
+    for (const { code, lines, stderr } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
+      expect(code).toBe(0);
+    }
+  });
+});
+
+/** Every algorithm runs whole on the calling thread there, or on none. */
+describe('conformance on one host, by backend', () => {
+  it.each(['tree', 'one-shot', 'direct', 'halving-doubling', 'host-direct', 'ring', 'fairring'])(
+    '%s',
+    { timeout: 120_000 },
+    async (backend) => {
+      await using world = await startRanks({ fixture: 'conformance', n: 3, env: { BACKEND: backend } });
+      for (const { code, lines, stderr } of await world.outcomes()) {
+        expect(stderr).toBe('');
+        expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
+        expect(code).toBe(0);
+      }
+    },
+  );
+});
+
+interface Call {
+  readonly what: string;
+  readonly code: string;
+  readonly message: string;
+  readonly peer: number;
+  readonly megabytes: number;
+}
+
+interface Held {
+  readonly descriptors: number;
+  readonly mappings: number;
+}
+
+const is =
+  (what: string) =>
+  (line: { what?: string }): boolean =>
+    line.what === what;
+const isReady = (line: { ready?: number }): boolean => line.ready !== undefined;
+
+describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backend) => {
+  const options = (env: Record<string, string>): RanksOptions => ({
+    fixture: 'hosts-scenario',
+    ...onHosts('aabb'),
+    env: { BACKEND: backend, SHOAL_SLICE_BYTES: '256KiB', SHOAL_STAGING_BYTES: '1MiB', ...env },
+  });
+
+  it('a host that dies in the middle: all survivors learn its name, give memory back, and go on', { timeout: 120_000 }, async () => {
+    const meeting = `file://${join(directory, `meeting-${backend}`)}`;
+    await using world = await startRanks(options({ MEETING: meeting }));
+    await Promise.all(world.ranks.map((rank) => rank.line(isReady)));
+    const [first, second, ...host] = world.ranks as [RankProcess, RankProcess, ...RankProcess[]];
+    const killedMs = performance.now();
+    for (const rank of host) rank.kill();
+    for (const rank of [first, second]) {
+      const call = await rank.line<Call>(is('call'));
+      expect(call).toMatchObject({ code: 'peer-lost' });
+      expect([2, 3]).toContain(call.peer);
+      expect(call.message).toMatch(/rank [23] was lost during all-reduce/);
+      // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
+      expect(performance.now() - killedMs).toBeLessThan(20_000);
+      expect(await rank.line(is('later'))).toMatchObject({ code: 'peer-lost' });
+      expect(await rank.line(is('early group'))).toMatchObject({ sum: 3 });
+      const { before, after } = await rank.line<{ before: Held; after: Held }>(is('left'));
+      expect(after.descriptors).toBeLessThanOrEqual(before.descriptors);
+      if (loadNative({ enabled: true }) !== undefined) expect(after.mappings).toBeLessThanOrEqual(before.mappings);
+      expect(await rank.line(is('anew'))).toMatchObject({ sum: 3, hosts: [[0, 1]] });
+      expect(await rank.exited).toMatchObject({ code: 0, stderr: '' });
+    }
+  });
+
+  it('a rank that stops reading: a timeout that names it, and memory that does not grow', { timeout: 120_000 }, async () => {
+    await using world = await startRanks(options({ SCENARIO: 'stopped' }));
+    const ready = await Promise.all(world.ranks.map((rank) => rank.line<{ ready: number; megabytes: number }>(isReady)));
+    world.ranks[3].kill('SIGSTOP');
+    for (const rank of [0, 1, 2]) {
+      const call = await world.ranks[rank].line<Call>(is('call'));
+      expect(call).toMatchObject({ code: 'timeout', peer: 3 });
+      expect(call.message).toMatch(/rank 3/);
+      // The tensors are 128 MiB; what waits for the rank that stopped is bounded by staging and by queues of 64 MiB per link.
+      expect(call.megabytes - ready[rank].megabytes).toBeLessThan(160);
+    }
+  });
+});
