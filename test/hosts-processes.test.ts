@@ -31,7 +31,7 @@ function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {
 const manySlices = { SHOAL_SLICE_BYTES: '16KiB', SHOAL_STAGING_BYTES: '24KiB' };
 
 describe('conformance over several hosts', () => {
-  it.each([
+  it.each<{ hosts: string; backend: string; env: Record<string, string> }>([
     { hosts: 'ab', backend: 'fairring', env: manySlices },
     { hosts: 'aabb', backend: 'fairring', env: manySlices },
     { hosts: 'abab', backend: 'fairring', env: {} },
@@ -106,7 +106,7 @@ describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backe
       expect(performance.now() - killedMs).toBeLessThan(20_000);
       expect(await rank.line(is('later'))).toMatchObject({ code: 'peer-lost' });
       expect(await rank.line(is('early group'))).toMatchObject({ sum: 3 });
-      const { before, after } = await rank.line<{ before: Held; after: Held }>(is('left'));
+      const { before, after } = await rank.line<{ what?: string; before: Held; after: Held }>(is('left'));
       expect(after.descriptors).toBeLessThanOrEqual(before.descriptors);
       if (loadNative({ enabled: true }) !== undefined) expect(after.mappings).toBeLessThanOrEqual(before.mappings);
       expect(await rank.line(is('anew'))).toMatchObject({ sum: 3, hosts: [[0, 1]] });
