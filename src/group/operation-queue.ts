@@ -14,6 +14,12 @@ import type { OperationLog } from './operation-log.ts';
 import type { Plans, PreparedPlan } from './plan-runner.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from './wire.ts';
 
+/** Operations that fill a link for a while. Each has as much under way as the link needs, so that more of them at a time only fill
+ *  the queues of switches; a second one has work for the link while the first one ends. The oldest may always run, on every
+ *  rank: what it waits for never waits for a later one. */
+const bulkBytes = 2 ** 20;
+const bulksMax = 2;
+
 export interface SubmittedCall {
   /** Position among the group's calls. */
   readonly sequence: number;
@@ -92,8 +98,10 @@ export class OperationQueue {
       this.#announce(must(this.#waiting.shift(), () => 'the queue is not empty'));
       moved = true;
     }
+    let bulks = 0;
     for (const operation of this.#inFlight) {
-      if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
+      const mayStart = !isBulk(operation) || bulks++ < bulksMax;
+      if (operation.phase === 'announced' && this.#agree(operation, { mayStart })) moved = true;
       if (operation.phase === 'running' && this.#run(operation)) moved = true;
     }
     if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
@@ -159,7 +167,7 @@ export class OperationQueue {
   }
 
   /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
-  #agree(operation: Operation): boolean {
+  #agree(operation: Operation, { mayStart }: { readonly mayStart: boolean }): boolean {
     const { group, members, recorder, isDisputed, onMismatch, onThrown } = this.#options;
     const { slot, sequence } = operation;
     const own = members.own.contract(slot);
@@ -176,7 +184,7 @@ export class OperationQueue {
         return false;
       }
     }
-    if (!all || isDisputed() || !operation.canBind()) return false;
+    if (!all || !mayStart || isDisputed() || !operation.canBind()) return false;
     try {
       must(operation.execution, () => 'announced operations have an execution').bind(operation);
     } catch (thrown) {
@@ -220,4 +228,8 @@ export class OperationQueue {
       for (const link of members.networkPeers) link.post(message);
     }
   }
+}
+
+function isBulk({ execution }: Operation): boolean {
+  return execution !== undefined && execution.lowered.putBytes >= bulkBytes;
 }

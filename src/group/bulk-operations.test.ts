@@ -1,0 +1,22 @@
+/** Many large operations between hosts in flight: few at a time have bytes under way, small ones do not wait for them. */
+import { expect, it } from 'vitest';
+import { startRanks } from './testing/in-process-world.ts';
+
+it('large operations run two at a time in their order, a small one behind them does not wait for all', { timeout: 60_000 }, async () => {
+  const hostIds = ['a', 'b', 'c'];
+  const large = 6;
+  await using world = await startRanks(hostIds.length, { kind: 'host', hostIds });
+  const orders = await world.each(async (group) => {
+    const counts = [...Array.from({ length: large }, () => 2 ** 20 + 5), 3];
+    const tensors = counts.map((count) => group.tensor('float32', [count]));
+    tensors.forEach((x, k) => x.data.fill(10 ** group.rank * (k + 1)));
+    const finished: number[] = [];
+    await Promise.all(tensors.map(async (x, k) => finished.push((await group.allReduce(x), k))));
+    tensors.forEach((x, k) => expect([x.data[0], x.data.at(-1)]).toEqual([111 * (k + 1), 111 * (k + 1)]));
+    return finished;
+  });
+  for (const finished of orders) {
+    expect(finished.indexOf(large), `order ${finished.join(' ')}`).toBeLessThan(large);
+    for (let k = 2; k < large; k++) expect(finished.indexOf(k), `order ${finished.join(' ')}`).toBeGreaterThan(finished.indexOf(k - 2));
+  }
+});
