@@ -217,7 +217,9 @@ class Machine {
 
   /// After a fence that follows the announcement.
   void ring_if_asleep(const uint8_t* sleeper, uint64_t peer) {
-    if (__atomic_load_n(reinterpret_cast<const uint32_t*>(sleeper), __ATOMIC_RELAXED) != 0) registers_.doorbells()[peer >> 5] |= 1u << (peer & 31);
+    if (__atomic_load_n(reinterpret_cast<const uint32_t*>(sleeper), __ATOMIC_RELAXED) == 0) return;
+    registers_.doorbells()[peer >> 5] |= 1u << (peer & 31);
+    rang_ = true;
   }
 
   Status wait() {
@@ -225,6 +227,8 @@ class Machine {
     double number;
     uint32_t value;
     if (!location(4, 4, word) || !operand(number) || !to_word(number, value)) return Status::kFault;
+    // Whoever sleeps is rung before this rank waits for it, or works on while it could have begun.
+    if (rang_) return Status::kWaiting;
     return reached(reinterpret_cast<const uint32_t*>(word), value) ? kContinue : Status::kWaiting;
   }
 
@@ -303,6 +307,7 @@ class Machine {
   Registers registers_;
   double spin_left_ns_;
   const bool yields_;
+  bool rang_ = false;
   size_t pc_ = 0;
   size_t next_ = 0;
 };

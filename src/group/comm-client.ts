@@ -7,7 +7,7 @@ import type { RegionShare } from '../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
 import type { CommHost, CommHostHandlers } from './comm-host.ts';
 import type { Command, CommEvent, ExpressShare, WorldInfo } from './comm-protocol.ts';
-import { PendingWork, type WorkWaiter } from './work.ts';
+import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
 
 /** A command that is answered by a `done` event, before it has its work number. */
 type WorkCommand = Extract<Command, { work: number }>;
@@ -58,21 +58,22 @@ export class CommClient implements WorkWaiter {
     if (!this.#lost) this.#host.post(command);
   }
 
-  start(
-    command: Unnumbered<WorkCommand>,
-    description: string,
-    hooks: { onSuccess?: () => void; onSettled?: () => void } = {},
-  ): PendingWork {
-    const work = this.#nextWork++;
+  start(command: Unnumbered<WorkCommand>, description: string, hooks: WorkHooks = {}): PendingWork {
     const pending = new PendingWork(this, description, hooks);
+    this.submit(pending, command);
+    return pending;
+  }
+
+  /** Sends the command of a work that was made before. */
+  submit(pending: PendingWork, command: Unnumbered<WorkCommand>): void {
     if (this.#lost) {
       pending.settle(this.#lost);
-      return pending;
+      return;
     }
+    const work = this.#nextWork++;
     if (this.#pending.size === 0) this.#host.keepAlive(true);
     this.#pending.set(work, pending);
     this.#host.post({ ...command, work });
-    return pending;
   }
 
   async takeTrace(): Promise<TraceSnapshot | undefined> {

@@ -15,6 +15,7 @@ import { bootstrap, type Joined } from './bootstrap.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
 import type { GroupEngine, GroupSpec } from './group-engine.ts';
+import { LaneClaim } from './lane-claim.ts';
 import type { BoundBuffer, Buffers } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
 import type { Store } from './store/store.ts';
@@ -110,6 +111,9 @@ export class CommCore {
       case 'lane':
         this.#attempt(command.work, () => this.#lane(command));
         return;
+      case 'lane-claimed':
+        this.#open.group(command.group)?.onLaneClaimed(command);
+        return;
       case 'express':
         this.#attempt(command.work, () => this.#express(command));
         return;
@@ -177,7 +181,7 @@ export class CommCore {
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {
-    const { work, sequence, lane, ordinal, position, call, announced, timeoutMs } = command;
+    const { work, sequence, lane, ordinal, position, call, announced, claim, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submitLane({
       sequence,
@@ -187,6 +191,7 @@ export class CommCore {
       call,
       buffers,
       announced,
+      claim: claim && new LaneClaim(claim),
       timeoutMs,
       complete: (error) => this.#done(work, error),
     });

@@ -61,7 +61,17 @@ export type Command =
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
       readonly announced: 'shared' | 'private';
+      /** Either thread may run it from the start (LaneClaim). */
+      readonly claim?: SharedArrayBuffer;
       readonly timeoutMs: number;
+    }
+  /** The main thread, which had claimed an operation of a lane, has ended it, or has come to `position` and leaves it. */
+  | {
+      readonly type: 'lane-claimed';
+      readonly group: number;
+      readonly lane: LaneName;
+      readonly ordinal: number;
+      readonly position?: LanePosition;
     }
   /** An operation of the express that the main thread leaves to the comm thread. */
   | {

@@ -14,6 +14,7 @@ import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
 import { CallHistory } from './call-history.ts';
+import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
 import { ExpressOpening } from './express-opening.ts';
 import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
@@ -49,6 +50,8 @@ export interface GroupSpec {
 }
 
 type PendingCall = Operation | LaneEntry | ExpressEntry;
+type LaneClaimed = Pick<Extract<Command, { type: 'lane-claimed' }>, 'lane' | 'ordinal' | 'position'>;
+
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
 
 export class GroupEngine implements OperationHost {
@@ -221,6 +224,12 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
+  /** The main thread ran an operation of a lane that it had left here before. */
+  onLaneClaimed({ lane, ordinal, position }: LaneClaimed): void {
+    if (position) this.#laneQueues[lane].takeBack(ordinal, position);
+    this.pump();
+  }
+
   /** Takes over an operation of the express where the main thread left it. Only its head runs. */
   submitExpress(request: ExpressCommand): void {
     const refused = this.refusal();
@@ -281,9 +290,16 @@ export class GroupEngine implements OperationHost {
     own.sleeping = false;
     const { clock } = this.#world;
     const spinMs = this.#spinMs;
+    const { rung } = this.#members;
     let deadlineMs = clock.now() + spinMs;
-    while (this.#busy() && !this.#suspicion && this.#status === 'open') {
-      if (this.#step()) {
+    while (this.#runnable() && !this.#suspicion && this.#status === 'open') {
+      const moved = this.#step();
+      if (this.#members.rung !== rung) {
+        // What is next may be long work, which those who have been rung could be doing too: their bells must leave first.
+        queueMicrotask(() => this.pump());
+        return;
+      }
+      if (moved) {
         deadlineMs = clock.now() + spinMs;
         continue;
       }
@@ -300,6 +316,12 @@ export class GroupEngine implements OperationHost {
     const inSmall = this.#laneQueues.small.advance();
     const inLarge = this.#laneQueues.large.advance();
     return this.#expressQueue?.advance() || inSmall || inLarge || moved;
+  }
+
+  /** Something may move here, by itself or because of other ranks. */
+  #runnable(): boolean {
+    const { small, large } = this.#laneQueues;
+    return this.#operations.size > 0 || small.runnable || large.runnable || (this.#expressQueue?.entries.length ?? 0) > 0;
   }
 
   #busy(): boolean {
@@ -562,6 +584,7 @@ export class GroupEngine implements OperationHost {
         peerRegion: (rank, key) => this.#members.memory(rank, key),
       },
       members: this.#members,
+      spinNs: this.#spinMs * 1e6,
       ring: (doorbells) => this.ring(doorbells),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),

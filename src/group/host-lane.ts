@@ -4,7 +4,7 @@
  *
  *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, at once
+ *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever blocks for it before that has begun
  *
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
@@ -18,10 +18,14 @@ import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
+import { LaneClaim } from './lane-claim.ts';
 import {
   blockShape,
+  callKey,
   hasPrivate,
   Lane,
+  laneNames,
+  operationKey,
   type LaneBuffers,
   type LaneName,
   type LaneOperation,
@@ -30,7 +34,7 @@ import {
 } from './lane.ts';
 import type { LanePlans, PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
-import { CompletedWork } from './work.ts';
+import { CompletedWork, PendingWork } from './work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
@@ -71,14 +75,28 @@ export interface LaneRequest {
   readonly hooks: { onSuccess?: () => void };
 }
 
+/** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
+const nsPerClaimedByte = 0.2;
+
 const completedWork = new CompletedWork();
+
+/** An operation that the comm thread has, or will have, and has not finished. */
+interface HandedOver extends Place {
+  readonly operation: LaneOperation;
+  /** Undefined: it cannot come back. */
+  readonly claim: LaneClaim | undefined;
+  readonly work: PendingWork;
+  /** Tells the comm thread, which goes on from `position`. */
+  readonly send: (position: LanePosition, claim?: LaneClaim) => void;
+  sent: boolean;
+}
 
 /** One of the lanes, as far as this thread has come. */
 interface Track {
   readonly lane: Lane;
   ordinal: number;
-  /** Operations that the comm thread has taken over and not finished. */
-  handedOver: number;
+  /** In the order of their calls. */
+  readonly handedOver: HandedOver[];
 }
 
 export class HostLane {
@@ -88,6 +106,9 @@ export class HostLane {
   /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
   readonly #traceNames = new Map<string, NameId>();
+  /** Operations for which this thread blocked the last time. The comm thread hears of them when the turn of the event loop ends,
+   *  if this thread has not run them by then: waking it would cost a tenth of a 25 MiB all-reduce. */
+  readonly #blockedFor = new WeakSet<LaneOperation>();
 
   constructor(options: HostLaneOptions) {
     this.#options = options;
@@ -95,7 +116,7 @@ export class HostLane {
     this.#own = blocks[spec.rank];
     const place = { rank: spec.rank, size: spec.globalRanks.length, blocks, slotCount, machine, yields };
     const peerRegion: LaneOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
-    const track = (name: LaneName): Track => ({ lane: new Lane({ ...place, name, peerRegion }), ordinal: 0, handedOver: 0 });
+    const track = (name: LaneName): Track => ({ lane: new Lane({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
     this.#tracks = { small: track('small'), large: track('large') };
   }
 
@@ -109,7 +130,7 @@ export class HostLane {
     const { lane } = this.#tracks[isSmall ? 'small' : 'large'];
     const buffers = localBuffers(plans, reach);
     const isPrivate = hasPrivate(buffers);
-    const key = isPrivate ? callKey(call) : callKey(call) + buffersKey(buffers);
+    const key = isPrivate ? callKey(call) : operationKey(call, buffers);
     const known = this.#bound.get(key);
     if (known) {
       if (isPrivate) lane.rebindOwn(known, buffers);
@@ -142,22 +163,62 @@ export class HostLane {
     const { lane } = track;
     const { sequence, ordinal } = at;
     const isPrivate = hasPrivate(operation.buffers);
-    if (track.handedOver > 0 || this.#own.failed || (operation.lane === 'large' && !isPrivate)) {
+    if (track.handedOver.length > 0 || this.#own.failed || (operation.lane === 'large' && !isPrivate)) {
       const position: LanePosition = { code: isPrivate ? 'private' : 'shared', pc: 0 };
       return this.#handOver(track, operation, { ...at, position }, request);
     }
-    const { spinNs, trace, client } = this.#options;
+    const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
+    if (this.#attempt(lane, operation, sequence, ordinal, patienceNs)) return completedWork;
+    return this.#handOver(track, operation, { ...at, position: lane.positionOf(operation) }, request);
+  }
+
+  /** Runs the operation here; false when it came to a wait that took too long. */
+  #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number): boolean {
+    const { trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
-    const patienceNs = spinNs + operation.privateBytes * nsPerPrivateByte;
     let status = lane.start(operation, sequence, ordinal, patienceNs);
     if (status === 'unmapped') {
       client.drain();
       status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
     }
-    this.#ring(lane);
-    if (status !== 'done') return this.#handOver(track, operation, { ...at, position: lane.positionOf(operation) }, request);
+    // The machine stops for bells to be rung before it waits.
+    while (this.#ring(lane) && status === 'waiting')
+      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
+    if (status !== 'done') return false;
     if (trace.enabled) trace.complete(this.#traceName(operation.call.kind), startMs, 0, operation.call.count);
-    return completedWork;
+    return true;
+  }
+
+  /** This thread is about to block for `work`: it runs what the comm thread has not begun, in order, up to that. */
+  #runUpTo(track: Track, work: PendingWork): void {
+    const { client, spec, spinNs } = this.#options;
+    const { lane, handedOver } = track;
+    while (!work.done && handedOver.length > 0) {
+      const next = handedOver[0];
+      const { operation, sequence, ordinal, claim } = next;
+      if (this.#own.failed || !claim?.take('main')) return this.flush();
+      this.#blockedFor.add(operation);
+      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerClaimedByte);
+      const position = ended ? undefined : lane.positionOf(operation);
+      if (ended) {
+        claim.end();
+        next.work.settle(undefined);
+      }
+      if (next.sent) client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
+      else if (position) send(next, position);
+      if (!ended) return;
+    }
+  }
+
+  /** Tells the comm thread of what it does not know yet. */
+  flush(): void {
+    for (const name of laneNames) {
+      for (const each of this.#tracks[name].handedOver) {
+        if (each.sent) continue;
+        this.#blockedFor.delete(each.operation);
+        send(each, { code: 'shared', pc: 0 }, each.claim);
+      }
+    }
   }
 
   #handOver(track: Track, operation: LaneOperation, at: Place & { readonly position: LanePosition }, request: () => LaneRequest): Work {
@@ -165,21 +226,40 @@ export class HostLane {
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call: asked, buffers, timeoutMs, site, hooks } = request();
     const call = { ...asked, site: site() };
-    track.handedOver += 1;
-    return client.start(
-      { type: 'lane', group: spec.id, lane: operation.lane, ...at, call, buffers, announced, timeoutMs },
-      `${call.kind} of group '${spec.name}'`,
-      { ...hooks, onSettled: () => (track.handedOver -= 1) },
-    );
+    const { sequence, ordinal, position } = at;
+    const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
+      ...hooks,
+      onSettled: () => settled(track, ordinal),
+      onWait: () => this.#runUpTo(track, work),
+    });
+    const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, call, buffers, announced, timeoutMs } as const;
+    const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
+    const handedOver: HandedOver = {
+      operation,
+      sequence,
+      ordinal,
+      claim,
+      work,
+      send: (from, shared) => client.submit(work, { ...command, position: from, claim: shared?.memory }),
+      sent: false,
+    };
+    this.flush();
+    const postponed = claim !== undefined && track.handedOver.length === 0 && this.#blockedFor.has(operation);
+    track.handedOver.push(handedOver);
+    if (postponed) queueMicrotask(() => this.flush());
+    else send(handedOver, position, claim);
+    return work;
   }
 
-  #ring({ doorbells }: Lane): void {
+  /** True when some bell has been rung. */
+  #ring({ doorbells }: Lane): boolean {
     for (let word = 0; word < doorbells.length; word++) {
       if (doorbells[word] === 0) continue;
       this.#options.client.post({ type: 'ring', group: this.#options.spec.id, doorbells: doorbells.slice() });
       doorbells.fill(0);
-      return;
+      return true;
     }
+    return false;
   }
 
   #drop(key: string, bound: LaneOperation): LaneOperation {
@@ -197,6 +277,16 @@ export class HostLane {
   }
 }
 
+function send(handedOver: HandedOver, position: LanePosition, claim?: LaneClaim): void {
+  handedOver.sent = true;
+  handedOver.send(position, claim);
+}
+
+function settled({ handedOver }: Track, ordinal: number): void {
+  const index = handedOver.findIndex((each) => each.ordinal === ordinal);
+  if (index >= 0) handedOver.splice(index, 1);
+}
+
 /** A rank's control block as this thread maps it. */
 export function laneBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount: number; signalMax: number }): ControlBlock {
   return new ControlBlock(view.buffer, view.byteOffset, blockShape(spec, shape));
@@ -208,17 +298,4 @@ function localBuffers(plans: LanePlans, reach: CallBuffers): LaneBuffers {
   if (buffers && (plans.hasPrivate || !hasPrivate(buffers))) return buffers;
   reach.share();
   return must(reach.local, () => 'what is staged is apart');
-}
-
-function callKey(call: CollectiveCall): string {
-  const { kind, dtype, op, count, root, counts, splits, name } = call;
-  let key = `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${name ?? ''}`;
-  if (counts || splits) key += JSON.stringify([counts, splits]);
-  return key;
-}
-
-function buffersKey(buffers: LaneBuffers): string {
-  return Object.values(buffers)
-    .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)
-    .join('');
 }

@@ -1,12 +1,16 @@
 /** Operations of the lane that the main thread left to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
+ *                   is not to wait     ─▶ queue ─▶ claimed by this thread ─▶ start … ─▶ done
+ *                                           └────▶ claimed by the main thread after all: skipped when that has ended it
  *
  *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
 import type { ShoalError } from '../base/errors.ts';
 import type { CollectiveCall } from './contract.ts';
+import type { LaneClaim } from './lane-claim.ts';
 import {
   Lane,
+  operationKey,
   privateKey,
   type LaneBuffer,
   type LaneBuffers,
@@ -32,13 +36,18 @@ export interface LaneCall {
   readonly buffers: Buffers;
   /** Whether the buffers are what stands here for private memory of the main thread, and are announced as that. */
   readonly announced: 'shared' | 'private';
+  /** Undefined: it is this thread's. */
+  readonly claim?: LaneClaim | undefined;
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
 }
 
-export interface LaneEntry extends LaneCall, Watched {
+export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
   readonly slot: number;
-  readonly operation: LaneOperation;
+  readonly plans: LanePlans;
+  /** Undefined until it is the head, and this thread's. */
+  operation: LaneOperation | undefined;
+  claim: LaneClaim | undefined;
   position: LanePosition;
   /** Peers' memory is bound as this thread maps it. */
   adopted: boolean;
@@ -47,6 +56,8 @@ export interface LaneEntry extends LaneCall, Watched {
 export interface LaneQueueOptions {
   readonly lane: LaneOptions;
   readonly members: Members;
+  /** How long the head waits for other ranks in native code, each time it is continued. */
+  readonly spinNs: number;
   /** Rings the ranks named, one bit each, and clears them. */
   readonly ring: (doorbells: Uint32Array) => void;
   /** Ranks called different things, or this one's call went the lane's way and another's did not. */
@@ -55,9 +66,13 @@ export interface LaneQueueOptions {
   readonly onThrown: (thrown: unknown, sequence: number) => void;
 }
 
+/** Operations kept bound to their buffers. */
+const boundMax = 64;
+
 export class LaneQueue {
   readonly #options: LaneQueueOptions;
   readonly #entries: LaneEntry[] = [];
+  readonly #bound = new Map<string, LaneOperation>();
   /** Made on first use: many a group never leaves anything to the comm thread. */
   #made: Lane | undefined;
 
@@ -75,7 +90,9 @@ export class LaneQueue {
       complete: request.complete,
       submittedMs,
       slot: this.#lane.slotOf(request.ordinal),
-      operation: this.#lane.bind(request.call, plans, laneBuffers(request), request.position.code),
+      plans,
+      operation: undefined,
+      claim: request.claim,
       warned: false,
       adopted: request.position.pc === 0,
     };
@@ -83,18 +100,40 @@ export class LaneQueue {
     return entry;
   }
 
+  /** The head is not with the main thread. */
+  get runnable(): boolean {
+    return this.#entries.length > 0 && !this.#entries[0].claim?.isAtMain;
+  }
+
+  /** The main thread gives back what it had claimed, at `position`. */
+  takeBack(ordinal: number, position: LanePosition): void {
+    const entry = this.#entries.find((each) => each.ordinal === ordinal);
+    if (!entry) return; // the group has failed meanwhile
+    entry.claim = undefined;
+    entry.position = position;
+    entry.adopted = position.pc === 0;
+  }
+
   /** Continues the head. True when something moved. */
   advance(): boolean {
     if (this.#entries.length === 0) return false;
     const entry = this.#entries[0];
-    const { operation, sequence, ordinal } = entry;
-    const { ring, onMismatch, onThrown } = this.#options;
+    if (!owns(entry)) {
+      if (!entry.claim?.ended) return false;
+      this.#entries.shift();
+      entry.complete();
+      return true;
+    }
+    const { sequence, ordinal } = entry;
+    const { ring, spinNs, onMismatch, onThrown } = this.#options;
     const lane = this.#lane;
+    entry.operation ??= this.#bind(entry);
+    const { operation } = entry;
     let status;
     try {
       // The other thread bound peers' memory as it maps it; here it is bound anew, once.
-      if (!entry.adopted) this.#adopt(entry);
-      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, 0) : 'unmapped';
+      if (!entry.adopted) this.#adopt(entry, operation);
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, spinNs) : 'unmapped';
     } catch (thrown) {
       onThrown(thrown, sequence);
       return false;
@@ -113,8 +152,8 @@ export class LaneQueue {
     return moved;
   }
 
-  #adopt(entry: LaneEntry): void {
-    const position = this.#lane.adopt(entry.operation, entry.sequence, entry.ordinal, entry.position);
+  #adopt(entry: LaneEntry, operation: LaneOperation): void {
+    const position = this.#lane.adopt(operation, entry.sequence, entry.ordinal, entry.position);
     if (!position) return;
     entry.position = position;
     entry.adopted = true;
@@ -123,6 +162,25 @@ export class LaneQueue {
   /** Ends all with `error`. */
   abandon(error: ShoalError): void {
     for (const entry of this.#entries.splice(0)) entry.complete(error);
+  }
+
+  /** Done for the head alone, so that an operation called twice in a row can be one. */
+  #bind(entry: LaneEntry): LaneOperation {
+    const { call, plans, announced, position } = entry;
+    const buffers = laneBuffers(entry);
+    if (announced === 'private' || position.code === 'private') return this.#lane.bind(call, plans, buffers, position.code);
+    const key = operationKey(call, buffers);
+    const known = this.#bound.get(key);
+    if (known?.bound.name === position.code) return known;
+    const operation = this.#lane.bind(call, plans, buffers, position.code);
+    this.#bound.set(key, operation);
+    if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, operation);
+    return operation;
+  }
+
+  #drop(key: string, operation: LaneOperation): LaneOperation {
+    this.#bound.delete(key);
+    return operation;
   }
 
   get #lane(): Lane {
@@ -139,7 +197,13 @@ export class LaneQueue {
   }
 }
 
-function laneBuffers({ buffers, announced }: LaneCall): LaneBuffers {
+/** Claims the operation if it is still open. */
+function owns(entry: LaneEntry): boolean {
+  if (entry.claim?.take('comm')) entry.claim = undefined;
+  return entry.claim === undefined;
+}
+
+function laneBuffers({ buffers, announced }: Pick<LaneCall, 'buffers' | 'announced'>): LaneBuffers {
   const viewed: { -readonly [K in keyof LaneBuffers]: LaneBuffer } = {};
   for (const name of ['data', 'input', 'output'] as const) {
     const buffer = buffers[name];

@@ -25,6 +25,7 @@ import {
   type LoweredWhole,
   type SegmentName,
 } from '../collectives/lower.ts';
+import { dtypeInfo } from '../memory/dtype.ts';
 import type { MachineState, Segments, StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
@@ -122,6 +123,8 @@ export interface LaneOperation {
   buffers: LaneBuffers;
   /** Bytes of them that peers cannot reach. */
   readonly privateBytes: number;
+  /** Of the call, as its contract has them. */
+  readonly bytes: number;
 }
 
 const bufferNames = ['data', 'input', 'output'] as const;
@@ -159,7 +162,9 @@ export class Lane {
     const bound = this.#bindCode(plans, first, card, buffers);
     const privateBytes = hasPrivate(buffers) ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
     const { name: lane } = this.#options;
-    return { lane, call, plans, card, sequenceWord: new Uint32Array(card.buffer, 0, 1), bound, spare: undefined, buffers, privateBytes };
+    const bytes = call.count * dtypeInfo(call.dtype).bytes;
+    const sequenceWord = new Uint32Array(card.buffer, 0, 1);
+    return { lane, call, plans, card, sequenceWord, bound, spare: undefined, buffers, privateBytes, bytes };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
@@ -351,4 +356,22 @@ function writeAddresses(card: Uint8Array, buffers: LaneBuffers): void {
     addresses[at] = buffer.key;
     addresses[at + 1] = buffer.offset;
   }
+}
+
+/** Equal for calls that can use the same bound operation. */
+export function operationKey(call: CollectiveCall, buffers: LaneBuffers): string {
+  return callKey(call) + buffersKey(buffers);
+}
+
+export function callKey(call: CollectiveCall): string {
+  const { kind, dtype, op, count, root, counts, splits, name } = call;
+  let key = `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${name ?? ''}`;
+  if (counts || splits) key += JSON.stringify([counts, splits]);
+  return key;
+}
+
+function buffersKey(buffers: LaneBuffers): string {
+  return Object.values(buffers)
+    .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)
+    .join('');
 }

@@ -47,6 +47,7 @@ export class Members {
   readonly #blocks: ControlBlock[] = [];
   readonly #blockKeys: number[] = [];
   readonly #callsAtLeave: (number | undefined)[];
+  #rung = 0;
 
   constructor(options: MembersOptions) {
     const { group, links, slotCount, regions } = options;
@@ -145,7 +146,13 @@ export class Members {
   }
 
   ring(rank: number): void {
+    this.#rung += 1;
     this.links[rank]?.ring();
+  }
+
+  /** Bells rung so far. They leave when the turn of the event loop ends. */
+  get rung(): number {
+    return this.#rung;
   }
 
   /** Rings the ranks of this host that sleep: something in this rank's block has changed. */

@@ -464,6 +464,7 @@ export class CommGroup implements ProcessGroup {
 
   async #end(timeoutMs: number): Promise<void> {
     for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
+    this.#lane?.flush();
     this.#express?.close();
     if (this.#spec.id === 0) {
       await this.#world.close(timeoutMs);

@@ -10,6 +10,14 @@ export interface WorkWaiter {
   pump(timeoutMs: number): boolean;
 }
 
+export interface WorkHooks {
+  /** Before the work counts as done. */
+  readonly onSuccess?: () => void;
+  readonly onSettled?: () => void;
+  /** This thread is about to block for the work: it may do some of it. */
+  readonly onWait?: () => void;
+}
+
 export class PendingWork implements Work {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
@@ -18,15 +26,17 @@ export class PendingWork implements Work {
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
   #onSuccess: (() => void) | undefined;
   #onSettled: (() => void) | undefined;
+  readonly #onWait: (() => void) | undefined;
   #promise: Promise<void> | undefined;
   #resolve: (() => void) | undefined;
   #reject: ((error: ShoalError) => void) | undefined;
 
-  constructor(waiter: WorkWaiter, description: string, hooks: { onSuccess?: () => void; onSettled?: () => void } = {}) {
+  constructor(waiter: WorkWaiter, description: string, hooks: WorkHooks = {}) {
     this.#waiter = waiter;
     this.#description = description;
     this.#onSuccess = hooks.onSuccess;
     this.#onSettled = hooks.onSettled;
+    this.#onWait = hooks.onWait;
   }
 
   get done(): boolean {
@@ -56,6 +66,8 @@ export class PendingWork implements Work {
   waitSync(timeoutMs = Infinity): void {
     const deadlineMs = this.#waiter.now() + timeoutMs;
     while (!this.#done) {
+      this.#onWait?.();
+      if (this.#done) break;
       const leftMs = deadlineMs - this.#waiter.now();
       if (leftMs <= 0) {
         throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, {

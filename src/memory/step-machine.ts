@@ -17,7 +17,8 @@
  *                                                              location is not 0 (sequentially consistent with the add),
  *                                                              set bit `peer` in the doorbell set; add 0 only looks, after what
  *                                                              was announced before
- *   5 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`
+ *   5 wait    location, value                                  until word ≥ value (acquire); else stop with `waiting`. So
+ *                                                              too when this run has set a doorbell: it is rung first
  *   6 publish location, value, sleeper location, peer          word := value (release); then as signal
  *   7 match   location, own location, bytes, tag               compare bytes; if different stop with `differs`, argument tag
  *   8 call    argument                                         stop with status `call`; resume after the instruction

@@ -67,6 +67,8 @@ class Run {
   readonly #scratch: Scratch;
   #spinLeftMs: number;
   #next = 0;
+  /** A doorbell has been set in this run. */
+  #rang = false;
 
   constructor(code: Float64Array, segments: JsSegments, state: MachineRegisters, spinNs: number, clock: Clock, scratch: Scratch) {
     this.#code = code;
@@ -197,7 +199,9 @@ class Run {
       return 'fault';
     if (how === 'add') Atomics.add(word.words, word.index, value);
     else Atomics.store(word.words, word.index, value);
-    if (Atomics.load(sleeper.words, sleeper.index) !== 0) doorbells[peer >> 5] |= 1 << (peer & 31);
+    if (Atomics.load(sleeper.words, sleeper.index) === 0) return undefined;
+    doorbells[peer >> 5] |= 1 << (peer & 31);
+    this.#rang = true;
     return undefined;
   }
 
@@ -205,6 +209,7 @@ class Run {
     const word = this.#word();
     const value = asWord(this.#operand());
     if (word === undefined || value === undefined) return 'fault';
+    if (this.#rang) return 'waiting';
     return this.#reached(word, value) ? undefined : 'waiting';
   }
 

@@ -106,6 +106,18 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(state.doorbells[2]).toBe(1 << 5);
   });
 
+  it('stops at a wait when it has set a doorbell, even one that is satisfied: bells come first', () => {
+    const { memory, state, run } = bench(machine, [16]);
+    const word = words(memory[0]);
+    word[2] = 1;
+    const code = [Publish, 0, 0, 7, 0, 8, 3, Wait, 0, 0, 7, Copy, 0, 12, 0, 0, 4, End];
+    expect(run(code)).toBe('waiting');
+    expect([state.pc, state.doorbells[0], word[3]]).toEqual([7, 1 << 3, 0]);
+    state.doorbells.fill(0);
+    expect(run(code)).toBe('done');
+    expect(word[3]).toBe(7);
+  });
+
   it('calls out and resumes behind the call', () => {
     const { state, run } = bench(machine, [8]);
     const code = [Call, 42, Call, -1.5, End];
