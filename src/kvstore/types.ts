@@ -99,8 +99,8 @@ export interface KVStore extends AsyncDisposable {
 
   /** Until all workers have called it. */
   barrier(): Promise<void>;
-  /** Servers apply it to every complete push from now on. Worker 0 calls it, before the first push.
-   *  @throws `usage` on other workers. */
+  /** Servers apply it to every complete push from now on. Worker 0 calls it, before the first push. `collective`: from the
+   *  next `barrier` on, which every worker calls.  @throws `usage` on other workers. */
   setOptimizer(spec: OptimizerSpec): Promise<void>;
   /** `local` and `collective` only. */
   setUpdater(updater: Updater): void;
@@ -108,7 +108,7 @@ export interface KVStore extends AsyncDisposable {
   setGradientCompression(spec: CompressionSpec): void;
   /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */
   saveState(folder: string): Promise<void>;
-  /** Replaces all of it. Worker 0 calls it, when no push is under way. */
+  /** Replaces all of it. Worker 0 calls it, when no push is under way. `collective`: at the next `barrier`. */
   loadState(folder: string): Promise<void>;
   info(key: Key): Promise<ParameterInfo>;
 
