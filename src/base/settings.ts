@@ -162,7 +162,7 @@ export const settingDefinitions = {
     'SHOAL_SYNC_BYTES',
     'collectives',
     4 * MiB,
-    'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread. 0: all in the comm thread.',
+    'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread, unless they reduce private arrays. 0: all in the comm thread.',
   ),
   inFlightMax: integer('SHOAL_IN_FLIGHT', 'collectives', 16, 'Operations of one group that run at the same time; later ones queue.', {
     least: 1,
