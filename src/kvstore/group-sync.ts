@@ -52,6 +52,8 @@ export class GroupSync {
   readonly #master: number;
   /** By slab; of a requester. */
   readonly base: Uint8Array[] = [];
+  /** By slab; of group 0: the values that worker 0 gave, with nobody's contribution, for servers that have nothing yet. */
+  readonly first: Uint8Array[] = [];
   /** By slot: updates by our own workers, and those since the last request. */
   readonly own: number[] = [];
   readonly #since: number[] = [];
@@ -87,6 +89,9 @@ export class GroupSync {
     }
     for (let slab = this.base.length; this.requests && slab < slots.slabs.length; slab++) {
       this.base.push(Uint8Array.from(slots.slabs[slab].bytes));
+    }
+    for (let slab = this.first.length; this.#options.group === 0 && slab < slots.slabs.length; slab++) {
+      this.first.push(Uint8Array.from(slots.slabs[slab].bytes));
     }
     for (const group of this.included.values()) this.#growIncluded(group);
   }
@@ -155,7 +160,7 @@ export class GroupSync {
 
   /** The connection with the master was lost, or we have just begun to serve: the question may not have arrived. */
   resend(): void {
-    if (this.#exchange === undefined) return;
+    if (this.#exchange === undefined) return this.#allDue();
     const { number, incarnation, slots, own, counts } = this.#exchange;
     const { topology, server, send } = this.#options;
     const destination = serverAddress(masterGroupOf(topology, server), server);
@@ -237,17 +242,20 @@ export class GroupSync {
     this.#options.onChanged();
   }
 
-  /** What a server that has nothing yet begins with: values without what is in `own`, which the master gets from us. */
-  beginning(slot: number): { readonly values: Uint8Array; readonly version: number } {
-    const { slots } = this.#options;
-    if (!this.requests) return { values: slots.values(slot, slot + 1), version: slots.version[slot] };
-    return { values: this.#part(this.base, slot), version: slots.version[slot] - this.own[slot] };
+  /** Of group 0: what a server of another group begins with. */
+  beginning(slot: number): Uint8Array {
+    return this.#part(this.first, slot);
   }
 
   /** After a snapshot was loaded: everything may have changed since the last exchange. */
   restart(exchange: Exchange | undefined): void {
     this.#exchange = exchange;
     this.#number = exchange?.number ?? 0;
+    this.#allDue();
+  }
+
+  /** The master may have forgotten us. */
+  #allDue(): void {
     for (let slot = 0; this.requests && slot < this.own.length; slot++) if (this.own[slot] > 0) this.#due.add(slot);
   }
 

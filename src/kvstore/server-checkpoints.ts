@@ -51,6 +51,7 @@ export class ServerCheckpoints {
     const { sessions, options } = this.#state;
     const { snapshots } = options;
     this.#next = undefined;
+    if (this.#saving !== undefined) return this.save();
     if (snapshots === undefined || this.#closed) return Promise.resolve();
     const snapshot = takeSnapshot(this.#state);
     this.#state.dirty = false;

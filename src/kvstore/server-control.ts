@@ -17,7 +17,7 @@ export interface ControlCallbacks {
   readonly pause: (until: Promise<void>) => void;
   /** Memory cannot be mapped here. */
   readonly onUnattached: () => void;
-  /** Requests that waited for a batch can be heard. */
+  /** Requests that waited for a batch or an optimiser can be heard. */
   readonly onCommit: () => void;
 }
 
@@ -83,7 +83,11 @@ export class ServerControl {
       case KVMessage.setOptimizer:
         this.#state.setOptimizer(control.value('spec') as OptimizerSpec);
         session.lastConfiguration = request;
-        return this.#followers.spread(() => this.#done(session, request));
+        // Pushes may have waited for it.
+        this.#callbacks.onCommit();
+        return this.#followers.spread(() => {
+          this.#callbacks.reply(session, request, { optimizer: this.#state.optimizerVersion });
+        });
       case KVMessage.saveState:
         return this.#save(session, request, control.text('folder'));
       case KVMessage.loadState:

@@ -34,6 +34,8 @@ export class ServerCore {
   readonly #checkpoints: ServerCheckpoints;
   #mode: 'primary' | 'standby';
   #delay: DelayLine | undefined;
+  /** Number of the last forwarded message, whichever standby it went to. */
+  #forwarded = 0;
   /** Of a standby: the state that is arriving; whether it is there. */
   #receiver = new StateReceiver();
   #informed = false;
@@ -89,7 +91,8 @@ export class ServerCore {
       if (msg.type === KVMessage.forward || msg.type === KVMessage.state) throw notAStandby();
       const { standby } = this.#options;
       if (this.#delay !== undefined && standby !== undefined) {
-        this.#options.send(standby, wrap(msg, this.#address, standby, this.#delay.add(msg)));
+        this.#forwarded = this.#delay.add(msg);
+        this.#options.send(standby, wrap(msg, this.#address, standby, this.#forwarded));
         return undefined;
       }
       return this.#act(msg);
@@ -162,8 +165,8 @@ export class ServerCore {
     } else if (msg.type === KVMessage.state) {
       const whole = this.#receiver.receive(msg);
       if (whole === undefined) return;
-      for (const entry of whole.fields.list('regions')) this.#attach(entry);
       restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
+      for (const entry of whole.fields.list('regions')) this.#attach(entry);
       this.#informed = true;
     } else if (msg.type === KVMessage.forward && this.#informed) {
       const inner = unwrap(msg);
@@ -200,7 +203,7 @@ export class ServerCore {
       [...session.regions].map(([region, { handle, bytes }]) => [String(session.address), region, handle, bytes]),
     );
     for (const msg of stateMessages(takeSnapshot(this.#state), this.#address, standby, { regions })) this.#options.send(standby, msg);
-    this.#delay = new DelayLine();
+    this.#delay = new DelayLine(this.#forwarded);
     // It acknowledges these too; numbers that nobody waits for.
     for (const { msg } of transfers.pending) this.#options.send(standby, wrap(msg, this.#address, standby, 0));
     for (const { blocked } of sessions.values())
@@ -216,7 +219,10 @@ export class ServerCore {
   #attach(entry: unknown): void {
     const [source, ...region] = entry as [string, ...unknown[]];
     const { region: number, handle, bytes } = readRegion(region);
-    if (this.#options.valuesOf(BigInt(source)).attach(number, handle, bytes)) return;
+    if (this.#options.valuesOf(BigInt(source)).attach(number, handle, bytes)) {
+      this.#state.sessions.get(BigInt(source))?.regions.set(number, { handle, bytes });
+      return;
+    }
     throw new ShoalError('unsupported', 'a standby cannot map memory that its primary has mapped; run both on one host');
   }
 

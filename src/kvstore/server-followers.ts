@@ -85,9 +85,8 @@ export class ServerFollowers {
           to++;
         }
         const parts = Array.from({ length: to - first }, (_, k) => sync.beginning(first + k));
-        const versions = parts.map(({ version }) => version);
-        const fields = { batch, entries: packBatch(directory.batch(batch)), first, to, versions, last: to === end };
-        this.#tell(group, fields, [Buffer.concat(parts.map(({ values }) => values))]);
+        const fields = { batch, entries: packBatch(directory.batch(batch)), first, to, last: to === end };
+        this.#tell(group, fields, [Buffer.concat(parts)]);
         first = to;
       } while (first < end);
       this.#has.set(group, { batches: batch + 1, optimizer: this.#has.get(group)?.optimizer ?? 0 });
@@ -117,6 +116,7 @@ export class ServerFollowers {
       if (version !== state.optimizerVersion) {
         state.setOptimizer(control.value('spec') as OptimizerSpec);
         state.optimizerVersion = version;
+        this.#onCommit();
       }
       return this.follow({ again: false });
     }
@@ -125,18 +125,14 @@ export class ServerFollowers {
     if (batch > state.directory.batches) throw malformed(`batch ${batch} after ${state.directory.batches}`);
     if (batch === state.directory.batches) state.declare(unpackBatch(control.value('entries')));
     const [first, to] = [control.count('first'), control.count('to')];
-    const versions = control.counts('versions');
     const values = msg.frames[1];
-    if (to - first !== versions.length || (to > first && (first < state.committedSlots || to > state.slots.count))) {
-      throw malformed('slots of another batch');
-    }
+    if (to > first && (first < state.committedSlots || to > state.slots.count)) throw malformed('slots of another batch');
     let at = 0;
     for (let slot = first; slot < to; slot++) {
       const target = state.slots.values(slot, slot + 1);
       if (values === undefined || at + target.byteLength > values.byteLength) throw new ShoalError('protocol', 'first values are missing');
       target.set(values.subarray(at, at + target.byteLength));
       at += target.byteLength;
-      state.slots.version[slot] = versions[slot - first];
     }
     if (!control.flag('last')) return undefined;
     state.commit();

@@ -21,7 +21,12 @@ const stateBytesMax = 64 * 2 ** 20;
 /** The primary's side: messages that the standby has not acknowledged, in order. */
 export class DelayLine {
   readonly #queue: { readonly number: number; readonly msg: Msg }[] = [];
-  #number = 0;
+  #number: number;
+
+  /** Numbers go on from `last`: what an earlier standby says about its messages is not about these. */
+  constructor(last: number) {
+    this.#number = last;
+  }
 
   /** @returns its number. */
   add(msg: Msg): number {

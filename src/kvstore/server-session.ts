@@ -4,6 +4,9 @@ import type { Msg } from '../messaging/msg.ts';
 import type { GroupRounds, Member } from './server-rounds.ts';
 import type { ServerRequest } from './server-request.ts';
 
+/** Settled requests are dropped when there are at least so many. */
+const unsettledLeast = 64;
+
 export class ServerSession {
   readonly address: Address;
   readonly rounds: GroupRounds;
@@ -23,8 +26,10 @@ export class ServerSession {
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
   /** Messages about parameters that have not been declared here again, in order. */
   blocked: Msg[] = [];
-  /** Requests with pushes that are not settled, in order; settled ones are dropped from the front now and then. */
-  readonly #unsettled: ServerRequest[] = [];
+  /** Requests with pushes that are not settled, and some that are. */
+  #unsettled: ServerRequest[] = [];
+  /** Length of `#unsettled` at which it is looked through again. */
+  #unsettledMost = unsettledLeast;
   readonly #barrierRequests: { id: number; barrier: number }[] = [];
   pendingBytes = 0;
 
@@ -36,12 +41,22 @@ export class ServerSession {
 
   hold(request: ServerRequest): void {
     this.#unsettled.push(request);
+    if (this.#unsettled.length < this.#unsettledMost) return;
+    this.#dropSettled();
+    this.#unsettledMost = Math.max(unsettledLeast, 2 * this.#unsettled.length);
+  }
+
+  #dropSettled(): void {
+    this.#unsettled = this.#unsettled.filter(({ unsettled }) => unsettled > 0);
   }
 
   /** The last request such that it and all before it are settled. */
   settledUpTo(): number {
-    while (this.#unsettled.length > 0 && this.#unsettled[0].unsettled === 0) this.#unsettled.shift();
-    return this.#unsettled.length > 0 ? Math.min(this.#unsettled[0].id - 1, this.lastRequest) : this.lastRequest;
+    this.#dropSettled();
+    // Not in order: what came again over another connection is behind what has not come again yet.
+    let least = this.lastRequest + 1;
+    for (const { id } of this.#unsettled) least = Math.min(least, id);
+    return least - 1;
   }
 
   waitForBarrier(id: number, barrier: number): void {

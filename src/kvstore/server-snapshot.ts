@@ -2,7 +2,7 @@
  *
  *    parameter/<key>        values of a whole parameter; `parameter/<key>@<first element>` of a slice
  *    state/<name>/<key>…    the optimiser's
- *    base/…, included/<worker group>/…, sent    exchanges between server groups (group-sync.ts)
+ *    first/…, base/…, included/<group>/…, sent    exchanges between server groups (group-sync.ts)
  *    version, steps, settled/<worker group>     by slot
  *
  *  What has been pushed but is not settled is not in it: stubs repeat it. */
@@ -44,6 +44,7 @@ export function takeSnapshot(state: ServerState): Snapshot {
     );
   }
   addSlabs('base', sync.base);
+  addSlabs('first', sync.first);
   for (const [group, { values, counts }] of sync.included) {
     addSlabs(`included/${group}`, values);
     tensors.set(`included/${group}`, numbers(counts));
@@ -192,7 +193,8 @@ function readSlabs(state: ServerState, snapshot: Snapshot): void {
       slots.slabs.map(({ states }) => states[k]),
     );
   }
-  if ([...snapshot.tensors.keys()].some((name) => name.startsWith('base/'))) readSlabTensors(state, snapshot, 'base', sync.base);
+  readSlabTensors(state, snapshot, 'base', sync.base);
+  readSlabTensors(state, snapshot, 'first', sync.first);
 }
 
 function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {

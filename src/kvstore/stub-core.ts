@@ -49,6 +49,7 @@ export class StubCore {
     const { topology, workerGroup, firstWorker, localWorkers } = options;
     const group = serverGroupOf(topology, workerGroup);
     const address = stubAddress(workerGroup, firstWorker);
+    const knowledge = { optimizer: 0 };
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
     this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
       const destination = serverAddress(group, server);
@@ -63,6 +64,8 @@ export class StubCore {
         greeting: () => this.#greeting(),
         onForgotten: (error) => this.#breakDown(error),
         onCommitted: () => this.#init.progress(),
+        knowledge,
+        leads: firstWorker === 0,
       });
     });
     this.#local = new LocalRounds(firstWorker, localWorkers);

@@ -13,7 +13,7 @@ import type { Msg } from '../messaging/msg.ts';
 import { fixedRequest, type StubRequest } from './stub-request.ts';
 import type { OwnValues, ValueRef } from './value-space.ts';
 import { Control, encodeControl } from './wire-control.ts';
-import { decodeFailure, KVMessage, makeMessage } from './wire.ts';
+import { decodeFailure, decodeOptimizer, KVMessage, makeMessage } from './wire.ts';
 
 export interface LinkOptions {
   readonly address: Address;
@@ -31,6 +31,10 @@ export interface LinkOptions {
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
+  /** What all links of the stub know. */
+  readonly knowledge: { optimizer: number };
+  /** Worker 0 is of this process. */
+  readonly leads: boolean;
 }
 
 interface Entry {
@@ -41,7 +45,11 @@ interface Entry {
   sent: boolean;
   accepted: boolean;
   answered: boolean;
+  /** Of the server that answered. */
+  answeredBy: number;
   keptBytes: number;
+  /** How often the optimiser had been set, as far as we knew, when it was sent first; 0 when we knew of none. */
+  optimizer: number;
   /** Requests that push to the same slots and were enqueued before, when they had not been sent. */
   after: Entry[];
 }
@@ -89,7 +97,7 @@ export class StubLink implements Disposable {
 
   /** Requests are sent by the next `pump`. */
   enqueue(request: StubRequest): void {
-    const entry: Entry = { request, order: this.#order++, id: 0, sent: false, accepted: false, answered: false, keptBytes: 0, after: [] };
+    const entry = this.#entry(request);
     this.#waiting.push(entry);
     this.#followPushes(entry);
   }
@@ -179,11 +187,12 @@ export class StubLink implements Disposable {
     this.#creditUsed = 0;
     for (const entry of this.#sent.values()) {
       // A server that goes on where the other stopped has whatever was answered.
-      if (entry.answered && !forgotten) continue;
+      if (entry.answered && entry.answeredBy === lineage) continue;
       entry.accepted = false;
       this.#transmit(entry);
     }
     this.committed = Math.max(this.committed, control.count('committed'));
+    this.options.knowledge.optimizer = Math.max(this.options.knowledge.optimizer, control.count('optimizer'));
     this.options.onCommitted();
     this.pump();
   }
@@ -221,12 +230,16 @@ export class StubLink implements Disposable {
 
   #transmit(entry: Entry): void {
     const { request } = entry;
-    entry.sent = true;
     entry.after = [];
     this.#creditUsed += request.bytes;
+    const { knowledge, leads } = this.options;
+    // What worker 0 pushed before it set an optimiser does not wait for that; what others know may be older than what is.
+    if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.optimizer;
+    entry.sent = true;
     const reach = {
       attached: (region: number) => this.#regions.get(region) === 'attached',
       view: (ref: ValueRef) => this.options.values.view(ref),
+      optimizer: entry.optimizer,
     };
     this.#send(request.type, entry.id, request.encode(reach, { values: entry.answered ? 'none' : 'wanted' }));
   }
@@ -241,11 +254,12 @@ export class StubLink implements Disposable {
     const entry = this.#sent.get(msg.targetValue);
     if (entry === undefined) return;
     this.#accept(entry);
+    entry.answeredBy = this.#lineage;
     // An answer to what was repeated for the server's sake.
     if (entry.answered) return;
     entry.answered = true;
     const { request } = entry;
-    const error = msg.type === KVMessage.done ? Control.decode(msg.frames[0]).error('error') : decodeFailure(msg.frames);
+    const error = this.#readAnswer(msg);
     if (request.repeats && this.#logs) {
       this.#settledBytes += entry.keptBytes;
       this.#checkpointAsked = false;
@@ -254,6 +268,18 @@ export class StubLink implements Disposable {
       this.#remove(entry);
     }
     request.finish(error, msg);
+  }
+
+  #readAnswer(msg: Msg): ShoalError | undefined {
+    const { knowledge } = this.options;
+    if (msg.type !== KVMessage.done) {
+      const error = decodeFailure(msg.frames);
+      if (error === undefined) knowledge.optimizer = Math.max(knowledge.optimizer, decodeOptimizer(msg.frames));
+      return error;
+    }
+    const control = Control.decode(msg.frames[0]);
+    if (control.has('optimizer')) knowledge.optimizer = Math.max(knowledge.optimizer, control.count('optimizer'));
+    return control.error('error');
   }
 
   /** Requests up to this one survive the server. */
@@ -272,9 +298,16 @@ export class StubLink implements Disposable {
     entry.request.drop();
   }
 
-  /** True when the request must wait for a snapshot. What is not answered yet no snapshot can free. */
+  /** True when the request must wait for a snapshot. A snapshot frees what was answered before the first that was not;
+   *  when that is nothing, waiting could be for ever: others may wait for this very push. */
   #logIsFull(bytes: number): boolean {
-    if (this.#settledBytes === 0 || this.#keptBytes + bytes <= this.options.replayBytes) return false;
+    if (this.#keptBytes + bytes <= this.options.replayBytes) return false;
+    let freeable = 0;
+    for (const { request, answered: isAnswered, keptBytes } of this.#sent.values()) {
+      if (request.repeats && !isAnswered) break;
+      freeable += keptBytes;
+    }
+    if (freeable === 0) return false;
     this.#askForCheckpoint();
     return true;
   }
@@ -326,18 +359,25 @@ export class StubLink implements Disposable {
 
   /** Past the queue, over a connection that is up. */
   #sendNow(request: StubRequest): void {
-    const entry: Entry = {
-      request,
-      order: this.#order++,
-      id: this.#nextId++,
-      sent: true,
-      accepted: false,
-      answered: false,
-      keptBytes: 0,
-      after: [],
-    };
+    const entry = this.#entry(request);
+    entry.id = this.#nextId++;
     this.#sent.set(entry.id, entry);
     this.#transmit(entry);
+  }
+
+  #entry(request: StubRequest): Entry {
+    return {
+      request,
+      order: this.#order++,
+      id: 0,
+      sent: false,
+      accepted: false,
+      answered: false,
+      answeredBy: 0,
+      keptBytes: 0,
+      optimizer: 0,
+      after: [],
+    };
   }
 
   #send(type: number, request: number, frames: readonly Uint8Array[]): void {

@@ -9,6 +9,8 @@ export interface Reach {
   /** Whether the server has mapped the region. */
   attached(region: number): boolean;
   view(ref: ValueRef): Uint8Array;
+  /** How often the optimiser has been set, as far as we know. */
+  readonly optimizer: number;
 }
 
 export interface StubRequest {
@@ -41,6 +43,8 @@ export function fixedRequest(fields: {
   readonly repeats?: boolean;
   readonly pushed?: StubRequest['pushed'];
   readonly frames: readonly Uint8Array[];
+  /** A frame before them that depends on what is known. */
+  readonly head?: (reach: Reach) => Uint8Array;
   readonly finish: StubRequest['finish'];
 }): StubRequest {
   const bytes = fields.frames.reduce((sum, frame) => sum + frame.byteLength, 0);
@@ -51,7 +55,7 @@ export function fixedRequest(fields: {
     repeats: fields.repeats ?? false,
     regions: [],
     pushed: fields.pushed,
-    encode: () => [...fields.frames],
+    encode: (reach) => (fields.head === undefined ? [...fields.frames] : [fields.head(reach), ...fields.frames]),
     retain: () => bytes,
     drop: () => undefined,
     finish: fields.finish,

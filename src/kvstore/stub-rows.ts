@@ -95,12 +95,14 @@ export class StubRows {
         runs.push(rowRun(piece, round, SourceKind.rows, frames.length, frame.byteLength));
       }
       const link = this.#context.links[server];
+      const { batches } = this.#context.directory;
       const request = fixedRequest({
         type: KVMessage.update,
         priority,
         repeats: true,
         pushed: { slots: pieces.map(({ slot }) => slot), counts: pieces.map(() => 1) },
-        frames: [encodeRuns({ batches: this.#context.directory.batches, runs }), ...frames],
+        head: ({ optimizer }) => encodeRuns({ batches, optimizer, runs }),
+        frames,
         finish: (error) => {
           for (const operation of operations) operation.arrive(error, request);
         },
@@ -122,7 +124,8 @@ export class StubRows {
       const request = fixedRequest({
         type: KVMessage.get,
         priority,
-        frames: [encodeRuns({ batches: directory.batches, runs }), ...frames],
+        head: ({ optimizer }) => encodeRuns({ batches: directory.batches, optimizer, runs }),
+        frames,
         finish: (error, msg) => {
           if (error === undefined && !operation.finished) this.#place(msg, pieces, options.values.view(values), rowBytes);
           operation.arrive(error, request);

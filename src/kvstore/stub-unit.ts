@@ -144,7 +144,7 @@ export class StubUnit implements StubRequest {
     }
     this.#wireCount = runs.length;
     const { batches } = this.#options;
-    return [encodeRuns({ batches, runs }), ...packed.frames()];
+    return [encodeRuns({ batches, optimizer: reach.optimizer, runs }), ...packed.frames()];
   }
 
   #wireRun(k: number, reach: Reach, packed: Packer, values: 'wanted' | 'none'): Run {

@@ -7,9 +7,9 @@
  *  stretch of neighbouring slots of one slab whose values are neighbours in memory, so that it is handled at once.
  *
  *    put, update, get     frame 0                                        frames 1…: values inline
- *      byte 0        4        8
- *          │batches │zero    │ runs, 56 bytes each …                     batches: of parameters, that the sender knows
- *          │u32     │u32     │
+ *      byte 0        4          8
+ *          │batches │optimiser │ runs, 56 bytes each …                   what the sender knows: batches of parameters,
+ *          │u32     │u32       │                                         and how often the optimiser has been set
  *    run
  *      byte 0           4      8      12      13      14     15    16      20      24      32      40      48    52
  *          │first slot │slots │round │source │target │codec │zero │from   │to     │from   │bytes  │to     │rows │zero │
@@ -24,9 +24,9 @@
  *      round    of this stub's pushes to these slots, from 1; of a get: what the answer must contain
  *
  *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
- *      byte 0      1         8                                                     order; or the error's text, UTF-8
- *          │error │zero ×7  │ per run: version f64, settled round u32, zero u32 …
- *          │u8    │         │
+ *      byte 0      1        4          8                                           order; or the error's text, UTF-8
+ *          │error │zero ×3 │optimiser │ per run: version f64, settled round u32, zero u32 …
+ *          │u8    │        │u32       │
  *      error    0, or 1 + index of the error's code */
 import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -100,6 +100,7 @@ export interface Run {
 
 export interface Transfer {
   readonly batches: number;
+  readonly optimizer: number;
   readonly runs: readonly Run[];
 }
 
@@ -125,10 +126,11 @@ const errorCodes: readonly ErrorCode[] = [
   'system',
 ];
 
-export function encodeRuns({ batches, runs }: Transfer): Uint8Array {
+export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + runs.length * runBytes);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   view.setUint32(0, batches, true);
+  view.setUint32(4, optimizer, true);
   let at = headerBytes;
   for (const run of runs) {
     view.setUint32(at, run.firstSlot, true);
@@ -156,7 +158,6 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
   const count = (bytes.byteLength - headerBytes) / runBytes;
   if (!Number.isInteger(count) || count === 0 || count > runsMax) throw malformed(`its table of runs has ${bytes.byteLength} bytes`);
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-  if (view.getUint32(4, true) !== 0) throw malformed('a field that must be zero is not');
   const runs: Run[] = [];
   for (let at = headerBytes; at < bytes.byteLength; at += runBytes) {
     const run: Run = {
@@ -177,7 +178,7 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
     checkRun(run, frames);
     runs.push(run);
   }
-  return { batches: view.getUint32(0, true), runs };
+  return { batches: view.getUint32(0, true), optimizer: view.getUint32(4, true), runs };
 }
 
 function checkRun(run: Run, frames: readonly Uint8Array[]): void {
@@ -204,8 +205,9 @@ export interface RunState {
   settled: number;
 }
 
-export function encodeResponse(states: readonly RunState[]): Uint8Array {
+export function encodeResponse(optimizer: number, states: readonly RunState[]): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + states.length * responseRunBytes);
+  bytes.writeUInt32LE(optimizer, 4);
   let at = headerBytes;
   for (const { version, settled } of states) {
     bytes.writeDoubleLE(version, at);
@@ -230,6 +232,13 @@ export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undef
   const code = errorCodes[head[0] - 1];
   if (code === undefined || text === undefined) throw malformed(`an answer with the unknown error ${head[0]}`);
   return new ShoalError(code, Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString('utf8'));
+}
+
+/** How often the optimiser has been set, as an answer that is no error says. */
+export function decodeOptimizer(frames: readonly Uint8Array[]): number {
+  const [head] = frames;
+  if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
+  return new DataView(head.buffer, head.byteOffset, head.byteLength).getUint32(4, true);
 }
 
 /** Of an answer to `count` runs. @throws ShoalError `protocol`. */

@@ -2,7 +2,7 @@
  *  decides, and loses everything that is under way when a side dies. Servers have a disk that finishes writing when it is
  *  told to. Time is virtual. */
 import { must } from '../../base/assert.ts';
-import { VirtualClock } from '../../base/clock.ts';
+import { VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Kernels } from '../../memory/kernels.ts';
@@ -237,6 +237,11 @@ export class SimulatedCluster {
     return true;
   }
 
+  /** Promises that are settled are heard. */
+  breathe(): Promise<void> {
+    return breath();
+  }
+
   /** Everything that can happen without time or faults, happens. */
   async settle(): Promise<void> {
     for (;;) {
@@ -287,7 +292,7 @@ export class SimulatedCluster {
       group,
       server,
       incarnation: ++this.#incarnation,
-      clock: this.clock,
+      clock: mortalClock(this.clock, node),
       kernels: this.#kernels,
       createOptimizer,
       codecOf: (code) => (code === truncatingCodec.code ? truncatingCodec : undefined),
@@ -297,7 +302,7 @@ export class SimulatedCluster {
         if (remote === undefined) remotes.set(source, (remote = new MappedValues(this.#registry)));
         return remote;
       },
-      ...(disk ? { snapshots: disk } : {}),
+      ...(disk ? { snapshots: mortalDisk(disk, node) } : {}),
       storeAt: (folder) => this.#folder(`${folder}/${group}-${server}`),
       standby: standbyAddress(place),
       mode,
@@ -371,6 +376,26 @@ export class SimulatedCluster {
 
 function standbyAddress({ group, server }: { readonly group: number; readonly server: number }): Address {
   return makeAddress({ group, id: server, role: standbyRole });
+}
+
+/** Timers of a process that was killed do not fire. */
+function mortalClock(clock: Clock, node: Node): Clock {
+  return {
+    now: () => clock.now(),
+    wallNow: () => clock.wallNow(),
+    setTimer: (delayMs, callback) =>
+      clock.setTimer(delayMs, () => {
+        if (node.alive) callback();
+      }),
+  };
+}
+
+/** Nor does it write. */
+function mortalDisk(disk: SimulatedDisk, node: Node): SnapshotStore {
+  return {
+    save: (snapshot) => (node.alive ? disk.save(snapshot) : new Promise(() => undefined)),
+    load: () => disk.load(),
+  };
 }
 
 /** Promises that are settled are heard. */
