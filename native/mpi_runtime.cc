@@ -87,12 +87,8 @@ class Runtime::Receive final : public Task {
   Receive(Message message, std::shared_ptr<Arrival> arrival) : Task(nullptr, NAN, false), message_(message), arrival_(std::move(arrival)) {}
 
   int start(Runtime& runtime, Request& request) override {
-    Arrival& arrival = *arrival_;
-    if (arrival.wanted && arrival.bytes > 0) arrival.data.reset(static_cast<uint8_t*>(std::malloc(arrival.bytes)));
-    // What nobody wants is taken without its bytes.
-    const int count = arrival.data == nullptr ? 0 : static_cast<int>(arrival.bytes);
-    static uint8_t nothing;
-    return runtime.api_->Imrecv(count == 0 ? &nothing : arrival.data.get(), count, runtime.api_->byte_object, &message_, &request);
+    const Api& api = *runtime.api_;
+    return api.Imrecv(arrival_->data.get(), static_cast<int>(arrival_->bytes), api.byte_object, &message_, &request);
   }
 
   void finish(Runtime& runtime, int error) override {
@@ -387,7 +383,7 @@ bool Runtime::receive() {
     if (api_->Improbe(kAny, kAny, messages_, &found, &message, &status) != kSuccess || found == 0) return moved;
     moved = true;
     api_->Get_count(&status, api_->byte_object, &bytes);
-    const auto size = static_cast<size_t>(bytes < 0 ? SIZE_MAX : bytes);
+    const auto size = static_cast<size_t>(bytes < 0 ? 0 : bytes);
     bool wanted = false;
     {
       std::lock_guard lock(mutex_);
@@ -396,7 +392,15 @@ bool Runtime::receive() {
       if (port != ports_.end() && !wanted) port->second.inbox->push({EventKind::kOversize, double(status.source), double(status.tag), ""});
     }
     if (wanted) untaken_ += size;
+    // What nobody wants is taken whole all the same: into a buffer that is too small Open MPI may write beyond its end.
     auto arrival = std::make_shared<Arrival>(Arrival{status.source, status.tag, size, wanted});
+    arrival->data.reset(static_cast<uint8_t*>(std::malloc(size + 1)));
+    if (arrival->data == nullptr) {
+      std::lock_guard lock(mutex_);
+      failure_ = "there is no memory for a message of " + std::to_string(size) + " bytes";
+      stop_ = true;
+      return true;
+    }
     arriving_[status.source].push_back(arrival);
     auto receive = std::make_unique<Receive>(message, std::move(arrival));
     Request request = nullptr;

@@ -1,6 +1,7 @@
 /** What dealers, routers and pollers do over every backend: one suite, run on each. What a backend cannot do is skipped
  *  by name with the reason. */
 import { afterEach, describe, expect, it } from 'vitest';
+import { seededRandom } from '../base/random.ts';
 import { makeAddress, Role, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import type { MessagingContext, MessagingOptions } from './context.ts';
@@ -8,6 +9,7 @@ import { Dealer, type DealerOptions } from './dealer.ts';
 import type { MessageSocket } from './message-socket.ts';
 import { Msg } from './msg.ts';
 import { Poller } from './poller.ts';
+import { hostilePacket } from './testing/hostile-packets.ts';
 import { Router, type PeerEvent, type RouterOptions } from './router.ts';
 import { encodeControl, encodeData, encodeGreeting, inlineBytes, noCounters } from './wire.ts';
 
@@ -20,6 +22,9 @@ export interface MessagingWorld {
   readonly rebinds: boolean;
   close?(): Promise<void> | void;
 }
+
+/** On each backend; the decoder alone takes FUZZ_INPUTS (wire.test.ts). */
+const hostileInputs = Math.max(5000, Number(process.env.FUZZ_INPUTS ?? 0) / 100);
 
 export interface Skip {
   readonly test: string;
@@ -54,7 +59,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
   const test = (title: string, body: () => Promise<void>): void => {
     const reason = skips.get(title);
     skips.delete(title);
-    if (reason === undefined) it(title, body, 20_000);
+    if (reason === undefined) it(title, body, 20_000 + hostileInputs);
     else it.skip(`${title} (skipped: ${reason})`, () => undefined);
   };
 
@@ -468,6 +473,51 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       while (router.ready) router.tryReceive();
       good.send(message(worker(1), stub, 12));
       expect((await router.receive()).type).toBe(12);
+    });
+
+    test(`${hostileInputs} hostile packets end no more than their pipes; memory stays bounded`, async () => {
+      const codes: (string | undefined)[] = [];
+      const limits = { windowMessages: 8, messageBytes: 2 ** 20, frames: 100, peers: 200, queueMessages: 100 };
+      const onPeer = ({ state, error }: PeerEvent): void => void (state === 'refused' && codes.push(error?.code));
+      const { router, url } = await boundRouter({ onPeer, limits });
+      const good = await connectedDealer(url, worker(1));
+      const backend = await (await surroundings()).backendOf(url);
+      const connect = async (): Promise<{ pipe: Pipe; open: boolean }> => {
+        const pipe = await backend.connect(url, { timeoutMs: 10_000, signal: new AbortController().signal });
+        const connection = { pipe, open: true };
+        pipe.setHandlers({ onParts: () => undefined, onReopen: () => undefined, onClose: () => void (connection.open = false) });
+        return connection;
+      };
+      const greeting = { session: 77, knownSession: 0, address: worker(2), windowMessages: 4, windowBytes: 1000 };
+      const hello = encodeGreeting('hello', greeting, noCounters);
+      const small = message(worker(2), stub, 3, 'one', 'two');
+      const large = message(worker(2), server(5), 4, pattern(40_000, 1), 'x');
+      const data = (msg: Msg): Uint8Array[] => encodeData([msg], inlineBytes(msg), 0, noCounters).parts;
+      const controls = (['credit', 'goodbye', 'reset'] as const).map((kind) => [encodeControl(kind, noCounters)]);
+      const corpus = [[hello], data(small), data(large), ...controls];
+      const random = seededRandom(hostileInputs);
+      let stranger = await connect();
+      const before = process.memoryUsage();
+      for (let k = 0; k < hostileInputs; k++) {
+        if (!stranger.open) stranger = await connect();
+        // Every other packet comes from somebody who has introduced himself.
+        if (k % 2 === 0) stranger.pipe.send([hello.slice()]);
+        stranger.pipe.send(hostilePacket(corpus, random));
+        if (k % 2 > 0) continue;
+        const sent = message(worker(1), stub, 9);
+        sent.setTarget(k, 1);
+        good.send(sent);
+        for (;;) {
+          const msg = await router.receive();
+          if (msg.source === worker(1) && msg.type === 9 && msg.targetValue === k) break;
+        }
+      }
+      const after = process.memoryUsage();
+      await stranger.pipe.close(0);
+      // They have arrived, and not at pipes that were closed already.
+      expect(codes.filter((code) => code === 'protocol').length).toBeGreaterThan(hostileInputs / 50);
+      expect(after.arrayBuffers + after.heapUsed - before.arrayBuffers - before.heapUsed).toBeLessThan(256 * 2 ** 20);
+      expect(router.peers.length).toBeLessThanOrEqual(limits.peers);
     });
 
     test('data without a hello is answered with a reset', async () => {

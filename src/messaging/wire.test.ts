@@ -5,6 +5,7 @@ import { isShoalError, ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 import { limitsOf } from './limits.ts';
 import { Msg } from './msg.ts';
+import { hostilePacket } from './testing/hostile-packets.ts';
 import {
   decodePacket,
   detachedBytes,
@@ -14,7 +15,6 @@ import {
   encodeGreeting,
   inlineBytes,
   messageCost,
-  packetPrefixBytes,
   rebaseSequence,
   refreshCounters,
   type Packet,
@@ -176,40 +176,10 @@ describe('hostile bytes', () => {
         [encodeControl('credit', counters)],
       );
       corpus.push([encodeError(new ShoalError('auth', 'no'))]);
-      const interesting = [0, 1, 7, 8, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
-      const scratch = Buffer.alloc(64 * 1024);
       let accepted = 0;
       let refused = 0;
       for (let k = 0; k < inputs; k++) {
-        const original = corpus[random.integer(corpus.length)];
-        const first = scratch.subarray(0, original[0].byteLength);
-        first.set(original[0]);
-        let parts: Uint8Array[] = [first, ...original.slice(1)];
-        const edits = 1 + random.integer(4);
-        for (let edit = 0; edit < edits; edit++) {
-          const at = random.integer(first.length);
-          switch (random.integer(8)) {
-            case 0:
-              parts[0] = parts[0].subarray(0, random.integer(parts[0].byteLength + 1));
-              break;
-            case 1:
-              parts[0] = scratch.subarray(0, first.length + random.integer(64));
-              break;
-            case 2:
-              parts = random.integer(2) === 0 ? parts.slice(0, -1) : [...parts, first.subarray(at)];
-              if (parts.length === 0) parts = [first];
-              break;
-            case 3:
-              if (at + 4 <= first.length) first.writeUInt32LE(random.integer(2 ** 32), at);
-              break;
-            case 4:
-              // Lengths and counts: the words that decide how much is read.
-              first[packetPrefixBytes + 2 + random.integer(6)] = interesting[random.integer(interesting.length)];
-              break;
-            default:
-              first[at] = interesting[random.integer(interesting.length)];
-          }
-        }
+        const parts = hostilePacket(corpus, random);
         if (tryDecode(parts) === undefined) refused++;
         else accepted++;
       }

@@ -158,7 +158,7 @@ describe('fabric endpoints', () => {
 
   it('of peers that break the rules are closed with protocol', async () => {
     const on = makeWorld((options) => new TcpFabric(options));
-    await using context = on.context();
+    await using context = on.context({ limits: { messageBytes: 2 ** 20 } });
     const events: (string | undefined)[] = [];
     await using router = new Router(context, { onPeer: ({ error }) => events.push(error?.code) });
     const url = await router.bind('fabric://tcp');
@@ -183,6 +183,7 @@ describe('fabric endpoints', () => {
       [want, piece(0, 32 * 1024 + 1, 32 * 1024 + 1)],
       [want, piece(0, 10, Number.NaN)],
       [want, piece(0, 10, 2 ** 50)],
+      Array.from({ length: 70 }, () => Buffer.concat([Buffer.of(1, 0), Buffer.alloc(32 * 1024)])),
       [want, piece(0, 20, 10)],
       [want, piece(0, 10, 20)],
       [Buffer.of(5, 0, 0, 0)],

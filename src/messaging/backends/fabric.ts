@@ -163,6 +163,7 @@ class FabricPipe implements Pipe {
   #slots: Landing | undefined;
   #lent = 0;
   #parts: Uint8Array[] = [];
+  #partsBytes = 0;
   /** Slots under the parts of the packet that is arriving. */
   #loans: number[] = [];
   #filling: { readonly bytes: Uint8Array; filled: number } | undefined;
@@ -312,7 +313,9 @@ class FabricPipe implements Pipe {
     const bytes = message.readUInt32LE(4);
     const partBytes = message.readDoubleLE(8);
     if (!slots.land(slot, bytes)) throw violation(`a piece of ${bytes} bytes in slot ${slot}`);
-    if (!Number.isSafeInteger(partBytes) || partBytes < bytes || partBytes > this.#options.messageBytes + partSlackBytes) {
+    // Before anything is allocated; a packet is no larger than a message.
+    const most = this.#options.messageBytes + partSlackBytes - this.#partsBytes;
+    if (!Number.isSafeInteger(partBytes) || partBytes < bytes || partBytes > most) {
       throw violation(`a part of ${partBytes} bytes`);
     }
     const landed = new Uint8Array(region.buffer, slot * slots.slotBytes, bytes);
@@ -339,11 +342,16 @@ class FabricPipe implements Pipe {
 
   #finishPart(part: Uint8Array, last: boolean): void {
     this.#parts.push(part);
-    if (this.#parts.length > partsMost) throw violation(`a packet of more than ${partsMost} parts`);
+    this.#partsBytes += part.byteLength;
+    const { messageBytes } = this.#options;
+    if (this.#parts.length > partsMost || this.#partsBytes > messageBytes + partSlackBytes) {
+      throw violation(`a packet of ${this.#parts.length} parts with ${this.#partsBytes} bytes`);
+    }
     if (!last) return;
     const parts = this.#parts;
     const loans = this.#loans;
     this.#parts = [];
+    this.#partsBytes = 0;
     this.#loans = [];
     if (this.#handlers === undefined) this.#early.push(parts);
     else this.#handlers.onParts(parts, [], loans.length === 0 ? undefined : () => this.#returnLoans(loans));
