@@ -114,6 +114,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(run(code)).toBe('waiting');
     expect([state.pc, state.doorbells[0], word[3]]).toEqual([7, 1 << 3, 0]);
     state.doorbells.fill(0);
+    word[2] = 0; // it has woken
     expect(run(code)).toBe('done');
     expect(word[3]).toBe(7);
   });
