@@ -4,24 +4,17 @@ import { ShoalError } from '../base/errors.ts';
 import { ServerNode } from './server-node.ts';
 
 const stopped = new AbortController();
-let node: ServerNode | undefined;
-
-function stop(): void {
-  stopped.abort();
-  node?.stop().catch(fail);
-}
-
-function fail(thrown: unknown): void {
-  process.stderr.write(`${ShoalError.from(thrown).message}\n`);
-  process.exit(1);
-}
-
-process.on('SIGTERM', stop);
-process.on('SIGINT', stop);
+for (const name of ['SIGTERM', 'SIGINT'] as const) process.on(name, () => stopped.abort());
 try {
-  node = await ServerNode.start(process.env, { signal: stopped.signal });
+  const node = await ServerNode.start(process.env, { signal: stopped.signal });
+  const stop = (): void => void node.stop();
+  if (stopped.signal.aborted) stop();
+  else stopped.signal.addEventListener('abort', stop, { once: true });
   await node.ended;
 } catch (thrown) {
-  if (!stopped.signal.aborted) fail(thrown);
+  if (!stopped.signal.aborted) {
+    process.stderr.write(`${ShoalError.from(thrown).message}\n`);
+    process.exit(1);
+  }
 }
 process.exit(0);

@@ -89,13 +89,17 @@ export class ServerNode {
     return this.#place.server;
   }
 
-  /** After a last checkpoint. Idempotent. */
+  /** After a last checkpoint; `ended` says when, or why there is none. Idempotent. */
   async stop(): Promise<void> {
     if (this.#ending) return;
     this.#ending = true;
-    await this.#core?.close();
-    await this.#close();
-    this.#end(undefined);
+    try {
+      await this.#core?.close();
+      await this.#close();
+      this.#end(undefined);
+    } catch (thrown) {
+      this.#end(ShoalError.from(thrown));
+    }
   }
 
   async #serve(signal: AbortSignal | undefined): Promise<void> {
