@@ -44,6 +44,15 @@ describe('threads and worlds', () => {
     }
   });
 
+  it.each([2, 3])('large all-reduces of %i ranks, waited for in every way and with late ranks, are run once each', async (n) => {
+    await using world = await startRanks({ fixture: 'large', n });
+    for (const { lines, stderr, code } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual([{ wrong: 0 }]);
+      expect(code).toBe(0);
+    }
+  });
+
   it('two worlds live in one process', async () => {
     await using other = await startRanks({ fixture: 'scenario', n: 2, only: [] });
     await using world = await startRanks({
