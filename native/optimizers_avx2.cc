@@ -1,6 +1,8 @@
-// The loops for x86-64 with AVX2. Everything that other files share is included before the target changes, so that no
+// The loops for x86-64 with AVX2 and F16C. Everything that other files share is included before the target changes, so that no
 // shared inline function is compiled with instructions an older CPU lacks.
 #if defined(__x86_64__)
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +18,7 @@
 
 #include "float16.h"
 
+#define SHOAL_F16C 1
 #define SHOAL_ISA avx2
 #define SHOAL_PARAMETERS kAvx2Parameters
 #include "optimizers_loops.h"

@@ -198,9 +198,39 @@ void decode_two_bit(float* target, const uint8_t* source, size_t count, float th
 
 constexpr float kHalfMost = 65504.0f;
 
+#if defined(SHOAL_F16C)
+/// Eight at a time; how many were done.
+inline size_t encode_halves(uint16_t* target, const float* gradient, float* residual, size_t count) {
+  const __m256 most = _mm256_set1_ps(kHalfMost), least = _mm256_set1_ps(-kHalfMost), sign = _mm256_set1_ps(-0.0f);
+  const __m256 infinity = _mm256_set1_ps(__builtin_inff());
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const __m256 sum = _mm256_add_ps(_mm256_loadu_ps(residual + i), _mm256_loadu_ps(gradient + i));
+    // Not less than infinity: infinite, or NaN.
+    const __m256 lost = _mm256_cmp_ps(_mm256_andnot_ps(sign, sum), infinity, _CMP_NLT_UQ);
+    const __m256 held = _mm256_min_ps(most, _mm256_max_ps(least, sum));
+    const __m128i halves = _mm256_cvtps_ph(_mm256_blendv_ps(held, sum, lost), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(target + i), halves);
+    _mm256_storeu_ps(residual + i, _mm256_andnot_ps(lost, _mm256_sub_ps(sum, _mm256_cvtph_ps(halves))));
+  }
+  return i;
+}
+
+inline size_t decode_halves(float* target, const uint16_t* source, size_t count) {
+  size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(target + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i))));
+  }
+  return i;
+}
+#else
+inline size_t encode_halves(uint16_t*, const float*, float*, size_t) { return 0; }
+inline size_t decode_halves(float*, const uint16_t*, size_t) { return 0; }
+#endif
+
 void encode_half(uint16_t* target, const float* gradient, float* residual, size_t count) {
   SHOAL_INDEPENDENT
-  for (size_t i = 0; i < count; i++) {
+  for (size_t i = encode_halves(target, gradient, residual, count); i < count; i++) {
     const float sum = residual[i] + gradient[i];
     const bool lost = non_finite(sum);
     // What a half cannot hold stays in the residual, instead of becoming infinite.
@@ -214,7 +244,7 @@ void encode_half(uint16_t* target, const float* gradient, float* residual, size_
 
 void decode_half(float* target, const uint16_t* source, size_t count) {
   SHOAL_INDEPENDENT
-  for (size_t i = 0; i < count; i++) target[i] = half_to_float(source[i]);
+  for (size_t i = decode_halves(target, source, count); i < count; i++) target[i] = half_to_float(source[i]);
 }
 
 }  // namespace
