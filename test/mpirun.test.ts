@@ -138,15 +138,15 @@ describe('a machine', () => {
 
   it('with MPICH is told that only Open MPI will do', async (context) => {
     needsAddon(context);
-    if (spawnSync('cc', ['--version']).status !== 0) context.skip('there is no C compiler');
+    if (spawnSync('g++', ['--version']).status !== 0) context.skip('there is no compiler');
     const folder = await mkdtemp(join(tmpdir(), 'shoal-mpich-'));
-    const source = String.raw`int MPI_Get_library_version(char *v, int *n) {
+    const source = String.raw`extern "C" int MPI_Get_library_version(char *v, int *n) {
       const char *text = "MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 2022";
       for (*n = 0; (v[*n] = text[*n]) != 0; ++*n) {}
       return 0;
     }`;
-    const options = ['-shared', '-fPIC', '-x', 'c', '-', '-o', join(folder, names[0])];
-    execFileSync('cc', options, { input: source });
+    const options = ['-shared', '-fPIC', '-x', 'c++', '-', '-o', join(folder, names[0])];
+    execFileSync('g++', options, { input: source });
     const { why, code } = reportWith(folder);
     expect(why).toMatch(/the MPI library is MPICH Version:\s4\.0\.2, and only Open MPI's binary interface is known/);
     expect(code).toBe('unsupported');

@@ -108,7 +108,6 @@ class MpiPlan implements PreparedPlan {
   readonly plan: Plan;
   readonly computeType: DType;
   readonly lowered = noSteps;
-  readonly whole = undefined;
   readonly lane = undefined;
   readonly free = [];
 
