@@ -41,6 +41,8 @@ export class ServerCore {
   #informed = false;
   /** Of a standby: who has tried to reach it. */
   readonly #hellos = new Map<Address, Msg>();
+  /** By stub: its connection that counts. */
+  readonly #epochs = new Map<Address, number>();
   /** Of messages that came while paused: what to do then. */
   readonly #paused: (() => void)[] = [];
   #pausing = 0;
@@ -89,6 +91,7 @@ export class ServerCore {
       if (this.#mode === 'standby') return this.#receiveAsStandby(msg);
       if (msg.type === KVMessage.forwarded) return this.#acknowledge(msg);
       if (msg.type === KVMessage.forward || msg.type === KVMessage.state) throw notAStandby();
+      if (this.#isLate(msg)) return undefined;
       const { standby } = this.#options;
       if (this.#delay !== undefined && standby !== undefined) {
         this.#forwarded = this.#delay.add(msg);
@@ -157,6 +160,20 @@ export class ServerCore {
     this.#checkpoints.close();
   }
 
+  /** What an earlier connection of a stub left behind: it is repeated on the present one. Decided on arrival, so that a
+   *  standby hears exactly what its primary acts on. */
+  #isLate(msg: Msg): boolean {
+    const { source, type, targetVersion } = msg;
+    if (roleOf(source) === Role.server) return false;
+    const epoch = this.#epochs.get(source) ?? 0;
+    if (type !== KVMessage.hello) return targetVersion !== epoch;
+    if (targetVersion <= epoch) return true;
+    readHello(msg);
+    if (epoch === 0 && this.#epochs.size >= this.#state.workers) return true;
+    this.#epochs.set(source, targetVersion);
+    return false;
+  }
+
   // ── standby and primary ────────────────────────────────────────────────────────────────────────────────────────
 
   #receiveAsStandby(msg: Msg): void {
@@ -198,16 +215,18 @@ export class ServerCore {
   /** Everything it must know, then everything that is not settled. */
   #welcomeStandby(standby: Address): void {
     this.#goOnAlone();
-    const { sessions, transfers } = this.#state;
+    const { sessions } = this.#state;
     const regions = [...sessions.values()].flatMap((session) =>
       [...session.regions].map(([region, { handle, bytes }]) => [String(session.address), region, handle, bytes]),
     );
     for (const msg of stateMessages(takeSnapshot(this.#state), this.#address, standby, { regions })) this.#options.send(standby, msg);
     this.#delay = new DelayLine(this.#forwarded);
     // It acknowledges these too; numbers that nobody waits for.
-    for (const { msg } of transfers.pending) this.#options.send(standby, wrap(msg, this.#address, standby, 0));
-    for (const { blocked } of sessions.values())
-      for (const msg of blocked) this.#options.send(standby, wrap(msg, this.#address, standby, 0));
+    for (const session of sessions.values()) {
+      for (const msg of [...session.unsettledMessages(), ...session.blocked]) {
+        this.#options.send(standby, wrap(msg, this.#address, standby, 0));
+      }
+    }
   }
 
   #goOnAlone(): void {
@@ -238,8 +257,7 @@ export class ServerCore {
     else if (msg.type === KVMessage.hello) this.#hello(msg);
     else {
       const session = this.#state.sessions.get(source);
-      // What an earlier connection left behind is repeated on this one. A standby hears what its primary has found right.
-      if (session !== undefined && (this.#mode === 'standby' || msg.targetVersion === session.epoch)) this.#fromStub(session, msg, attach);
+      if (session !== undefined) this.#fromStub(session, msg, attach);
     }
     this.#flush();
   }
@@ -250,13 +268,12 @@ export class ServerCore {
   }
 
   #hello(msg: Msg): void {
-    const control = Control.decode(msg.frames[0]);
-    const session = this.#state.join(msg.source, control.count('group'), control.count('first'), control.count('workers'));
+    const { group, first, workers, barrier, left } = readHello(msg);
+    const session = this.#state.join(msg.source, group, first, workers);
     if (msg.targetVersion <= session.epoch) return;
     this.#state.transfers.abandon(session);
     session.renew(msg.targetVersion);
-    session.barrier = Math.max(session.barrier, control.count('barrier'));
-    session.regions.clear();
+    session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
     const { lineage, committed, optimizerVersion } = this.#state;
     const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
@@ -268,7 +285,7 @@ export class ServerCore {
       optimizer: optimizerVersion,
     };
     this.#sendMsg(msg.source, makeMessage(envelope, [encodeControl(fields)]));
-    this.#control.left(session, control.count('left'));
+    this.#control.left(session, left);
     if (this.#options.server === 0) this.#barrier.update();
   }
 
@@ -409,4 +426,16 @@ export class ServerCore {
   #sendMsg(destination: Address, msg: Msg): void {
     if (this.#mode === 'primary' && !this.#closed) this.#options.send(destination, msg);
   }
+}
+
+/** @throws ShoalError `protocol`. */
+function readHello(msg: Msg): { group: number; first: number; workers: number; barrier: number; left: number } {
+  const control = Control.decode(msg.frames[0]);
+  return {
+    group: control.count('group'),
+    first: control.count('first'),
+    workers: control.count('workers'),
+    barrier: control.count('barrier'),
+    left: control.count('left'),
+  };
 }

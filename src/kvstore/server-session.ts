@@ -46,6 +46,12 @@ export class ServerSession {
     this.#unsettledMost = Math.max(unsettledLeast, 2 * this.#unsettled.length);
   }
 
+  /** Of pushes that are not settled, in the order they were made. */
+  unsettledMessages(): Msg[] {
+    this.#dropSettled();
+    return this.#unsettled.toSorted((a, b) => a.id - b.id).map(({ msg }) => msg);
+  }
+
   #dropSettled(): void {
     this.#unsettled = this.#unsettled.filter(({ unsettled }) => unsettled > 0);
   }

@@ -101,12 +101,13 @@ describe('wire', () => {
 
   it('a server takes hostile messages without changing anything for others', async () => {
     const random = seededRandom(5);
-    const topology = { workerGroups: 1, workersPerGroup: 1, serverGroups: 1, serversPerGroup: 1, replicas: 1 } as const;
+    const topology = { workerGroups: 2, workersPerGroup: 1, serverGroups: 1, serversPerGroup: 1, replicas: 1 } as const;
     const cluster = await SimulatedCluster.start({ topology, random });
-    const [{ core, values, address }] = cluster.stubs;
+    const [{ core, values }, { address: hostile }] = cluster.stubs;
     const [server] = cluster.servers;
     const first = values.allocate(64);
     await cluster.run<void>((done) => core.init(0, [{ key: 'w', dtype: 'float32', shape: [16], value: first.ref }], done));
+    await cluster.run<void>((done) => core.setOptimizer(0, { name: 'sgd', learningRate: 1 }, done));
     const run = { firstSlot: 0, slots: 1, round: 1, target: TargetKind.inline, codec: 0, targetRegion: 1, targetOffset: 0, rows: 0 };
     const good = encodeRuns({
       batches: 1,
@@ -120,7 +121,7 @@ describe('wire', () => {
       for (let flips = 1 + random.integer(3); flips > 0; flips--) table[random.integer(table.length)] = random.integer(256);
       table[8] ||= 1;
       const type = random.integer(3) === 0 ? types[random.integer(types.length)] : KVMessage.get;
-      const source = random.integer(4) === 0 ? BigInt(random.integer(1000)) : address;
+      const source = random.integer(4) === 0 ? BigInt(random.integer(1000)) : hostile;
       const frames = random.integer(5) === 0 ? [table] : [table, new Uint8Array(random.integer(80))];
       const msg = makeMessage({ source, destination: 0n, type, request: 1_000_000 + k, epoch: 1 }, frames);
       server.core.receive(msg);
