@@ -10,18 +10,19 @@
  *  whose order of calls they do not share with pushes. Priorities cannot reorder anything and are not used. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { CallOptions, ProcessGroup, TensorLike, Work } from '../group/types.ts';
-import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
-import { balancedTree, type Kernels } from '../memory/kernels.ts';
+import type { CallOptions, ProcessGroup, Work } from '../group/types.ts';
+import type { DType, TypedArray } from '../memory/dtype.ts';
+import type { Kernels } from '../memory/kernels.ts';
 import type { ParameterKernels } from '../memory/parameter-kernels.ts';
-import { countOf, Tensor } from '../memory/tensor.ts';
+import { countOf, type Tensor } from '../memory/tensor.ts';
 import { BlobBox } from './blob-box.ts';
+import { BucketSums, partOf, type BucketSum } from './bucket-sums.ts';
 import { planBuckets, type Bucket } from './buckets.ts';
 import { SnapshotFolder } from './checkpoint/snapshot-folder.ts';
 import type { CompressionSpec, GradientCodec } from './compression/codec.ts';
 import { createCodec } from './compression/registry.ts';
 import { ControlBarrier } from './control-barrier.ts';
-import { copyElements, emptyLike, Residuals, sumDevices } from './device-values.ts';
+import { copyElements, emptyLike } from './device-values.ts';
 import { GroupBlobs } from './group-blobs.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
@@ -29,7 +30,7 @@ import { OrderedOperations } from './ordered-operations.ts';
 import { gatherRows, ParameterTable } from './parameter-table.ts';
 import { PushPlans, type PlannedPush, type PushCall, type PushPlan } from './push-plan.ts';
 import { sumRows, type PushedRows } from './row-sums.ts';
-import { StagingTensors, type Staging } from './staging-tensors.ts';
+import { StagingTensors } from './staging-tensors.ts';
 import type {
   Blob,
   Key,
@@ -44,7 +45,6 @@ import type {
   Values,
 } from './types.ts';
 import {
-  bytesOf,
   elementsOf,
   fittingElements,
   fittingRows,
@@ -88,7 +88,7 @@ export class CollectiveStore implements KVStore {
   readonly #table: ParameterTable;
   readonly #operations: OrderedOperations;
   readonly #staging: StagingTensors;
-  readonly #residuals = new Residuals();
+  readonly #sums: BucketSums;
   readonly #box: BlobBox;
   readonly #blobs: GroupBlobs;
   readonly #control: ControlBarrier;
@@ -109,6 +109,7 @@ export class CollectiveStore implements KVStore {
     this.#table = new ParameterTable(options);
     this.#operations = new OrderedOperations({ clock, operationsMax });
     this.#staging = new StagingTensors(group, { idleBytesMax: 64 * MiB });
+    this.#sums = new BucketSums({ group, kernels: options.kernels, staging: this.#staging });
     this.#box = new BlobBox({ clock, waitingMax: blobsMax });
     this.#blobs = new GroupBlobs(group, this.#box);
     this.#control = new ControlBarrier(steps, this.#table, { onRestored: () => this.#plans.clear() });
@@ -224,7 +225,7 @@ export class CollectiveStore implements KVStore {
   setGradientCompression(spec: CompressionSpec): void {
     this.#checkOpen();
     this.#codec = createCodec(spec, this.#options.parameterKernels);
-    this.#residuals.clear();
+    this.#sums.forgetResiduals();
   }
 
   async saveState(folder: string): Promise<void> {
@@ -299,7 +300,7 @@ export class CollectiveStore implements KVStore {
     const parts = planBuckets(firsts, { ...bucketing, aloneBytes: Infinity }).map((bucket) => {
       const staging = this.#staging.take(bucket.dtype, bucket.count);
       for (const { index, from, count } of bucket.members) {
-        if (this.rank === 0) part(staging, from, count).set(firsts[index].data as never);
+        if (this.rank === 0) partOf(staging, from, count).set(firsts[index].data as never);
       }
       return { bucket, staging, work: this.#group.broadcast(staging.tensor, { root: 0, name, timeoutMs: this.#options.timeoutMs }) };
     });
@@ -312,7 +313,7 @@ export class CollectiveStore implements KVStore {
           for (const { bucket, staging } of parts) {
             for (const { index, from, count } of bucket.members) {
               const { key, dtype, shape } = firsts[index];
-              this.#table.add({ key, dtype, shape, count }).data.set(part(staging, from, count) as never);
+              this.#table.add({ key, dtype, shape, count }).data.set(partOf(staging, from, count) as never);
             }
             staging.giveBack();
           }
@@ -353,7 +354,7 @@ export class CollectiveStore implements KVStore {
     const parts = buckets.map((bucket) => {
       const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
       const { work, sumOf, giveBack } =
-        compressed === undefined ? this.#sumBucket(bucket, pushes, options) : this.#gatherEncoded(compressed, bucket, pushes, options);
+        compressed === undefined ? this.#sums.start(bucket, pushes, options) : this.#sums.startEncoded(compressed, bucket, pushes, options);
       const effect = (): void => this.#update(bucket, pushes, { sumOf, giveBack });
       return this.#operations.start({ what, works: [work], effect: () => once(effect) });
     });
@@ -366,7 +367,7 @@ export class CollectiveStore implements KVStore {
     return this.#operations.start({ what, works: [], effect: () => once(whole) });
   }
 
-  #update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack }: Pick<SummedBucket, 'sumOf' | 'giveBack'>): void {
+  #update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack }: Omit<BucketSum, 'work'>): void {
     let failure: unknown;
     for (const { index, from, count } of bucket.members) {
       const { parameter, targets } = pushes[index];
@@ -383,65 +384,6 @@ export class CollectiveStore implements KVStore {
     }
     giveBack();
     if (failure !== undefined) throw failure;
-  }
-
-  #sumBucket(bucket: Bucket, pushes: readonly PlannedPush[], call: { name: string; timeoutMs: number }): SummedBucket {
-    const { kernels } = this.#options;
-    const { dtype } = bucket;
-    if (bucket.alone) {
-      const { sources, outs, targets } = pushes[bucket.members[0].index];
-      const target = outs.length > 0 ? inPlace(outs[0], dtype) : undefined;
-      if (target !== undefined) {
-        const [data] = targets;
-        sumDevices(kernels, dtype, data, sources);
-        return { bucket, work: this.#group.allReduce(target, call), sumOf: () => data, giveBack: () => undefined };
-      }
-    }
-    const staging = this.#staging.take(dtype, bucket.count);
-    for (const { index, from, count } of bucket.members) sumDevices(kernels, dtype, part(staging, from, count), pushes[index].sources);
-    const work = this.#group.allReduce(staging.tensor, call);
-    return { bucket, work, sumOf: (from, count) => part(staging, from, count), giveBack: () => staging.giveBack() };
-  }
-
-  /** Everyone's encodings to everyone, who decode and sum them in the order of ranks. */
-  #gatherEncoded(
-    codec: GradientCodec,
-    bucket: Bucket,
-    pushes: readonly PlannedPush[],
-    call: { name: string; timeoutMs: number },
-  ): SummedBucket {
-    const { kernels } = this.#options;
-    const places = new Map<number, { at: number; bytes: number }>();
-    let ownBytes = 0;
-    for (const { from, count } of bucket.members) {
-      const bytes = codec.encodedBytes(count);
-      places.set(from, { at: ownBytes, bytes });
-      // Every encoding begins aligned.
-      ownBytes += Math.ceil(bytes / 4) * 4;
-    }
-    const [own, all] = [this.#staging.take('uint8', ownBytes), this.#staging.take('uint8', ownBytes * this.numWorkers)];
-    for (const { index, from, count } of bucket.members) {
-      const { parameter, sources } = pushes[index];
-      const sum = new Float32Array(count);
-      sumDevices(kernels, 'float32', sum, sources);
-      const { at, bytes } = places.get(from)!;
-      this.#residuals.encode(codec, parameter.key, sum, own.tensor.data.subarray(at, at + bytes));
-    }
-    const sumOf = (from: number, count: number): TypedArray => {
-      const { at, bytes } = places.get(from)!;
-      const decoded = Array.from({ length: this.numWorkers }, (_, rank) => {
-        const values = new Float32Array(count);
-        codec.decode(values, all.tensor.data.subarray(rank * ownBytes + at, rank * ownBytes + at + bytes));
-        return values;
-      });
-      kernels.reduce('float32', 'sum', [bytesOf(decoded[0])], decoded.map(bytesOf), balancedTree(decoded.length));
-      return decoded[0];
-    };
-    const giveBack = (): void => {
-      own.giveBack();
-      all.giveBack();
-    };
-    return { bucket, work: this.#group.allGather(all.tensor, own.tensor, call), sumOf, giveBack };
   }
 
   /** Everyone's rows, in the order of ranks. */
@@ -490,26 +432,9 @@ export class CollectiveStore implements KVStore {
 
 type Effect = Generator<readonly Work[], void>;
 
-interface SummedBucket {
-  readonly bucket: Bucket;
-  readonly work: Work;
-  /** The sum over workers of the member at this place. */
-  readonly sumOf: (from: number, count: number) => TypedArray;
-  readonly giveBack: () => void;
-}
-
 function* once(effect: () => void): Effect {
   effect();
   yield* [];
-}
-
-function part<D extends DType>({ tensor }: Staging<D>, from: number, count: number): TypedArray {
-  return tensor.data.subarray(from, from + count);
-}
-
-/** What an all-reduce can work on as it is: an array of bits would be taken for integers. */
-function inPlace(value: Value, dtype: DType): TensorLike | undefined {
-  return value instanceof Tensor || dtypeOfArray(value) === dtype ? value : undefined;
 }
 
 /** FNV-1a over all parts, for names of calls that are compared between ranks. */
