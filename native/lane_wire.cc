@@ -111,9 +111,13 @@ class Wire {
   /// Messages that have come whole, ever.
   uint32_t arrivals = 0;
 
-  void announce(uint32_t turn, uint32_t bytes, bool more) {
+  /// `followed`: bits of the peers for which something more is sent at once; the kernel holds theirs back for it.
+  void announce(uint32_t turn, uint32_t bytes, uint32_t followed) {
     const Header header{bytes, static_cast<uint16_t>(turn), kAnnouncement, 0, 0, 0};
-    for (Peer& peer : peers) post(peer, header, own[turn] + announced_offset, more ? MSG_MORE : 0);
+    for (size_t k = 0; k < peers.size(); k++) {
+      const bool more = k < 32 && (followed >> k & 1) != 0;
+      post(peers[k], header, own[turn] + announced_offset, more ? MSG_MORE : 0);
+    }
   }
 
   void post(Peer& peer, const Header& header, const uint8_t* payload, int flags) {
@@ -399,17 +403,17 @@ napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
   return napi_create_double(env, bytes, &result) == napi_ok ? result : nullptr;
 }
 
-/// wireAnnounce(wire, turn, bytes, more): sends the own slot's first bytes, from the announcement on, to every peer. `more`: puts follow.
+/// wireAnnounce(wire, turn, bytes, followed): sends the own slot's first bytes, from the announcement on, to every peer. `followed`:
+/// bits of the peers to which puts follow.
 napi_value wire_announce(napi_env env, napi_callback_info info) {
   napi_value values[4];
   Wire* wire;
-  double turn, bytes;
-  bool more;
+  double turn, bytes, followed;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], bytes) ||
-      !get(env, values[3], more) || !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
+      !get(env, values[3], followed) || !(followed >= 0 && followed <= 4294967295.0) || !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
     return fail_arguments(env);
   }
-  wire->announce(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes), more);
+  wire->announce(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes), static_cast<uint32_t>(followed));
   return nullptr;
 }
 

@@ -97,9 +97,12 @@ export class ExpressWire {
     this.#native.wireBind(this.#wire, turn, buffers.data ?? buffers.input ?? nothing, buffers.output ?? nothing);
   }
 
-  /** Tells all what the own slot announces, with the first bytes of its mailbox. */
-  announce(turn: number, mailboxFilled: number, { more }: { readonly more: boolean }): void {
-    this.#native.wireAnnounce(this.#wire, turn, mailboxOffset - beginPublishedOffset + mailboxFilled, more);
+  /** Tells all what the own slot announces, with the first bytes of its mailbox. `followed`: ranks to which puts follow at once;
+   *  to wait with theirs saves a packet. */
+  announce(turn: number, mailboxFilled: number, followed: readonly number[]): void {
+    let bits = 0;
+    for (const rank of followed) bits |= 1 << (rank < this.#rank ? rank : rank - 1);
+    this.#native.wireAnnounce(this.#wire, turn, mailboxOffset - beginPublishedOffset + mailboxFilled, bits >>> 0);
   }
 
   put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>): void {

@@ -35,6 +35,8 @@ export interface ExpressOperation {
   readonly lowered: Lowered;
   /** Puts at the beginning of each channel that go to scratch. */
   readonly eager: readonly number[];
+  /** Ranks that those go to. */
+  readonly eagerPeers: readonly number[];
   readonly buffers: ExpressBuffers;
   /** By turn. */
   readonly segments: readonly Segments[];
@@ -87,7 +89,12 @@ export class Express {
       return bound;
     });
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
-    return { call, lowered, eager, buffers, segments, contract, positions: eager.map(() => 0) };
+    const eagerPeers = lowered.channels.flatMap((code, channel) =>
+      Array.from({ length: eager[channel] }, (_, put) => lowered.calls[code[put * callLength + 1]]).flatMap((each) =>
+        each.kind === 'flush' ? [] : [each.peer],
+      ),
+    );
+    return { call, lowered, eager, eagerPeers, buffers, segments, contract, positions: eager.map(() => 0) };
   }
 
   /** Announces the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone follows
@@ -101,7 +108,7 @@ export class Express {
     wire.line(rank, turn).set(contract, contractWord);
     own.publish(firstSlot + turn, sequence + 1);
     wire.bind(turn, operation.buffers);
-    wire.announce(turn, lowered.mailboxBytes, { more: eager.some((puts) => puts > 0) });
+    wire.announce(turn, lowered.mailboxBytes, operation.eagerPeers);
     lowered.channels.forEach((code, channel) => {
       positions[channel] = eager[channel] * callLength;
       for (let put = 0; put < eager[channel]; put++) this.#perform(lowered.calls[code[put * callLength + 1]], turn);

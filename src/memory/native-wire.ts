@@ -36,8 +36,9 @@ export interface NativeWire {
   ): WireHandle;
   /** Where puts of other ranks go, and from where own ones come. */
   wireBind(wire: WireHandle, turn: number, data: Uint8Array, output: Uint8Array): void;
-  /** Sends `bytes` of the own slot, from its announcement on, to every peer. `more`: puts follow at once. */
-  wireAnnounce(wire: WireHandle, turn: number, bytes: number, more: boolean): void;
+  /** Sends `bytes` of the own slot, from the announcement on, to every peer. `followed`: bits of the peers, by position, to which
+   *  puts follow at once. */
+  wireAnnounce(wire: WireHandle, turn: number, bytes: number, followed: number): void;
   /** Sends bytes of a buffer into a peer's, then raises its signal. Buffers by code. Peers by position among the others. */
   wirePut(
     wire: WireHandle,
