@@ -3,7 +3,7 @@ import type { CallOptions, ProcessGroup, TensorLike, Work } from '../group/types
 import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../memory/kernels.ts';
 import { Tensor } from '../memory/tensor.ts';
-import type { Bucket } from './buckets.ts';
+import type { Bucket, BucketMember } from './buckets.ts';
 import type { GradientCodec } from './compression/codec.ts';
 import { Residuals, sumDevices } from './device-values.ts';
 import type { PlannedPush } from './push-plan.ts';
@@ -19,8 +19,8 @@ export interface BucketSumsOptions {
 
 export interface BucketSum {
   readonly work: Work;
-  /** When the work has succeeded: the sum over workers of the member at this place, until `giveBack`. */
-  readonly sumOf: (from: number, count: number) => TypedArray;
+  /** When the work has succeeded: the sum over workers of a member, until `giveBack`. */
+  readonly sumOf: (member: BucketMember) => TypedArray;
   readonly giveBack: () => void;
 }
 
@@ -53,32 +53,31 @@ export class BucketSums {
     const staging = memory.take(dtype, bucket.count);
     for (const { index, from, count } of bucket.members) sumDevices(kernels, dtype, partOf(staging, from, count), pushes[index].sources);
     const work = group.allReduce(staging.tensor, call);
-    return { work, sumOf: (from, count) => partOf(staging, from, count), giveBack: () => staging.giveBack() };
+    return { work, sumOf: ({ from, count }) => partOf(staging, from, count), giveBack: () => staging.giveBack() };
   }
 
   /** Everyone's encodings to everyone, who decode and sum them in the order of ranks. */
   startEncoded(codec: GradientCodec, bucket: Bucket, pushes: readonly PlannedPush[], call: CallOptions): BucketSum {
     const { group, kernels, staging: memory } = this.#options;
-    const places = new Map<number, { at: number; bytes: number }>();
+    const places = new Map<BucketMember, { at: number; bytes: number }>();
     let ownBytes = 0;
-    for (const { from, count } of bucket.members) {
-      const bytes = codec.encodedBytes(count);
-      places.set(from, { at: ownBytes, bytes });
+    for (const member of bucket.members) {
+      const bytes = codec.encodedBytes(member.count);
+      places.set(member, { at: ownBytes, bytes });
       // Every encoding begins aligned.
       ownBytes += Math.ceil(bytes / 4) * 4;
     }
     const [own, all] = [memory.take('uint8', ownBytes), memory.take('uint8', ownBytes * group.size)];
-    for (const { index, from, count } of bucket.members) {
-      const { parameter, sources } = pushes[index];
-      const sum = new Float32Array(count);
+    for (const [member, { at, bytes }] of places) {
+      const { parameter, sources } = pushes[member.index];
+      const sum = new Float32Array(member.count);
       sumDevices(kernels, 'float32', sum, sources);
-      const { at, bytes } = places.get(from)!;
       this.#residuals.encode(codec, parameter.key, sum, own.tensor.data.subarray(at, at + bytes));
     }
-    const sumOf = (from: number, count: number): TypedArray => {
-      const { at, bytes } = places.get(from)!;
+    const sumOf = (member: BucketMember): TypedArray => {
+      const { at, bytes } = places.get(member)!;
       const decoded = Array.from({ length: group.size }, (_, rank) => {
-        const values = new Float32Array(count);
+        const values = new Float32Array(member.count);
         codec.decode(values, all.tensor.data.subarray(rank * ownBytes + at, rank * ownBytes + at + bytes));
         return values;
       });

@@ -86,6 +86,20 @@ describe('CollectiveStore', () => {
       expect(await kv.info('a')).toMatchObject({ ahead: 0, version: 1 });
     }));
 
+  it('parameters without elements, compressed or not, stay out of the way of others', () =>
+    onWorkers(2, async (kv) => {
+      const keys = ['empty', 'one', 'none'];
+      const values = (): Float32Array[] => [new Float32Array(), Float32Array.of(1), new Float32Array()];
+      await kv.init(keys, values());
+      for (const compressed of [false, true]) {
+        if (compressed) kv.setGradientCompression({ type: '2bit', threshold: 1 });
+        const outs = values();
+        await kv.pushPull(keys, outs);
+        expect(outs[1][0]).toBe(2);
+      }
+      expect((await kv.info('none')).version).toBe(2);
+    }));
+
   it('rows of unequal number, none from some', () =>
     onWorkers(3, async (kv) => {
       await kv.init('rows', new Float32Array(20), { shape: [10, 2] });

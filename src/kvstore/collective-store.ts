@@ -369,10 +369,10 @@ export class CollectiveStore implements KVStore {
 
   #update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack }: Omit<BucketSum, 'work'>): void {
     let failure: unknown;
-    for (const { index, from, count } of bucket.members) {
-      const { parameter, targets } = pushes[index];
+    for (const member of bucket.members) {
+      const { parameter, targets } = pushes[member.index];
       try {
-        const sum = sumOf(from, count);
+        const sum = sumOf(member);
         const value = this.#table.update(parameter.key, sum);
         for (const target of targets) {
           if (target !== sum || !this.#table.assigns) copyElements(this.#options.kernels, target, value);
