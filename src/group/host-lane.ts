@@ -154,22 +154,21 @@ export class HostLane {
     const ordinal = track.ordinal++;
     const { lane } = track;
     if (buffers !== operation.buffers) lane.rebindOwn(operation, buffers);
-    const work = this.#run(track, operation, { sequence, ordinal }, request);
+    const work = this.#run(track, operation, sequence, ordinal, request);
     if (operation.privateBytes > keptBytesMax) lane.rebindOwn(operation, {});
     return work;
   }
 
-  #run(track: Track, operation: LaneOperation, at: Place, request: () => LaneRequest): Work {
+  #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => LaneRequest): Work {
     const { lane } = track;
-    const { sequence, ordinal } = at;
-    const isPrivate = hasPrivate(operation.buffers);
-    if (track.handedOver.length > 0 || this.#own.failed || (operation.lane === 'large' && !isPrivate)) {
-      const position: LanePosition = { code: isPrivate ? 'private' : 'shared', pc: 0 };
-      return this.#handOver(track, operation, { ...at, position }, request);
+    const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
+    if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
+      const position: LanePosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
+      return this.#handOver(track, operation, { sequence, ordinal, position }, request);
     }
     const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
     if (this.#attempt(lane, operation, sequence, ordinal, patienceNs)) return completedWork;
-    return this.#handOver(track, operation, { ...at, position: lane.positionOf(operation) }, request);
+    return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation) }, request);
   }
 
   /** Runs the operation here; false when it came to a wait that took too long. */
