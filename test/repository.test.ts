@@ -6,8 +6,9 @@ import { environmentNames, isTest } from '../scripts/house-rules.ts';
 import { readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
 import { launchVariables } from '../src/group/environment.ts';
+import { placeVariables } from '../src/kvstore/environment.ts';
 
-const knownNames = new Set<string>([...settingKeys.map((key) => settingDefinitions[key].name), ...launchVariables]);
+const knownNames = new Set<string>([...settingKeys.map((key) => settingDefinitions[key].name), ...launchVariables, ...placeVariables]);
 
 describe('environment variables', () => {
   it('that code or documentation names are settings, or set by the launcher', () => {

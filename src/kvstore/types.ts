@@ -31,7 +31,7 @@ export interface RowSparse {
 export interface TransferOptions {
   /** Larger goes first where operations compete for the wire. Default 0; MXNet's idiom is `-index of the layer`. */
   readonly priority?: number;
-  /** Default: `SHOAL_TIMEOUT`. */
+  /** Default: `SHOAL_TIMEOUT_MS`. */
   readonly timeoutMs?: number;
 }
 
