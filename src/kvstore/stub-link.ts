@@ -11,7 +11,7 @@ import { must } from '../base/assert.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import { fixedRequest, type StubRequest } from './stub-request.ts';
-import type { OwnValues, ValueRef } from './value-space.ts';
+import type { OwnValues } from './value-space.ts';
 import { Control, encodeControl } from './wire-control.ts';
 import { decodeFailure, decodeOptimizer, KVMessage, makeMessage } from './wire.ts';
 
@@ -238,7 +238,6 @@ export class StubLink implements Disposable {
     entry.sent = true;
     const reach = {
       attached: (region: number) => this.#regions.get(region) === 'attached',
-      view: (ref: ValueRef) => this.options.values.view(ref),
       optimizer: entry.optimizer,
     };
     this.#send(request.type, entry.id, request.encode(reach, { values: entry.answered ? 'none' : 'wanted' }));

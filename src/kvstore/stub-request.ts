@@ -2,13 +2,11 @@
  *  something that the server may forget, until the server has it in a durable snapshot. */
 import type { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
-import type { ValueRef } from './value-space.ts';
 
 /** How a request finds its values: what a server can reach in our memory. */
 export interface Reach {
   /** Whether the server has mapped the region. */
   attached(region: number): boolean;
-  view(ref: ValueRef): Uint8Array;
   /** How often the optimiser has been set, as far as we know. */
   readonly optimizer: number;
 }

@@ -4,6 +4,7 @@
 import type { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { OwnValues, ValueBlock, ValueRef } from './value-space.ts';
+import { RegionCopies, wordsOf } from './stub-copies.ts';
 import { decodeResponse, encodeRuns, KVMessage, SourceKind, TargetKind, type Run, type RunState } from './wire.ts';
 import type { Reach, StubRequest } from './stub-request.ts';
 
@@ -12,6 +13,8 @@ const referenceBytes = 8 * 1024;
 /** From it on a value is a frame of its own, which nobody copies. */
 const ownFrameBytes = 32 * 1024;
 const noRegion = -1;
+/** Index of the frame of small values. */
+const smallFrame = 1;
 
 export interface Column {
   readonly slot: number;
@@ -123,73 +126,91 @@ export class StubUnit implements StubRequest {
   }
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
-    const values = this.#abandoned ? 'none' : how.values;
-    const packed = new Packer();
+    const wanted = how.values === 'wanted' && !this.#abandoned;
+    const frames = new ValueFrames(this.#options.values, this.#smallBytes(reach));
     const runs: Run[] = [];
     this.#wireRuns = [];
     this.#inline = [];
-    let slab = -1;
+    let last: Run | undefined;
     for (let k = 0; k < this.slots.length; k++) {
-      const run = this.#wireRun(k, reach, packed, values);
-      this.#inline.push(run.target === TargetKind.inline);
-      const last = runs.at(-1);
-      if (last !== undefined && slab === this.#slabs[k] && continues(last, run)) {
-        last.slots += run.slots;
-        last.sourceBytes += run.sourceBytes;
+      const bytes = this.#sizes[k];
+      const source = this.#sourceKind(k, reach);
+      const target = !wanted || this.#targetRegions[k] === noRegion ? TargetKind.none : this.#kind(this.#targetRegions[k], bytes, reach);
+      const small = source === SourceKind.inline && bytes < ownFrameBytes && !this.#encoded.has(k);
+      if (source !== SourceKind.region) this.#addInline(k, source, frames);
+      this.#inline.push(target === TargetKind.inline);
+      if (last !== undefined && (small || source === SourceKind.none) && this.#continues(k, last, source, target)) {
+        // Side by side in the first frame of values, or without values.
+        last.slots += this.counts[k];
+        if (small) last.sourceBytes += bytes;
       } else {
-        runs.push(run);
+        last = this.#run(k, source, target, frames);
+        runs.push(last);
       }
-      slab = this.#slabs[k];
       this.#wireRuns.push(runs.length - 1);
     }
     this.#wireCount = runs.length;
-    const { batches } = this.#options;
-    return [encodeRuns({ batches, optimizer: reach.optimizer, runs }), ...packed.frames()];
+    return [encodeRuns({ batches: this.#options.batches, optimizer: reach.optimizer, runs }), ...frames.finish()];
   }
 
-  #wireRun(k: number, reach: Reach, packed: Packer, values: 'wanted' | 'none'): Run {
-    const bytes = this.#sizes[k];
-    const run: Run = {
+  #sourceKind(k: number, reach: Reach): number {
+    if (this.#encoded.has(k)) return SourceKind.inline;
+    return this.#sourceRegions[k] === noRegion ? SourceKind.none : this.#kind(this.#sourceRegions[k], this.#sizes[k], reach);
+  }
+
+  /** By reference or inline: the same numbers for sources and targets. */
+  #kind(region: number, bytes: number, reach: Reach): number {
+    return bytes >= referenceBytes && reach.attached(region) ? SourceKind.region : SourceKind.inline;
+  }
+
+  #addInline(k: number, source: number, frames: ValueFrames): void {
+    const encoded = this.#encoded.get(k);
+    if (encoded !== undefined) frames.add(encoded.bytes);
+    else if (source === SourceKind.inline) frames.addRegion(this.#sourceRegions[k], this.#sourceOffsets[k], this.#sizes[k]);
+  }
+
+  #continues(k: number, last: Run, source: number, target: number): boolean {
+    return (
+      this.slots[k] === last.firstSlot + last.slots &&
+      this.#slabs[k] === this.#slabs[k - 1] &&
+      this.#rounds[k] === last.round &&
+      source === last.source &&
+      (source === SourceKind.none || last.sourceRegion === smallFrame) &&
+      target === last.target &&
+      target !== TargetKind.region &&
+      last.codec === 0
+    );
+  }
+
+  /** The run on the wire; its inline values have just been added. */
+  #run(k: number, source: number, target: number, frames: ValueFrames): Run {
+    const encoded = this.#encoded.get(k);
+    const inline = source === SourceKind.inline;
+    const region = source === SourceKind.region;
+    return {
       firstSlot: this.slots[k],
       slots: this.counts[k],
       round: this.#rounds[k],
-      source: SourceKind.none,
-      target: TargetKind.none,
-      codec: 0,
-      sourceRegion: 0,
-      sourceOffset: 0,
-      sourceBytes: 0,
-      targetRegion: 0,
-      targetOffset: 0,
+      source,
+      target,
+      codec: encoded?.code ?? 0,
+      sourceRegion: inline ? frames.frame : region ? this.#sourceRegions[k] : 0,
+      sourceOffset: inline ? frames.offset : region ? this.#sourceOffsets[k] : 0,
+      sourceBytes: source === SourceKind.none ? 0 : (encoded?.bytes.byteLength ?? this.#sizes[k]),
+      targetRegion: target === TargetKind.region ? this.#targetRegions[k] : 0,
+      targetOffset: target === TargetKind.region ? this.#targetOffsets[k] : 0,
       rows: 0,
     };
-    const encoded = this.#encoded.get(k);
-    const sourceRegion = this.#sourceRegions[k];
-    if (encoded !== undefined) {
-      run.codec = encoded.code;
-      inline(run, packed, encoded.bytes);
-    } else if (sourceRegion !== noRegion) {
-      const ref = { region: sourceRegion, offset: this.#sourceOffsets[k], bytes };
-      if (bytes >= referenceBytes && reach.attached(sourceRegion)) {
-        run.source = SourceKind.region;
-        run.sourceRegion = sourceRegion;
-        run.sourceOffset = ref.offset;
-        run.sourceBytes = bytes;
-      } else {
-        inline(run, packed, reach.view(ref));
-      }
+  }
+
+  /** Bytes of the first frame of values. */
+  #smallBytes(reach: Reach): number {
+    let bytes = 0;
+    for (let k = 0; k < this.slots.length; k++) {
+      const size = this.#encoded.get(k)?.bytes.byteLength ?? this.#sizes[k];
+      if (size < ownFrameBytes && this.#sourceKind(k, reach) === SourceKind.inline) bytes += size;
     }
-    const targetRegion = this.#targetRegions[k];
-    if (targetRegion !== noRegion && values === 'wanted') {
-      if (bytes >= referenceBytes && reach.attached(targetRegion)) {
-        run.target = TargetKind.region;
-        run.targetRegion = targetRegion;
-        run.targetOffset = this.#targetOffsets[k];
-      } else {
-        run.target = TargetKind.inline;
-      }
-    }
-    return run;
+    return bytes;
   }
 
   /** Nobody waits for values any more: their memory is in use for other things. */
@@ -235,66 +256,63 @@ export class StubUnit implements StubRequest {
 
   /** Values of the answer, to where they belong. Those with references are there already. */
   #scatter(payload: Uint8Array): void {
+    const copies = new RegionCopies(this.#options.values);
+    const source = wordsOf(payload);
     let at = 0;
-    for (const [k, region] of this.#targetRegions.entries()) {
+    for (let k = 0; k < this.#targetRegions.length; k++) {
       if (!this.#inline[k]) continue;
       const bytes = this.#sizes[k];
-      this.#options.values.view({ region, offset: this.#targetOffsets[k], bytes }).set(payload.subarray(at, at + bytes));
+      copies.scatter(this.#targetRegions[k], this.#targetOffsets[k], source, at, bytes);
       at += bytes;
     }
   }
 }
 
-/** Small values side by side in one frame, large ones as frames of their own. */
-class Packer {
-  readonly #small: Uint8Array[] = [];
+/** Values inside a message: small ones side by side in its first frame of values, large ones as frames of their own. */
+class ValueFrames {
+  readonly #values: OwnValues;
+  readonly #copies: RegionCopies;
+  readonly #small: ReturnType<typeof wordsOf>;
   readonly #large: Uint8Array[] = [];
-  #smallBytes = 0;
+  #at = 0;
+  /** Where the value is that was added last. */
+  frame = 0;
+  offset = 0;
 
-  /** @returns frame and offset, and whether the frame is the one of small values. */
-  add(bytes: Uint8Array): { frame: number; offset: number } {
-    if (bytes.byteLength >= ownFrameBytes) return { frame: 1 + this.#large.push(bytes), offset: 0 };
-    const offset = this.#smallBytes;
-    this.#small.push(bytes);
-    this.#smallBytes += bytes.byteLength;
-    return { frame: 1, offset };
+  constructor(values: OwnValues, smallBytes: number) {
+    this.#values = values;
+    this.#copies = new RegionCopies(values);
+    this.#small = wordsOf(Buffer.allocUnsafeSlow(smallBytes));
   }
 
-  /** Frame 1 holds the small values, also when there are none. */
-  frames(): Uint8Array[] {
-    if (this.#smallBytes === 0 && this.#large.length === 0) return [];
-    const packed = Buffer.allocUnsafeSlow(this.#smallBytes);
-    let at = 0;
-    for (const bytes of this.#small) {
-      packed.set(bytes, at);
-      at += bytes.byteLength;
-    }
-    return [packed, ...this.#large];
+  add(bytes: Uint8Array): void {
+    if (bytes.byteLength >= ownFrameBytes) return this.#addLarge(bytes);
+    this.#small.bytes.set(bytes, this.#at);
+    return this.#placed(bytes.byteLength);
   }
-}
 
-function inline(run: Run, packed: Packer, bytes: Uint8Array): void {
-  const { frame, offset } = packed.add(bytes);
-  run.source = SourceKind.inline;
-  run.sourceRegion = frame;
-  run.sourceOffset = offset;
-  run.sourceBytes = bytes.byteLength;
-}
+  addRegion(region: number, offset: number, bytes: number): void {
+    if (bytes >= ownFrameBytes) return this.#addLarge(this.#values.view({ region, offset, bytes }));
+    this.#copies.gather(this.#small, this.#at, region, offset, bytes);
+    return this.#placed(bytes);
+  }
 
-/** Whether a run on the wire goes on where another ends. */
-function continues(last: Run, run: Run): boolean {
-  return (
-    run.codec === 0 &&
-    last.codec === 0 &&
-    run.firstSlot === last.firstSlot + last.slots &&
-    run.round === last.round &&
-    run.source === last.source &&
-    run.target === last.target &&
-    run.target !== TargetKind.region &&
-    run.source !== SourceKind.region &&
-    (run.source === SourceKind.none ||
-      (run.sourceRegion === last.sourceRegion && run.sourceOffset === last.sourceOffset + last.sourceBytes))
-  );
+  /** The frame of small values is there also when it is empty. */
+  finish(): Uint8Array[] {
+    if (this.#at === 0 && this.#large.length === 0) return [];
+    return [this.#small.bytes, ...this.#large];
+  }
+
+  #placed(bytes: number): void {
+    this.frame = smallFrame;
+    this.offset = this.#at;
+    this.#at += bytes;
+  }
+
+  #addLarge(bytes: Uint8Array): void {
+    this.frame = smallFrame + this.#large.push(bytes);
+    this.offset = 0;
+  }
 }
 
 function alignedBytes(bytes: number): number {
