@@ -31,7 +31,7 @@ describe.each<{ type: KVStoreType; workers: number; servers: number }>([
   beforeAll(async () => {
     job = await KVJob.start({ workers, servers, env });
     stores = await job.stores(type);
-    if (type === 'dist_async') await stores[0]!.setOptimizer(asyncOptimizer);
+    if (type === 'dist_async') await stores[0].setOptimizer(asyncOptimizer);
   }, timeoutMs);
 
   afterAll(() => job[Symbol.asyncDispose](), timeoutMs);

@@ -32,7 +32,7 @@ async function begin(stores: readonly KVStore[]): Promise<void> {
     ),
   );
   // Value −= gradient: with gradients of −1 every push adds one, exactly.
-  await stores[0]!.setOptimizer({ name: 'sgd', learningRate: 1 });
+  await stores[0].setOptimizer({ name: 'sgd', learningRate: 1 });
   await Promise.all(stores.map((kv) => kv.barrier()));
 }
 
@@ -71,8 +71,8 @@ describe('a server that is killed', () => {
         pushes++;
       }
     }
-    await expectSum(stores[0]!, pushes * workers);
-    expect((await stores[1]!.info('large')).version).toBe(pushes);
+    await expectSum(stores[0], pushes * workers);
+    expect((await stores[1].info('large')).version).toBe(pushes);
   }, 120_000);
 
   test('is replaced by its standby, which has everything', async () => {
@@ -85,7 +85,7 @@ describe('a server that is killed', () => {
     await job.kill(0);
     await pushed;
     await Promise.all(stores.map(pushOnce));
-    await expectSum(stores[1]!, 7 * 2);
+    await expectSum(stores[1], 7 * 2);
     await expect.poll(() => job.stderr).toContain('takes over');
   }, 60_000);
 

@@ -38,8 +38,8 @@ async function train(name: string, workers: number, flags: readonly string[], mo
 
 function expectLearning(results: readonly Result[]): void {
   for (const { losses, heldOutLoss } of results) {
-    expect(losses.at(-1)).toBeLessThan(losses[0]! - 0.2);
-    expect(heldOutLoss).toBeLessThan(losses[0]!);
+    expect(losses.at(-1)).toBeLessThan(losses[0] - 0.2);
+    expect(heldOutLoss).toBeLessThan(losses[0]);
   }
 }
 
@@ -49,7 +49,7 @@ describe('the model of the demo is trained', () => {
     const reduced = await train('collective', 2, ['-n', '2'], ['--store', 'collective']);
     expectLearning(served);
     served.forEach(({ losses }, worker) => {
-      losses.forEach((loss, step) => expect(loss).toBeCloseTo(reduced[worker]!.losses[step]!, 4));
+      losses.forEach((loss, step) => expect(loss).toBeCloseTo(reduced[worker].losses[step], 4));
     });
   }, 120_000);
 
@@ -68,7 +68,7 @@ describe('the model of the demo is trained', () => {
     const results = await train('hogwild', 2, flags);
     expectLearning(results);
     // Copies that have exchanged everything agree about the text.
-    expect(Math.abs(results[0]!.heldOutLoss - results[1]!.heldOutLoss)).toBeLessThan(0.3);
+    expect(Math.abs(results[0].heldOutLoss - results[1].heldOutLoss)).toBeLessThan(0.3);
   }, 120_000);
 });
 

@@ -141,7 +141,9 @@ export class ExpressCaller {
       },
     });
     // Whoever neither waits nor awaits still has it ended, and is warned and told of deadlines.
-    queueMicrotask(() => work.handOver());
+    queueMicrotask(() => {
+      work.handOver();
+    });
     return work;
   }
 

@@ -77,7 +77,7 @@ function* runRank(host: Host, rank: number, name: LaneName, steps: readonly Step
     // The memory that a key names never changes; a private array is another one each time.
     const data = (key === privateKey ? undefined : shared.get(count)) ?? new Float32Array(count);
     data.forEach((_, index) => (data[index] = (index + rank + ordinal) % 100));
-    let view: Uint8Array<ArrayBufferLike> = new Uint8Array(data.buffer);
+    let view: Uint8Array = new Uint8Array(data.buffer);
     if (key !== privateKey && !shared.has(count)) {
       shared.set(count, data);
       host.add(rank, key, view);

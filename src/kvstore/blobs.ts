@@ -102,7 +102,7 @@ export class Blobs {
     this.#closed = true;
     for (const { askers } of this.#waiting.values()) for (const { reject } of askers.splice(0)) reject(reason);
     const dealers = await Promise.allSettled(this.#dealers.values());
-    await Promise.all(dealers.map((dealer) => (dealer.status === 'fulfilled' ? dealer.value.close() : undefined)));
+    await Promise.all(dealers.map(async (dealer) => (dealer.status === 'fulfilled' ? dealer.value.close() : 0)));
     await this.#router.close();
   }
 

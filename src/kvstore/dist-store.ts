@@ -100,8 +100,8 @@ export class DistStore implements KVStore {
     const staged: ValueBlock[] = [];
     const entries = names.map((key, index): InitEntry => {
       if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
-      const { dtype, shape, data } = elementsOf(lists[index]![0]!, options.shape);
-      return { key, dtype, shape, value: this.#refOf(lists[index]![0]!, data, staged) };
+      const { dtype, shape, data } = elementsOf(lists[index][0], options.shape);
+      return { key, dtype, shape, value: this.#refOf(lists[index][0], data, staged) };
     });
     try {
       await this.#channel.start({ type: 'init', entries }, `init of ${listed(names)}`);
@@ -118,7 +118,7 @@ export class DistStore implements KVStore {
     const staged: ValueBlock[] = [];
     const entries = names.map((key, index): BatchEntry => {
       const parameter = this.#parameter(key);
-      return { key, push: this.#copyOf(parameter, lists[index]!, staged), ...this.#encoding(parameter) };
+      return { key, push: this.#copyOf(parameter, lists[index], staged), ...this.#encoding(parameter) };
     });
     return this.#transfer(entries, { ...options, what: `push of ${listed(names)}`, onSettled: () => free(staged) });
   }
@@ -129,7 +129,7 @@ export class DistStore implements KVStore {
     const staged: ValueBlock[] = [];
     const copies: (() => void)[] = [];
     const targets = outsPerKey(names, outs);
-    const entries = names.map((key, index) => ({ key, out: this.#outOf(this.#parameter(key), targets[index]!, { staged, copies }) }));
+    const entries = names.map((key, index) => ({ key, out: this.#outOf(this.#parameter(key), targets[index], { staged, copies }) }));
     return this.#transfer(entries, {
       ...options,
       what: `pull of ${listed(names)}`,
@@ -145,15 +145,15 @@ export class DistStore implements KVStore {
       return this.#transfer(repeated, { ...options, what: `pushPull of ${(keys as readonly Key[]).length} keys` });
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
-    const targets = outs === undefined ? lists.map((list) => list[0]!) : outsPerKey(names, outs);
+    const targets = outs === undefined ? lists.map((list) => list[0]) : outsPerKey(names, outs);
     const staged: ValueBlock[] = [];
     const copies: (() => void)[] = [];
     const entries = names.map((key, index): BatchEntry => {
       const parameter = this.#parameter(key);
-      const list = lists[index]!;
+      const list = lists[index];
       const [first] = list as [Value];
       const push = list.length === 1 ? this.#refOf(first, this.#checked(parameter, first), staged) : this.#copyOf(parameter, list, staged);
-      const target = targets[index]!;
+      const target = targets[index];
       const own = this.#ownRef(target);
       // A staged value that is its own result comes back where it went in.
       if (own === undefined && target === first && list.length === 1) {
@@ -324,10 +324,10 @@ export class DistStore implements KVStore {
   /** A copy of the sum of a list. */
   #copyOf(parameter: NamedParameter, list: readonly Value[], staged: ValueBlock[]): ValueRef {
     const sources = list.map((value) => bytesOf(this.#checked(parameter, value)));
-    const block = this.#values.allocate(sources[0]!.byteLength);
+    const block = this.#values.allocate(sources[0].byteLength);
     staged.push(block);
     const { kernels } = this.#options;
-    if (sources.length === 1) kernels.copy(block.view, sources[0]!);
+    if (sources.length === 1) kernels.copy(block.view, sources[0]);
     else kernels.reduce(parameter.dtype, 'sum', [block.view], sources, balancedTree(sources.length));
     return block.ref;
   }

@@ -143,7 +143,7 @@ export class ParameterTable {
     if (metadata.layout !== layout) throw foreign(`its layout is '${metadata.layout ?? 'none'}', not '${layout}'`);
     const spec = parsed(metadata.optimizer ?? 'null', 'optimizer') as OptimizerSpec | null;
     const optimizer = spec === null ? undefined : createOptimizer(spec, this.#options.parameterKernels);
-    const progress = new Map(Object.entries((parsed(metadata.progress ?? 'null', 'progress') ?? {}) as object));
+    const progress = new Map(Object.entries(parsed(metadata.progress ?? 'null', 'progress') ?? {}));
     const entries: Entry[] = [];
     for (const [name, { dtype, shape, data }] of tensors) {
       if (!name.startsWith(valuePrefix)) continue;

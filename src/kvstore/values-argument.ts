@@ -76,9 +76,9 @@ export function rowIdsOf(
     throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; rows are those of a matrix: init it with one`);
   const ids = new Uint32Array(rows.length);
   for (let i = 0; i < rows.length; i++) {
-    const row = rows[i]!;
+    const row = rows[i];
     if (row < 0 || row >= count) throw new ShoalError('usage', `'${key}' has no row ${row}; rows are 0…${count - 1}`);
-    if (ascending && i > 0 && row <= rows[i - 1]!)
+    if (ascending && i > 0 && row <= rows[i - 1])
       throw new ShoalError('usage', `rows of '${key}' must be ascending and distinct; ${row} follows ${rows[i - 1]}`);
     ids[i] = row;
   }

@@ -32,7 +32,7 @@ export async function launchBench<E>({ ranks, job: rankJob, environment, onEvent
     directory,
     environment,
     localSize: ranks,
-    stdout: eventLines(onEvent),
+    stdout: eventLines((event) => onEvent(event as E)),
     stderr: process.stderr,
     events: 'failures',
   });
@@ -48,7 +48,7 @@ function checkHosts(hosts: number, ranks: number): void {
 }
 
 /** Takes what the launcher writes, `[rank 0] {…}` per line. Anything else that a rank says is passed on. */
-function eventLines<E>(onEvent: (event: E) => void): Writable {
+function eventLines(onEvent: (event: unknown) => void): Writable {
   const decoder = new StringDecoder('utf8');
   let rest = '';
   return new Writable({
@@ -58,7 +58,7 @@ function eventLines<E>(onEvent: (event: E) => void): Writable {
       for (const line of lines) {
         const event = /^\[rank +0\] (\{"event":.*\})$/.exec(line)?.[1];
         if (event === undefined) process.stdout.write(`${line}\n`);
-        else onEvent(JSON.parse(event) as E);
+        else onEvent(JSON.parse(event));
       }
       done();
     },

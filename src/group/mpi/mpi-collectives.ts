@@ -162,7 +162,7 @@ class MpiPlans implements Plans {
   give(): void {}
 
   #startReady(): void {
-    while (this.#waiting[0]?.ready === true) must(this.#waiting.shift(), () => 'there is one').start();
+    while (this.#waiting[0]?.ready) must(this.#waiting.shift(), () => 'there is one').start();
   }
 }
 

@@ -53,10 +53,10 @@ function watched(before: (call: string, path: string) => void): FileCalls {
     };
   return {
     mkdir: watch('mkdir', fs.mkdir) as typeof fs.mkdir,
-    open: watch('open', fs.open) as typeof fs.open,
+    open: watch('open', fs.open),
     readdir: watch('readdir', fs.readdir as (path: unknown) => Promise<string[]>) as unknown as typeof fs.readdir,
-    rename: watch('rename', fs.rename) as typeof fs.rename,
-    rm: watch('rm', fs.rm) as typeof fs.rm,
+    rename: watch('rename', fs.rename),
+    rm: watch('rm', fs.rm),
   };
 }
 

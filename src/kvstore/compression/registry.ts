@@ -12,7 +12,7 @@ export function createCodec(spec: CompressionSpec, kernels: ParameterKernels): G
   const definition = codecs.find(({ type }) => type === spec.type);
   if (definition !== undefined) return definition.create(spec, kernels);
   const known = codecs.map(({ type }) => `'${type}'`).join(', ');
-  throw new ShoalError('usage', `there is no gradient compression '${String(spec.type)}'; use one of ${known}`);
+  throw new ShoalError('usage', `there is no gradient compression '${spec.type}'; use one of ${known}`);
 }
 
 /** What decodes gradients that carry this number. @throws ShoalError `protocol` when there is none. */

@@ -16,5 +16,5 @@ export function createOptimizer(spec: OptimizerSpec, kernels: ParameterKernels):
   const definition = optimizers.find(({ name }) => name === spec.name);
   if (definition !== undefined) return new KernelOptimizer(definition, spec, kernels);
   const known = optimizers.map(({ name }) => name).join(', ');
-  throw new ShoalError('usage', `there is no optimizer '${String(spec.name)}'; use one of ${known}`);
+  throw new ShoalError('usage', `there is no optimizer '${spec.name}'; use one of ${known}`);
 }
