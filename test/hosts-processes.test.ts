@@ -35,7 +35,7 @@ describe('conformance over several hosts', () => {
     { hosts: 'ab', backend: 'fairring', env: manySlices },
     { hosts: 'aabb', backend: 'fairring', env: manySlices },
     { hosts: 'abab', backend: 'fairring', env: {} },
-    { hosts: 'aab', backend: 'auto', env: {} },
+    { hosts: 'aab', backend: 'auto', env: manySlices },
     { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
     { hosts: 'abc', backend: 'halving-doubling', env: {} },
   ])('hosts $hosts, backend $backend', { timeout: 120_000 }, async ({ hosts, backend, env }) => {

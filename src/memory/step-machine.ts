@@ -48,7 +48,8 @@ export const machineStatuses: readonly MachineStatus[] = ['done', 'waiting', 'ca
 /** The memory of one program run. Segments may be replaced between runs (a peer's tensor differs per operation). */
 export interface Segments {
   readonly count: number;
-  /** Binds segment `index`. `bytes` of the view bound every access. */
+  /** Binds segment `index`. The view's length bounds every access; once its buffer has been detached or resized the segment is
+   *  empty, until it is bound again. */
   set(index: number, view: Uint8Array): void;
 }
 

@@ -1,5 +1,6 @@
 /** Segments as both machines keep them: the views, and the lengths they had when bound. A view whose buffer was detached
- *  or resized since has another length; a program must then not run, as the addon would touch memory that is gone. */
+ *  or resized since has another length. It becomes an empty segment before a program runs: a step that reaches there faults,
+ *  and the others go on, as a peer that has finished may take back memory that the rest of a program has no use for. */
 import { assert } from '../../base/assert.ts';
 import type { Segments } from '../step-machine.ts';
 
@@ -24,11 +25,10 @@ export class BoundSegments implements Segments {
   }
 
   // `length`, because the engine inlines it: 1 ns per segment against 9 for `byteLength`.
-  /** False when memory was taken away since it was bound. */
-  intact(): boolean {
+  /** Before every run: empties the segments whose memory was taken away since they were bound. */
+  dropLost(): void {
     const { views } = this;
     const lengths = this.#lengths;
-    for (let k = 0; k < views.length; k++) if (views[k].length !== lengths[k]) return false;
-    return true;
+    for (let k = 0; k < views.length; k++) if (views[k].length !== lengths[k]) this.set(k, nothing);
   }
 }

@@ -53,7 +53,7 @@ export class JsStepMachine implements StepMachine {
 
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, _yields: boolean): MachineStatus {
     assert(segments instanceof JsSegments && state instanceof MachineRegisters, () => 'segments and state come from another step machine');
-    if (!segments.intact()) return 'fault';
+    segments.dropLost();
     return new Run(code, segments, state, spinNs, this.#clock, this.#scratch).run();
   }
 }

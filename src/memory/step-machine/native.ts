@@ -71,7 +71,7 @@ export class NativeStepMachine implements StepMachine {
       segments instanceof NativeSegments && state instanceof NativeRegisters,
       () => 'segments and state come from another step machine',
     );
-    if (!segments.intact()) return 'fault';
+    segments.dropLost();
     state.setWaiting(spinNs, yields);
     return machineStatuses[this.#native.runSteps(segments.program(code), state.handle)];
   }
