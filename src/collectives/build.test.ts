@@ -63,7 +63,7 @@ describe('completeRequest', () => {
 describe('buildPlan', () => {
   it('lists the algorithms when a name is unknown', () => {
     expect(() => buildPlan('rings', { collective: 'barrier', topology: two, count: 0 })).toThrow(
-      "unknown algorithm 'rings'; use one of mailbox, host-direct, one-shot, tree, halving-doubling, direct, fairring, ring",
+      "unknown algorithm 'rings'; use one of mailbox, host-direct, host-staged, one-shot, tree, halving-doubling, direct, fairring, ring",
     );
   });
 
