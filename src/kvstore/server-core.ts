@@ -20,9 +20,11 @@ import { serverAddress } from './topology.ts';
 import { Control, encodeControl, packError, type ControlFields } from './wire-control.ts';
 import { encodeFailure, encodeResponse, KVMessage, makeMessage, TargetKind } from './wire.ts';
 
-/** What the standby says of a forwarded message: whether it could map the memory announced in it. */
+/** What the standby says of a forwarded message: whether it could map the memory announced in it; that it cannot be a
+ *  standby, because it has not got the state. */
 const forwardedAttached = 0;
 const forwardedUnattached = 1;
+const forwardedUnfit = 2;
 
 export class ServerCore {
   readonly #options: ServerOptions;
@@ -123,6 +125,8 @@ export class ServerCore {
     const session = this.#state.sessions.get(address);
     if (session === undefined) return;
     session.member.gone ??= error;
+    // Its memory is gone with it: what it pushed by reference cannot be read any more.
+    session.member.broken = true;
     this.#state.transfers.failStuck(session.rounds);
   }
 
@@ -185,28 +189,28 @@ export class ServerCore {
       restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
       for (const entry of whole.fields.list('regions')) this.#attach(entry);
       this.#informed = true;
-    } else if (msg.type === KVMessage.forward && this.#informed) {
+    } else if (msg.type === KVMessage.forward && !this.#informed) {
+      this.#sayForwarded(msg.targetValue, forwardedUnfit);
+    } else if (msg.type === KVMessage.forward) {
       const inner = unwrap(msg);
       this.#whenRunning(() => {
         this.#attachFailed = false;
         this.#guard(inner, () => this.#act(inner));
         this.#whenRunning(() => {
-          const primary = this.#options.primary ?? this.#address;
-          const word = this.#attachFailed ? forwardedUnattached : forwardedAttached;
-          const envelope = {
-            source: this.#address,
-            destination: primary,
-            type: KVMessage.forwarded,
-            request: msg.targetValue,
-            epoch: word,
-          };
-          this.#options.send(primary, makeMessage(envelope, []));
+          this.#sayForwarded(msg.targetValue, this.#attachFailed ? forwardedUnattached : forwardedAttached);
         });
       });
     }
   }
 
+  #sayForwarded(request: number, epoch: number): void {
+    const destination = this.#options.primary ?? this.#address;
+    const envelope = { source: this.#address, destination, type: KVMessage.forwarded, request, epoch };
+    this.#options.send(destination, makeMessage(envelope, []));
+  }
+
   #acknowledge(msg: Msg): void {
+    if (msg.targetVersion === forwardedUnfit) return this.#goOnAlone();
     const next = this.#delay?.take(msg.targetValue);
     if (next === undefined) return;
     this.#guard(next, () => this.#act(next, msg.targetVersion === forwardedUnattached ? 'refused' : 'allowed'));
@@ -275,6 +279,7 @@ export class ServerCore {
     session.renew(msg.targetVersion);
     session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
+    session.member.broken = false;
     const { lineage, committed, optimizerVersion } = this.#state;
     const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
     const fields = {

@@ -149,8 +149,10 @@ export class ServerNode {
   #linkToPeers(topology: KVTopology): void {
     const { role, serverGroup, server } = this.#place;
     if (role === 'server' && topology.replicas === 2) this.#link(standbyAddress(serverGroup, server), { seat: 'standby' });
-    const master = masterGroupOf(topology, server);
-    if (role === 'server' && master !== serverGroup) this.#link(serverAddress(master, server), { seat: 'server', group: master });
+    // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
+    for (const group of new Set([masterGroupOf(topology, server), 0])) {
+      if (role === 'server' && group !== serverGroup) this.#link(serverAddress(group, server), { seat: 'server', group });
+    }
   }
 
   #link(to: Address, { seat, group = this.#place.serverGroup }: { seat: 'server' | 'standby'; group?: number }): void {
