@@ -281,6 +281,10 @@ export class ServerNode {
     const expected = await this.#node.records.find(serverGroup, server);
     const record = must(this.#record, () => 'a standby has a record');
     if (expected === undefined || expected.incarnation === record.incarnation) return;
+    if (this.#core?.informed !== true) {
+      this.#log.warn(`cannot take over, it never had the state: ${error.message}`);
+      return;
+    }
     if (!(await this.#takeOver({ expected, record }))) return;
     this.#log.warn(`takes over: ${error.message}`);
     this.#core?.promote();

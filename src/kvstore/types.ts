@@ -86,7 +86,8 @@ export interface KVStore extends AsyncDisposable {
    *  parameters can be used. @throws `usage` for a key that exists, `mismatch` when workers disagree about dtype or shape. */
   init(keys: Key | readonly Key[], values: Values, options?: { readonly shape?: readonly number[] }): Promise<void>;
   /** Hands a gradient (or, without optimiser, a value) over. The value is copied before `push` returns and may be changed
-   *  afterwards. Done when the servers have it. */
+   *  afterwards. Done when it is applied: `dist_sync` when every worker of the group has pushed. Workers that await pushes of
+   *  several keys one by one must do so in the same order. */
   push(keys: Key | readonly Key[], values: Values, options?: TransferOptions): KVWork;
   /** Fetches values that contain at least this worker's own pushes so far. */
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options?: TransferOptions): KVWork;
