@@ -1,10 +1,12 @@
-// Options of TCP sockets that Node does not offer. Nothing here keeps a descriptor.
+// Options and measurements of TCP sockets that Node does not offer. Nothing here keeps a descriptor.
 #include "sockets.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #include "napi_args.h"
@@ -40,8 +42,25 @@ napi_value congestion_control(napi_env env, napi_callback_info info) {
   return napi_create_string_utf8(env, name, strnlen(name, sizeof name), &result) == napi_ok ? result : nullptr;
 }
 
+/// socketRoundTrip(descriptor): the shortest round trip that the kernel has seen, in microseconds; undefined when it has seen none, or the
+/// descriptor is not a TCP socket.
+napi_value socket_round_trip(napi_env env, napi_callback_info info) {
+  napi_value values[1], result;
+  double descriptor;
+  if (!arguments(env, info, values) || !get(env, values[0], descriptor)) return fail_arguments(env);
+  tcp_info state{};
+  socklen_t length = sizeof state;
+  if (getsockopt(static_cast<int>(descriptor), IPPROTO_TCP, TCP_INFO, &state, &length) != 0) return nullptr;
+  // Older kernels say less.
+  if (length < offsetof(tcp_info, tcpi_min_rtt) + sizeof state.tcpi_min_rtt || state.tcpi_min_rtt == UINT32_MAX) return nullptr;
+  return napi_create_double(env, state.tcpi_min_rtt, &result) == napi_ok ? result : nullptr;
+}
+
 }  // namespace
 
-void export_sockets(napi_env env, napi_value exports) { set_function(env, exports, "congestionControl", congestion_control); }
+void export_sockets(napi_env env, napi_value exports) {
+  set_function(env, exports, "congestionControl", congestion_control);
+  set_function(env, exports, "socketRoundTrip", socket_round_trip);
+}
 
 }  // namespace shoal

@@ -9,6 +9,7 @@ import type { CostModel } from '../plan/cost.ts';
 import { mailboxBytes, type Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
+import type { ExpressPath } from './express-path.ts';
 import { canServe, networkLimits, predictedRanksMax, predictFastest, representativeBytes, type TransferLimits } from './predict.ts';
 import { algorithms } from './registry.ts';
 
@@ -53,7 +54,9 @@ export interface SelectionInput {
   readonly model?: CostModel;
   /** Default: `networkLimits`. */
   readonly limits?: TransferLimits;
-  /** What was predicted before for this world; filled. At most one entry per collective and power of two. */
+  /** Of the group; what is larger than it takes is chosen as without. Default: none. */
+  readonly express?: ExpressPath;
+  /** What was predicted before for this world; filled. At most two entries per collective and power of two. */
   readonly predictions?: Map<string, string>;
 }
 
@@ -144,12 +147,13 @@ export function selectAlgorithm(input: SelectionInput): string {
   if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
   // On one host everything is loads and stores, which the table knows better than rates do.
   if (model === undefined || topologyClass === 'one-host' || ranks > predictedRanksMax || ranks === 1) return usual;
-  const bytes = representativeBytes(input.bytes);
-  const key = `${collective} ${bytes} ${usual}`;
+  const express = input.express && input.bytes <= input.express.bytesMax ? input.express : undefined;
+  const bytes = representativeBytes(input.bytes, express);
+  const key = `${collective} ${bytes} ${usual}${express ? ' express' : ''}`;
   const known = input.predictions?.get(key);
   if (known !== undefined && canServe(input, known)) return known;
   const predicted = predictFastest(
-    { ...input, bytes, model, limits: input.limits ?? networkLimits(topology, model) },
+    { ...input, bytes, model, express, limits: input.limits ?? networkLimits(topology, model) },
     candidatesFor(collective, ranks).filter((name) => canServe(input, name)),
     usual,
   );

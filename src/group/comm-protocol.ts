@@ -111,6 +111,8 @@ export interface ExpressShare {
   readonly own: RegionShare;
   /** Of the wires. */
   readonly memory: RegionShare;
+  /** From host to host, seconds, as all ranks have it; undefined when it is not known. */
+  readonly latency: number | undefined;
   /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
   readonly descriptors: readonly number[];
 }

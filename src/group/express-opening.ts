@@ -4,6 +4,8 @@
  *        │ someone cannot ─▶ no express
  *        └─▶ sockets between each two ranks (express-links.ts) ─▶ express-ready of all ─▶ express, or none
  *
+ *  With it goes what the kernel knows of the sockets' round trips; all ranks take the median of what all said.
+ *
  *  It must not know what travels on the sockets. */
 import type { SocketSource, TakeDescriptor } from '../fabric/fabric.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
@@ -25,15 +27,24 @@ export interface ExpressOpeningOptions {
   readonly onProblem: (thrown: unknown) => void;
 }
 
+/** What all ranks have. */
+export interface AgreedExpress {
+  /** This rank's sockets to the other ranks. */
+  readonly descriptors: readonly number[];
+  /** From host to host, seconds; the same on all ranks. Undefined when nobody's kernel knew. */
+  readonly latency: number | undefined;
+}
+
 export class ExpressOpening {
   /** Where this rank can be reached; empty: it cannot. */
   readonly candidates: readonly string[];
   readonly #options: ExpressOpeningOptions;
   readonly #candidatesOf: (readonly string[])[];
   readonly #ready: (boolean | undefined)[];
+  readonly #roundTripsUs: number[] = [];
   readonly #links: ExpressLinks | undefined;
   #descriptors: number[] | undefined;
-  #onAgreed: ((descriptors: number[] | undefined) => void) | undefined;
+  #onAgreed: ((agreed: AgreedExpress | undefined) => void) | undefined;
 
   constructor(options: ExpressOpeningOptions) {
     this.#options = options;
@@ -49,8 +60,9 @@ export class ExpressOpening {
     this.#candidatesOf[rank] = candidates;
   }
 
-  onReady(rank: number, ok: boolean): void {
+  onReady(rank: number, { ok, roundTripUs }: { readonly ok: boolean; readonly roundTripUs?: number }): void {
     this.#ready[rank] = ok;
+    if (roundTripUs !== undefined) this.#roundTripsUs.push(roundTripUs);
     this.#settle();
   }
 
@@ -58,8 +70,8 @@ export class ExpressOpening {
     this.#links?.onSocket(rank, accept);
   }
 
-  /** To be called when all ranks have been noted. Tells once: the sockets to the other ranks, or undefined for no express. */
-  agree(onAgreed: (descriptors: number[] | undefined) => void): void {
+  /** To be called when all ranks have been noted. Tells once; undefined: no express. */
+  agree(onAgreed: (agreed: AgreedExpress | undefined) => void): void {
     const links = this.#links;
     if (links === undefined || this.#candidatesOf.some(({ length }) => length === 0)) {
       onAgreed(undefined);
@@ -88,8 +100,20 @@ export class ExpressOpening {
   #tell({ ok }: { readonly ok: boolean }): void {
     if (this.#onAgreed === undefined) return;
     const { group, tellOthers } = this.#options;
-    tellOthers({ type: 'express-ready', group: group.id, ok });
-    this.onReady(group.rank, ok);
+    const said = { ok, roundTripUs: this.#roundTripUs() };
+    tellOthers({ type: 'express-ready', group: group.id, ...said });
+    this.onReady(group.rank, said);
+  }
+
+  /** Of the sockets to other hosts. */
+  #roundTripUs(): number | undefined {
+    const { group, means } = this.#options;
+    const local = group.topology.hosts.find((ranks) => ranks.includes(group.rank)) ?? [];
+    const others = group.globalRanks.map((_, rank) => rank).filter((rank) => rank !== group.rank);
+    const roundTrips = (this.#descriptors ?? []).map((fd, k) =>
+      local.includes(others[k]) ? undefined : means?.native.socketRoundTrip(fd),
+    );
+    return median(roundTrips.filter((each) => each !== undefined));
   }
 
   #settle(): void {
@@ -98,6 +122,12 @@ export class ExpressOpening {
     this.#onAgreed = undefined;
     const all = this.#ready.every((ok) => ok === true);
     if (!all) this.#links?.close();
-    onAgreed(all ? this.#descriptors : undefined);
+    const roundTripUs = median(this.#roundTripsUs);
+    const descriptors = this.#descriptors;
+    onAgreed(all && descriptors ? { descriptors, latency: roundTripUs === undefined ? undefined : roundTripUs / 2e6 } : undefined);
   }
+}
+
+function median(values: readonly number[]): number | undefined {
+  return values.toSorted((a, b) => a - b).at(values.length >> 1);
 }

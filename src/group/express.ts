@@ -8,6 +8,7 @@
  *  k + 2 only after all have announced k + 1, hence finished k. It must not know threads, their queues or users' objects. */
 import { assert, must } from '../base/assert.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
+import { fitsExpress, type ExpressPath } from '../collectives/express-path.ts';
 import type { Lowered, NetworkCall } from '../collectives/lower.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
@@ -46,19 +47,15 @@ export interface ExpressOperation {
   readonly positions: number[];
 }
 
-/** Whether an express can run a plan: the same answer on every rank, hence by what the plan says of all of them. Where nobody
- *  signals anybody, nothing but mailboxes can be between them; where every rank is a host of its own, all that is between them is
- *  sent. */
+/** The express of a group as plans are chosen for it. `latency`: from host to host, seconds, the same on all ranks. */
+export function expressPath(ranks: number, bytesMax: number, latency: number | undefined): ExpressPath {
+  return { bytesMax: Math.min(bytesMax, expressScratchBytes), scratchBytes: expressScratchBytes, signalMax: signalMaxOf(ranks), latency };
+}
+
+/** Whether an express can run a call: the same answer on every rank. */
 export function servesExpress({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
-  const { programs, request } = plan;
   if (computeType !== call.dtype || call.op === 'premul') return false;
-  if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
-  const elementBytes = dtypeInfo(call.dtype).bytes;
-  const fits = call.count * elementBytes <= expressScratchBytes;
-  const apart = request.topology.hosts.length === programs.length;
-  const signalMax = signalMaxOf(programs.length);
-  const served = programs.every((each) => each.scratchCount * elementBytes <= expressScratchBytes && each.signalCount <= signalMax);
-  return fits && apart && served;
+  return fitsExpress(plan, dtypeInfo(call.dtype).bytes, expressPath(plan.programs.length, expressScratchBytes, undefined));
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;

@@ -16,7 +16,8 @@ import type { Topology } from '../plan/topology.ts';
 import { CallHistory } from './call-history.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
-import { ExpressOpening } from './express-opening.ts';
+import { expressPath } from './express.ts';
+import { ExpressOpening, type AgreedExpress } from './express-opening.ts';
 import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
 import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
 import { Inquiry } from './inquiry.ts';
@@ -388,7 +389,7 @@ export class GroupEngine implements OperationHost {
         this.fail(ShoalError.fromData(message.error), { tellOthers: false });
         return;
       case 'express-ready':
-        this.#expressOpening.onReady(rank, message.ok);
+        this.#expressOpening.onReady(rank, message);
         return;
       case 'report':
         this.#inquiry.onReport(rank, message);
@@ -428,12 +429,12 @@ export class GroupEngine implements OperationHost {
     if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
     if (this.#agreeing) return;
     this.#agreeing = true;
-    this.#expressOpening.agree((descriptors) => {
+    this.#expressOpening.agree((agreed) => {
       if (this.#status !== 'opening' || !this.#opened) return;
       this.#status = 'open';
       const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
       if (shares) this.#world.onLane(this.spec.id, shares);
-      if (descriptors) this.#openExpress(descriptors);
+      if (agreed) this.#openExpress(agreed);
       this.#opened.resolve();
       this.#opened = undefined;
       this.pump();
@@ -446,7 +447,7 @@ export class GroupEngine implements OperationHost {
     if (rank >= 0 && this.#status === 'opening') this.#expressOpening.onSocket(rank, accept);
   }
 
-  #openExpress(descriptors: readonly number[]): void {
+  #openExpress({ descriptors, latency }: AgreedExpress): void {
     const { wires, allocator, settings, machine } = this.#world;
     const native = must(wires, () => 'who has sockets has the addon');
     const { rank, size } = this;
@@ -456,14 +457,14 @@ export class GroupEngine implements OperationHost {
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     this.#expressQueue = new ExpressQueue({
-      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false) }),
+      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false), express: expressPath(size, settings.syncBytesMax, latency) }),
       express: { rank, size, own, firstSlot, wire, machine },
       members: this.#members,
       onReadable: () => this.pump(),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
-    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, descriptors });
+    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, latency, descriptors });
   }
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
@@ -492,7 +493,7 @@ export class GroupEngine implements OperationHost {
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
 
-  #createPlanRunner({ loadStore }: Pick<PlanRunnerOptions, 'loadStore'>): PlanRunner {
+  #createPlanRunner({ loadStore, express }: Pick<PlanRunnerOptions, 'loadStore' | 'express'>): PlanRunner {
     const { backend, rank, topology } = this.spec;
     const { machine, selection, settings, tuning, model } = this.#world;
     return new PlanRunner({
@@ -506,6 +507,7 @@ export class GroupEngine implements OperationHost {
       stagingBytes: settings.stagingBytes,
       sliceBytes: settings.sliceBytes,
       loadStore,
+      express,
     });
   }
 

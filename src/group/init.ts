@@ -19,10 +19,11 @@ import { checkBackend, usesMpi } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
-import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
+import type { ExpressShare, WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import type { GroupSpec } from './group-engine.ts';
+import { expressPath } from './express.ts';
 import { expressOpener, planning } from './open-express.ts';
 import { HostLane, laneBlock } from './host-lane.ts';
 import { PeerRegions } from './peer-regions.ts';
@@ -156,7 +157,8 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     }
   };
   const openLane = laneOpener({ plan, client, allocator, native, trace });
-  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => choose(plan, { info, spec, collective, bytes });
+  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) =>
+    choose(plan, { info, spec, express: client.express(spec.id), collective, bytes });
   const openExpress = expressOpener({ plan, client, allocator, native, trace, memory, info });
   return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
 }
@@ -164,10 +166,16 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
 /** As the comm thread chooses. */
 function choose(
   { settings, tuning }: WorldPlan,
-  ask: { readonly info: WorldInfo; readonly spec: GroupSpec; readonly collective: Collective; readonly bytes: number },
+  ask: {
+    readonly info: WorldInfo;
+    readonly spec: GroupSpec;
+    readonly express: ExpressShare | undefined;
+    readonly collective: Collective;
+    readonly bytes: number;
+  },
 ): string {
-  const { info, spec, collective, bytes } = ask;
-  const { order, stagingBytes, sliceBytes } = settings;
+  const { info, spec, express, collective, bytes } = ask;
+  const { order, stagingBytes, sliceBytes, syncBytesMax } = settings;
   // Hosts of a topology are ranks that map each other's memory.
   const shape = { topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order };
   return selectAlgorithm({
@@ -177,6 +185,7 @@ function choose(
     overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
     tuned: tunedRules(tuning?.tuning, shape),
     model: info.model,
+    express: express && expressPath(spec.globalRanks.length, syncBytesMax, express.latency),
     limits: { ...networkLimits(spec.topology, info.model), stagingBytes, sliceBytes },
   });
 }

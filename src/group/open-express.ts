@@ -8,6 +8,7 @@ import { createStepMachine } from '../memory/step-machine/create-step-machine.ts
 import type { TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
+import { expressPath } from './express.ts';
 import { ExpressCaller } from './express-caller.ts';
 import { ExpressWire } from './express-wire.ts';
 import type { GroupSpec } from './group-engine.ts';
@@ -52,7 +53,12 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
       wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
       bytesMax: settings.syncBytesMax,
       spinNs: settings.syncSpinMicroseconds * 1000,
-      plans: new PlanRunner({ ...planning(plan, spec, machine), model: info.model, loadStore: globalRanks.map(() => false) }),
+      plans: new PlanRunner({
+        ...planning(plan, spec, machine),
+        model: info.model,
+        loadStore: globalRanks.map(() => false),
+        express: expressPath(globalRanks.length, settings.syncBytesMax, share.latency),
+      }),
       view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
     });
   };

@@ -6,6 +6,7 @@ import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../collectives/build.ts';
 import { Execution } from '../collectives/executor.ts';
 import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../collectives/lower.ts';
+import type { ExpressPath } from '../collectives/express-path.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../collectives/predict.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../collectives/select.ts';
 import { tunedRules, type Tuning } from '../collectives/tuning.ts';
@@ -28,6 +29,16 @@ interface PreparedPlan {
   readonly free: Execution[];
 }
 
+/** A call as the lane runs it. */
+export interface LanePlans {
+  /** When all ranks reach all buffers. */
+  readonly shared: LoweredWhole;
+  /** When some rank's buffers are private; undefined: there is no such plan, and buffers must be made shared first. */
+  readonly private: LoweredWhole | undefined;
+  /** Whether there is one, which costs less to know. */
+  readonly hasPrivate: boolean;
+}
+
 /** A plan on its way through an operation, as the executor runs it. */
 export type RunningPlan = Pick<Execution, 'lowered' | 'enter' | 'bind' | 'run' | 'abandon'>;
 
@@ -39,16 +50,6 @@ export interface Plans {
   take(prepared: PreparedPlan): RunningPlan;
   /** The operation has ended well. */
   give(prepared: PreparedPlan, execution: RunningPlan): void;
-}
-
-/** A call as the lane runs it. */
-export interface LanePlans {
-  /** When all ranks reach all buffers. */
-  readonly shared: LoweredWhole;
-  /** When some rank's buffers are private; undefined: there is no such plan, and buffers must be made shared first. */
-  readonly private: LoweredWhole | undefined;
-  /** Whether there is one, which costs less to know. */
-  readonly hasPrivate: boolean;
 }
 
 export interface PlanRunnerOptions {
@@ -67,6 +68,8 @@ export interface PlanRunnerOptions {
   readonly tuning?: Tuning;
   /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
   readonly model?: CostModel;
+  /** When it is for the group's express. */
+  readonly express?: ExpressPath;
 }
 
 /** The rules of a group: its own backend's before those of its world; `auto`: none. */
@@ -122,7 +125,7 @@ export class PlanRunner implements Plans {
   }
 
   #build(call: CollectiveCall): PreparedPlan {
-    const { overrides, order, rank, topology, loadStore, model } = this.#options;
+    const { overrides, order, rank, topology, loadStore, model, express } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
@@ -135,6 +138,7 @@ export class PlanRunner implements Plans {
       overrides,
       tuned: this.#tuned,
       model,
+      express,
       limits: this.#limits,
       predictions: this.#predictions,
     };

@@ -90,8 +90,8 @@ const controlMessage = z.discriminatedUnion('type', [
     offset: z.int().min(0),
     express: z.array(z.string().max(256)).max(64),
   }),
-  /** Whether I have all my sockets of the group's express. */
-  z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean() }),
+  /** Whether I have all my sockets of the group's express, and how long a round trip to other hosts takes on them. */
+  z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean(), roundTripUs: z.number().min(0).max(1e9).optional() }),
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
   /** The group has failed. */

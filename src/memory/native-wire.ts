@@ -21,6 +21,8 @@ export interface NativeWire {
   wireMemoryBytes(peers: number, payloadBytesMax: number, putBytesMax: number): number;
   /** A descriptor of our own of the same socket. */
   takeSocket(descriptor: number): number;
+  /** The shortest round trip that the kernel has seen, microseconds; undefined when it has seen none. */
+  socketRoundTrip(descriptor: number): number | undefined;
   /** For one that no wire took. */
   closeSocket(descriptor: number): void;
   /** The descriptors are the wire's from now on, and closed with it. Slots are two per rank, scratch is for either turn. `layout`:
