@@ -91,6 +91,12 @@ function bind({ express, plans }: Side, call: CollectiveCall, data: Float32Array
 }
 
 describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+  it('knows the round trip of its sockets, and of nothing else', async () => {
+    const { native, descriptors } = await twoSides();
+    for (const descriptor of descriptors) expect(native.socketRoundTrip(descriptor)).toBeGreaterThan(0);
+    expect(native.socketRoundTrip(-1)).toBeUndefined();
+  });
+
   // A mailbox; one hop with scratch; the most there can be, more than the kernel takes at once.
   it.each([2, 2048, 10_000, 32_768])('%i elements, again and again', async (count) => {
     const { sides } = await twoSides();
