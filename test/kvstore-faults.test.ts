@@ -19,6 +19,9 @@ function temporary(): string {
   return folder;
 }
 
+/** What servers write arrives when it arrives. */
+const patience = { timeout: 20_000 };
+
 const keys = ['small', 'large'];
 const counts = [3, 70_000];
 
@@ -76,17 +79,18 @@ describe('a server that is killed', () => {
   }, 120_000);
 
   test('is replaced by its standby, which has everything', async () => {
-    const env = { SHOAL_KV_SILENCE_MS: '1000' };
+    const env = { SHOAL_KV_SILENCE_MS: '1000', SHOAL_LOG_LEVEL: 'info' };
     await using job = await KVJob.start({ workers: 2, servers: 1, replicas: 2, env });
     const stores = await job.stores('dist_sync');
     await begin(stores);
+    await expect.poll(() => job.stderr, patience).toContain('stands by');
     for (let round = 0; round < 5; round++) await Promise.all(stores.map(pushOnce));
     const pushed = Promise.all(stores.map(pushOnce));
     await job.kill(0);
     await pushed;
     await Promise.all(stores.map(pushOnce));
     await expectSum(stores[1], 7 * 2);
-    await expect.poll(() => job.stderr).toContain('takes over');
+    await expect.poll(() => job.stderr, patience).toContain('takes over');
   }, 60_000);
 
   test('without checkpoint and standby ends operations with an error that names it', async () => {
@@ -109,13 +113,14 @@ describe('a server that is killed', () => {
 });
 
 test('a standby that is lost does not stop its server', async () => {
-  const env = { SHOAL_KV_SILENCE_MS: '1000' };
+  const env = { SHOAL_KV_SILENCE_MS: '1000', SHOAL_LOG_LEVEL: 'info' };
   await using job = await KVJob.start({ workers: 1, servers: 1, replicas: 2, env });
   const [kv] = (await job.stores('dist_async')) as [KVStore];
   await begin([kv]);
+  await expect.poll(() => job.stderr, patience).toContain('stands by');
   await pushOnce(kv);
   await job.kill(0, 'standby');
   for (let round = 0; round < 3; round++) await pushOnce(kv);
   await expectSum(kv, 4);
-  await expect.poll(() => job.stderr).toContain('goes on alone');
+  await expect.poll(() => job.stderr, patience).toContain('goes on alone');
 }, 60_000);

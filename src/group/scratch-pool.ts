@@ -19,11 +19,12 @@ export class ScratchPool {
 
   constructor(regions: SharedRegions, budgetBytes: number) {
     this.#regions = regions;
-    this.#budgetBytes = budgetBytes;
+    // Blocks are rounded up, so the budget is: an operation that uses all of it must find its block again.
+    this.#budgetBytes = roundUp(budgetBytes);
   }
 
   take(bytes: number): ScratchBlock {
-    const size = Math.max(smallestBytes, 2 ** Math.ceil(Math.log2(bytes)));
+    const size = roundUp(bytes);
     const block = this.#free.get(size)?.pop();
     if (!block) return { ...this.#regions.create(size), bytes: size };
     this.#freeBytes -= size;
@@ -40,4 +41,8 @@ export class ScratchPool {
     if (free) free.push(block);
     else this.#free.set(block.bytes, [block]);
   }
+}
+
+function roundUp(bytes: number): number {
+  return Math.max(smallestBytes, 2 ** Math.ceil(Math.log2(bytes)));
 }

@@ -164,7 +164,10 @@ export class ServerNode {
       own: this.#own,
       to,
       onMessage: (msg) => this.#core?.receive(msg),
-      onUp: () => this.#core?.peerUp(to),
+      onUp: (record) => {
+        if (seat === 'standby') this.#log.info(`process ${record.pid} stands by`);
+        this.#core?.peerUp(to);
+      },
       onDown: (error) => void this.#onLinkDown(seat, to, error),
     });
     this.#links.set(to, link);
