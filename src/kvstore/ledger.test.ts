@@ -291,7 +291,7 @@ describe('ledger', () => {
     async ({ name, ...trial }) => {
       for (let seed = 1; seed <= Number(process.env.LEDGER_SEEDS ?? 12); seed++) {
         try {
-          faults += await runTrial(seed, trial as Trial);
+          faults += await runTrial(seed, trial);
         } catch (error) {
           throw new Error(`${name}, seed ${seed}: ${(error as Error).message}`, { cause: error });
         }

@@ -313,7 +313,7 @@ describe('topologies', () => {
     expect(reached).toEqual([]);
     bench.cluster.stubs[1].core.barrier(1, () => reached.push(1));
     await bench.cluster.settle();
-    expect(reached.toSorted()).toEqual([0, 1]);
+    expect(reached.toSorted((a, b) => a - b)).toEqual([0, 1]);
     for (const [worker, stub] of bench.cluster.stubs.entries()) await bench.cluster.run<void>((done) => stub.core.leave(worker, done));
     expect([...bench.cluster.served].toSorted()).toEqual(['0/0', '0/1', '1/0', '1/1']);
   });
