@@ -45,6 +45,7 @@ import type {
   Values,
 } from './types.ts';
 import {
+  copyOf,
   elementsOf,
   fittingElements,
   fittingRows,
@@ -174,7 +175,7 @@ export class CollectiveStore implements KVStore {
     this.#checkOpen();
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, indices, { ascending: true });
-    const own = { rows, values: fittingRows(parameter, values, rows.length).slice() };
+    const own = { rows, values: copyOf(parameter.dtype, fittingRows(parameter, values, rows.length)) };
     const keys = [parameter.key];
     const what = `rowSparsePush of ${listedKeys(keys)}`;
     this.#operations.checkRoom();

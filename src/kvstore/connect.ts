@@ -91,7 +91,7 @@ async function storeOf(
     values.close();
     await onClosed();
   };
-  return new DistStore({ type, info, channel, values, kernels, parameterKernels, onClosed: close });
+  return new DistStore({ type, info, channel, values, kernels, parameterKernels, timeoutMs: settings.timeoutMs, onClosed: close });
 }
 
 async function serve(type: KVStoreType, environment: Environment): Promise<KVStore> {

@@ -15,7 +15,8 @@ import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import type { ParameterKernels } from '../memory/parameter-kernels.ts';
 import type { ProcessValues } from './process-values.ts';
-import type { StubChannel } from './stub-channel.ts';
+import { StagedValues } from './staged-values.ts';
+import type { StartHooks, StubChannel } from './stub-channel.ts';
 import type { BatchEntry, WorkerInfo } from './stub-protocol.ts';
 import type { InitEntry, StubParameterInfo } from './stub-options.ts';
 import { workerCount } from './topology.ts';
@@ -33,8 +34,21 @@ import type {
   Value,
   Values,
 } from './types.ts';
-import type { ValueBlock, ValueRef } from './value-space.ts';
-import { elementsOf, keysOf, outsPerKey, rowIdsOf, valuesPerKey, type NamedParameter } from './values-argument.ts';
+import type { ValueRef } from './value-space.ts';
+import {
+  bytesOf,
+  copyOf,
+  elementsOf,
+  fittingElements,
+  fittingRows,
+  keysOf,
+  listedKeys,
+  nameOf,
+  outsPerKey,
+  rowIdsOf,
+  valuesPerKey,
+  type NamedParameter,
+} from './values-argument.ts';
 
 export interface DistStoreOptions {
   readonly type: KVStoreType;
@@ -43,6 +57,8 @@ export interface DistStoreOptions {
   readonly values: ProcessValues;
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
+  /** For calls that name no timeout. */
+  readonly timeoutMs: number;
   /** Ends what the store of this thread has started. */
   readonly onClosed: () => Promise<void>;
 }
@@ -97,45 +113,39 @@ export class DistStore implements KVStore {
     this.#checkOpen();
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
-    const staged: ValueBlock[] = [];
-    const entries = names.map((key, index): InitEntry => {
-      if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
-      const { dtype, shape, data } = elementsOf(lists[index][0], options.shape);
-      return { key, dtype, shape, value: this.#refOf(lists[index][0], data, staged) };
-    });
-    try {
-      await this.#channel.start({ type: 'init', entries }, `init of ${listed(names)}`);
-      for (const { key, dtype, shape } of entries) this.#parameters.set(key, { key, dtype, shape, count: countOf(shape) });
-    } finally {
-      for (const block of staged) block.free();
-    }
+    const { staged, built: entries } = this.#stage((staging) =>
+      names.map((key, index): InitEntry => {
+        if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
+        const [first] = lists[index];
+        const { dtype, shape, data } = elementsOf(first, options.shape);
+        return { key, dtype, shape, value: this.#refOf(first, data, staging) };
+      }),
+    );
+    await this.#channel.start({ type: 'init', entries }, `init of ${listedKeys(names)}`, { onSettled: (error) => staged.free(error) });
+    for (const { key, dtype, shape } of entries) this.#parameters.set(key, { key, dtype, shape, count: countOf(shape) });
   }
 
   push(keys: Key | readonly Key[], values: Values, options: TransferOptions = {}): KVWork {
     this.#checkOpen();
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
-    const staged: ValueBlock[] = [];
-    const entries = names.map((key, index): BatchEntry => {
-      const parameter = this.#parameter(key);
-      return { key, push: this.#copyOf(parameter, lists[index], staged), ...this.#encoding(parameter) };
-    });
-    return this.#transfer(entries, { ...options, what: `push of ${listed(names)}`, onSettled: () => free(staged) });
+    const { staged, built } = this.#stage((staging) =>
+      names.map((key, index): BatchEntry => {
+        const parameter = this.#parameter(key);
+        return { key, push: this.#copyOf(parameter, lists[index], staging), ...this.#encoding(parameter) };
+      }),
+    );
+    return this.#transfer(built, { ...options, what: `push of ${listedKeys(names)}`, staged });
   }
 
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options: TransferOptions = {}): KVWork {
     this.#checkOpen();
     const names = keysOf(keys);
-    const staged: ValueBlock[] = [];
-    const copies: (() => void)[] = [];
     const targets = outsPerKey(names, outs);
-    const entries = names.map((key, index) => ({ key, out: this.#outOf(this.#parameter(key), targets[index], { staged, copies }) }));
-    return this.#transfer(entries, {
-      ...options,
-      what: `pull of ${listed(names)}`,
-      onSuccess: () => copies.forEach((copy) => copy()),
-      onSettled: () => free(staged),
-    });
+    const { staged, built } = this.#stage((staging) =>
+      names.map((key, index): BatchEntry => ({ key, out: this.#outOf(this.#parameter(key), targets[index], staging) })),
+    );
+    return this.#transfer(built, { ...options, what: `pull of ${listedKeys(names)}`, staged });
   }
 
   pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
@@ -146,31 +156,11 @@ export class DistStore implements KVStore {
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
     const targets = outs === undefined ? lists.map((list) => list[0]) : outsPerKey(names, outs);
-    const staged: ValueBlock[] = [];
-    const copies: (() => void)[] = [];
-    const entries = names.map((key, index): BatchEntry => {
-      const parameter = this.#parameter(key);
-      const list = lists[index];
-      const [first] = list as [Value];
-      const push = list.length === 1 ? this.#refOf(first, this.#checked(parameter, first), staged) : this.#copyOf(parameter, list, staged);
-      const target = targets[index];
-      const own = this.#ownRef(target);
-      // A staged value that is its own result comes back where it went in.
-      if (own === undefined && target === first && list.length === 1) {
-        const block = staged.at(-1)!;
-        const data = bytesOf(this.#checked(parameter, target));
-        copies.push(() => data.set(block.view));
-        return { key, push, out: push, ...this.#encoding(parameter) };
-      }
-      return { key, push, out: this.#outOf(parameter, target, { staged, copies }), ...this.#encoding(parameter) };
-    });
-    if (staged.length === 0 && Array.isArray(keys)) this.#remember(keys as readonly Key[], values, outs, entries);
-    return this.#transfer(entries, {
-      ...options,
-      what: `pushPull of ${listed(names)}`,
-      onSuccess: () => copies.forEach((copy) => copy()),
-      onSettled: () => free(staged),
-    });
+    const { staged, built } = this.#stage((staging) =>
+      names.map((key, index) => this.#pushPullEntry(this.#parameter(key), lists[index], targets[index], staging)),
+    );
+    if (staged.empty && Array.isArray(keys)) this.#remember(keys as readonly Key[], values, outs, built);
+    return this.#transfer(built, { ...options, what: `pushPull of ${listedKeys(names)}`, staged });
   }
 
   async broadcast(
@@ -185,26 +175,20 @@ export class DistStore implements KVStore {
 
   rowSparsePush(key: Key, { indices, values }: RowSparse, options: TransferOptions = {}): KVWork {
     this.#checkOpen();
-    const parameter = this.#parameter(String(key));
+    const parameter = this.#parameter(nameOf(key));
     const rows = rowIdsOf(parameter, indices, { ascending: true });
-    const { data } = elementsOf(values);
-    this.#checkRows(parameter, data, rows);
-    const block = this.#values.allocate(Math.max(1, data.byteLength));
-    block.view.set(bytesOf(data));
-    return this.#rows('push', { key: parameter.key, rows, ref: block.ref, options, onSettled: () => block.free() });
+    const data = fittingRows(parameter, values, rows.length);
+    const { staged, built } = this.#stage((staging) => staging.copyIn(bytesOf(data)).ref);
+    return this.#rows('push', { key: parameter.key, rows, ref: built, options, staged });
   }
 
   rowSparsePull(key: Key, out: Value, { rowIds, ...options }: RowSparsePullOptions): KVWork {
     this.#checkOpen();
-    const parameter = this.#parameter(String(key));
+    const parameter = this.#parameter(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
-    const { data } = elementsOf(out);
-    this.#checkRows(parameter, data, rows);
-    const own = this.#ownRef(out);
-    if (own !== undefined) return this.#rows('pull', { key: parameter.key, rows, ref: own, options });
-    const block = this.#values.allocate(Math.max(1, data.byteLength));
-    const onSuccess = (): void => bytesOf(data).set(block.view);
-    return this.#rows('pull', { key: parameter.key, rows, ref: block.ref, options, onSuccess, onSettled: () => block.free() });
+    const data = bytesOf(fittingRows(parameter, out, rows.length));
+    const { staged, built } = this.#stage((staging) => this.#ownRef(out) ?? staging.result(staging.take(data.byteLength), data));
+    return this.#rows('pull', { key: parameter.key, rows, ref: built, options, staged });
   }
 
   async barrier(): Promise<void> {
@@ -247,7 +231,7 @@ export class DistStore implements KVStore {
 
   async info(key: Key): Promise<ParameterInfo> {
     this.#checkOpen();
-    const name = String(key);
+    const name = nameOf(key);
     let found: StubParameterInfo | undefined;
     await this.#channel.start({ type: 'info', key: name }, `info of '${name}'`, {
       onSuccess: (answer) => {
@@ -263,14 +247,14 @@ export class DistStore implements KVStore {
     const { kind, name } = blob;
     const { dtype, data } = elementsOf(blob.values);
     // A copy of its own, also when the array is a part of something larger: what is posted is cloned whole.
-    const values = data.slice();
+    const values = copyOf(dtype, data);
     await this.#channel.start({ type: 'send-blob', worker, blob: { kind, name, dtype, values } }, `sendBlob '${name}' to worker ${worker}`);
   }
 
   async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = {}): Promise<TypedArray> {
     this.#checkOpen();
     this.#checkWorker(worker);
-    const { timeoutMs = 300_000 } = options;
+    const { timeoutMs = this.#options.timeoutMs } = options;
     let values: TypedArray | undefined;
     await this.#channel.start({ type: 'receive-blob', worker, name, timeoutMs }, `receiveBlob '${name}' from worker ${worker}`, {
       onSuccess: (answer) => {
@@ -311,35 +295,51 @@ export class DistStore implements KVStore {
     return this.#values.refOf(value.region, value.byteOffset, value.bytes);
   }
 
+  /** What `build` stages is given back when it throws, else by whoever receives it. */
+  #stage<T>(build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
+    const staged = new StagedValues((bytes) => this.#values.allocate(Math.max(1, bytes)));
+    try {
+      return { staged, built: build(staged) };
+    } catch (error) {
+      staged.free();
+      throw error;
+    }
+  }
+
   /** In place where possible, else staged. */
-  #refOf(value: Value, data: TypedArray, staged: ValueBlock[]): ValueRef {
-    const own = this.#ownRef(value);
-    if (own !== undefined) return own;
-    const block = this.#values.allocate(data.byteLength);
-    block.view.set(bytesOf(data));
-    staged.push(block);
-    return block.ref;
+  #refOf(value: Value, data: TypedArray, staged: StagedValues): ValueRef {
+    return this.#ownRef(value) ?? staged.copyIn(bytesOf(data)).ref;
   }
 
   /** A copy of the sum of a list. */
-  #copyOf(parameter: NamedParameter, list: readonly Value[], staged: ValueBlock[]): ValueRef {
-    const sources = list.map((value) => bytesOf(this.#checked(parameter, value)));
-    const block = this.#values.allocate(sources[0].byteLength);
-    staged.push(block);
+  #copyOf(parameter: NamedParameter, list: readonly Value[], staged: StagedValues): ValueRef {
+    const sources = list.map((value) => bytesOf(fittingElements(parameter, value)));
+    const block = staged.take(sources[0].byteLength);
     const { kernels } = this.#options;
     if (sources.length === 1) kernels.copy(block.view, sources[0]);
     else kernels.reduce(parameter.dtype, 'sum', [block.view], sources, balancedTree(sources.length));
     return block.ref;
   }
 
-  #outOf(parameter: NamedParameter, out: Value, { staged, copies }: { staged: ValueBlock[]; copies: (() => void)[] }): ValueRef {
-    const data = bytesOf(this.#checked(parameter, out));
-    const own = this.#ownRef(out);
-    if (own !== undefined) return own;
-    const block = this.#values.allocate(data.byteLength);
-    staged.push(block);
-    copies.push(() => data.set(block.view));
-    return block.ref;
+  #outOf(parameter: NamedParameter, out: Value, staged: StagedValues): ValueRef {
+    const data = bytesOf(fittingElements(parameter, out));
+    return this.#ownRef(out) ?? staged.result(staged.take(data.byteLength), data);
+  }
+
+  #pushPullEntry(parameter: NamedParameter, list: readonly Value[], target: Value, staged: StagedValues): BatchEntry {
+    const { key } = parameter;
+    const encoding = this.#encoding(parameter);
+    const [first] = list;
+    if (list.length > 1)
+      return { key, push: this.#copyOf(parameter, list, staged), out: this.#outOf(parameter, target, staged), ...encoding };
+    const data = fittingElements(parameter, first);
+    const own = this.#ownRef(first);
+    if (own !== undefined || target !== first) {
+      return { key, push: own ?? staged.copyIn(bytesOf(data)).ref, out: this.#outOf(parameter, target, staged), ...encoding };
+    }
+    // A staged value that is its own result comes back where it went in.
+    const block = staged.copyIn(bytesOf(data));
+    return { key, push: block.ref, out: staged.result(block, bytesOf(data)), ...encoding };
   }
 
   #encoding({ dtype }: NamedParameter): Pick<BatchEntry, 'encoding'> {
@@ -352,50 +352,25 @@ export class DistStore implements KVStore {
     throw new ShoalError('usage', `there is no parameter '${key}'; every worker calls init (or broadcast) for it first`);
   }
 
-  /** The elements of a value that fits the parameter. */
-  #checked({ key, dtype, shape, count }: NamedParameter, value: Value): TypedArray {
-    const { dtype: given, data } = elementsOf(value, undefined, dtype);
-    if (given === dtype && data.length === count) return data;
-    throw new ShoalError(
-      'mismatch',
-      `parameter '${key}' is ${dtype}[${shape.join(', ')}], the value is ${given} with ${data.length} elements`,
-    );
-  }
-
-  #checkRows({ key, dtype, shape }: NamedParameter, data: TypedArray, rows: Uint32Array): void {
-    const width = countOf(shape.slice(1));
-    if (data.length === rows.length * width) return;
-    throw new ShoalError(
-      'mismatch',
-      `${rows.length} rows of '${key}' are ${rows.length * width} elements of ${dtype}, the values are ${data.length}`,
-    );
-  }
-
   // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   #transfer(
     entries: readonly BatchEntry[] | number,
-    call: TransferOptions & { what: string; onSuccess?: () => void; onSettled?: () => void },
+    call: TransferOptions & { readonly what: string; readonly staged?: StagedValues },
   ): PendingWork {
-    const { priority = 0, timeoutMs, what, onSuccess, onSettled } = call;
-    return this.#channel.start({ type: 'transfer', entries, priority, timeoutMs }, what, {
-      ...(onSuccess === undefined ? {} : { onSuccess }),
-      ...(onSettled === undefined ? {} : { onSettled }),
-    });
+    const { priority = 0, timeoutMs, what, staged } = call;
+    return this.#channel.start({ type: 'transfer', entries, priority, timeoutMs }, what, hooksOf(staged));
   }
 
   #rows(
     direction: 'push' | 'pull',
-    call: { key: string; rows: Uint32Array; ref: ValueRef; options: TransferOptions; onSuccess?: () => void; onSettled?: () => void },
+    call: { key: string; rows: Uint32Array; ref: ValueRef; options: TransferOptions; staged: StagedValues },
   ): PendingWork {
-    const { key, rows, ref, options, onSuccess, onSettled } = call;
+    const { key, rows, ref, options, staged } = call;
     const { priority = 0, timeoutMs } = options;
     const request = { key, rows, values: ref, priority, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
     const what = `rowSparse${direction === 'push' ? 'Push' : 'Pull'} of '${key}'`;
-    return this.#channel.start({ type: 'rows', direction, request }, what, {
-      ...(onSuccess === undefined ? {} : { onSuccess }),
-      ...(onSettled === undefined ? {} : { onSettled }),
-    });
+    return this.#channel.start({ type: 'rows', direction, request }, what, hooksOf(staged));
   }
 
   /** The number of a call with these very lists, all of whose values are reached in place. */
@@ -428,22 +403,13 @@ export class DistStore implements KVStore {
   }
 }
 
-function bytesOf(data: TypedArray): Uint8Array {
-  return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-}
-
-function free(blocks: readonly ValueBlock[]): void {
-  for (const block of blocks) block.free();
+function hooksOf(staged: StagedValues | undefined): StartHooks {
+  if (staged === undefined) return {};
+  return { onSuccess: () => staged.copyOut(), onSettled: (error) => staged.free(error) };
 }
 
 function same<T>(a: readonly T[], b: readonly T[]): boolean {
   if (a.length !== b.length) return false;
   for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
   return true;
-}
-
-/** `'a', 'b'`, `'a', 'b', 'c' and 7 more`. */
-function listed(keys: readonly string[]): string {
-  const shown = keys.slice(0, 3).map((key) => `'${key}'`);
-  return keys.length > 3 ? `${shown.join(', ')} and ${keys.length - 3} more` : shown.join(', ');
 }

@@ -9,6 +9,7 @@
 import { ShoalError } from '../base/errors.ts';
 import type { ProcessGroup } from '../group/types.ts';
 import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../memory/dtype.ts';
+import { copyOf, elementsOf } from './values-argument.ts';
 import type { BlobBox } from './blob-box.ts';
 import type { Blob } from './types.ts';
 
@@ -35,7 +36,8 @@ export class GroupBlobs {
     if (text.length > headerBytes - nameFrom) {
       throw new ShoalError('usage', `the name of a blob has ${text.length} bytes, more than ${headerBytes - nameFrom}`);
     }
-    const copy = values.slice();
+    const { dtype, data } = elementsOf(values);
+    const copy = copyOf(dtype, data);
     if (worker === this.#group.rank) {
       this.#box.put(worker, name, copy);
       return;

@@ -16,7 +16,7 @@ import { emptyLike, Residuals, sumDevices } from './device-values.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { gatherRows, ParameterTable, type Parameter } from './parameter-table.ts';
 import type { Blob, Key, KVStore, KVWork, ParameterInfo, RowSparse, RowSparsePullOptions, Updater, Value, Values } from './types.ts';
-import { elementsOf, fittingElements, fittingRows, keysOf, nameOf, outsPerKey, rowIdsOf, valuesPerKey } from './values-argument.ts';
+import { copyOf, elementsOf, fittingElements, fittingRows, keysOf, nameOf, outsPerKey, rowIdsOf, valuesPerKey } from './values-argument.ts';
 
 export interface LocalStoreOptions {
   readonly kernels: Kernels;
@@ -172,7 +172,8 @@ export class LocalStore implements KVStore {
   sendBlob(worker: number, { name, values }: Blob): Promise<void> {
     return settled(() => {
       this.#checkWorker(worker);
-      this.#blobs.put(worker, name, values.slice());
+      const { dtype, data } = elementsOf(values);
+      this.#blobs.put(worker, name, copyOf(dtype, data));
     });
   }
 

@@ -204,7 +204,7 @@ function zeros({ dtype, count }: NamedParameter): TypedArray {
 
 /** The elements in memory of their own. */
 function elements({ dtype, data }: SnapshotTensor): TypedArray {
-  const own = data.slice();
+  const own = new Uint8Array(data);
   return viewOf(dtype, own.buffer, 0, own.byteLength / dtypeInfo(dtype).bytes);
 }
 

@@ -46,6 +46,8 @@ export class ServerNode {
   #core: ServerCore | undefined;
   #record: ServerRecord | undefined;
   #ending = false;
+  /** A standby that has taken over. */
+  #promoted = false;
   #end!: (error: ShoalError | undefined) => void;
   /** Resolves when all workers have left or `stop` was called; rejects when this process must not serve any more. */
   readonly ended: Promise<void>;
@@ -236,8 +238,15 @@ export class ServerNode {
     if (state === 'connected') {
       this.#heardMs.set(address, this.#node.clock.now());
       this.#core?.peerUp(address);
-    } else if (state === 'left') this.#forget(address);
+    } else if (state === 'left') this.#onLeft(address);
     else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
+  }
+
+  /** A primary that says goodbye has served, or goes on alone: either way nobody needs its standby. */
+  #onLeft(address: Address): void {
+    this.#forget(address);
+    const { role, serverGroup, server } = this.#place;
+    if (role === 'standby' && !this.#promoted && address === serverAddress(serverGroup, server)) void this.stop();
   }
 
   #valuesOf(source: Address): PeerValues {
@@ -289,6 +298,7 @@ export class ServerNode {
       return;
     }
     if (!(await this.#takeOver({ expected, record }))) return;
+    this.#promoted = true;
     this.#log.warn(`takes over: ${error.message}`);
     this.#core?.promote();
   }

@@ -15,7 +15,7 @@ type Unnumbered<C> = C extends Numbered ? Omit<C, 'work'> : never;
 export interface StartHooks {
   /** Before the work counts as done; a throw is its error. */
   readonly onSuccess?: (answer: StubAnswer | undefined) => void;
-  readonly onSettled?: () => void;
+  readonly onSettled?: (error: ShoalError | undefined) => void;
 }
 
 export class StubChannel implements WorkWaiter {
@@ -54,7 +54,7 @@ export class StubChannel implements WorkWaiter {
     const { onSuccess, onSettled } = hooks;
     const work = new PendingWork(this, description, {
       ...(onSuccess === undefined ? {} : { onSuccess: () => onSuccess(entry.answer) }),
-      ...(onSettled === undefined ? {} : { onSettled }),
+      ...(onSettled === undefined ? {} : { onSettled: () => onSettled(work.error) }),
     });
     const entry: { work: PendingWork; answer: StubAnswer | undefined } = { work, answer: undefined };
     if (this.#lost !== undefined) {

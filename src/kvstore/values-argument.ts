@@ -1,7 +1,7 @@
 /** What callers may pass for keys and values, in one shape: one key or several; a value per key, or a list of values per key
  *  (one per device), which are summed. The same for every kind of store. Pure. */
 import { ShoalError } from '../base/errors.ts';
-import { dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
+import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../memory/dtype.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import type { Key, Value, Values } from './types.ts';
 
@@ -109,6 +109,14 @@ export function fittingRows({ key, dtype, shape }: NamedParameter, value: Value,
 export function listedKeys(keys: readonly string[]): string {
   const shown = keys.slice(0, 3).map((key) => `'${key}'`);
   return keys.length > 3 ? `${shown.join(', ')} and ${keys.length - 3} more` : shown.join(', ');
+}
+
+/** Elements in memory of their own. Not `slice`, which a Buffer answers with the same memory. */
+export function copyOf(dtype: DType, data: TypedArray): TypedArray {
+  const { view } = dtypeInfo(dtype);
+  const copy = new Uint8Array(data.byteLength);
+  copy.set(bytesOf(data));
+  return view(copy.buffer, 0, data.length);
 }
 
 export function bytesOf(data: TypedArray): Uint8Array {
