@@ -1,8 +1,10 @@
-/** A vitest reporter that adds to the usual one: every skipped test with its reason, and a last line
+/** A vitest reporter that adds to the usual one: what was skipped and why, what failed, and a last line
  *  `N passed, N failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
+import { writeSync } from 'node:fs';
 import type { Reporter, TestCase, TestModule } from 'vitest/node';
 
 export interface Skip {
+  readonly file: string;
   readonly name: string;
   readonly reason: string | undefined;
 }
@@ -10,6 +12,8 @@ export interface Skip {
 export interface Counts {
   readonly passed: number;
   readonly failed: number;
+  /** Of the tests among the failed; files that do not load are shown by the usual reporter. */
+  readonly failures: readonly string[];
   readonly skipped: readonly Skip[];
 }
 
@@ -17,12 +21,12 @@ export default class SummaryReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
     // A name filter marks every other test as skipped; those are not the suite's skips.
     const filtered = modules.some((module) => module.project.config.testNamePattern !== undefined);
-    const counts = countTests(modules, unhandledErrors.length);
-    const lines = formatSummary(filtered ? { ...counts, skipped: [] } : counts);
-    const unexplained = filtered ? [] : counts.skipped.filter(({ reason }) => reason === undefined);
-    if (unexplained.length > 0) process.exitCode = 1;
+    const all = countTests(modules, unhandledErrors.length);
+    const counts = filtered ? { ...all, skipped: [] } : all;
+    if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
+    const text = `${formatSummary(counts).join('\n')}\n`;
     // At exit, so that no other reporter writes after the last line.
-    process.once('exit', () => process.stdout.write(`${lines.join('\n')}\n`));
+    process.once('exit', () => writeAll(text));
   }
 }
 
@@ -30,34 +34,64 @@ export default class SummaryReporter implements Reporter {
 export function countTests(modules: readonly TestModule[], unhandledErrors: number): Counts {
   let passed = 0;
   let failed = unhandledErrors;
+  const failures: string[] = [];
   const skipped: Skip[] = [];
   for (const module of modules) {
+    const file = module.relativeModuleId;
     failed += module.errors().length;
     for (const suite of module.children.allSuites()) failed += suite.errors().length;
     for (const test of module.children.allTests()) {
       const { state } = test.result();
       if (state === 'passed') passed++;
-      else if (state === 'failed') failed++;
-      else skipped.push({ name: `${module.relativeModuleId} > ${test.fullName}`, reason: reasonOf(test) });
+      else if (state === 'failed') failures.push(`${file} > ${test.fullName}`);
+      else skipped.push({ file, name: test.fullName.replace(titleReason, ''), reason: reasonOf(test) });
     }
   }
-  return { passed, failed, skipped };
+  return { passed, failed: failed + failures.length, failures, skipped };
 }
 
-/** Skips with their reasons, then the line of counts. */
-export function formatSummary({ passed, failed, skipped }: Counts): string[] {
+/** Skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line of counts. */
+export function formatSummary({ passed, failed, failures, skipped }: Counts): string[] {
+  const groups = new Map<string, { file: string; reason: string; names: string[] }>();
+  for (const { file, name, reason } of skipped) {
+    if (reason === undefined) continue;
+    const key = `${file}\n${reason}`;
+    const group = groups.get(key) ?? { file, reason, names: [] };
+    group.names.push(name);
+    groups.set(key, group);
+  }
+  const unexplained = skipped.filter(({ reason }) => reason === undefined);
   return [
-    ...skipped.map(
-      ({ name, reason }) =>
-        `skipped: ${name}: ${reason ?? 'NO REASON GIVEN (use context.skip(reason), or name it in the title: "… (skipped: reason)")'}`,
+    ...[...groups.values()].map(({ file, reason, names }) =>
+      names.length === 1 ? `skipped: ${file} > ${names[0]}: ${reason}` : `skipped: ${file}, ${names.length} tests: ${reason}`,
     ),
-    `${passed} passed, ${failed} failed${skipped.length > 0 ? `, ${skipped.length} skipped` : ''}`,
+    ...unexplained.map(
+      ({ file, name }) =>
+        `failed: ${file} > ${name}: skipped without a reason (use context.skip(reason), or name it in the title: "… (skipped: reason)")`,
+    ),
+    ...failures.map((name) => `failed: ${name}`),
+    `${passed} passed, ${failed + unexplained.length} failed${skipped.length > unexplained.length ? `, ${skipped.length - unexplained.length} skipped` : ''}`,
   ];
 }
+
+/** All of it, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
+function writeAll(text: string): void {
+  const bytes = Buffer.from(text);
+  for (let written = 0; written < bytes.length;) {
+    try {
+      written += writeSync(1, bytes, written);
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EAGAIN') throw error;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+    }
+  }
+}
+
+const titleReason = / \(skipped: ([^)]+)\)/;
 
 /** `context.skip(reason)`, or `(skipped: reason)` in the title of the test or of a suite around it. */
 function reasonOf(test: TestCase): string | undefined {
   const result = test.result();
   if (result.state === 'skipped' && result.note !== undefined) return result.note;
-  return /\(skipped: ([^)]+)\)/.exec(test.fullName)?.[1];
+  return titleReason.exec(test.fullName)?.[1];
 }

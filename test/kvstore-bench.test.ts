@@ -10,7 +10,7 @@ const little = ['--rounds', '1', '--iterations', '1', '--mib', '2', '--key-mib',
 const unavailable = nativeUnavailableReason();
 
 it.skipIf(unavailable !== undefined)(
-  `all contestants finish with right results (${unavailable ?? 'addon loaded'})`,
+  `all contestants finish with right results${unavailable === undefined ? '' : ` (skipped: ${unavailable})`}`,
   { timeout: 120_000 },
   async () => {
     const { stdout } = await promisify(execFile)(process.execPath, ['--import', 'tsx', program, ...little]);

@@ -3,6 +3,7 @@ import { spawnSync } from 'node:child_process';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { repositoryRoot } from '../scripts/repository.ts';
+import { formatSummary } from '../scripts/summary-reporter.ts';
 
 function runCases(environment: Readonly<Record<string, string>>, ...more: readonly string[]): { lines: string[]; status: number | null } {
   const vitest = join(repositoryRoot, 'node_modules/vitest/vitest.mjs');
@@ -22,20 +23,22 @@ describe('the summary', () => {
     const { lines, status } = runCases({});
     expect(lines.at(-1)).toBe('2 passed, 0 failed, 4 skipped');
     expect(lines).toContain('skipped: cases.ts > skips: no second host');
-    expect(lines).toContain('skipped: cases.ts > shared memory (skipped: the addon is off) > maps: the addon is off');
+    expect(lines).toContain('skipped: cases.ts > shared memory > maps: the addon is off');
     expect(lines.some((line) => /Tests {2}2 passed/.test(line))).toBe(true);
     expect(status).toBe(0);
   });
 
   it('counts failures', () => {
     const { lines, status } = runCases({ FAILS: '1' });
+    expect(lines).toContain('failed: cases.ts > fails (skipped: not asked to)');
     expect(lines.at(-1)).toBe('2 passed, 1 failed, 3 skipped');
     expect(status).toBe(1);
   });
 
   it('fails the run for a skip without a reason', () => {
     const { lines, status } = runCases({ UNEXPLAINED: '1' });
-    expect(lines.some((line) => line.startsWith('skipped: cases.ts > skips silently: NO REASON GIVEN'))).toBe(true);
+    expect(lines.some((line) => line.startsWith('failed: cases.ts > skips silently: skipped without a reason'))).toBe(true);
+    expect(lines.at(-1)).toBe('2 passed, 1 failed, 3 skipped');
     expect(status).toBe(1);
   });
 
@@ -43,5 +46,15 @@ describe('the summary', () => {
     const { lines, status } = runCases({}, '-t', 'also');
     expect(lines.at(-1)).toBe('1 passed, 0 failed');
     expect(status).toBe(0);
+  });
+
+  it('needs one line for all that one file skips for one reason', () => {
+    const skip = (file: string, name: string, reason: string) => ({ file, name, reason });
+    const skipped = [skip('a.ts', 'one', 'no addon'), skip('a.ts', 'two', 'no addon'), skip('a.ts', 'three', 'no mpirun')];
+    expect(formatSummary({ passed: 1, failed: 0, failures: [], skipped })).toEqual([
+      'skipped: a.ts, 2 tests: no addon',
+      'skipped: a.ts > three: no mpirun',
+      '1 passed, 0 failed, 3 skipped',
+    ]);
   });
 });

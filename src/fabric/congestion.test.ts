@@ -38,23 +38,26 @@ describe('congestion control', () => {
   });
 
   const native = loadNative({ enabled: true });
-  it.skipIf(native === undefined)(`of a real socket is what the kernel says (${nativeUnavailableReason() ?? 'addon loaded'})`, async () => {
-    const { congestionControl } = native!;
-    const server = net.createServer().listen(0, '127.0.0.1');
-    cleanups.push(() => server.close());
-    await new Promise((resolve) => server.once('listening', resolve));
-    const socket = net.connect((server.address() as net.AddressInfo).port, '127.0.0.1');
-    cleanups.push(() => socket.destroy());
-    await new Promise((resolve) => socket.once('connect', resolve));
-    const { fd } = (socket as unknown as { _handle: { fd: number } })._handle;
-    const before = congestionControl(fd, []);
-    expect(before).toMatch(/^[a-z0-9_]+$/);
-    expect(congestionControl(fd, ['no-such-name'])).toBe(before);
-    expect(congestionControl(fd, ['no-such-name', 'reno'])).toBe('reno');
-    expect(congestionControl(fd, [])).toBe('reno');
-    expect(congestionControl(0, [])).toBeUndefined();
-    expect(() => congestionControl(fd, ['a-name-that-is-longer-than-any'])).not.toThrow();
-  });
+  it.skipIf(native === undefined)(
+    `of a real socket is what the kernel says${native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : ''}`,
+    async () => {
+      const { congestionControl } = native!;
+      const server = net.createServer().listen(0, '127.0.0.1');
+      cleanups.push(() => server.close());
+      await new Promise((resolve) => server.once('listening', resolve));
+      const socket = net.connect((server.address() as net.AddressInfo).port, '127.0.0.1');
+      cleanups.push(() => socket.destroy());
+      await new Promise((resolve) => socket.once('connect', resolve));
+      const { fd } = (socket as unknown as { _handle: { fd: number } })._handle;
+      const before = congestionControl(fd, []);
+      expect(before).toMatch(/^[a-z0-9_]+$/);
+      expect(congestionControl(fd, ['no-such-name'])).toBe(before);
+      expect(congestionControl(fd, ['no-such-name', 'reno'])).toBe('reno');
+      expect(congestionControl(fd, [])).toBe('reno');
+      expect(congestionControl(0, [])).toBeUndefined();
+      expect(() => congestionControl(fd, ['a-name-that-is-longer-than-any'])).not.toThrow();
+    },
+  );
 
   it('of both ends is told in their descriptions', async () => {
     const fabricOf = (rank: number): TcpFabric => {
