@@ -7,6 +7,8 @@ import type { Place } from './place.ts';
 /** Incremented when a field changes its meaning or goes away. */
 export const comparisonVersion = 1;
 
+export type BoundName = 'memory' | 'line rate';
+
 /** One contestant at one size. Times are microseconds. */
 export interface Standing {
   readonly contestant: string;
@@ -23,7 +25,7 @@ export interface Standing {
 export interface ComparedSize {
   readonly bytes: number;
   readonly standings: readonly Standing[];
-  /** All-reduce on one host: the least time that memory allows, median over rounds. */
+  /** Median over rounds; of the case's `bound`. */
   readonly boundUs: number | null;
 }
 
@@ -34,6 +36,8 @@ export interface ComparedCase {
   /** Operations per sample; times are per operation. */
   readonly buckets: number;
   readonly sizes: readonly ComparedSize[];
+  /** What `boundUs` of the sizes is: the least time an all-reduce can take by the rate of memory, or of the network. */
+  readonly bound: BoundName | null;
   /** Contestants that were not measured here, with the reason. */
   readonly skipped: Readonly<Record<string, string>>;
 }
@@ -60,6 +64,12 @@ export interface Comparison {
   readonly cases: readonly ComparedCase[];
 }
 
+export interface Bound {
+  readonly name: BoundName;
+  /** Microseconds by bytes. */
+  measure(): Promise<ReadonlyMap<number, number>>;
+}
+
 export interface CaseOptions {
   readonly collective: CollectiveName;
   readonly place: Place;
@@ -69,7 +79,7 @@ export interface CaseOptions {
   readonly rounds: number;
   readonly contestants: readonly Contestant[];
   /** Least times by size, once per round; undefined where there is no such bound. */
-  readonly bound: (() => Promise<ReadonlyMap<number, number>>) | undefined;
+  readonly bound: Bound | undefined;
   readonly report: (line: string) => void;
 }
 
@@ -86,7 +96,7 @@ export async function runCase(options: CaseOptions): Promise<ComparedCase> {
       if (typeof rows === 'string') skipped[contestant.name] = rows;
       else heats.set(contestant.name, [...(heats.get(contestant.name) ?? []), rows]);
     }
-    if (options.bound !== undefined) bounds.push(await options.bound());
+    if (options.bound !== undefined) bounds.push(await options.bound.measure());
   }
   const reference = heats.get(referenceName);
   return {
@@ -110,6 +120,7 @@ export async function runCase(options: CaseOptions): Promise<ComparedCase> {
       }),
       boundUs: medianOrNull(bounds.flatMap((bound) => bound.get(bytes) ?? [])),
     })),
+    bound: options.bound?.name ?? null,
     skipped,
   };
 }

@@ -50,17 +50,27 @@ export const referenceName = 'shoal sync';
 const repository = fileURLToPath(new URL('../..', import.meta.url));
 const python = '/usr/bin/python3';
 
-export function contestants(): Contestant[] {
+/** @param algorithms of Shoal, each a contestant of its own beside the automatic choice. */
+export function contestants(algorithms: readonly string[] = []): Contestant[] {
   return [
     shoal('shoal sync', { description: 'tensors in shared memory, waitSync()', flags: ['--sync'] }),
     shoal('shoal async', { description: 'tensors in shared memory, await', flags: [] }),
     shoal('shoal private', { description: 'plain typed arrays, waitSync()', flags: ['--sync', '--private'] }),
+    ...algorithms.map((algorithm) =>
+      shoal(`shoal ${algorithm}`, { description: `as shoal sync, always by ${algorithm}`, flags: ['--sync'], algorithm }),
+    ),
     openMpi(),
     gloo(),
   ];
 }
 
-function shoal(name: string, { description, flags }: { description: string; flags: readonly string[] }): Contestant {
+interface ShoalWay {
+  readonly description: string;
+  readonly flags: readonly string[];
+  readonly algorithm?: string;
+}
+
+function shoal(name: string, { description, flags, algorithm }: ShoalWay): Contestant {
   const main = join(repository, 'dist/cli/main.js');
   return {
     name,
@@ -81,7 +91,8 @@ function shoal(name: string, { description, flags }: { description: string; flag
         '--json',
         '-',
       ];
-      const report = JSON.parse(await place.run({ command: [process.execPath, main, ...args] })) as BenchReport;
+      const environment: Record<string, string> = algorithm === undefined ? {} : { SHOAL_ALGORITHMS: `${collective}:${algorithm}` };
+      const report = JSON.parse(await place.run({ command: [process.execPath, main, ...args], environment })) as BenchReport;
       return report.rows.map((row, index) => {
         const half = row.inPlace ?? row.outOfPlace;
         if (half === null) throw new Error(`${name}: a row without times`);

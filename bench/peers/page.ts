@@ -32,7 +32,7 @@ ${comparison.cases.map((one) => section(one, names)).join('\n')}
 function section(one: ComparedCase, names: readonly string[]): string {
   const present = names.filter((name) => one.sizes.some(({ standings }) => standings.some(({ contestant }) => contestant === name)));
   const bounded = one.sizes.some(({ boundUs }) => boundUs !== null);
-  const head = ['size', ...present, ...(bounded ? ['memory bound'] : [])].map((cell) => `<th>${escape(cell)}</th>`).join('');
+  const head = ['size', ...present, ...(bounded ? [`${one.bound} bound`] : [])].map((cell) => `<th>${escape(cell)}</th>`).join('');
   const rows = one.sizes.map(({ bytes, standings, boundUs }) => {
     const cells = present.map((name) => cell(standings.find(({ contestant }) => contestant === name)));
     return `<tr><td>${bytes < 1024 ? `${bytes} B` : formatBytes(bytes)}</td>${cells.join('')}${bounded ? `<td>${boundUs === null ? '' : formatUs(boundUs)}</td>` : ''}</tr>`;

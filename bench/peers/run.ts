@@ -4,6 +4,7 @@
  *    npx tsx bench/peers/run.ts --collectives all-reduce,broadcast --ranks 2 --rounds 9
  *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000            hosts made of network namespaces (root)
  *    npx tsx bench/peers/run.ts --hosts 4 --rate-mbit 1000 --sizes 25MiB:4 --warmup 2 --rounds 3   large tensors only, a minute
+ *    npx tsx bench/peers/run.ts --hosts 4 --ranks-per-host 2 --rate-mbit 1000 --sizes 25MiB:3 --algorithms fairring,direct,ring
  *    npx tsx bench/peers/run.ts --ranks 2 --buckets 64 --sizes 25MiB:3  64 operations back to back, as gradients are
  *    npx tsx bench/peers/run.ts --tiny --out /tmp                     seconds; shows that everything runs
  *
@@ -21,7 +22,7 @@ import { parseSizes } from '../../src/bench/options.ts';
 import { parseBytes } from '../../src/base/quantity.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
-import { comparisonVersion, runCase, type ComparedCase, type Comparison } from './comparison.ts';
+import { comparisonVersion, runCase, type Bound, type ComparedCase, type Comparison } from './comparison.ts';
 import { contestants, referenceName, type Contestant, type Size } from './contestants.ts';
 import { formatPage } from './page.ts';
 import { localPlace, type Place } from './place.ts';
@@ -61,6 +62,8 @@ const { values } = parseArgs({
     ranks: { type: 'string' },
     rounds: { type: 'string' },
     only: { type: 'string' },
+    // Of Shoal, to compare with its automatic choice; with --only, they are measured besides.
+    algorithms: { type: 'string' },
     hosts: { type: 'string' },
     'ranks-per-host': { type: 'string', default: '1' },
     'rate-mbit': { type: 'string', default: '0' },
@@ -118,8 +121,7 @@ async function main(): Promise<number> {
   if (sizes.length === 0) throw new Error(`there are no sizes up to ${values['size-max']}`);
   const measure = async (place: Place): Promise<void> => {
     for (const collective of collectives) {
-      const bound =
-        collective === 'all-reduce' && !overNetwork ? (): Promise<Map<number, number>> => memoryBound(place.ranks, sizes) : undefined;
+      const bound = collective === 'all-reduce' ? (overNetwork ? lineRateBound(sizes) : memoryBound(place.ranks, sizes)) : undefined;
       const points = collective === 'barrier' ? [{ bytes: 0, iterations: sizes[0].iterations }] : sizesFor(collective, place, sizes);
       const options = {
         collective,
@@ -174,9 +176,10 @@ function sizesFor(collective: CollectiveName, { ranks }: Place, sizes: readonly 
 
 /** Who can run here. */
 function prepare(): { present: Contestant[]; missing: Record<string, string> } {
-  const wanted = values.only?.split(',');
+  const algorithms = values.algorithms?.split(',') ?? [];
+  const wanted = values.only?.split(',').concat(algorithms.map((algorithm) => `shoal ${algorithm}`));
   const missing: Record<string, string> = {};
-  const present = contestants().filter(({ name, prepare: build }) => {
+  const present = contestants(algorithms).filter(({ name, prepare: build }) => {
     if (wanted !== undefined && !wanted.includes(name)) return false;
     const reason = build(scratch);
     if (reason === undefined) return true;
@@ -187,8 +190,20 @@ function prepare(): { present: Contestant[]; missing: Record<string, string> } {
   return { present, missing };
 }
 
-/** Microseconds by size. */
-async function memoryBound(ranks: number, sizes: readonly Size[]): Promise<Map<number, number>> {
+/** Every host sends, and receives, its share 2·(M−1)/M of what is reduced; headers are not counted. */
+function lineRateBound(sizes: readonly Size[]): Bound | undefined {
+  const hosts = Number(values.hosts);
+  const bytesPerUs = Number(values['rate-mbit']) / 8;
+  if (bytesPerUs === 0) return undefined;
+  const times = new Map(sizes.map(({ bytes }) => [bytes, (2 * (hosts - 1) * bytes) / hosts / bytesPerUs]));
+  return { name: 'line rate', measure: () => Promise.resolve(times) };
+}
+
+function memoryBound(ranks: number, sizes: readonly Size[]): Bound {
+  return { name: 'memory', measure: () => memoryTimes(ranks, sizes) };
+}
+
+async function memoryTimes(ranks: number, sizes: readonly Size[]): Promise<Map<number, number>> {
   const place = localPlace({ ranks: Math.min(ranks, availableParallelism()), secret, timeoutMs });
   const script = join(repository, 'bench/peers/memory-bound.ts');
   // Below, the call costs more than the bytes.
@@ -205,13 +220,13 @@ async function memoryBound(ranks: number, sizes: readonly Size[]): Promise<Map<n
   return new Map(rows.map(({ bytes, boundUs }) => [bytes, boundUs]));
 }
 
-function printCase({ collective, place, ranks, sizes, skipped }: ComparedCase): void {
+function printCase({ collective, place, ranks, sizes, bound, skipped }: ComparedCase): void {
   console.log(`\n${collective}, ${place}, ${ranks} ranks: median µs (times ${referenceName})`);
   for (const { bytes, standings, boundUs } of sizes) {
     const cells = standings.map(
       ({ contestant, medianUs, ratio }) => `${contestant} ${medianUs.toFixed(2)}${ratio === null ? '' : ` (${ratio.toPrecision(3)})`}`,
     );
-    if (boundUs !== null) cells.push(`memory bound ${boundUs.toFixed(2)}`);
+    if (boundUs !== null) cells.push(`${bound} bound ${boundUs.toFixed(2)}`);
     console.log(`${String(bytes).padStart(10)}  ${cells.join('   ')}`);
   }
   for (const [name, reason] of Object.entries(skipped)) console.log(`  without ${name}: ${reason}`);
