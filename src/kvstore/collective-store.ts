@@ -47,6 +47,7 @@ import type {
 import {
   copyOf,
   elementsOf,
+  firstValues,
   fittingElements,
   fittingRows,
   keysOf,
@@ -132,8 +133,7 @@ export class CollectiveStore implements KVStore {
   async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
     this.#checkOpen();
     const names = keysOf(keys);
-    const lists = valuesPerKey(names, values);
-    const firsts = lists.map(([first], k) => {
+    const firsts = firstValues(names, values).map((first, k) => {
       const { dtype, shape, data } = elementsOf(first, options.shape);
       return { key: names[k], dtype, shape, count: data.length, data };
     });

@@ -6,6 +6,7 @@
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../base/errors.ts';
 import { dtypeInfo, dtypes, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
+import type { Tensor } from '../memory/tensor.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createCodec } from './compression/registry.ts';
 import type { CompressionSpec } from './compression/codec.ts';
@@ -204,6 +205,10 @@ const shared: readonly KVCheck[] = [
       await kv.pushPull(['devices/a', 'devices/b'], [[device(0), device(1), device(2)], [device(0)]], outs);
       expectAll(outs[0], 'float32', expected, 'pushPull of three devices');
       expectAll(outs[1], 'float32', (i) => sumAt(kv, i), 'pushPull of one device');
+      const inPlace = [device(0), kv.tensor('float32', [100]), device(2)];
+      (inPlace[1] as Tensor<'float32'>).data.set(device(1) as Float32Array);
+      await kv.pushPull('devices/a', inPlace);
+      inPlace.forEach((value, d) => expectAll(value, 'float32', expected, `in place, device ${d}`));
     },
   },
   {
@@ -380,6 +385,12 @@ const shared: readonly KVCheck[] = [
       await refuses('usage', /key/, () => kv.push(NaN, four));
       await refuses('usage', /tensor or a typed array/, () => kv.push('errors', 'text' as unknown as Float32Array));
       await refuses('usage', /shape/, () => kv.init('errors/shape', four, { shape: [5] }));
+      for (const values of [[four, four], [[four, four]]]) {
+        await refuses('usage', /'errors\/devices' is given 2 first values.*push/, () => kv.init('errors/devices', values));
+        await refuses('usage', /'errors\/devices' is given 2 first values.*push/, () => kv.broadcast('errors/devices', values, five));
+      }
+      await refuses('usage', /'errors\/b' is given 2 first values/, () => kv.init(['errors/a', 'errors/b'], [[four], [four, four]]));
+      await refuses('usage', /'errors\/a'.*init/, () => kv.push('errors/a', four));
       await kv.init('errors/rows', new Float32Array(12), { shape: [4, 3] });
       const rows = (...indices: number[]) => ({ indices: Int32Array.from(indices), values: new Float32Array(indices.length * 3) });
       await refuses('usage', /no row 4/, () => kv.rowSparsePush('errors/rows', rows(0, 4)));

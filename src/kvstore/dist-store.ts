@@ -39,6 +39,7 @@ import {
   bytesOf,
   copyOf,
   elementsOf,
+  firstValues,
   fittingElements,
   fittingRows,
   keysOf,
@@ -112,13 +113,12 @@ export class DistStore implements KVStore {
   async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
     this.#checkOpen();
     const names = keysOf(keys);
-    const lists = valuesPerKey(names, values);
+    const firsts = firstValues(names, values);
     const { staged, built: entries } = this.#stage((staging) =>
       names.map((key, index): InitEntry => {
         if (this.#parameters.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);
-        const [first] = lists[index];
-        const { dtype, shape, data } = elementsOf(first, options.shape);
-        return { key, dtype, shape, value: this.#refOf(first, data, staging) };
+        const { dtype, shape, data } = elementsOf(firsts[index], options.shape);
+        return { key, dtype, shape, value: this.#refOf(firsts[index], data, staging) };
       }),
     );
     await this.#channel.start({ type: 'init', entries }, `init of ${listedKeys(names)}`, { onSettled: (error) => staged.free(error) });
@@ -155,7 +155,7 @@ export class DistStore implements KVStore {
       return this.#transfer(repeated, { ...options, what: `pushPull of ${(keys as readonly Key[]).length} keys` });
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
-    const targets = outs === undefined ? lists.map((list) => list[0]) : outsPerKey(names, outs);
+    const targets = outs === undefined ? lists : outsPerKey(names, outs).map((out) => [out]);
     const { staged, built } = this.#stage((staging) =>
       names.map((key, index) => this.#pushPullEntry(this.#parameter(key), lists[index], targets[index], staging)),
     );
@@ -326,12 +326,18 @@ export class DistStore implements KVStore {
     return this.#ownRef(out) ?? staged.result(staged.take(data.byteLength), data);
   }
 
-  #pushPullEntry(parameter: NamedParameter, list: readonly Value[], target: Value, staged: StagedValues): BatchEntry {
+  /** `targets`: where the new value goes; several only when they are the list itself. */
+  #pushPullEntry(parameter: NamedParameter, list: readonly Value[], targets: readonly Value[], staged: StagedValues): BatchEntry {
     const { key } = parameter;
     const encoding = this.#encoding(parameter);
     const [first] = list;
-    if (list.length > 1)
-      return { key, push: this.#copyOf(parameter, list, staged), out: this.#outOf(parameter, target, staged), ...encoding };
+    const [target, ...others] = targets;
+    if (list.length > 1) {
+      const entry = { key, push: this.#copyOf(parameter, list, staged), out: this.#outOf(parameter, target, staged), ...encoding };
+      const result = bytesOf(fittingElements(parameter, target));
+      for (const other of others) staged.spread(result, bytesOf(fittingElements(parameter, other)));
+      return entry;
+    }
     const data = fittingElements(parameter, first);
     const own = this.#ownRef(first);
     if (own !== undefined || target !== first) {

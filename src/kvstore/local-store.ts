@@ -16,7 +16,18 @@ import { emptyLike, Residuals, sumDevices } from './device-values.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { gatherRows, ParameterTable, type Parameter } from './parameter-table.ts';
 import type { Blob, Key, KVStore, KVWork, ParameterInfo, RowSparse, RowSparsePullOptions, Updater, Value, Values } from './types.ts';
-import { copyOf, elementsOf, fittingElements, fittingRows, keysOf, nameOf, outsPerKey, rowIdsOf, valuesPerKey } from './values-argument.ts';
+import {
+  copyOf,
+  elementsOf,
+  firstValues,
+  fittingElements,
+  fittingRows,
+  keysOf,
+  nameOf,
+  outsPerKey,
+  rowIdsOf,
+  valuesPerKey,
+} from './values-argument.ts';
 
 export interface LocalStoreOptions {
   readonly kernels: Kernels;
@@ -62,9 +73,8 @@ export class LocalStore implements KVStore {
     return settled(() => {
       this.#checkOpen();
       const names = keysOf(keys);
-      const lists = valuesPerKey(names, values);
+      const firsts = firstValues(names, values).map((first) => elementsOf(first, options.shape));
       for (const name of names) this.#table.checkNew(name);
-      const firsts = lists.map(([first]) => elementsOf(first, options.shape));
       for (const [k, key] of names.entries()) {
         const { dtype, shape, data } = firsts[k];
         const parameter = this.#table.add({ key, dtype, shape, count: data.length });

@@ -39,6 +39,11 @@ export class StagedValues {
     return block.ref;
   }
 
+  /** `data` receives what the result has that was asked for before. */
+  spread(result: Uint8Array, data: Uint8Array): void {
+    this.#results.push(() => data.set(result));
+  }
+
   copyOut(): void {
     for (const copy of this.#results) copy();
   }

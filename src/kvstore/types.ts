@@ -64,7 +64,7 @@ export interface ParameterInfo {
   readonly staleness: number;
 }
 
-/** One value per key; a list of values per key stands for several devices and is summed first. */
+/** One value per key; a list of values per key stands for several devices and is summed first (not by `init`, which takes one). */
 export type Values = Value | readonly Value[] | readonly (readonly Value[])[];
 
 export interface KVStore extends AsyncDisposable {
@@ -83,7 +83,8 @@ export interface KVStore extends AsyncDisposable {
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
 
   /** Names parameters and gives their first values; every worker calls it, worker 0's values count. Resolves when the
-   *  parameters can be used. @throws `usage` for a key that exists, `mismatch` when workers disagree about dtype or shape. */
+   *  parameters can be used. @throws `usage` for a key that exists or has several values, `mismatch` when workers disagree about
+   *  dtype or shape. */
   init(keys: Key | readonly Key[], values: Values, options?: { readonly shape?: readonly number[] }): Promise<void>;
   /** Hands a gradient (or, without optimiser, a value) over. The value is copied before `push` returns and may be changed
    *  afterwards. Done when it is applied: `dist_sync` when every worker of the group has pushed. Workers that await pushes of

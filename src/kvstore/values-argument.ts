@@ -43,6 +43,17 @@ export function valuesPerKey(names: readonly string[], values: Values): (readonl
   });
 }
 
+/** For each key its first value. @throws ShoalError `usage` for a list of several. */
+export function firstValues(names: readonly string[], values: Values): readonly Value[] {
+  return valuesPerKey(names, values).map((list, index) => {
+    if (list.length === 1) return list[0];
+    throw new ShoalError(
+      'usage',
+      `'${names[index]}' is given ${list.length} first values; a parameter begins with one: lists, one value per device, are for push and pushPull`,
+    );
+  });
+}
+
 /** For each key where its value goes. */
 export function outsPerKey(names: readonly string[], outs: Value | readonly Value[]): readonly Value[] {
   const list = Array.isArray(outs) ? (outs as readonly Value[]) : [outs as Value];
