@@ -8,6 +8,7 @@ import { addingOptimizer } from '../../src/kvstore/testing/simulated-cluster.ts'
 import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/kvstore/testing/memory-values.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
+import { createParameterKernels } from '../../src/memory/parameter-kernels/create-parameter-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { idOf, Role, roleOf, type Address } from '../../src/messaging/address.ts';
 import type { Msg } from '../../src/messaging/msg.ts';
@@ -21,7 +22,9 @@ const cases = [
 const rounds = 30;
 
 async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): Promise<void> {
-  const kernels = createKernels({ native: loadNative({ enabled: true }) });
+  const native = loadNative({ enabled: true });
+  const kernels = createKernels({ native });
+  const parameterKernels = createParameterKernels({ native });
   const registry: RegionRegistry = new Map();
   const queue: { to: { receive(msg: Msg): void }; msg: Msg }[] = [];
   const servers: ServerCore[] = [];
@@ -37,13 +40,13 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
       return remote;
     };
     const place = { topology, group: 0, server, incarnation: 1 + server, mode: 'primary' } as const;
-    const parts = { clock: systemClock, kernels, createOptimizer: addingOptimizer, codecOf: () => undefined };
+    const parts = { clock: systemClock, kernels, parameterKernels, createOptimizer: addingOptimizer, codecOf: () => undefined };
     servers.push(await ServerCore.start({ ...place, ...parts, send, valuesOf }));
   }
   const memory = [0, 1].map((worker) => new MemoryValues(`stub ${worker}`, registry, { mappable: true }));
   for (const [firstWorker, values] of memory.entries()) {
     const place = { topology, workerGroup: 0, firstWorker, localWorkers: 1 };
-    stubs.push(new StubCore({ ...place, clock: systemClock, kernels, values, send, timeoutMs: 60_000 }));
+    stubs.push(new StubCore({ ...place, clock: systemClock, kernels, parameterKernels, values, send, timeoutMs: 60_000 }));
   }
   for (const stub of stubs) for (const server of [0, 1]) stub.serverUp(server);
   const blocks = memory.map((values) => values.allocate(keys * stride));

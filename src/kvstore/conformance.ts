@@ -5,14 +5,14 @@
  *  in this order. With `dist_async` worker 0 must have called `setOptimizer(asyncOptimizer)` before those. */
 import assert from 'node:assert/strict';
 import type { ErrorCode } from '../base/errors.ts';
-import { dtypeInfo, dtypes, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
+import { dtypes } from '../memory/dtype.ts';
 import type { Tensor } from '../memory/tensor.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createCodec } from './compression/registry.ts';
 import type { CompressionSpec } from './compression/codec.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
-import { createOptimizer } from './optimizers/registry.ts';
-import type { KVStore, KVStoreType, Value } from './types.ts';
+import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
+import type { KVStore, KVStoreType } from './types.ts';
 
 export interface KVCheck {
   readonly name: string;
@@ -30,41 +30,6 @@ const sync: readonly KVStoreType[] = ['local', 'collective', 'dist_sync'];
 const withoutServers: readonly KVStoreType[] = ['local', 'collective'];
 
 const js = createParameterKernels();
-
-/** Element i of what worker `worker` pushes: small integers, so that sums are exact in every dtype. */
-function valueAt(worker: number, i: number): number {
-  return ((i * 7 + worker * 3) % 5) + 1;
-}
-
-function filled(dtype: DType, count: number, at: (i: number) => number): TypedArray {
-  const array = viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
-  for (let i = 0; i < count; i++) array[i] = toElement(dtype, at(i)) as never;
-  return array;
-}
-
-/** As the dtype's view holds it; exact for small integers. */
-function toElement(dtype: DType, value: number): number | bigint {
-  if (dtype === 'int64') return BigInt(value);
-  if (dtype === 'bool') return value === 0 ? 0 : 1;
-  if (dtype === 'bfloat16') return new Uint32Array(Float32Array.of(value).buffer)[0] >>> 16;
-  if (dtype !== 'float16' || value === 0) return value;
-  const exponent = Math.floor(Math.log2(value));
-  return ((exponent + 15) << 10) | ((value / 2 ** exponent - 1) * 1024);
-}
-
-function sumAt(kv: KVStore, i: number): number {
-  let sum = 0;
-  for (let worker = 0; worker < kv.numWorkers; worker++) sum += valueAt(worker, i);
-  return sum;
-}
-
-function expectAll(actual: Value, dtype: DType, at: (i: number) => number, what: string): void {
-  const data = ArrayBuffer.isView(actual) ? actual : actual.data;
-  for (let i = 0; i < data.length; i++) {
-    // Comparing first: an assertion per element would take most of the time.
-    if (data[i] !== toElement(dtype, at(i))) assert.equal(data[i], toElement(dtype, at(i)), `${what}, element ${i}`);
-  }
-}
 
 /** Thrown at the call or rejected: both are refusals. */
 async function refuses(code: ErrorCode, message: RegExp, call: () => PromiseLike<unknown> | void): Promise<void> {
@@ -421,32 +386,6 @@ const optimizerSpecs: readonly OptimizerSpec[] = [
   { name: 'ftrl', learningRate: 0.1 },
 ];
 
-/** What a parameter must be after updates by sums of `valueAt(worker, i + step)`. */
-class Reference {
-  readonly value: Float32Array;
-  readonly #states: Float32Array[];
-  readonly #optimizer;
-  #step = 0;
-
-  constructor(spec: OptimizerSpec, first: Float32Array) {
-    this.#optimizer = createOptimizer(spec, js);
-    this.value = first.slice();
-    this.#states = this.#optimizer.states.map(() => new Float32Array(first.length));
-  }
-
-  update(gradient: Float32Array): void {
-    this.#optimizer.update(this.value, gradient, this.#states, ++this.#step);
-  }
-}
-
-function sums(kv: KVStore, count: number, step: number): Float32Array {
-  return Float32Array.from({ length: count }, (_, i) => sumAt(kv, i + step));
-}
-
-function own(kv: KVStore, count: number, step: number): Float32Array {
-  return Float32Array.from({ length: count }, (_, i) => valueAt(kv.rank, i + step));
-}
-
 const optimizing: readonly KVCheck[] = optimizerSpecs.map((spec) => ({
   name: `setOptimizer: ${spec.name}`,
   types: sync,
@@ -611,6 +550,13 @@ const fresh: readonly KVCheck[] = [
       await kv.pull('sound', out);
       expectAll(out, 'float32', () => 3, 'unchanged');
       assert.equal((await kv.info('sound')).version, 0);
+      // Of a value that lies on several servers, no part may be applied.
+      const large = new Float32Array(3_000_000).fill(1);
+      await kv.init('large', large);
+      if (kv.rank === 0) large[2_999_999] = -Infinity;
+      await refuses('usage', /'large'.*refused/s, () => kv.push('large', large));
+      await kv.pull('large', large);
+      expectAll(large, 'float32', () => 1, 'all of it unchanged');
       await kv.pushPull('sound', out.fill(1));
       expectAll(out, 'float32', () => 3 - kv.numWorkers, 'the next one');
       await kv.pushPull('other', out.fill(1));

@@ -14,8 +14,9 @@ import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
-import { elements, type ServerSlots } from './server-slots.ts';
+import type { ServerSlots } from './server-slots.ts';
 import { masterGroupOf, serverAddress, type KVTopology } from './topology.ts';
+import { elements } from './value-space.ts';
 import { isCount, KVMessage, malformed } from './wire.ts';
 
 /** Values of one request. The rest waits for the next. */

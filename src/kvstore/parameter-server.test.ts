@@ -413,6 +413,58 @@ describe('what can go wrong', () => {
     expect(await bench.pulled(0, 'w', 4)).toEqual([2, 4, 2, 2]);
   });
 
+  it.each([{ mappable: true }, { mappable: false }])(
+    'refuses all slices of a value in which one is not finite, mapped: $mappable',
+    async ({ mappable }) => {
+      const bench = await Bench.of({ topology: sandblaster, mappable, stub: { sliceBytes: 4096 } });
+      const count = 10_000;
+      await bench.init([{ key: 'cut', dtype: 'float32', shape: [count / 4, 4] }, small], () => 9);
+      await bench.setOptimizer({ ...adding, nonFinite: 'refuse' });
+      // Worker 0's own call has told it, the barrier tells the others.
+      for (const worker of [0, 1]) bench.cluster.stubs[worker].core.barrier(worker, () => undefined);
+      await bench.cluster.settle();
+      const gradients = [0, 1].map(() => new Float32Array(count).fill(1));
+      gradients[1][count - 1] = Infinity;
+      const begin = (): Outcome[] =>
+        gradients.map((gradient, worker) =>
+          bench.begin(worker, [
+            { key: 'cut', push: bench.block(worker, gradient).ref },
+            { key: 'w', push: bench.block(worker, new Float32Array(4).fill(1)).ref },
+          ]),
+        );
+      const refused = begin();
+      await bench.cluster.settle();
+      for (const { error } of refused) {
+        expect(error).toMatchObject({
+          code: 'usage',
+          message: "the gradient of worker 1 for 'cut' holds NaN or infinity; the push was refused",
+        });
+      }
+      expect(new Set(await bench.pulled(0, 'cut', count))).toEqual(new Set([9]));
+      expect(await bench.info(0, 'cut')).toMatchObject({ version: 0, ahead: 0 });
+      // Its neighbour in the same push is another value.
+      expect(await bench.info(0, 'w')).toMatchObject({ version: 1 });
+      // Rows are parts of one push as well.
+      const rows = Uint32Array.of(0, 2000);
+      const errors: (ShoalError | undefined)[] = [];
+      for (const worker of [0, 1]) {
+        const values = bench.block(worker, Float32Array.of(1, 1, 1, 1, 1, worker === 1 ? NaN : 1, 1, 1)).ref;
+        bench.cluster.stubs[worker].core.rowSparsePush(worker, { key: 'cut', rows, values, priority: 0 }, (error) => errors.push(error));
+      }
+      await bench.cluster.settle();
+      for (const error of errors) expect(error?.message).toMatch(/gradient of worker 1 for 'cut' holds NaN/);
+      expect(errors).toHaveLength(2);
+      expect(new Set(await bench.pulled(0, 'cut', count))).toEqual(new Set([9]));
+      // The next round is like any other.
+      gradients[1][count - 1] = 1;
+      const next = begin();
+      await bench.cluster.settle();
+      expect(next.map(({ error }) => error)).toEqual([undefined, undefined]);
+      expect(new Set(await bench.pulled(0, 'cut', count))).toEqual(new Set([11]));
+      expect(bench.cluster.faults).toEqual([]);
+    },
+  );
+
   it('a timeout says who is awaited; others hear of a push that was given up', async () => {
     const bench = await Bench.of({ topology: { ...sandblaster, workersPerGroup: 3 } });
     await bench.init([{ ...small, key: 'w1' }]);

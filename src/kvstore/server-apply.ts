@@ -2,13 +2,15 @@
  *  the new values go to everyone who waits. Without optimiser all of it is one pass of one kernel: each source is read
  *  once, the server's copy and every worker's output are written once. */
 import { ShoalError } from '../base/errors.ts';
-import { dtypeInfo, type DType, type TypedArray } from '../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../memory/kernels.ts';
+import type { ParameterKernels, Reals } from '../memory/parameter-kernels.ts';
 import type { Optimizer } from './optimizers/optimizer.ts';
 import { rowElements } from './placement.ts';
 import { describeWorkers, type Contribution } from './server-rounds.ts';
-import { elements, type ServerSlots } from './server-slots.ts';
+import type { ServerSlots } from './server-slots.ts';
 import { gatherRows, scatterRows, sumRows } from './sparse-rows.ts';
+import { elements } from './value-space.ts';
 
 /** Sum, update and copies of so many bytes stay in a core's cache. */
 const chunkBytes = 128 * 1024;
@@ -16,13 +18,15 @@ const chunkBytes = 128 * 1024;
 export class Applier {
   readonly #slots: ServerSlots;
   readonly #kernels: Kernels;
+  readonly #parameterKernels: ParameterKernels;
   readonly #trees: number[][] = [];
   #scratch: Uint8Array = new Uint8Array(chunkBytes);
   optimizer: Optimizer | undefined;
 
-  constructor(slots: ServerSlots, kernels: Kernels) {
+  constructor(slots: ServerSlots, { kernels, parameterKernels }: { kernels: Kernels; parameterKernels: ParameterKernels }) {
     this.#slots = slots;
     this.#kernels = kernels;
+    this.#parameterKernels = parameterKernels;
   }
 
   /** Applies one round of slots `from` to `to − 1`, to which all contributions gave. Either all of it is done, or nothing.
@@ -33,8 +37,11 @@ export class Applier {
       throw new ShoalError('unsupported', `optimisers change float32 and float64 parameters; ${this.#slots.describe(from)} is ${dtype}`);
     }
     const sparse = contributions.filter(({ rows }) => rows !== undefined);
-    if (sparse.length === contributions.length) return this.#applyRows(from, dtype, contributions);
-    if (sparse.length > 0) throw this.#mixed(from, contributions);
+    if (sparse.length > 0 && sparse.length < contributions.length) throw this.#mixed(from, contributions);
+    // Said of the whole value: all servers refuse all of its slices, also those that are finite.
+    const culprit = contributions.find(({ nonFinite }) => nonFinite);
+    if (culprit !== undefined && this.#refuses) throw this.#refusal(from, culprit);
+    if (sparse.length > 0) return this.#applyRows(from, dtype, contributions);
     const start = this.#slots.start[from];
     const bytes = this.#slots.end[to - 1] - start;
     const sources: Uint8Array[] = [];
@@ -65,7 +72,7 @@ export class Applier {
   ): void {
     const { dtype, from, sources, targets } = stretch;
     const [values, ...outs] = targets;
-    if (optimizer.spec.nonFinite === 'refuse') this.#checkFinite(stretch);
+    if (this.#refuses) this.#checkFinite(stretch);
     const step = this.#slots.steps[from] + 1;
     const { states } = this.#slots.slabs[this.#slots.slab[from]];
     const first = this.#slots.start[from];
@@ -84,20 +91,39 @@ export class Applier {
     }
   }
 
-  /** @throws ShoalError `usage` naming the parameter and whose gradient it is. */
+  get #refuses(): boolean {
+    return this.optimizer?.spec.nonFinite === 'refuse';
+  }
+
+  /** What workers have not found: a value that is one slice, and sums that are not finite although their parts are.
+   *  @throws ShoalError `usage` naming the parameter and whose gradient it is. */
   #checkFinite(stretch: { dtype: DType; from: number; sources: readonly Uint8Array[]; contributions: readonly Contribution[] }): void {
     const { dtype, from, sources, contributions } = stretch;
     const { byteLength } = sources[0];
     for (let at = 0; at < byteLength; at += chunkBytes) {
       const parts = sources.map((source) => source.subarray(at, Math.min(at + chunkBytes, byteLength)));
-      const sum = this.#scratch.subarray(0, parts[0].byteLength);
-      this.#kernels.reduce(dtype, 'sum', [sum], parts, this.#tree(parts.length));
-      if (isFinite(elements(dtype, sum))) continue;
-      const culprit = contributions.find((_, k) => !isFinite(elements(dtype, parts[k])));
-      const whose =
-        culprit === undefined ? 'the sum of the gradients' : `the gradient of ${describeWorkers(culprit.request.session.member)}`;
-      throw new ShoalError('usage', `${whose} for ${this.#slots.describe(from)} holds NaN or infinity; the push was refused`);
+      let [sum] = parts;
+      if (parts.length > 1) {
+        sum = this.#scratch.subarray(0, sum.byteLength);
+        this.#kernels.reduce(dtype, 'sum', [sum], parts, this.#tree(parts.length));
+      }
+      if (this.#isFinite(dtype, sum)) continue;
+      throw this.#refusal(
+        from,
+        contributions.find((_, k) => !this.#isFinite(dtype, parts[k])),
+      );
     }
+  }
+
+  #isFinite(dtype: DType, values: Uint8Array): boolean {
+    return this.#parameterKernels.firstNonFinite(elements(dtype, values) as Reals) < 0;
+  }
+
+  /** Without a culprit it is the sum that is not finite. */
+  #refusal(slot: number, culprit: Contribution | undefined): ShoalError {
+    const whose = culprit === undefined ? 'the sum of the gradients' : `the gradient of ${describeWorkers(culprit.request.session.member)}`;
+    const what = culprit?.nonFinite === true ? `'${this.#slots.parameterOf(slot).key}'` : this.#slots.describe(slot);
+    return new ShoalError('usage', `${whose} for ${what} holds NaN or infinity; the push was refused`);
   }
 
   /** Rows of one slot. Only they, and the optimiser's state of them, change. */
@@ -116,8 +142,11 @@ export class Applier {
     } else if (rows.length > 0) {
       const { optimizer } = this;
       const first = this.#slots.start[slot];
-      if (optimizer.spec.nonFinite === 'refuse' && !isFinite(elements(dtype, sum))) {
-        throw new ShoalError('usage', `a gradient for ${this.#slots.describe(slot)} holds NaN or infinity; the push was refused`);
+      if (this.#refuses && !this.#isFinite(dtype, sum)) {
+        throw this.#refusal(
+          slot,
+          contributions.find(({ source }) => !this.#isFinite(dtype, source)),
+        );
       }
       // Touched rows are brought together, so that the optimiser is called once.
       const states = this.#slots.slabs[this.#slots.slab[slot]].states.map((array) => array.subarray(first, first + values.byteLength));
@@ -142,13 +171,4 @@ export class Applier {
   #tree(count: number): number[] {
     return (this.#trees[count] ??= balancedTree(count));
   }
-}
-
-function isFinite(values: TypedArray): boolean {
-  const floats = values as Float32Array;
-  for (let k = 0; k < floats.length; k++) {
-    // x − x is 0 for every finite x, and NaN for the others.
-    if (floats[k] - floats[k] !== 0) return false;
-  }
-  return true;
 }

@@ -8,7 +8,7 @@ import type { ServerFollowers } from './server-followers.ts';
 import type { ServerSession } from './server-session.ts';
 import { replaceValues, takeSnapshot } from './server-snapshot.ts';
 import type { ServerState } from './server-state.ts';
-import { Control, packError, type ControlFields } from './wire-control.ts';
+import { Control, packError, packNotice, type ControlFields } from './wire-control.ts';
 import { KVMessage } from './wire.ts';
 
 export interface ControlCallbacks {
@@ -86,7 +86,7 @@ export class ServerControl {
         // Pushes may have waited for it.
         this.#callbacks.onCommit();
         return this.#followers.spread(() => {
-          this.#callbacks.reply(session, request, { optimizer: this.#state.optimizerVersion });
+          this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
         });
       case KVMessage.saveState:
         return this.#save(session, request, control.text('folder'));
@@ -177,7 +177,7 @@ export class ServerControl {
         if (snapshot === undefined) throw new ShoalError('usage', `there is no state of this server in ${folder}`);
         replaceValues(this.#state, snapshot);
         session.lastConfiguration = request;
-        this.#done(session, request);
+        this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
       } catch (error) {
         this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) });
       }

@@ -17,7 +17,7 @@ import type { ServerSession } from './server-session.ts';
 import { restoreSnapshot, takeSnapshot } from './server-snapshot.ts';
 import { ServerState, type Outbound } from './server-state.ts';
 import { serverAddress } from './topology.ts';
-import { Control, encodeControl, packError, type ControlFields } from './wire-control.ts';
+import { Control, encodeControl, packError, packNotice, type ControlFields } from './wire-control.ts';
 import { encodeFailure, encodeResponse, KVMessage, makeMessage, TargetKind } from './wire.ts';
 
 /** What the standby says of a forwarded message: whether it could map the memory announced in it; that it cannot be a
@@ -60,7 +60,7 @@ export class ServerCore {
     this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
     this.#barrier = new ServerBarrier(this.#state, {
       send,
-      done: (session, request) => this.#reply(session, request, { optimizer: this.#state.optimizerVersion }),
+      done: (session, request) => this.#reply(session, request, packNotice(this.#state.optimizerNotice)),
     });
     this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
     this.#control = new ServerControl(
@@ -280,14 +280,14 @@ export class ServerCore {
     session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
     session.member.broken = false;
-    const { lineage, committed, optimizerVersion } = this.#state;
+    const { lineage, committed, optimizerNotice } = this.#state;
     const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
     const fields = {
       lineage,
       committed,
       durable: session.durable,
       log: this.#options.snapshots !== undefined,
-      optimizer: optimizerVersion,
+      ...packNotice(optimizerNotice),
     };
     this.#sendMsg(msg.source, makeMessage(envelope, [encodeControl(fields)]));
     this.#control.left(session, left);
@@ -398,7 +398,7 @@ export class ServerCore {
     if (request.epoch !== request.session.epoch) return;
     if (request.error !== undefined) return this.#reply2(request.session, type, request.id, encodeFailure(request.error));
     const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
-    this.#reply2(request.session, type, request.id, [encodeResponse(this.#state.optimizerVersion, request.states), ...inline]);
+    this.#reply2(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
   }
 
   #reply(session: ServerSession, request: number, fields: ControlFields): void {

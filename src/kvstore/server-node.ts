@@ -126,6 +126,7 @@ export class ServerNode {
       incarnation: this.#record.incarnation,
       clock,
       kernels,
+      parameterKernels,
       createOptimizer: (spec) => createOptimizer(spec, parameterKernels),
       codecOf: (code) => createDecoder(code, parameterKernels),
       send: (destination, msg) => this.#send(destination, msg),

@@ -2,6 +2,7 @@
 import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { ParameterKernels } from '../memory/parameter-kernels.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { SnapshotStore } from './checkpoint/snapshot.ts';
@@ -18,6 +19,7 @@ export interface ServerOptions {
   readonly incarnation: number;
   readonly clock: Clock;
   readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
   readonly createOptimizer: (spec: OptimizerSpec) => Optimizer;
   /** By its number on the wire; undefined when there is none. */
   readonly codecOf: (code: number) => GradientCodec | undefined;

@@ -21,6 +21,8 @@ export interface Contribution {
   readonly target: Uint8Array | undefined;
   /** Of a row-sparse push: the rows that `source` has, counted within the slot. */
   readonly rows: Uint32Array | undefined;
+  /** The value that the source is a part of holds NaN or infinity. */
+  readonly nonFinite: boolean;
 }
 
 /** A stub in its worker group. */

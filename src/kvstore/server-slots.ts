@@ -1,6 +1,6 @@
 /** The memory of a server: slabs of values and of optimiser state, and what is known of each slot. */
 import { ShoalError } from '../base/errors.ts';
-import { dtypeInfo, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from './parameter-directory.ts';
 
 export interface Slab {
@@ -85,11 +85,6 @@ export class ServerSlots {
   describe(slot: number): string {
     return this.#directory.describeSlot(this.#server, slot);
   }
-}
-
-/** Elements of a range of bytes, which must be aligned. */
-export function elements(dtype: DType, bytes: Uint8Array): TypedArray {
-  return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
 }
 
 /** A copy in memory of our own. Buffers of sockets may begin at any address, which a typed array cannot tell. */

@@ -13,6 +13,7 @@ import { ServerSlots } from './server-slots.ts';
 import { SourceReader } from './server-sources.ts';
 import { Transfers } from './server-transfers.ts';
 import { serverGroupOf } from './topology.ts';
+import type { OptimizerNotice } from './wire.ts';
 
 const pendingBytesDefault = 2 ** 30;
 
@@ -51,10 +52,10 @@ export class ServerState {
   constructor(options: ServerOptions, { send, respond }: StateCallbacks) {
     this.options = options;
     this.lineage = options.incarnation;
-    const { topology, group, server, kernels } = options;
+    const { topology, group, server, kernels, parameterKernels } = options;
     this.directory = new ParameterDirectory(topology.serversPerGroup);
     this.slots = new ServerSlots(server, this.directory);
-    this.applier = new Applier(this.slots, kernels);
+    this.applier = new Applier(this.slots, { kernels, parameterKernels });
     this.sync = new GroupSync({
       topology,
       group,
@@ -85,6 +86,11 @@ export class ServerState {
     for (let g = 0; g < topology.workerGroups; g++) {
       if (serverGroupOf(topology, g) === group) this.transfers.groups.set(g, new GroupRounds(g, topology.workersPerGroup));
     }
+  }
+
+  /** What stubs must know of the optimiser. */
+  get optimizerNotice(): OptimizerNotice {
+    return { version: this.optimizerVersion, refuses: this.optimizerSpec?.nonFinite === 'refuse' };
   }
 
   /** Workers that this server's group serves. */

@@ -184,6 +184,7 @@ export class Transfers {
           base: this.#options.slots.start[run.firstSlot],
           source: source!.bytes,
           rows: source!.rows,
+          nonFinite: run.nonFinite,
           target: request.targets[index],
         };
         for (let slot = from; slot < to; slot++) {

@@ -1,12 +1,14 @@
 /** The side of the workers: one per process, it aggregates its local workers, cuts and packs, orders by priority, and
  *  repeats what servers may have lost. A state machine; it must not know sockets or threads. */
 import { ShoalError } from '../base/errors.ts';
+import type { DType } from '../memory/dtype.ts';
+import type { Reals } from '../memory/parameter-kernels.ts';
 import { groupOf, idOf, Role, roleOf } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { ParameterDirectory } from './parameter-directory.ts';
 import { StubInit } from './stub-init.ts';
-import { StubLink } from './stub-link.ts';
+import { StubLink, type OptimizerKnowledge } from './stub-link.ts';
 import { LocalRounds } from './stub-local.ts';
 import { StubOperation } from './stub-operation.ts';
 import type { Done, InfoDone, InitEntry, RowsRequest, StubOptions, TransferRequest } from './stub-options.ts';
@@ -15,6 +17,7 @@ import { StubRows } from './stub-rows.ts';
 import { StubTransfers } from './stub-transfers.ts';
 import { StubUnit } from './stub-unit.ts';
 import { serverAddress, serverGroupOf, stubAddress } from './topology.ts';
+import { elements } from './value-space.ts';
 import { encodeControl, packError } from './wire-control.ts';
 import { KVMessage } from './wire.ts';
 
@@ -40,6 +43,7 @@ export class StubCore {
   readonly #barrierWaits: { readonly barrier: number; readonly operation: StubOperation }[] = [];
   #barrierSent = 0;
   readonly #left: boolean[];
+  readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
   /** Why nothing works any more. */
   #failure: ShoalError | undefined;
   #closed = false;
@@ -49,7 +53,6 @@ export class StubCore {
     const { topology, workerGroup, firstWorker, localWorkers } = options;
     const group = serverGroupOf(topology, workerGroup);
     const address = stubAddress(workerGroup, firstWorker);
-    const knowledge = { optimizer: 0 };
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
     this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
       const destination = serverAddress(group, server);
@@ -64,7 +67,7 @@ export class StubCore {
         greeting: () => this.#greeting(),
         onForgotten: (error) => this.#breakDown(error),
         onCommitted: () => this.#init.progress(),
-        knowledge,
+        knowledge: this.#knowledge,
         leads: firstWorker === 0,
       });
     });
@@ -78,6 +81,7 @@ export class StubCore {
       links: this.#links,
       local: this.#local,
       rounds: this.#rounds,
+      isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
     this.#init = new StubInit(options, this.#directory, this.#links);
@@ -157,6 +161,8 @@ export class StubCore {
   }
 
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
+    // Pushes may follow before the servers have answered.
+    this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
     this.#askAll(`setOptimizer by worker ${worker}`, worker, KVMessage.setOptimizer, { spec }, done);
   }
 
@@ -294,6 +300,12 @@ export class StubCore {
     for (const { operation } of this.#barrierWaits) operation.watch(request, link);
     link.enqueue(request);
     link.pump();
+  }
+
+  /** Whether servers refuse a gradient with these values. */
+  #isRefused(dtype: DType, values: Uint8Array): boolean {
+    if (!this.#knowledge.refuses || (dtype !== 'float32' && dtype !== 'float64')) return false;
+    return this.#options.parameterKernels.firstNonFinite(elements(dtype, values) as Reals) >= 0;
   }
 
   #sayLeft(operation: StubOperation, reason: ShoalError | undefined): void {

@@ -13,7 +13,7 @@ import type { Msg } from '../messaging/msg.ts';
 import { fixedRequest, type StubRequest } from './stub-request.ts';
 import type { OwnValues } from './value-space.ts';
 import { Control, encodeControl } from './wire-control.ts';
-import { decodeFailure, decodeOptimizer, KVMessage, makeMessage } from './wire.ts';
+import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from './wire.ts';
 
 export interface LinkOptions {
   readonly address: Address;
@@ -32,9 +32,15 @@ export interface LinkOptions {
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
   /** What all links of the stub know. */
-  readonly knowledge: { optimizer: number };
+  readonly knowledge: OptimizerKnowledge;
   /** Worker 0 is of this process. */
   readonly leads: boolean;
+}
+
+/** The newest that any server has said. */
+export interface OptimizerKnowledge {
+  version: number;
+  refuses: boolean;
 }
 
 interface Entry {
@@ -192,7 +198,7 @@ export class StubLink implements Disposable {
       this.#transmit(entry);
     }
     this.committed = Math.max(this.committed, control.count('committed'));
-    this.options.knowledge.optimizer = Math.max(this.options.knowledge.optimizer, control.count('optimizer'));
+    this.#learn(control.notice());
     this.options.onCommitted();
     this.pump();
   }
@@ -234,7 +240,7 @@ export class StubLink implements Disposable {
     this.#creditUsed += request.bytes;
     const { knowledge, leads } = this.options;
     // What worker 0 pushed before it set an optimiser does not wait for that; what others know may be older than what is.
-    if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.optimizer;
+    if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
     entry.sent = true;
     const reach = {
       attached: (region: number) => this.#regions.get(region) === 'attached',
@@ -270,15 +276,19 @@ export class StubLink implements Disposable {
   }
 
   #readAnswer(msg: Msg): ShoalError | undefined {
-    const { knowledge } = this.options;
     if (msg.type !== KVMessage.done) {
       const error = decodeFailure(msg.frames);
-      if (error === undefined) knowledge.optimizer = Math.max(knowledge.optimizer, decodeOptimizer(msg.frames));
+      if (error === undefined) this.#learn(decodeOptimizer(msg.frames));
       return error;
     }
     const control = Control.decode(msg.frames[0]);
-    if (control.has('optimizer')) knowledge.optimizer = Math.max(knowledge.optimizer, control.count('optimizer'));
+    this.#learn(control.notice());
     return control.error('error');
+  }
+
+  #learn(notice: OptimizerNotice | undefined): void {
+    const { knowledge } = this.options;
+    if (notice !== undefined && notice.version > knowledge.version) Object.assign(knowledge, notice);
   }
 
   /** Requests up to this one survive the server. */

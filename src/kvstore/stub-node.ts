@@ -35,7 +35,7 @@ export class StubNode {
 
   private constructor(node: NodeContext, parts: { topology: KVTopology; firstWorker: number; localWorkers: number; blobs: Blobs }) {
     const { topology, firstWorker, localWorkers, blobs } = parts;
-    const { clock, kernels, allocator, settings } = node;
+    const { clock, kernels, parameterKernels, allocator, settings } = node;
     this.#node = node;
     this.#topology = topology;
     this.#firstWorker = firstWorker;
@@ -55,6 +55,7 @@ export class StubNode {
       localWorkers,
       clock,
       kernels,
+      parameterKernels,
       values: this.#values,
       send: (server, msg) => this.#links.get(server)?.send(msg),
       timeoutMs: settings.timeoutMs,

@@ -3,6 +3,7 @@ import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { DType } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { ParameterKernels } from '../memory/parameter-kernels.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { GradientCodec } from './compression/codec.ts';
@@ -17,6 +18,7 @@ export interface StubOptions {
   readonly localWorkers: number;
   readonly clock: Clock;
   readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
   /** Memory of this process; values of callers lie in it. */
   readonly values: OwnValues;
   /** To a server of this stub's server group. Fire and forget: what is lost is sent again after `serverUp`. */

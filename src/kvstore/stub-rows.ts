@@ -82,6 +82,8 @@ export class StubRows {
 
   #send(operations: readonly StubOperation[], parameter: number, round: number, priority: number, { rows, values }: Rows): void {
     const rowBytes = this.#rowBytes(parameter);
+    const { dtype, pieces: cut } = this.#context.directory.parameter(parameter);
+    const nonFinite = cut.length > 1 && this.#context.isRefused(dtype, values);
     for (const [server, pieces] of this.#byServer(parameter, rows, { all: true })) {
       const runs: Run[] = [];
       const frames: Uint8Array[] = [];
@@ -92,7 +94,7 @@ export class StubRows {
           frame.set(values.subarray(position * rowBytes, (position + 1) * rowBytes), at + k * rowBytes);
         }
         frames.push(frame);
-        runs.push(rowRun(piece, round, SourceKind.rows, frames.length, frame.byteLength));
+        runs.push({ ...rowRun(piece, round, SourceKind.rows, frames.length, frame.byteLength), nonFinite });
       }
       const link = this.#context.links[server];
       const { batches } = this.#context.directory;
@@ -200,5 +202,6 @@ function rowRun({ slot, rows }: PieceRows, round: number, source: number, frame:
     targetRegion: 0,
     targetOffset: 0,
     rows: rows.length,
+    nonFinite: false,
   };
 }

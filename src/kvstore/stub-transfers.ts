@@ -1,6 +1,6 @@
 /** Pushes and pulls of whole parameters: checked, aggregated over local workers, cut into pieces, put into units. */
 import { ShoalError } from '../base/errors.ts';
-import { dtypeInfo } from '../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { GradientCodec } from './compression/codec.ts';
 import type { ParameterDirectory } from './parameter-directory.ts';
 import { elementsOf } from './placement.ts';
@@ -19,6 +19,8 @@ export interface StubContext {
   readonly local: LocalRounds;
   /** By local worker and parameter: its pushes so far. */
   readonly rounds: readonly number[][];
+  /** True for values that servers refuse as a gradient: they hold NaN or infinity. */
+  readonly isRefused: (dtype: DType, values: Uint8Array) => boolean;
   /** What cannot go on: rounds that will never be complete. */
   readonly breakDown: (error: ShoalError) => void;
 }
@@ -206,9 +208,13 @@ class Plan {
   }
 
   add({ parameter, round, push, out, encode }: Planned): void {
-    const { directory } = this.#context;
-    const elementBytes = dtypeInfo(directory.parameter(parameter).dtype).bytes;
+    const { directory, options, isRefused } = this.#context;
+    const { dtype } = directory.parameter(parameter);
+    const elementBytes = dtypeInfo(dtype).bytes;
     const end = directory.firstPiece[parameter + 1];
+    // What is one piece its server sees whole.
+    const cut = end - directory.firstPiece[parameter] > 1;
+    const nonFinite = cut && push !== undefined && isRefused(dtype, options.values.view(push));
     let offset = 0;
     for (let piece = directory.firstPiece[parameter]; piece < end; piece++) {
       const server = directory.pieceServer[piece];
@@ -218,7 +224,7 @@ class Plan {
       if (unit === undefined || unit.bytes + bytes > this.#unitBytes) unit = this.#openUnit(server);
       const part = encode === undefined || push === undefined ? undefined : { ...push, offset: push.offset + offset, bytes };
       const encoded = part && encode!(server, slot, part);
-      unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, ...(encoded ? { encoded } : {}) });
+      unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, nonFinite, ...(encoded ? { encoded } : {}) });
       offset += bytes;
     }
   }

@@ -25,6 +25,8 @@ export interface Column {
   readonly out: ValueRef | undefined;
   /** Of this piece within `push` and `out`. */
   readonly offset: number;
+  /** Of the whole of `push`. Default false. */
+  readonly nonFinite?: boolean;
   /** Instead of `push`: a compressed gradient, and how. */
   readonly encoded?: { readonly code: number; readonly bytes: Uint8Array };
 }
@@ -52,6 +54,7 @@ export class StubUnit implements StubRequest {
   readonly #targetOffsets: number[] = [];
   readonly #encoded = new Map<number, { readonly code: number; readonly bytes: Uint8Array }>();
   readonly #slabs: number[] = [];
+  readonly #nonFinite: boolean[] = [];
   #pushes = false;
   #retained: ValueBlock | undefined;
   /** Of the message as it was sent last: run on the wire of each run here. */
@@ -89,7 +92,7 @@ export class StubUnit implements StubRequest {
   }
 
   add(column: Column): void {
-    const { slot, slab, round, bytes, push, out, offset, encoded } = column;
+    const { slot, slab, round, bytes, push, out, offset, nonFinite = false, encoded } = column;
     const sourceRegion = push === undefined || encoded !== undefined ? noRegion : push.region;
     const sourceOffset = sourceRegion === noRegion ? 0 : push!.offset + offset;
     const targetRegion = out === undefined ? noRegion : out.region;
@@ -103,6 +106,7 @@ export class StubUnit implements StubRequest {
       slab === this.#slabs[last] &&
       slot === this.slots[last] + this.counts[last] &&
       round === this.#rounds[last] &&
+      nonFinite === this.#nonFinite[last] &&
       sourceRegion === this.#sourceRegions[last] &&
       targetRegion === this.#targetRegions[last] &&
       (sourceRegion === noRegion || sourceOffset === this.#sourceOffsets[last] + this.#sizes[last]) &&
@@ -123,6 +127,7 @@ export class StubUnit implements StubRequest {
     this.#targetOffsets.push(targetOffset);
     if (encoded !== undefined) this.#encoded.set(this.slots.length - 1, encoded);
     this.#slabs.push(slab);
+    this.#nonFinite.push(nonFinite);
   }
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
@@ -174,6 +179,7 @@ export class StubUnit implements StubRequest {
       this.slots[k] === last.firstSlot + last.slots &&
       this.#slabs[k] === this.#slabs[k - 1] &&
       this.#rounds[k] === last.round &&
+      this.#nonFinite[k] === last.nonFinite &&
       source === last.source &&
       (source === SourceKind.none || last.sourceRegion === smallFrame) &&
       target === last.target &&
@@ -200,6 +206,7 @@ export class StubUnit implements StubRequest {
       targetRegion: target === TargetKind.region ? this.#targetRegions[k] : 0,
       targetOffset: target === TargetKind.region ? this.#targetOffsets[k] : 0,
       rows: 0,
+      nonFinite: this.#nonFinite[k],
     };
   }
 

@@ -1,6 +1,7 @@
 /** Where values lie. A value travels inside a message, or, between processes that can map each other's memory, stays where
  *  it is and a reference travels: the server reads a gradient from the worker's memory, and writes the new value there.
  *  This interface hides which of the two happens; it must not know protocols. */
+import { dtypeInfo, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
 
 /** Bytes in a region of the process that made the reference. `region` is a number of that process, announced before. */
 export interface ValueRef {
@@ -36,4 +37,9 @@ export interface ValueBlock {
   readonly view: Uint8Array;
   /** Idempotent. */
   free(): void;
+}
+
+/** Elements of a range of bytes, which must be aligned. */
+export function elements(dtype: DType, bytes: Uint8Array): TypedArray {
+  return viewOf(dtype, bytes.buffer, bytes.byteOffset, bytes.byteLength / dtypeInfo(dtype).bytes);
 }

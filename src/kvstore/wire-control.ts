@@ -1,6 +1,6 @@
 /** Frames of rare messages: JSON objects, read field by field with checks. */
 import { ShoalError, type ErrorCode } from '../base/errors.ts';
-import { isCount, malformed } from './wire.ts';
+import { isCount, malformed, type OptimizerNotice } from './wire.ts';
 
 /** Directories of parameters are the largest. */
 const controlBytesMax = 256 * 2 ** 20;
@@ -14,6 +14,11 @@ export function encodeControl(fields: ControlFields): Uint8Array {
 /** The error of a control request as a field. */
 export function packError(error: ShoalError): unknown {
   return { code: error.code, message: error.message };
+}
+
+/** What a server says of its optimiser, as fields. */
+export function packNotice({ version, refuses }: OptimizerNotice): ControlFields {
+  return { optimizer: version, refuses };
 }
 
 /** A received object. Every reader throws ShoalError `protocol` when the field is not what it should be. */
@@ -73,6 +78,11 @@ export class Control {
     const values = this.list(name);
     if (!values.every((value) => typeof value === 'number' && isCount(value))) throw malformed(`its field ${name} has no whole numbers`);
     return values as number[];
+  }
+
+  /** What `packNotice` made; undefined when there is none. */
+  notice(): OptimizerNotice | undefined {
+    return this.has('optimizer') ? { version: this.count('optimizer'), refuses: this.flag('refuses') } : undefined;
   }
 
   /** The error that `packError` made; undefined when there is none. */

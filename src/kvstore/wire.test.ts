@@ -7,6 +7,7 @@ import { SimulatedCluster } from './testing/simulated-cluster.ts';
 import { Control, encodeControl } from './wire-control.ts';
 import {
   decodeFailure,
+  decodeOptimizer,
   decodeResponse,
   decodeRuns,
   encodeFailure,
@@ -19,6 +20,7 @@ import {
   type Run,
 } from './wire.ts';
 
+const notice = { version: 2, refuses: true };
 const count = fc.nat({ max: 2 ** 32 - 2 });
 const dense = fc.record({
   firstSlot: fc.nat({ max: 2 ** 31 }),
@@ -33,6 +35,7 @@ const dense = fc.record({
   targetRegion: count,
   targetOffset: fc.maxSafeNat(),
   rows: fc.constant(0),
+  nonFinite: fc.boolean(),
 });
 
 function outcome(decode: () => unknown): 'taken' | 'refused' {
@@ -60,14 +63,15 @@ describe('wire', () => {
       { version: 7, settled: 3 },
       { version: 2 ** 40, settled: 0 },
     ];
-    expect(decodeResponse([encodeResponse(2, states)], 2)).toEqual(states);
-    expect(decodeFailure([encodeResponse(2, states)])).toBe(undefined);
+    expect(decodeResponse([encodeResponse(notice, states)], 2)).toEqual(states);
+    expect(decodeOptimizer([encodeResponse(notice, states)])).toEqual(notice);
+    expect(decodeFailure([encodeResponse(notice, states)])).toBe(undefined);
     expect(decodeFailure(encodeFailure(new ShoalError('mismatch', 'ä')))).toMatchObject({ code: 'mismatch', message: 'ä' });
-    expect(outcome(() => decodeResponse([encodeResponse(2, states)], 3))).toBe('refused');
+    expect(outcome(() => decodeResponse([encodeResponse(notice, states)], 3))).toBe('refused');
   });
 
   it('refuses sources outside their message', () => {
-    const run = { firstSlot: 0, slots: 1, round: 1, target: 0, codec: 0, targetRegion: 0, targetOffset: 0, rows: 0 };
+    const run = { firstSlot: 0, slots: 1, round: 1, target: 0, codec: 0, targetRegion: 0, targetOffset: 0, rows: 0, nonFinite: false };
     const inline = { ...run, source: SourceKind.inline, sourceRegion: 1, sourceOffset: 8, sourceBytes: 8 };
     const table = encodeRuns({ batches: 1, optimizer: 0, runs: [inline] });
     expect(outcome(() => decodeRuns([table, new Uint8Array(16)]))).toBe('taken');
@@ -77,13 +81,13 @@ describe('wire', () => {
 
   it('survives 200,000 damaged tables, answers and objects', () => {
     const random = seededRandom(77);
-    const run = { firstSlot: 3, slots: 2, round: 1, target: 1, codec: 0, targetRegion: 4, targetOffset: 64, rows: 0 };
+    const run = { firstSlot: 3, slots: 2, round: 1, target: 1, codec: 0, targetRegion: 4, targetOffset: 64, rows: 0, nonFinite: false };
     const runs: Run[] = [
       { ...run, source: SourceKind.inline, sourceRegion: 1, sourceOffset: 0, sourceBytes: 32 },
       { ...run, source: SourceKind.region, sourceRegion: 9, sourceOffset: 128, sourceBytes: 32 },
       { ...run, slots: 1, source: SourceKind.rows, sourceRegion: 1, sourceOffset: 32, sourceBytes: 24, rows: 2 },
     ];
-    const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(1, [{ version: 1, settled: 1 }])];
+    const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(notice, [{ version: 1, settled: 1 }])];
     const text = encodeControl({ batch: [['a', 1, [4], [0, 4, 0]]], known: 3, text: 'x', flag: true });
     const seen = { taken: 0, refused: 0 };
     for (let k = 0; k < 200_000; k++) {
@@ -108,7 +112,17 @@ describe('wire', () => {
     const first = values.allocate(64);
     await cluster.run<void>((done) => core.init(0, [{ key: 'w', dtype: 'float32', shape: [16], value: first.ref }], done));
     await cluster.run<void>((done) => core.setOptimizer(0, { name: 'sgd', learningRate: 1 }, done));
-    const run = { firstSlot: 0, slots: 1, round: 1, target: TargetKind.inline, codec: 0, targetRegion: 1, targetOffset: 0, rows: 0 };
+    const run = {
+      firstSlot: 0,
+      slots: 1,
+      round: 1,
+      target: TargetKind.inline,
+      codec: 0,
+      targetRegion: 1,
+      targetOffset: 0,
+      rows: 0,
+      nonFinite: false,
+    };
     const good = encodeRuns({
       batches: 1,
       optimizer: 0,

@@ -12,7 +12,7 @@
  *          │u32     │u32       │                                         and how often the optimiser has been set
  *    run
  *      byte 0           4      8      12      13      14     15    16      20      24      32      40      48    52
- *          │first slot │slots │round │source │target │codec │zero │from   │to     │from   │bytes  │to     │rows │zero │
+ *          │first slot │slots │round │source │target │codec │nan  │from   │to     │from   │bytes  │to     │rows │zero │
  *          │u32        │u32   │u32   │u8     │u8     │u8    │u8   │region │region │offset │       │offset │u32  │u32  │
  *          │           │      │      │       │       │      │     │u32    │u32    │f64    │f64    │f64    │     │     │
  *
@@ -21,13 +21,15 @@
  *               4 in a frame: `rows` row numbers, of rows that are asked for
  *      target   0 none    1 into a region of the sender  2 in the answer
  *      codec    0, or how the source is compressed (compression/registry.ts)
+ *      nan      0, or 1: the whole value, of which this is a part, holds NaN or infinity
  *      round    of this stub's pushes to these slots, from 1; of a get: what the answer must contain
  *
  *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
- *      byte 0      1        4          8                                           order; or the error's text, UTF-8
- *          │error │zero ×3 │optimiser │ per run: version f64, settled round u32, zero u32 …
- *          │u8    │        │u32       │
- *      error    0, or 1 + index of the error's code */
+ *      byte 0      1         2       4          8                                  order; or the error's text, UTF-8
+ *          │error │refuses │zero   │optimiser │ per run: version f64, settled round u32, zero u32 …
+ *          │u8    │u8      │u16    │u32       │
+ *      error    0, or 1 + index of the error's code
+ *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
 import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
 import { MessageType, Msg } from '../messaging/msg.ts';
@@ -96,6 +98,17 @@ export interface Run {
   targetRegion: number;
   targetOffset: number;
   rows: number;
+  /** The whole value that was pushed, of which this may be a part, holds NaN or infinity. Known only of values of several
+   *  parts, and only when a server has said that it refuses such. */
+  nonFinite: boolean;
+}
+
+/** What servers say of their optimiser. */
+export interface OptimizerNotice {
+  /** How often it has been set. */
+  readonly version: number;
+  /** Gradients that hold NaN or infinity are refused. */
+  readonly refuses: boolean;
 }
 
 export interface Transfer {
@@ -139,6 +152,7 @@ export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
     view.setUint8(at + 12, run.source);
     view.setUint8(at + 13, run.target);
     view.setUint8(at + 14, run.codec);
+    view.setUint8(at + 15, run.nonFinite ? 1 : 0);
     view.setUint32(at + 16, run.sourceRegion, true);
     view.setUint32(at + 20, run.targetRegion, true);
     view.setFloat64(at + 24, run.sourceOffset, true);
@@ -173,8 +187,9 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
       sourceBytes: view.getFloat64(at + 32, true),
       targetOffset: view.getFloat64(at + 40, true),
       rows: view.getUint32(at + 48, true),
+      nonFinite: view.getUint8(at + 15) === 1,
     };
-    if (view.getUint8(at + 15) !== 0 || view.getUint32(at + 52, true) !== 0) throw malformed('a field that must be zero is not');
+    if (view.getUint8(at + 15) > 1 || view.getUint32(at + 52, true) !== 0) throw malformed('a field that must be zero is not');
     checkRun(run, frames);
     runs.push(run);
   }
@@ -205,13 +220,14 @@ export interface RunState {
   settled: number;
 }
 
-export function encodeResponse(optimizer: number, states: readonly RunState[]): Uint8Array {
+export function encodeResponse({ version, refuses }: OptimizerNotice, states: readonly RunState[]): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + states.length * responseRunBytes);
-  bytes.writeUInt32LE(optimizer, 4);
+  bytes.writeUInt8(refuses ? 1 : 0, 1);
+  bytes.writeUInt32LE(version, 4);
   let at = headerBytes;
-  for (const { version, settled } of states) {
-    bytes.writeDoubleLE(version, at);
-    bytes.writeUInt32LE(settled, at + 8);
+  for (const state of states) {
+    bytes.writeDoubleLE(state.version, at);
+    bytes.writeUInt32LE(state.settled, at + 8);
     at += responseRunBytes;
   }
   return bytes;
@@ -234,11 +250,12 @@ export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undef
   return new ShoalError(code, Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString('utf8'));
 }
 
-/** How often the optimiser has been set, as an answer that is no error says. */
-export function decodeOptimizer(frames: readonly Uint8Array[]): number {
+/** What an answer that is no error says. */
+export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
   const [head] = frames;
   if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
-  return new DataView(head.buffer, head.byteOffset, head.byteLength).getUint32(4, true);
+  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
+  return { version: view.getUint32(4, true), refuses: view.getUint8(1) === 1 };
 }
 
 /** Of an answer to `count` runs. @throws ShoalError `protocol`. */

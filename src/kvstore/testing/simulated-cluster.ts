@@ -7,6 +7,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import { JsKernels } from '../../memory/kernels/js.ts';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { groupOf, idOf, makeAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
@@ -18,6 +19,8 @@ import { StubCore } from '../stub-core.ts';
 import type { StubOptions } from '../stub-options.ts';
 import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../topology.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from './memory-values.ts';
+
+const parameterKernels = createParameterKernels();
 
 /** Role of standbys in this network. */
 const standbyRole = 200;
@@ -294,6 +297,7 @@ export class SimulatedCluster {
       incarnation: ++this.#incarnation,
       clock: mortalClock(this.clock, node),
       kernels: this.#kernels,
+      parameterKernels,
       createOptimizer,
       codecOf: (code) => (code === truncatingCodec.code ? truncatingCodec : undefined),
       send: (destination, msg) => this.#send(node, this.#nodeOf(destination), msg),
@@ -326,6 +330,7 @@ export class SimulatedCluster {
       localWorkers,
       clock: this.clock,
       kernels: this.#kernels,
+      parameterKernels,
       values,
       send: (server, msg) => this.#send(node, this.#nodeOf(server), msg),
       timeoutMs: 60_000,

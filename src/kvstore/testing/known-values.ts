@@ -1,0 +1,71 @@
+/** Values that workers push in tests, and what becomes of them: every worker knows what all the others push, so that each can
+ *  check what it gets. */
+import assert from 'node:assert/strict';
+import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import { createOptimizer } from '../optimizers/registry.ts';
+import type { KVStore, Value } from '../types.ts';
+
+/** Element i of what worker `worker` pushes: small integers, so that sums are exact in every dtype. */
+export function valueAt(worker: number, i: number): number {
+  return ((i * 7 + worker * 3) % 5) + 1;
+}
+
+export function filled(dtype: DType, count: number, at: (i: number) => number): TypedArray {
+  const array = viewOf(dtype, new ArrayBuffer(count * dtypeInfo(dtype).bytes), 0, count);
+  for (let i = 0; i < count; i++) array[i] = toElement(dtype, at(i)) as never;
+  return array;
+}
+
+/** As the dtype's view holds it; exact for small integers. */
+export function toElement(dtype: DType, value: number): number | bigint {
+  if (dtype === 'int64') return BigInt(value);
+  if (dtype === 'bool') return value === 0 ? 0 : 1;
+  if (dtype === 'bfloat16') return new Uint32Array(Float32Array.of(value).buffer)[0] >>> 16;
+  if (dtype !== 'float16' || value === 0) return value;
+  const exponent = Math.floor(Math.log2(value));
+  return ((exponent + 15) << 10) | ((value / 2 ** exponent - 1) * 1024);
+}
+
+export function sumAt(kv: KVStore, i: number): number {
+  let sum = 0;
+  for (let worker = 0; worker < kv.numWorkers; worker++) sum += valueAt(worker, i);
+  return sum;
+}
+
+export function expectAll(actual: Value, dtype: DType, at: (i: number) => number, what: string): void {
+  const data = ArrayBuffer.isView(actual) ? actual : actual.data;
+  for (let i = 0; i < data.length; i++) {
+    // Comparing first: an assertion per element would take most of the time.
+    if (data[i] !== toElement(dtype, at(i))) assert.equal(data[i], toElement(dtype, at(i)), `${what}, element ${i}`);
+  }
+}
+
+const js = createParameterKernels();
+
+/** What a parameter must be after updates by sums of `valueAt(worker, i + step)`. */
+export class Reference {
+  readonly value: Float32Array;
+  readonly #states: Float32Array[];
+  readonly #optimizer;
+  #step = 0;
+
+  constructor(spec: OptimizerSpec, first: Float32Array) {
+    this.#optimizer = createOptimizer(spec, js);
+    this.value = first.slice();
+    this.#states = this.#optimizer.states.map(() => new Float32Array(first.length));
+  }
+
+  update(gradient: Float32Array): void {
+    this.#optimizer.update(this.value, gradient, this.#states, ++this.#step);
+  }
+}
+
+export function sums(kv: KVStore, count: number, step: number): Float32Array {
+  return Float32Array.from({ length: count }, (_, i) => sumAt(kv, i + step));
+}
+
+export function own(kv: KVStore, count: number, step: number): Float32Array {
+  return Float32Array.from({ length: count }, (_, i) => valueAt(kv.rank, i + step));
+}
