@@ -1,7 +1,7 @@
 /** The one error class of the project. Callers match `code`, never the class or the text:
  *  two copies of the package may be loaded, and errors cross threads and processes as data. */
 
-/** Every way an operation can fail. Closed: a new code is an API change.
+/** Every way an operation can fail. Closed: a new code is an API change. Numbered by their order: append only.
  *
  *  usage        the caller broke the API's contract (wrong argument, wrong state)
  *  config       a setting or environment variable is missing, malformed or disagrees between ranks
@@ -15,19 +15,22 @@
  *  closed       used after close or destroy
  *  out-of-memory  memory, shared memory or a budget is exhausted
  *  system       the operating system refused */
-export type ErrorCode =
-  | 'usage'
-  | 'config'
-  | 'unsupported'
-  | 'mismatch'
-  | 'timeout'
-  | 'peer-lost'
-  | 'protocol'
-  | 'auth'
-  | 'aborted'
-  | 'closed'
-  | 'out-of-memory'
-  | 'system';
+export const errorCodes = [
+  'usage',
+  'config',
+  'unsupported',
+  'mismatch',
+  'timeout',
+  'peer-lost',
+  'protocol',
+  'auth',
+  'aborted',
+  'closed',
+  'out-of-memory',
+  'system',
+] as const;
+
+export type ErrorCode = (typeof errorCodes)[number];
 
 /** What an error knows beside its text. Bytes are bytes, times are milliseconds, ranks are global. */
 export interface ErrorFields {

@@ -1,5 +1,6 @@
 /** From a request and an algorithm's name to a plan. Checks the request, fills in even counts, and handles what no
  *  algorithm needs to know: one rank, and nothing to do. */
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { PlanBuilder } from '../plan/builder.ts';
 import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';
@@ -110,10 +111,6 @@ function copyToSelf(b: PlanBuilder): void {
   const { collective, count } = b.request;
   if (collective === 'barrier' || collective === 'all-reduce' || collective === 'broadcast' || collective === 'reduce') return;
   b.copy(0, { buffer: 'output', offset: 0, count }, { buffer: 'input', offset: 0, count });
-}
-
-function isCount(value: number): boolean {
-  return Number.isSafeInteger(value) && value >= 0;
 }
 
 function checkCounts(counts: readonly number[], n: number, fail: (message: string) => never): void {

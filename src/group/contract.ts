@@ -6,6 +6,7 @@
  *    │sequence│ kind │ op │ dtype │ 0    │ count low │ root     │ detail  │   little endian
  *    └────────┴──────┴────┴───────┴──────┴───────────┴──────────┴─────────┘
  *  detail: 16-bit hash of what else must agree (per-rank counts, the operation's name, count's high half, strict call site). */
+import { dataViewOf } from '../base/bytes.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
 import type { Collective } from '../plan/ir.ts';
@@ -45,7 +46,7 @@ export interface CollectiveCall {
 }
 
 export function encodeContract(call: CollectiveCall, sequence: number, target: Uint8Array, options: { strict: boolean }): void {
-  const view = new DataView(target.buffer, target.byteOffset, target.byteLength);
+  const view = dataViewOf(target);
   const count = call.kind === 'all-to-all' ? 0 : call.count;
   view.setUint32(0, sequence >>> 0, true);
   view.setUint8(4, collectiveCode(call.kind));
@@ -97,7 +98,7 @@ export function describeContract(contract: Uint8Array): string {
 
 /** What a contract says of the call. Undefined: it has none, or a code that is not known here. */
 export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & { readonly sequence: number; readonly count: number } {
-  const view = new DataView(contract.buffer, contract.byteOffset, contract.byteLength);
+  const view = dataViewOf(contract);
   const [op, root] = [view.getUint8(5), view.getUint16(12, true)];
   return {
     sequence: view.getUint32(0, true),

@@ -14,7 +14,8 @@
  *
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
 import * as z from 'zod';
-import { ShoalError } from '../base/errors.ts';
+import { dataViewOf } from '../base/bytes.ts';
+import { errorCodes, ShoalError } from '../base/errors.ts';
 import { beginLineBytes, mailboxOffset } from '../collectives/control-block.ts';
 import { mailboxBytes } from '../plan/ir.ts';
 
@@ -53,20 +54,7 @@ export function decodeImmediate(immediate: number): { transfer: number } | { gro
 
 const remoteRegion = z.object({ rkey: z.int().min(0), bytes: z.number().min(0), handle: z.string().max(256) });
 const errorData = z.object({
-  code: z.enum([
-    'usage',
-    'config',
-    'unsupported',
-    'mismatch',
-    'timeout',
-    'peer-lost',
-    'protocol',
-    'auth',
-    'aborted',
-    'closed',
-    'out-of-memory',
-    'system',
-  ]),
+  code: z.enum(errorCodes),
   message: z.string().max(65536),
   rank: z.int().optional(),
   peer: z.int().optional(),
@@ -138,7 +126,7 @@ export function decodeControl(message: Uint8Array): ControlMessage {
 
 export function encodeCompleted(group: number, completed: number): Uint8Array {
   const bytes = new Uint8Array(8);
-  const view = new DataView(bytes.buffer);
+  const view = dataViewOf(bytes);
   view.setUint8(0, MessageType.Completed);
   view.setUint16(2, group, true);
   view.setUint32(4, completed >>> 0, true);
@@ -156,7 +144,7 @@ export interface BeginHeader {
 /** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
  *  to the end of what the mailbox holds. */
 export function encodeBegin(target: Uint8Array, { group, slot, completed }: BeginHeader, announced: Uint8Array): Uint8Array {
-  const view = viewOf(target);
+  const view = dataViewOf(target);
   view.setUint8(0, MessageType.Begin);
   view.setUint8(1, slot);
   view.setUint16(2, group, true);
@@ -187,7 +175,7 @@ export interface Offer {
 
 export function encodeOffer(offer: Offer): Uint8Array {
   const bytes = new Uint8Array(offerHeaderBytes + offer.payload.length);
-  const view = new DataView(bytes.buffer);
+  const view = dataViewOf(bytes);
   view.setUint8(0, MessageType.Offer);
   view.setUint8(1, offer.dtypeCode);
   view.setUint16(2, offer.group, true);
@@ -203,7 +191,7 @@ export function encodeOffer(offer: Offer): Uint8Array {
 
 export function decodeOffer(message: Uint8Array): Offer {
   checkLength(message, offerHeaderBytes);
-  const view = viewOf(message);
+  const view = dataViewOf(message);
   return {
     dtypeCode: view.getUint8(1),
     group: view.getUint16(2, true),
@@ -219,7 +207,7 @@ export function decodeOffer(message: Uint8Array): Offer {
 
 export function encodeAccept(id: number, key: number, offset: number): Uint8Array {
   const bytes = new Uint8Array(acceptBytes);
-  const view = viewOf(bytes);
+  const view = dataViewOf(bytes);
   view.setUint8(0, MessageType.Accept);
   view.setUint32(4, id, true);
   view.setFloat64(8, key, true);
@@ -229,13 +217,13 @@ export function encodeAccept(id: number, key: number, offset: number): Uint8Arra
 
 export function decodeAccept(message: Uint8Array): { id: number; key: number; offset: number } {
   checkLength(message, acceptBytes);
-  const view = viewOf(message);
+  const view = dataViewOf(message);
   return { id: view.getUint32(4, true), key: view.getFloat64(8, true), offset: view.getFloat64(16, true) };
 }
 
 export function encodeTaken(id: number): Uint8Array {
   const bytes = new Uint8Array(takenBytes);
-  const view = viewOf(bytes);
+  const view = dataViewOf(bytes);
   view.setUint8(0, MessageType.Taken);
   view.setUint32(4, id, true);
   return bytes;
@@ -243,13 +231,13 @@ export function encodeTaken(id: number): Uint8Array {
 
 export function decodeTaken(message: Uint8Array): number {
   checkLength(message, takenBytes);
-  return viewOf(message).getUint32(4, true);
+  return dataViewOf(message).getUint32(4, true);
 }
 
 /** @param type `Probe` or `Answer`. */
 export function encodeProbe(type: typeof MessageType.Probe | typeof MessageType.Answer, id: number): Uint8Array {
   const bytes = new Uint8Array(takenBytes);
-  const view = viewOf(bytes);
+  const view = dataViewOf(bytes);
   view.setUint8(0, type);
   view.setUint32(4, id, true);
   return bytes;
@@ -258,20 +246,16 @@ export function encodeProbe(type: typeof MessageType.Probe | typeof MessageType.
 /** The number of a probe or an answer. */
 export function decodeProbe(message: Uint8Array): number {
   checkLength(message, takenBytes);
-  return viewOf(message).getUint32(4, true);
+  return dataViewOf(message).getUint32(4, true);
 }
 
 /** Header of a begin or completed message; the latter has no slot. */
 export function decodeGroupHeader(message: Uint8Array): BeginHeader {
   checkLength(message, message[0] === MessageType.Begin ? beginBytesMin : 8);
-  const view = viewOf(message);
+  const view = dataViewOf(message);
   return { group: view.getUint16(2, true), slot: view.getUint8(1), completed: view.getUint32(4, true) };
 }
 
 function checkLength(message: Uint8Array, least: number): void {
   if (message.length < least) throw new ShoalError('protocol', `message of type ${message[0]} has ${message.length} bytes, needs ${least}`);
-}
-
-function viewOf(bytes: Uint8Array): DataView {
-  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }

@@ -6,6 +6,7 @@
  *
  *  A receiver takes the next blob of a sender while somebody waits for one of that sender, whatever its name; those that
  *  nobody asked for are kept. */
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { ProcessGroup } from '../group/types.ts';
 import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../memory/dtype.ts';
@@ -75,7 +76,7 @@ export class GroupBlobs {
       const info = dtypes[header[1]];
       const nameBytes = view.getUint16(2, true);
       const count = view.getFloat64(4, true);
-      if (info === undefined || nameBytes > headerBytes - nameFrom || !Number.isSafeInteger(count) || count < 0) {
+      if (info === undefined || nameBytes > headerBytes - nameFrom || !isCount(count)) {
         throw new ShoalError('protocol', `worker ${worker} sent a blob that cannot be read`);
       }
       const values = info.view(new ArrayBuffer(count * info.bytes), 0, count);

@@ -9,6 +9,7 @@
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -17,7 +18,7 @@ import type { Msg } from '../messaging/msg.ts';
 import type { ServerSlots } from './server-slots.ts';
 import { masterGroupOf, serverAddress, type KVTopology } from './topology.ts';
 import { elements } from './value-space.ts';
-import { isCount, KVMessage, malformed } from './wire.ts';
+import { KVMessage, malformed } from './wire.ts';
 
 /** Values of one request. The rest waits for the next. */
 const requestBytesMax = 64 * 2 ** 20;

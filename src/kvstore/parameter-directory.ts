@@ -3,6 +3,7 @@
  *
  *  A piece on a server is a *slot*: a dense number, ordered by batch, then slab, then parameter, so that the slots of a
  *  slab are neighbours in number and in memory. Arrays of numbers, not objects: a batch has tens of thousands. */
+import { areCounts, isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { elementsOf, type Piece } from './placement.ts';
@@ -154,21 +155,13 @@ export function unpackBatch(packed: unknown): DeclaredParameter[] {
     if (typeof key !== 'string' || key.length > keyBytesMax) throw bad('a key is no text, or too long');
     const dtype = typeof code === 'number' ? dtypes[code] : undefined;
     if (dtype === undefined) throw bad(`'${key}' has the unknown dtype ${String(code)}`);
-    if (!isCounts(shape) || shape.length > dimensionsMax) throw bad(`'${key}' has no shape`);
+    if (!areCounts(shape) || shape.length > dimensionsMax) throw bad(`'${key}' has no shape`);
     if (!Number.isSafeInteger(elementsOf(shape) * dtype.bytes)) throw bad(`'${key}' is larger than any memory`);
-    if (!isCounts(flat) || flat.length === 0 || flat.length % 3 !== 0) throw bad(`'${key}' has no pieces`);
+    if (!areCounts(flat) || flat.length === 0 || flat.length % 3 !== 0) throw bad(`'${key}' has no pieces`);
     const pieces: Piece[] = [];
     for (let k = 0; k < flat.length; k += 3) pieces.push({ server: flat[k], elements: flat[k + 1], slab: flat[k + 2] });
     return { key, dtype: dtype.name, shape, pieces };
   });
-}
-
-function isCount(value: unknown): value is number {
-  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0;
-}
-
-function isCounts(value: unknown): value is number[] {
-  return Array.isArray(value) && value.every(isCount);
 }
 
 function bad(what: string): ShoalError {

@@ -1,6 +1,7 @@
 /** Parameters of a store without servers: their values, the state of the optimiser, and how a complete gradient changes
  *  them. Every worker of a `collective` store has one, and all are equal; a `local` store has the only one. It must not
  *  know workers or messages. */
+import { areCounts } from '../base/bytes.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf, type TypedArray } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -237,8 +238,7 @@ function parsed(text: string, what: string): unknown {
 }
 
 function countsOf(key: string, progress: unknown): readonly [number, number] {
-  const isCount = (value: unknown): value is number => Number.isSafeInteger(value) && (value as number) >= 0;
-  if (Array.isArray(progress) && progress.length === 2 && progress.every(isCount)) return progress as unknown as [number, number];
+  if (areCounts(progress) && progress.length === 2) return progress as [number, number];
   throw foreign(`it does not say how far parameter '${key}' was`);
 }
 

@@ -1,4 +1,5 @@
 /** Rare requests of stubs: declarations, optimiser, barriers, files, questions. Answers are JSON. */
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
@@ -220,7 +221,7 @@ export class ServerControl {
 export function readRegion(entry: unknown): { region: number; handle: string; bytes: number } {
   if (!Array.isArray(entry)) throw new ShoalError('protocol', 'an announcement that is no list');
   const [region, handle, bytes] = entry as unknown[];
-  const numbers = [region, bytes].every((value) => typeof value === 'number' && Number.isSafeInteger(value) && value >= 0);
-  if (!numbers || typeof handle !== 'string') throw new ShoalError('protocol', 'an announcement of memory without number, handle and size');
-  return { region: region as number, handle, bytes: bytes as number };
+  if (!isCount(region) || !isCount(bytes) || typeof handle !== 'string')
+    throw new ShoalError('protocol', 'an announcement of memory without number, handle and size');
+  return { region, handle, bytes };
 }

@@ -1,6 +1,7 @@
 /** Frames of rare messages: JSON objects, read field by field with checks. */
+import { areCounts, isCount } from '../base/bytes.ts';
 import { ShoalError, type ErrorCode } from '../base/errors.ts';
-import { isCount, malformed, type OptimizerNotice } from './wire.ts';
+import { malformed, type OptimizerNotice } from './wire.ts';
 
 /** Directories of parameters are the largest. */
 const controlBytesMax = 256 * 2 ** 20;
@@ -52,7 +53,7 @@ export class Control {
   /** A whole number from 0. */
   count(name: string): number {
     const value = this.value(name);
-    if (typeof value !== 'number' || !isCount(value)) throw malformed(`its field ${name} is no whole number`);
+    if (!isCount(value)) throw malformed(`its field ${name} is no whole number`);
     return value;
   }
 
@@ -76,8 +77,8 @@ export class Control {
 
   counts(name: string): readonly number[] {
     const values = this.list(name);
-    if (!values.every((value) => typeof value === 'number' && isCount(value))) throw malformed(`its field ${name} has no whole numbers`);
-    return values as number[];
+    if (!areCounts(values)) throw malformed(`its field ${name} has no whole numbers`);
+    return values;
   }
 
   /** What `packNotice` made; undefined when there is none. */

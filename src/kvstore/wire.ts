@@ -30,8 +30,8 @@
  *          │u8    │u8      │u16    │u32       │
  *      error    0, or 1 + index of the error's code
  *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
-import type { ErrorCode } from '../base/errors.ts';
-import { ShoalError } from '../base/errors.ts';
+import { dataViewOf, isCount } from '../base/bytes.ts';
+import { errorCodes, ShoalError } from '../base/errors.ts';
 import { MessageType, Msg } from '../messaging/msg.ts';
 import type { Address } from '../messaging/address.ts';
 
@@ -123,25 +123,9 @@ const responseRunBytes = 16;
 /** Of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
 export const runsMax: number = 2 ** 20;
 
-/** By their code on the wire: append only. */
-const errorCodes: readonly ErrorCode[] = [
-  'usage',
-  'config',
-  'unsupported',
-  'mismatch',
-  'timeout',
-  'peer-lost',
-  'protocol',
-  'auth',
-  'aborted',
-  'closed',
-  'out-of-memory',
-  'system',
-];
-
 export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
   const bytes = Buffer.alloc(headerBytes + runs.length * runBytes);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const view = dataViewOf(bytes);
   view.setUint32(0, batches, true);
   view.setUint32(4, optimizer, true);
   let at = headerBytes;
@@ -171,7 +155,7 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
   if (bytes === undefined || bytes.byteLength < headerBytes) throw malformed('it has no table of runs');
   const count = (bytes.byteLength - headerBytes) / runBytes;
   if (!Number.isInteger(count) || count === 0 || count > runsMax) throw malformed(`its table of runs has ${bytes.byteLength} bytes`);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const view = dataViewOf(bytes);
   const runs: Run[] = [];
   for (let at = headerBytes; at < bytes.byteLength; at += runBytes) {
     const run: Run = {
@@ -254,7 +238,7 @@ export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undef
 export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
   const [head] = frames;
   if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
-  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
+  const view = dataViewOf(head);
   return { version: view.getUint32(4, true), refuses: view.getUint8(1) === 1 };
 }
 
@@ -263,7 +247,7 @@ export function decodeResponse(frames: readonly Uint8Array[], count: number): Ru
   const head = frames[0];
   if (head === undefined || head.byteLength !== headerBytes + count * responseRunBytes)
     throw malformed(`an answer that is not about ${count} runs`);
-  const view = new DataView(head.buffer, head.byteOffset, head.byteLength);
+  const view = dataViewOf(head);
   const states: RunState[] = [];
   for (let at = headerBytes; at < head.byteLength; at += responseRunBytes) {
     const version = view.getFloat64(at, true);
@@ -301,10 +285,6 @@ export function makeMessage({ source, destination, type, request, epoch }: Envel
   msg.setTarget(request, epoch);
   for (const frame of frames) msg.addFrame(frame);
   return msg;
-}
-
-export function isCount(value: number): boolean {
-  return Number.isSafeInteger(value) && value >= 0;
 }
 
 export function malformed(what: string): ShoalError {

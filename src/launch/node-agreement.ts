@@ -8,6 +8,7 @@
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose */
 import { hostname } from 'node:os';
+import { isCount } from '../base/bytes.ts';
 import type { Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
@@ -257,10 +258,6 @@ function decodeObject(bytes: Uint8Array): Record<string, unknown> {
   const value: unknown = JSON.parse(new TextDecoder().decode(bytes));
   if (typeof value === 'object' && value !== null) return { ...value };
   throw notOurs();
-}
-
-function isCount(value: unknown): value is number {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
 function notOurs(): ShoalError {

@@ -27,6 +27,7 @@
  *    length    bits 31…30: 0 the frame is inline, 1 it is the packet's next part, 2 it is the packet's next pointer
  *              (memory that threads share; inproc only); bits 29…0: its bytes
  *    bytes     of the message within this part: header, lengths, inline frames, padding */
+import { dataViewOf } from '../base/bytes.ts';
 import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Address } from './address.ts';
@@ -104,7 +105,7 @@ export interface DataPacket {
 /** `inline` is the sum of `inlineBytes`. */
 export function encodeData(messages: readonly Msg[], inline: number, sequence: number, counters: Counters): DataPacket {
   const first = Buffer.allocUnsafe(packetPrefixBytes + inline);
-  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  const view = dataViewOf(first);
   writePrefix(view, PacketKind.data, messages.length, sequence, counters);
   const parts: Uint8Array[] = [first];
   const pointers: Uint8Array[] = [];
@@ -119,7 +120,7 @@ export function encodeData(messages: readonly Msg[], inline: number, sequence: n
 
 /** Writes newer counters into a data packet that is sent again. Its other parts stay. */
 export function refreshCounters(first: Uint8Array, counters: Counters): void {
-  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  const view = dataViewOf(first);
   writeInt53(view, 16, counters.received);
   writeInt53(view, 24, counters.consumed);
   writeInt53(view, 32, counters.consumedBytes);
@@ -127,12 +128,12 @@ export function refreshCounters(first: Uint8Array, counters: Counters): void {
 
 /** Gives an encoded data packet another place in the sequence: its peer starts counting anew. */
 export function rebaseSequence(first: Uint8Array, sequence: number): void {
-  writeInt53(new DataView(first.buffer, first.byteOffset, first.byteLength), 8, sequence);
+  writeInt53(dataViewOf(first), 8, sequence);
 }
 
 export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, counters: Counters): Uint8Array {
   const bytes = Buffer.alloc(helloBytes);
-  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const view = dataViewOf(bytes);
   writePrefix(view, PacketKind[kind], 0, 0, counters);
   writeInt53(view, 40, greeting.session);
   writeInt53(view, 48, greeting.knownSession);
@@ -144,7 +145,7 @@ export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, co
 
 export function encodeControl(kind: 'credit' | 'goodbye' | 'reset', counters: Counters): Uint8Array {
   const bytes = Buffer.allocUnsafe(packetPrefixBytes);
-  writePrefix(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), PacketKind[kind], 0, 0, counters);
+  writePrefix(dataViewOf(bytes), PacketKind[kind], 0, 0, counters);
   return bytes;
 }
 
@@ -152,7 +153,7 @@ export function encodeError(error: ShoalError): Uint8Array {
   const text = Buffer.from(error.message, 'utf8').subarray(0, errorTextBytes);
   const bytes = Buffer.alloc(packetPrefixBytes + text.length);
   const code = Math.max(0, errorCodes.indexOf(error.code));
-  writePrefix(new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength), PacketKind.error, code, 0, noCounters);
+  writePrefix(dataViewOf(bytes), PacketKind.error, code, 0, noCounters);
   text.copy(bytes, packetPrefixBytes);
   return bytes;
 }
@@ -239,7 +240,7 @@ export interface DecodeOptions {
 export function decodePacket(parts: readonly Uint8Array[], options: DecodeOptions): Packet {
   const first = parts[0];
   if (first === undefined || first.byteLength < packetPrefixBytes) throw malformed(`its first part has ${first?.byteLength ?? 0} bytes`);
-  const view = new DataView(first.buffer, first.byteOffset, first.byteLength);
+  const view = dataViewOf(first);
   if (view.getUint16(0, true) !== magic) throw malformed('it does not begin with SM');
   if (view.getUint8(2) !== version)
     throw malformed(`it has version ${view.getUint8(2)}, here is ${version}; run the same Shoal everywhere`);

@@ -1,5 +1,6 @@
 /** The verifier's first look, at each step by itself: spans inside their buffers, ranks that exist, remote locations on the
  *  own host only (mailboxes come to every host), well-formed trees, operands that overlap only as the kernels allow. */
+import { isCount } from '../base/bytes.ts';
 import { mailboxCount, type BufferName, type Location, type Plan, type Program, type Step } from './ir.ts';
 import { bufferCounts } from './postcondition.ts';
 import { hostOfRanks, rankCount } from './topology.ts';
@@ -176,10 +177,6 @@ class StepCheck {
     const same = (a.rank ?? this.#rank) === (b.rank ?? this.#rank) && a.buffer === b.buffer;
     return same && a.offset < b.offset + b.count && b.offset < a.offset + a.count;
   }
-}
-
-function isCount(value: number): boolean {
-  return Number.isSafeInteger(value) && value >= 0;
 }
 
 /** `data[0, 8)` or `data[0, 8) of 3`. */

@@ -8,6 +8,7 @@
  *  Offsets count from the first byte of data. Every byte of data belongs to exactly one tensor. The header begins with {
  *  and is padded with spaces to a multiple of 8, so that data is aligned; wider elements come first, for the same reason.
  *  Source: Hugging Face, safetensors, format description and limits of the reference implementation. */
+import { areCounts, dataViewOf } from '../../base/bytes.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
@@ -86,7 +87,7 @@ export function encodeHeader(snapshot: Snapshot): { readonly prefix: Uint8Array;
 /** How long the header of a file is. @throws ShoalError `protocol`. */
 export function decodeHeaderLength(prefix: Uint8Array, fileBytes: number): number {
   if (prefix.length < lengthBytes || fileBytes < lengthBytes) throw damaged(`${fileBytes} bytes are too few for a header`);
-  const length = new DataView(prefix.buffer, prefix.byteOffset, prefix.byteLength).getBigUint64(0, true);
+  const length = dataViewOf(prefix).getBigUint64(0, true);
   if (length > BigInt(Math.min(headerBytesMax, fileBytes - lengthBytes))) {
     throw damaged(`a header of ${length} bytes in a file of ${fileBytes}, at most ${headerBytesMax}`);
   }
@@ -149,8 +150,8 @@ function decodeEntry(name: string, value: unknown): TensorEntry {
     const known = Object.values(names).join(', ');
     throw new ShoalError('unsupported', `safetensors: tensor '${name}' has dtype '${dtypeName}'; supported are ${known}`);
   }
-  if (!isCounts(shape)) throw damaged(`tensor '${name}' has no valid shape`);
-  if (!isCounts(offsets) || offsets.length !== 2 || offsets[0] > offsets[1]) throw damaged(`tensor '${name}' has no valid data_offsets`);
+  if (!areCounts(shape)) throw damaged(`tensor '${name}' has no valid shape`);
+  if (!areCounts(offsets) || offsets.length !== 2 || offsets[0] > offsets[1]) throw damaged(`tensor '${name}' has no valid data_offsets`);
   const [from, to] = offsets;
   const bytes = shape.reduce((product, dimension) => product * dimension, dtypeInfo(dtype).bytes);
   if (to - from !== bytes) throw damaged(`tensor '${name}' ${dtype}[${shape.join(', ')}] has ${to - from} bytes of data`);
@@ -159,10 +160,6 @@ function decodeEntry(name: string, value: unknown): TensorEntry {
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
-}
-
-function isCounts(value: unknown): value is number[] {
-  return Array.isArray(value) && value.every((each) => Number.isSafeInteger(each) && (each as number) >= 0);
 }
 
 function damaged(what: string): ShoalError {

@@ -9,6 +9,7 @@
  *
  *  MXNet agrees on the threshold beforehand and has no 01. With it the receiver sees that a gradient was NaN or infinite,
  *  instead of a parameter that silently stops moving. Source: MXNet, "Gradient Compression". */
+import { dataViewOf } from '../../base/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { twoBitBytes, type ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { CodecDefinition, CompressionSpec, GradientCodec } from './codec.ts';
@@ -39,7 +40,7 @@ export class TwoBitCodec implements GradientCodec {
   }
 
   encode(target: Uint8Array, gradient: Float32Array, residual: Float32Array): void {
-    new DataView(target.buffer, target.byteOffset, target.byteLength).setFloat32(0, this.spec.threshold, true);
+    dataViewOf(target).setFloat32(0, this.spec.threshold, true);
     this.#kernels.encodeTwoBit(target.subarray(headerBytes), gradient, residual, this.spec.threshold);
   }
 
@@ -48,7 +49,7 @@ export class TwoBitCodec implements GradientCodec {
     if (source.length !== this.encodedBytes(count)) {
       throw new ShoalError('protocol', `${count} elements at 2 bits are ${this.encodedBytes(count)} bytes, not ${source.length}`);
     }
-    const threshold = new DataView(source.buffer, source.byteOffset, source.byteLength).getFloat32(0, true);
+    const threshold = dataViewOf(source).getFloat32(0, true);
     if (!(threshold > 0 && threshold < Infinity)) throw new ShoalError('protocol', `2-bit gradient with a threshold of ${threshold}`);
     if (unusedBits(source, count) !== 0) throw new ShoalError('protocol', `2-bit gradient of ${count} elements has more than that`);
     this.#kernels.decodeTwoBit(target, source.subarray(headerBytes), threshold);
