@@ -2,10 +2,10 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { generatedPages } from './generated-pages.ts';
-import { readLayerTable, readText, repositoryRoot } from './repository.ts';
+import { pageSources, readText, repositoryRoot } from './repository.ts';
 
 const checkOnly = process.argv.includes('--check');
-const stale = generatedPages(readLayerTable(), readText).filter(({ path, text }) => {
+const stale = generatedPages(pageSources()).filter(({ path, text }) => {
   return !existsSync(join(repositoryRoot, path)) || readText(path) !== text;
 });
 for (const { path, text } of stale) {

@@ -1,6 +1,7 @@
-/** The pages, and parts of pages, that are written from the sources: the settings and the table of layers. */
+/** The pages, and parts of pages, that are written from the sources: settings, the table of layers, what was measured. */
 import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings.ts';
 import type { LayerTable } from './house-rules.ts';
+import { hostTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
 export interface Page {
   /** Relative to the repository. */
@@ -18,11 +19,21 @@ const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
   diagnostics: 'Diagnostics',
 };
 
-/** Every generated page as it should be. `read` gives the page as it is now, for those that are generated in part. */
-export function generatedPages(layers: LayerTable, read: (path: string) => string): Page[] {
+export interface PageSources {
+  readonly layers: LayerTable;
+  readonly result: ReadResult;
+  /** A page as it is now, for those that are generated in part. */
+  read(path: string): string;
+}
+
+/** Every generated page as it should be. */
+export function generatedPages({ layers, result, read }: PageSources): Page[] {
+  const measured = replacePart(read('README.md'), 'one-host', hostTable(result));
   return [
     { path: 'docs/settings.md', text: settingsPage() },
     { path: 'ARCHITECTURE.md', text: replacePart(read('ARCHITECTURE.md'), 'layers', layersTable(layers)) },
+    { path: 'README.md', text: replacePart(measured, 'between-hosts', networkTable(result)) },
+    { path: 'docs/performance.md', text: replacePart(read('docs/performance.md'), 'results', performanceTables(result)) },
   ];
 }
 

@@ -1,7 +1,8 @@
 /** The repository's files, for the scripts and tests that check it. */
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { PageSources } from './generated-pages.ts';
 import type { LayerTable, SourceFile } from './house-rules.ts';
 
 export const repositoryRoot = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -26,4 +27,13 @@ export function readLayerTable(): LayerTable {
 /** A file of the repository as text. */
 export function readText(path: string): string {
   return readFileSync(join(repositoryRoot, path), 'utf8');
+}
+
+/** What the generated pages are made of. */
+export function pageSources(): PageSources {
+  const result = (name: string): string | undefined => {
+    const path = `bench/results/${name}.json`;
+    return existsSync(join(repositoryRoot, path)) ? readText(path) : undefined;
+  };
+  return { layers: readLayerTable(), result, read: readText };
 }

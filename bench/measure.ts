@@ -1,0 +1,41 @@
+/** Makes results that the documentation quotes again, one after the other, on a machine that does nothing else.
+ *
+ *    npx tsx bench/measure.ts                                   all of them; most of an hour
+ *    npx tsx bench/measure.ts peers-4x2-1gbit kvstore           these
+ *    npx tsx bench/measure.ts --list                            their names and commands
+ *    npx tsx bench/measure.ts --out /tmp/results                elsewhere than bench/results
+ *
+ *  Hosts are made of network namespaces, which needs root. Build first. `npm run docs` then writes docs/performance.md. */
+import { spawnSync } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { measurements, type Measurement } from './measurements.ts';
+
+const repository = dirname(dirname(fileURLToPath(import.meta.url)));
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { out: { type: 'string', default: join(repository, 'bench/results') }, list: { type: 'boolean', default: false } },
+});
+
+const unknown = positionals.filter((name) => !measurements.some((each) => each.name === name));
+if (unknown.length > 0) {
+  console.error(`no measurement is called ${unknown.join(', ')}; there are ${measurements.map(({ name }) => name).join(', ')}`);
+  process.exit(2);
+}
+const wanted = measurements.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+if (values.list) for (const { name, command } of wanted) console.log(`${name}\n    node ${command.join(' ')}`);
+else process.exitCode = measureAll(wanted, values.out);
+
+/** @returns 1 when one of them failed. */
+function measureAll(all: readonly Measurement[], out: string): number {
+  mkdirSync(out, { recursive: true });
+  const failed = all.filter(({ name, command }) => {
+    console.error(`── ${name}`);
+    const args = command.map((each) => each.replace('{out}', out));
+    return spawnSync(process.execPath, args, { cwd: repository, stdio: 'inherit' }).status !== 0;
+  });
+  for (const { name } of failed) console.error(`${name} failed`);
+  return failed.length > 0 ? 1 : 0;
+}

@@ -1,0 +1,88 @@
+/** What is measured for the documentation: every file of bench/results by the command that made it. `bench/measure.ts` runs them,
+ *  docs/performance.md shows them. */
+
+export interface Measurement {
+  /** Of its file in bench/results, without the extension. */
+  readonly name: string;
+  /** For people: where the ranks are, and what is special. */
+  readonly title: string;
+  /** What the file holds: `peers` against others, `algorithms` against each other, or the report of another benchmark. */
+  readonly kind: 'peers' | 'algorithms' | 'report';
+  /** Arguments of node in the repository; `{out}` stands for the folder of results. */
+  readonly command: readonly string[];
+}
+
+const gigabit = ['--rate-mbit', '1000'];
+const delayed = [...gigabit, '--delay-us', '500'];
+
+export const measurements: readonly Measurement[] = [
+  peers('peers-one-host-2-ranks', '2 ranks on one host', ['--ranks', '2', '--rounds', '5']),
+  peers('peers-one-host-4-ranks', '4 ranks on one host', [
+    ...['--ranks', '4', '--rounds', '3', '--warmup', '5'],
+    ...['--sizes', '8:5000,1KiB:3000,8KiB:1500,64KiB:600,1MiB:100,4MiB:30,25MiB:8,100MiB:3'],
+  ]),
+  peers('peers-one-host-8-ranks', '8 ranks on one host', [
+    ...['--ranks', '8', '--rounds', '3', '--warmup', '3'],
+    ...['--sizes', '8:1000,1KiB:1000,8KiB:500,64KiB:200,1MiB:40,4MiB:16,25MiB:4,100MiB:2'],
+  ]),
+  peers('peers-one-host-64-buckets', '2 ranks on one host, 64 tensors back to back', [
+    ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],
+    ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
+  ]),
+  network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
+    ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:300,1KiB:300,8KiB:200,64KiB:60'],
+  ]),
+  network('peers-4-hosts-1gbit', '4 hosts, 1 Gbit/s', [
+    ...['--hosts', '4', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
+  ]),
+  network('peers-4-hosts-64-buckets', '4 hosts, 1 Gbit/s, 64 tensors back to back', [
+    ...['--hosts', '4', ...gigabit, '--rounds', '2', '--warmup', '0', '--buckets', '64', '--sizes', '25MiB:1'],
+  ]),
+  network('peers-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', [
+    ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:100,1KiB:100,64KiB:40,25MiB:4'],
+  ]),
+  network('peers-4-hosts-1gbit-500us-loss', '4 hosts, 1 Gbit/s, 500 µs one way, 1 % of packets lost', [
+    ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '3', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
+  ]),
+  network('peers-8-hosts-1gbit', '8 hosts, 1 Gbit/s', [
+    ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '5', '--sizes', '8:200,1KiB:200,64KiB:40,25MiB:3'],
+  ]),
+  network('peers-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', [
+    ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3,100MiB:1'],
+    ...['--algorithms', 'fairring,direct,ring'],
+  ]),
+  algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', ['-N', '2', '-b', '8', '-e', '64M']),
+  algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', ['-N', '4', '-b', '8', '-e', '64M']),
+  algorithms('algorithms-4-hosts-1gbit', '4 hosts, 1 Gbit/s', ['-b', '8', '-e', '16M'], ['--hosts', '4', ...gigabit]),
+  algorithms('algorithms-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', ['-b', '8', '-e', '16M'], ['--hosts', '4', ...delayed]),
+  algorithms('algorithms-8-hosts-1gbit', '8 hosts, 1 Gbit/s', ['-b', '8', '-e', '16M'], ['--hosts', '8', ...gigabit]),
+  algorithms(
+    'algorithms-4x2-1gbit',
+    '4 hosts of 2 ranks, 1 Gbit/s',
+    ['-b', '8', '-e', '16M'],
+    ['--hosts', '4', '--ranks-per-host', '2', ...gigabit],
+  ),
+  report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
+  report('messaging', 'messages', 'bench/messaging/run.ts'),
+  report('fabric', 'the fabric', 'bench/fabric/run.ts'),
+];
+
+function peers(name: string, title: string, args: readonly string[]): Measurement {
+  return { name, title, kind: 'peers', command: ['--import', 'tsx', 'bench/peers/run.ts', ...args, '--name', name, '--out', '{out}'] };
+}
+
+function network(name: string, title: string, args: readonly string[]): Measurement {
+  return peers(name, title, ['--only', 'shoal sync,open mpi,gloo', ...args]);
+}
+
+/** `place`: the hosts of the network that the ranks are on; without, they are on this one. */
+function algorithms(name: string, title: string, args: readonly string[], place?: readonly string[]): Measurement {
+  const flags = ['-f', '8', '-w', '10', '--algorithms', 'all', '--json', `{out}/${name}.json`];
+  const command = ['dist/cli/main.js', 'bench', 'all-reduce', ...args, ...flags];
+  if (place === undefined) return { name, title, kind: 'algorithms', command };
+  return { name, title, kind: 'algorithms', command: ['--import', 'tsx', 'bench/network/run.ts', ...place, '--', 'node', ...command] };
+}
+
+function report(name: string, title: string, program: string): Measurement {
+  return { name, title, kind: 'report', command: ['--import', 'tsx', program, '--out', `{out}/${name}.json`] };
+}

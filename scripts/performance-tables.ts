@@ -1,0 +1,163 @@
+/** The tables of what was measured, out of bench/results: for docs/performance.md, where each stands with its command, and for the
+ *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
+import { measurements, type Measurement } from '../bench/measurements.ts';
+import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
+import { formatBytes } from '../src/base/quantity.ts';
+import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
+
+/** Reads a file of bench/results; undefined where there is none yet. */
+export type ReadResult = (name: string) => string | undefined;
+
+const own = 'shoal sync';
+const rivals = ['open mpi', 'gloo'] as const;
+const columnTitles: Readonly<Record<string, string>> = {
+  'shoal sync': 'Shoal',
+  'shoal async': 'Shoal, awaited',
+  'shoal private': 'Shoal, plain arrays',
+  'open mpi': 'Open MPI (C)',
+  gloo: 'Gloo (PyTorch)',
+};
+
+/** All results of all-reduce, each with how it was made. */
+export function performanceTables(read: ReadResult): string {
+  return measurements.flatMap((each) => sectionOf(each, read)).join('\n\n');
+}
+
+function sectionOf(measurement: Measurement, read: ReadResult): string[] {
+  const { name, title, kind, command } = measurement;
+  const text = read(name);
+  if (text === undefined || kind === 'report') return [];
+  const how = `\`npx tsx bench/measure.ts ${name}\` makes [${name}.json](../bench/results/${name}.json)`;
+  if (kind === 'algorithms') return [`### Algorithms: ${title}`, `${how}.`, algorithmTable(JSON.parse(text) as ComparisonReport)];
+  const comparison = JSON.parse(text) as Comparison;
+  const { commit, startedAt, rounds, machine } = comparison;
+  const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
+  const [only] = comparison.cases;
+  const page = `[plots](../bench/results/${name}.html)`;
+  const batch = only.buckets > 1 ? ` Times are per tensor, of ${only.buckets} in flight.` : '';
+  assertShown(command, only);
+  return [`### ${title}`, `${how} and ${page}: ${made}.${batch}`, peerTable(only)];
+}
+
+function assertShown(command: readonly string[], { collective }: ComparedCase): void {
+  if (collective !== 'all-reduce') throw new Error(`${command.join(' ')}: the tables are about all-reduce`);
+}
+
+/** Median times, what the peers take in times of Shoal's, and how near the bound is. */
+export function peerTable({ sizes, bound }: ComparedCase): string {
+  const names = sizes[0].standings.map(({ contestant }) => contestant);
+  const peers = rivals.filter((name) => names.includes(name));
+  const bounded = sizes.some(({ boundUs }) => boundUs !== null);
+  const head = [
+    'bytes',
+    ...names.map((name) => columnTitles[name] ?? name.replace(/^shoal /, '')),
+    ...peers.map((name) => `${columnTitles[name].split(' (')[0]} ÷ Shoal`),
+    ...(bounded ? [`of the ${bound ?? 'memory'} bound`] : []),
+  ];
+  const rows = sizes.map((size) => [
+    sizeText(size.bytes),
+    ...names.map((name) => timeText(standing(size, name)?.medianUs)),
+    ...peers.map((name) => ratioText(standing(size, name)?.ratio)),
+    ...(bounded ? [shareText(size)] : []),
+  ]);
+  return table(head, rows);
+}
+
+/** The README's: one host, with what a peer takes in times of shared tensors and of plain arrays. */
+export function hostTable(read: ReadResult): string {
+  const { sizes } = caseOf(read, 'peers-one-host-2-ranks');
+  const head = [
+    'bytes',
+    'Shoal, shared tensor',
+    'Shoal, plain array',
+    'Open MPI 4.1 (C)',
+    'Gloo (PyTorch)',
+    'Open MPI ÷ shared',
+    'Open MPI ÷ plain',
+    'Gloo ÷ shared',
+  ];
+  const rows = sizes.map((size) => {
+    const times = ['shoal sync', 'shoal private', 'open mpi', 'gloo'].map((name) => standing(size, name));
+    const [, plain, mpi, gloo] = times;
+    const againstPlain = mpi?.ratio != null && plain?.ratio != null ? mpi.ratio / plain.ratio : undefined;
+    return [
+      sizeText(size.bytes),
+      ...times.map((one) => timeText(one?.medianUs)),
+      ratioText(mpi?.ratio),
+      ratioText(againstPlain),
+      ratioText(gloo?.ratio),
+    ];
+  });
+  return table(head, rows);
+}
+
+/** The README's: several hosts. */
+export function networkTable(read: ReadResult): string {
+  const shown: readonly { name: string; bytes: readonly number[] }[] = [
+    { name: 'peers-4-hosts-1gbit-small', bytes: [8, 1024, 65_536] },
+    { name: 'peers-4-hosts-1gbit', bytes: [25 * 2 ** 20, 100 * 2 ** 20] },
+    { name: 'peers-4-hosts-1gbit-500us', bytes: [8, 65_536, 25 * 2 ** 20] },
+    { name: 'peers-8-hosts-1gbit', bytes: [8, 65_536, 25 * 2 ** 20] },
+    { name: 'peers-4x2-1gbit', bytes: [25 * 2 ** 20, 100 * 2 ** 20] },
+  ];
+  const rows = shown.flatMap(({ name, bytes }) => {
+    const { sizes } = caseOf(read, name);
+    const { title } = measurements.find((each) => each.name === name)!;
+    const where = title.replace(', 1 Gbit/s', '').replace(', small tensors', '');
+    return sizes
+      .filter((size) => bytes.includes(size.bytes))
+      .map((size) => {
+        const times = [own, ...rivals].map((rival) => timeText(standing(size, rival)?.medianUs));
+        const ratios = rivals.map((rival) => ratioText(standing(size, rival)?.ratio));
+        return [`[${where}](bench/results/${name}.json)`, sizeText(size.bytes), ...times, ...ratios];
+      });
+  });
+  return table(['', 'bytes', 'Shoal', 'Open MPI (C)', 'Gloo (PyTorch)', 'Open MPI ÷ Shoal', 'Gloo ÷ Shoal'], rows);
+}
+
+function algorithmTable({ rows, worstAutoOverBest }: ComparisonReport): string {
+  const names = [...new Set(rows.flatMap(({ timesUs }) => Object.keys(timesUs)))].filter((name) => name !== 'auto');
+  const head = ['bytes', ...names, 'auto', 'chosen', 'auto ÷ best'];
+  const cells = rows.map(({ bytes, timesUs, chosen, autoOverBest }) => [
+    sizeText(bytes),
+    ...[...names, 'auto'].map((name) => timeText((timesUs as Partial<Record<string, number>>)[name])),
+    chosen,
+    autoOverBest.toFixed(2),
+  ]);
+  return `${table(head, cells)}\n\nAt worst, the automatic choice takes ${worstAutoOverBest.toFixed(2)} times as long as the best.`;
+}
+
+function caseOf(read: ReadResult, name: string): ComparedCase {
+  const text = read(name);
+  if (text === undefined) throw new Error(`bench/results has no ${name}.json; npx tsx bench/measure.ts ${name} makes it`);
+  return (JSON.parse(text) as Comparison).cases[0];
+}
+
+function standing({ standings }: ComparedSize, name: string): Standing | undefined {
+  return standings.find(({ contestant }) => contestant === name);
+}
+
+function shareText(size: ComparedSize): string {
+  const us = standing(size, own)?.medianUs;
+  return size.boundUs === null || us === undefined ? '' : `${((100 * size.boundUs) / us).toFixed(0)} %`;
+}
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`;
+  return [line(head), `|${head.map(() => '---:').join('|')}|`, ...rows.map(line)].join('\n');
+}
+
+function sizeText(bytes: number): string {
+  return formatBytes(bytes).replace(/(\d)([KMG]iB)$/, '$1 $2');
+}
+
+/** Two digits and the unit that suits them. */
+function timeText(us: number | undefined): string {
+  if (us === undefined) return '';
+  const [value, unit] = us < 1000 ? [us, 'µs'] : us < 1_000_000 ? [us / 1000, 'ms'] : [us / 1_000_000, 's'];
+  return `${value < 10 ? value.toPrecision(2) : value.toFixed(0)} ${unit}`;
+}
+
+function ratioText(ratio: number | null | undefined): string {
+  return ratio == null ? '' : `${ratio < 10 ? ratio.toPrecision(2) : ratio.toFixed(0)}×`;
+}
