@@ -56,11 +56,32 @@ napi_value socket_round_trip(napi_env env, napi_callback_info info) {
   return napi_create_double(env, state.tcpi_min_rtt, &result) == napi_ok ? result : nullptr;
 }
 
+/// socketSegments(descriptor, counts): fills counts[0] with the segments of data that the socket has sent so far, those sent again included,
+/// and counts[1] with those sent again; false when the kernel does not say, or the descriptor is not a TCP socket.
+napi_value socket_segments(napi_env env, napi_callback_info info) {
+  napi_value values[2], result;
+  double descriptor;
+  Doubles counts;
+  if (!arguments(env, info, values) || !get(env, values[0], descriptor) || !get(env, values[1], counts) || counts.size < 2) {
+    return fail_arguments(env);
+  }
+  tcp_info state{};
+  socklen_t length = sizeof state;
+  const bool known = getsockopt(static_cast<int>(descriptor), IPPROTO_TCP, TCP_INFO, &state, &length) == 0 &&
+                     length >= offsetof(tcp_info, tcpi_data_segs_out) + sizeof state.tcpi_data_segs_out;
+  if (known) {
+    counts.data[0] = state.tcpi_data_segs_out;
+    counts.data[1] = state.tcpi_total_retrans;
+  }
+  return napi_get_boolean(env, known, &result) == napi_ok ? result : nullptr;
+}
+
 }  // namespace
 
 void export_sockets(napi_env env, napi_value exports) {
   set_function(env, exports, "congestionControl", congestion_control);
   set_function(env, exports, "socketRoundTrip", socket_round_trip);
+  set_function(env, exports, "socketSegments", socket_segments);
 }
 
 }  // namespace shoal

@@ -185,7 +185,7 @@ export const settingDefinitions = {
   congestionControl: list(
     'SHOAL_TCP_CONGESTION',
     'network',
-    "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's; where that is bbr, cubic or else reno.",
+    "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's; where that is bbr, cubic or else reno, and bbr on links that lose packets.",
   ),
   hostId: text(
     'SHOAL_HOST_ID',

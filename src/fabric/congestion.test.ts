@@ -3,18 +3,23 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { seededRandom } from '../base/random.ts';
 import { loadNative, nativeUnavailableReason } from '../memory/native.ts';
-import { congestionTuner, type CongestionNative } from './congestion.ts';
-import { Inbox } from './conformance.ts';
+import { congestionTuner, LossWatch, type CongestionNative } from './congestion.ts';
+import type { SocketTuning } from './fabric.ts';
 import { TcpFabric } from './providers/tcp.ts';
 import { connected } from './testing/connected.ts';
+import { threadRegion } from './testing/regions.ts';
 
-/** A kernel whose sockets begin with `system` and that grants `granted`. */
-function kernel(system: string, granted: readonly string[]): CongestionNative {
+/** A kernel whose sockets begin with `system`, that grants `granted`, and counts `segments`: sent, sent again. */
+function kernel(system: string, granted: readonly string[], segments?: [number, number]): CongestionNative {
   let inForce = system;
   return {
     congestionControl: (_, names) => {
       inForce = names.find((name) => granted.includes(name)) ?? inForce;
       return inForce;
+    },
+    socketSegments: (_, counts) => {
+      if (segments !== undefined) counts.set(segments);
+      return segments !== undefined;
     },
   };
 }
@@ -25,23 +30,63 @@ describe('congestion control', () => {
     for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
   });
 
+  const told: string[] = [];
+  const tuned = (native: CongestionNative, wanted: readonly string[] = []): SocketTuning =>
+    congestionTuner({ native, wanted, onLoss: (message) => told.push(message) })(3, 'tcp 10.0.0.4:41234');
+  const chosen = (native: CongestionNative, wanted?: readonly string[]): string | undefined => tuned(native, wanted).congestionControl;
+
   it('of the system stays unless it is bbr', () => {
-    expect(congestionTuner(kernel('dctcp', ['cubic', 'reno']), [])(3)).toBe('dctcp');
-    expect(congestionTuner(kernel('bbr', ['cubic', 'reno']), [])(3)).toBe('cubic');
-    expect(congestionTuner(kernel('bbr', ['reno']), [])(3)).toBe('reno');
-    expect(congestionTuner(kernel('bbr', []), [])(3)).toBe('bbr');
+    expect(chosen(kernel('dctcp', ['cubic', 'reno']))).toBe('dctcp');
+    expect(chosen(kernel('bbr', ['cubic', 'reno']))).toBe('cubic');
+    expect(chosen(kernel('bbr', ['reno']))).toBe('reno');
+    expect(chosen(kernel('bbr', []))).toBe('bbr');
   });
 
   it('that is wanted is taken in order, also bbr; what is not granted changes nothing', () => {
-    expect(congestionTuner(kernel('cubic', ['reno', 'bbr']), ['dctcp', 'bbr', 'reno'])(3)).toBe('bbr');
-    expect(congestionTuner(kernel('bbr', ['cubic']), ['dctcp'])(3)).toBe('bbr');
+    expect(chosen(kernel('cubic', ['reno', 'bbr']), ['dctcp', 'bbr', 'reno'])).toBe('bbr');
+    expect(chosen(kernel('bbr', ['cubic']), ['dctcp'])).toBe('bbr');
+  });
+
+  /** Reviews a link that sends 400 segments at a time and loses one of each. */
+  function reviewLossy(tuning: SocketTuning, segments: [number, number], times = 20): void {
+    for (let k = 0; k < times; k++) {
+      segments[0] += 400;
+      segments[1] += 1;
+      tuning.review(3);
+    }
+  }
+
+  it('of a link that loses again and again becomes bbr, which is told once', () => {
+    const segments: [number, number] = [0, 0];
+    const tuning = tuned(kernel('cubic', ['bbr'], segments));
+    reviewLossy(tuning, segments, 11);
+    expect(tuning.congestionControl).toBe('cubic');
+    told.length = 0;
+    reviewLossy(tuning, segments);
+    expect(tuning.congestionControl).toBe('bbr');
+    expect(told).toEqual(['tcp 10.0.0.4:41234 loses packets again and again, 12 of 4800 were sent twice: bbr takes over from cubic']);
+  });
+
+  it('of a link that loses stays when the system does not grant bbr, does not count, or another was wanted', () => {
+    told.length = 0;
+    const segments: [number, number] = [0, 0];
+    const refused = tuned(kernel('cubic', [], segments));
+    reviewLossy(refused, segments);
+    expect(refused.congestionControl).toBe('cubic');
+    expect(told).toEqual([expect.stringContaining('cubic stays, because the system does not grant bbr')]);
+    const uncounted = tuned(kernel('cubic', ['bbr']));
+    reviewLossy(uncounted, segments);
+    expect(uncounted.congestionControl).toBe('cubic');
+    const wanted = tuned(kernel('bbr', ['bbr', 'cubic'], segments), ['cubic']);
+    reviewLossy(wanted, segments);
+    expect(wanted.congestionControl).toBe('cubic');
   });
 
   const native = loadNative({ enabled: true });
   it.skipIf(native === undefined)(
     `of a real socket is what the kernel says${native === undefined ? ` (skipped: ${nativeUnavailableReason()})` : ''}`,
     async () => {
-      const { congestionControl } = native!;
+      const { congestionControl, socketSegments } = native!;
       const server = net.createServer().listen(0, '127.0.0.1');
       cleanups.push(() => server.close());
       await new Promise((resolve) => server.once('listening', resolve));
@@ -56,19 +101,66 @@ describe('congestion control', () => {
       expect(congestionControl(fd, [])).toBe('reno');
       expect(congestionControl(0, [])).toBeUndefined();
       expect(() => congestionControl(fd, ['a-name-that-is-longer-than-any'])).not.toThrow();
+      const counts = new Float64Array(2);
+      await new Promise((resolve) => socket.write(Buffer.alloc(10), resolve));
+      expect(socketSegments(fd, counts)).toBe(true);
+      expect(counts).toEqual(new Float64Array([1, 0]));
+      expect(socketSegments(0, counts)).toBe(false);
     },
   );
 
-  it('of both ends is told in their descriptions', async () => {
+  it('of both ends is told in their descriptions, and reviewed by the end that has written much', async () => {
+    const reviewed: number[] = [];
     const fabricOf = (rank: number): TcpFabric => {
       const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank + 1) };
-      const fabric = new TcpFabric({ ...options, tuneSocket: (descriptor) => (descriptor > 2 ? `control-${rank}` : undefined) });
+      const congestionControl = `control-${rank}`;
+      const review = (descriptor: number): number => reviewed.push(descriptor > 2 ? rank : -1);
+      const fabric = new TcpFabric({ ...options, tuneSocket: () => ({ congestionControl, review }) });
       cleanups.push(() => fabric.close());
       return fabric;
     };
-    const { atA, atB } = await connected(fabricOf(0), fabricOf(1));
+    const [a, b] = [fabricOf(0), fabricOf(1)];
+    const { atA, atB } = await connected(a, b);
     expect(atA.connection.description).toMatch(/^tcp .*, control-0$/);
     expect(atB.connection.description).toMatch(/^tcp .*, control-1$/);
-    expect(atA).toBeInstanceOf(Inbox);
+    const bytes = 256 * 1024;
+    const [region, target] = [threadRegion(bytes), b.register(threadRegion(bytes))];
+    for (let k = 0; k < 8; k++) await atA.connection.write({ region, offset: 0, bytes }, { region: target, offset: 0 });
+    expect(reviewed).toEqual([0, 0, 0, 0]);
+  });
+});
+
+describe('LossWatch', () => {
+  const segments = 400;
+
+  /** Windows until it says that the link is lossy; `loses` gives what a window loses. */
+  function windowsUntilLossy(loses: (window: number) => number, most = 10_000): number | undefined {
+    const watch = new LossWatch();
+    let resent = 0;
+    for (let window = 1; window <= most; window++) {
+      resent += loses(window);
+      if (watch.isLossy(window * segments, resent)) return window;
+    }
+    return undefined;
+  }
+
+  it('sees loss at random within some windows, the rarer the later', () => {
+    const random = seededRandom(1);
+    const losing = (share: number) => (): number => Array.from({ length: segments }).filter(() => random.next() < share).length;
+    expect(windowsUntilLossy(losing(0.01))).toBeLessThan(16);
+    expect(windowsUntilLossy(losing(0.004))).toBeLessThan(64);
+    expect(windowsUntilLossy(losing(0.0002))).toBeUndefined();
+  });
+
+  it('is not moved by bursts, however large', () => {
+    expect(windowsUntilLossy((window) => (window % 2 === 0 ? segments / 2 : 0))).toBeUndefined();
+    expect(windowsUntilLossy((window) => (window <= 11 ? segments : 0))).toBeUndefined();
+  });
+
+  it('counts looks that come early to the window under way', () => {
+    const watch = new LossWatch();
+    for (let sent = 1; sent < 11 * 256; sent++) expect(watch.isLossy(sent, sent)).toBe(false);
+    const seen = Array.from({ length: 600 }, (_, k) => watch.isLossy(11 * 256 + k, 11 * 256 + k));
+    expect(seen).toContain(true);
   });
 });

@@ -3,21 +3,105 @@
  *  BBR takes the shortest round trip it has seen for the length of the path. Between processes that wait for a CPU for longer
  *  than their packets travel, that is a fraction of what the path needs: it sends too little, and small transfers stand still
  *  for tens of milliseconds with an open window. Cubic and Reno fill the path. (Cardwell et al., "BBR: congestion-based
- *  congestion control", 2016, measure wide-area paths.) */
+ *  congestion control", 2016, measure wide-area paths.)
+ *
+ *  But Cubic and Reno take every lost segment for a full queue, which BBR does not: a link that loses all the time goes on
+ *  with BBR. */
+import type { SocketTuning } from './fabric.ts';
 
 /** What of the addon is needed here. */
 export interface CongestionNative {
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;
+  socketSegments(descriptor: number, counts: Float64Array): boolean;
+}
+
+export interface CongestionOptions {
+  readonly native: CongestionNative;
+  /** In order of preference; none: what the system has, unless that is BBR, until the link turns out to lose. */
+  readonly wanted: readonly string[];
+  /** Told, once per link, that it loses and what was done; for logs. */
+  readonly onLoss: (message: string) => void;
 }
 
 /** In place of BBR: the first may need a privilege, the second is always granted. */
 const insteadOfBbr: readonly string[] = ['cubic', 'reno'];
+/** Where links lose. */
+const whereLost: readonly string[] = ['bbr'];
 
-/** A function for `FabricOptions.tuneSocket`. @param wanted in order of preference; none: what the system has, unless that is BBR. */
-export function congestionTuner(native: CongestionNative, wanted: readonly string[]): (descriptor: number) => string | undefined {
-  return (descriptor) => {
+/** A function for `FabricOptions.tuneSocket`. */
+export function congestionTuner({ native, wanted, onLoss }: CongestionOptions): (descriptor: number, link: string) => SocketTuning {
+  return (descriptor, link) => {
     const granted = native.congestionControl(descriptor, wanted);
-    if (wanted.length > 0 || granted === undefined || !granted.startsWith('bbr')) return granted;
-    return native.congestionControl(descriptor, insteadOfBbr);
+    if (wanted.length > 0 || granted === undefined) return { congestionControl: granted, review: () => {} };
+    const chosen = isBbr(granted) ? (native.congestionControl(descriptor, insteadOfBbr) ?? granted) : granted;
+    return isBbr(chosen) ? { congestionControl: chosen, review: () => {} } : new ReviewedSocket(native, { link, chosen, onLoss });
   };
+}
+
+function isBbr(name: string | undefined): boolean {
+  return name?.startsWith('bbr') === true;
+}
+
+/** Takes BBR once its link has turned out to lose. */
+class ReviewedSocket implements SocketTuning {
+  readonly #native: CongestionNative;
+  readonly #link: string;
+  readonly #onLoss: (message: string) => void;
+  readonly #counts = new Float64Array(2);
+  #watch: LossWatch | undefined = new LossWatch();
+  #inForce: string;
+
+  constructor(native: CongestionNative, { link, chosen, onLoss }: { link: string; chosen: string } & Pick<CongestionOptions, 'onLoss'>) {
+    this.#native = native;
+    this.#link = link;
+    this.#onLoss = onLoss;
+    this.#inForce = chosen;
+  }
+
+  get congestionControl(): string {
+    return this.#inForce;
+  }
+
+  review(descriptor: number): void {
+    if (this.#watch === undefined || !this.#native.socketSegments(descriptor, this.#counts)) return;
+    const [sent, resent] = this.#counts;
+    if (!this.#watch.isLossy(sent, resent)) return;
+    // What is not granted now will not be later.
+    this.#watch = undefined;
+    const before = this.#inForce;
+    this.#inForce = this.#native.congestionControl(descriptor, whereLost) ?? before;
+    const outcome = isBbr(this.#inForce)
+      ? `${this.#inForce} takes over from ${before}`
+      : `${before} stays, because the system does not grant bbr`;
+    this.#onLoss(`${this.#link} loses packets again and again, ${resent} of ${sent} were sent twice: ${outcome}`);
+  }
+}
+
+/** Segments of a window: at a loss of 0.3 % half of the windows or more have one. */
+const windowSegments = 256;
+/** Windows that are looked back at, and how many of them must have lost. */
+const [windows, lossyWindows] = [16, 12];
+
+/** Tells links that lose packets all the time from those that fill a queue now and then, or whose process was late to read: these
+ *  resend hundreds of segments at once and then none for long, so what counts is how many windows have lost, not how much. */
+export class LossWatch {
+  #sent = 0;
+  #resent = 0;
+  /** One bit per window, the last one lowest: it has lost. */
+  #history = 0;
+
+  /** @param sent of the socket so far, with those sent again. @param resent those sent again. */
+  isLossy(sent: number, resent: number): boolean {
+    if (sent - this.#sent < windowSegments) return false;
+    this.#history = ((this.#history << 1) | (resent > this.#resent ? 1 : 0)) & (2 ** windows - 1);
+    this.#sent = sent;
+    this.#resent = resent;
+    return bitsOf(this.#history) >= lossyWindows;
+  }
+}
+
+function bitsOf(value: number): number {
+  let bits = 0;
+  for (let rest = value; rest !== 0; rest &= rest - 1) bits++;
+  return bits;
 }

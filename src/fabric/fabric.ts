@@ -107,15 +107,23 @@ export interface FabricOptions {
   readonly listenHosts?: readonly string[];
   /** `tcp`, with `0.0.0.0` and `::`: which interfaces to offer (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */
   readonly interfaces?: readonly string[];
-  /** `tcp`: sets options of a connected socket that Node does not offer; returns its congestion control, for people (congestion.ts).
+  /** `tcp`: sets options of a connected socket that Node does not offer (congestion.ts). `link`: its description, for messages.
    *  Default: sockets stay as the system makes them. */
-  readonly tuneSocket?: (descriptor: number) => string | undefined;
+  readonly tuneSocket?: (descriptor: number, link: string) => SocketTuning;
   /** `shm`: maps the peers' regions. Default: one of its own. */
   readonly regions?: RegionAllocator;
   /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */
   readonly hostId?: string;
   /** Told of every incoming connection that was turned away and why; for logs. */
   readonly onRefused?: (error: ShoalError) => void;
+}
+
+/** What was set on one socket, and goes on being looked after. */
+export interface SocketTuning {
+  /** In force; undefined: unknown. */
+  readonly congestionControl: string | undefined;
+  /** Called on the way, after each half megabyte or so that was written: may choose another. */
+  review(descriptor: number): void;
 }
 
 export interface ConnectOptions {

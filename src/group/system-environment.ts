@@ -52,7 +52,9 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
       meet(world, {
         regions: allocator,
         onRefused: (error) => log.debug(`a connection was refused: ${error.message}`),
-        ...(native && { tuneSocket: congestionTuner(native, settings.congestionControl) }),
+        ...(native && {
+          tuneSocket: congestionTuner({ native, wanted: settings.congestionControl, onLoss: (message) => log.info(message) }),
+        }),
       }),
     onFailure: (_, error) => {
       log.debug(`failed: ${error.message}`);

@@ -82,6 +82,9 @@ export interface Native extends NativeLoops, NativeMpi, NativeWire {
   copy(target: Uint8Array, source: Uint8Array): void;
   /** Asks for the first of `names` that the kernel grants to a TCP socket. Returns what is in force; undefined: not a TCP socket. */
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;
+  /** Fills `counts` with the segments of data a TCP socket has sent so far, with those sent again, and those sent again alone.
+   *  False when the kernel does not say. */
+  socketSegments(descriptor: number, counts: Float64Array): boolean;
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;
@@ -98,7 +101,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 12;
+const interfaceVersion = 13;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));

@@ -19,6 +19,7 @@ import type {
   RegisteredRegion,
   RemoteSpan,
   SocketSource,
+  SocketTuning,
   Span,
   TakeDescriptor,
 } from '../fabric.ts';
@@ -32,6 +33,8 @@ import { StreamConnection } from '../stream-connection.ts';
 const purpose = 'fabric-tcp';
 /** Longer writes travel as several frames; only the last carries the immediate. */
 const frameBytesMax = 2 ** 30;
+/** Written to a connection from one look at how its socket fares to the next. */
+const reviewBytes = 512 * 1024;
 const wildcards: readonly string[] = ['0.0.0.0', '::'];
 
 export interface TcpOptions extends FabricOptions {
@@ -202,7 +205,8 @@ class TcpConnection extends StreamConnection {
   readonly #regions: RegionTable;
   #onOpen: ((header: Readonly<FrameHeader>) => void) | undefined;
   #receivingRkey = 0;
-  #congestionControl: string | undefined;
+  #tuning: SocketTuning | undefined;
+  #unreviewedBytes = 0;
 
   constructor(
     stream: FramedSocket,
@@ -219,12 +223,12 @@ class TcpConnection extends StreamConnection {
   /** Both ends do it: each decides for what it sends. */
   tune({ tuneSocket }: FabricOptions): void {
     const { descriptor } = this.stream;
-    if (descriptor !== undefined) this.#congestionControl = tuneSocket?.(descriptor);
+    if (descriptor !== undefined) this.#tuning = tuneSocket?.(descriptor, super.description);
   }
 
   override get description(): string {
-    const description = super.description;
-    return this.#congestionControl === undefined ? description : `${description}, ${this.#congestionControl}`;
+    const control = this.#tuning?.congestionControl;
+    return control === undefined ? super.description : `${super.description}, ${control}`;
   }
 
   override async write(source: Span, target: RemoteSpan, immediate?: number): Promise<void> {
@@ -237,8 +241,17 @@ class TcpConnection extends StreamConnection {
       const part = Buffer.from(source.region.buffer, source.offset + done, frameBytesMax);
       this.stream.postControl(FrameType.Write, { rkey, offset: target.offset + done }, part);
     }
+    this.#noteWritten(source.bytes);
     const payload = Buffer.from(source.region.buffer, source.offset + done, source.bytes - done);
     return this.postOrdered(FrameType.Write, { ...last, rkey, offset: target.offset + done }, payload);
+  }
+
+  #noteWritten(bytes: number): void {
+    this.#unreviewedBytes += bytes;
+    if (this.#tuning === undefined || this.#unreviewedBytes < reviewBytes) return;
+    this.#unreviewedBytes = 0;
+    const { descriptor } = this.stream;
+    if (descriptor !== undefined) this.#tuning.review(descriptor);
   }
 
   /** The kernel may be filling the region right now: only ending the socket stops that at once. */
