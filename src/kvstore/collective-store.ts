@@ -58,6 +58,7 @@ import {
   valuesPerKey,
   type NamedParameter,
 } from './values-argument.ts';
+import { WorkerStore } from './worker-store.ts';
 
 export interface CollectiveStoreOptions {
   readonly group: ProcessGroup;
@@ -75,9 +76,8 @@ const bucketing = { bucketBytes: 4 * MiB, aloneBytes: MiB / 2 };
 const operationsMax = 65_536;
 const blobsMax = 1024;
 
-export class CollectiveStore implements KVStore {
+export class CollectiveStore extends WorkerStore implements KVStore {
   readonly type = 'collective';
-  readonly role = 'worker';
   readonly rank: number;
   readonly numWorkers: number;
   readonly numServers = 0;
@@ -98,9 +98,9 @@ export class CollectiveStore implements KVStore {
   /** Keys of each operation that has not taken effect. */
   readonly #unfinished = new Set<readonly string[]>();
   #codec: GradientCodec | undefined;
-  #closing: Promise<void> | undefined;
 
   private constructor(options: CollectiveStoreOptions, steps: ProcessGroup) {
+    super(options);
     const { group, clock } = options;
     this.rank = group.rank;
     this.numWorkers = group.size;
@@ -126,12 +126,12 @@ export class CollectiveStore implements KVStore {
   }
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
-    this.#checkOpen();
+    this.checkOpen();
     return this.#group.tensor(dtype, shape);
   }
 
   async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const firsts = firstValues(names, values).map((first, k) => {
       const { dtype, shape, data } = elementsOf(first, options.shape);
@@ -151,7 +151,7 @@ export class CollectiveStore implements KVStore {
   }
 
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const copies = outsPerKey(names, outs).map((out, k) => {
       const parameter = this.#table.get(names[k]);
@@ -166,13 +166,8 @@ export class CollectiveStore implements KVStore {
     return this.#reduce('pushPull', { keys, values, outs: outs ?? values }, options);
   }
 
-  async broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[]): Promise<void> {
-    await this.init(keys, values);
-    await this.pull(keys, outs);
-  }
-
   rowSparsePush(key: Key, { indices, values }: RowSparse, { timeoutMs = this.#options.timeoutMs }: TransferOptions = {}): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, indices, { ascending: true });
     const own = { rows, values: copyOf(parameter.dtype, fittingRows(parameter, values, rows.length)) };
@@ -193,7 +188,7 @@ export class CollectiveStore implements KVStore {
   }
 
   rowSparsePull(key: Key, out: Value, { rowIds }: RowSparsePullOptions): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const target = fittingRows(parameter, out, rows.length);
@@ -204,47 +199,43 @@ export class CollectiveStore implements KVStore {
   }
 
   async barrier(): Promise<void> {
-    this.#checkOpen();
+    this.checkOpen();
     this.#operations.checkRoom();
     await this.#operations.start({ what: 'barrier', works: [], effect: () => this.#control.run() });
   }
 
   /** Takes effect, on all workers, at the next `barrier`. */
   async setOptimizer(spec: OptimizerSpec): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('setOptimizer');
+    this.checkOpen();
+    this.checkLeader('setOptimizer');
     createOptimizer(spec, this.#options.parameterKernels);
     if (this.numWorkers === 1) this.#table.setOptimizer(spec);
     else this.#control.announce({ optimizer: spec });
   }
 
   setUpdater(updater: Updater): void {
-    this.#checkOpen();
+    this.checkOpen();
     this.#table.setUpdater(updater);
   }
 
   setGradientCompression(spec: CompressionSpec): void {
-    this.#checkOpen();
+    this.checkOpen();
     this.#codec = createCodec(spec, this.#options.parameterKernels);
     this.#sums.forgetResiduals();
   }
 
   async saveState(folder: string): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('saveState');
+    this.checkOpen();
+    this.checkLeader('saveState');
     await this.#operations.idle();
-    const { tensors, metadata } = this.#table.snapshot();
-    // A copy: the caller may push while the file is written.
-    const copies = new Map([...tensors].map(([name, tensor]) => [name, { ...tensor, data: tensor.data.slice() }]));
-    await new SnapshotFolder(folder).save({ tensors: copies, metadata });
+    await new SnapshotFolder(folder).save(this.#table.snapshot());
   }
 
   /** Takes effect, on all workers, at the next `barrier`; only worker 0 reads the folder. */
   async loadState(folder: string): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('loadState');
-    const snapshot = await new SnapshotFolder(folder).load();
-    if (snapshot === undefined) throw new ShoalError('usage', `there is no saved state in ${folder}`);
+    this.checkOpen();
+    this.checkLeader('loadState');
+    const snapshot = await new SnapshotFolder(folder).loadSaved();
     // Refused here, not on all workers at the barrier.
     new ParameterTable(this.#options).restore(snapshot);
     if (this.numWorkers === 1) {
@@ -254,39 +245,22 @@ export class CollectiveStore implements KVStore {
   }
 
   async info(key: Key): Promise<ParameterInfo> {
-    this.#checkOpen();
+    this.checkOpen();
     const { key: name, dtype, shape, version } = this.#table.get(nameOf(key));
     const ahead = [...this.#unfinished].filter((keys) => keys.includes(name)).length;
     // Every version holds a push of this worker: there is no update by others alone.
     return { key: name, dtype, shape, version, ahead, staleness: 0 };
   }
 
-  async sendBlob(worker: number, blob: Blob): Promise<void> {
-    this.#checkOpen();
-    this.#checkWorker(worker);
-    await this.#blobs.send(worker, blob);
+  protected override passBlob(worker: number, blob: Blob): Promise<void> {
+    return this.#blobs.send(worker, blob);
   }
 
-  async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = {}): Promise<TypedArray> {
-    this.#checkOpen();
-    this.#checkWorker(worker);
-    return this.#blobs.receive(worker, name, options.timeoutMs ?? this.#options.timeoutMs);
+  protected override awaitBlob(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
+    return this.#blobs.receive(worker, name, timeoutMs);
   }
 
-  served(): Promise<void> {
-    return Promise.reject(new ShoalError('usage', 'served is for servers; this process is a worker'));
-  }
-
-  close(): Promise<void> {
-    this.#closing ??= this.#close();
-    return this.#closing;
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
-
-  async #close(): Promise<void> {
+  protected override async shutDown(): Promise<void> {
     await this.#operations.idle();
     this.#box.close(new ShoalError('closed', 'the store was closed'));
     await this.#steps.destroy();
@@ -347,7 +321,7 @@ export class CollectiveStore implements KVStore {
   /** All-reduces what was pushed bucket by bucket, each an operation of its own: where its communication is complete when
    *  the call returns, as on one host, its effect comes while the sum is still in the cache. */
   #reduce(verb: string, call: PushCall, { timeoutMs = this.#options.timeoutMs }: TransferOptions): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     this.#operations.checkRoom();
     const { names, pushes, buckets, digest: ofNames } = this.#plan(call);
     const what = `${verb} of ${listedKeys(names)}`;
@@ -415,19 +389,6 @@ export class CollectiveStore implements KVStore {
     const codec = this.#codec === undefined ? '' : `, compressed ${JSON.stringify(this.#codec.spec)}`;
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
     return `${what}, ${ofKeys}${codec}${unannounced}`;
-  }
-
-  #checkOpen(): void {
-    if (this.#closing !== undefined) throw new ShoalError('closed', 'the store was closed');
-  }
-
-  #checkLeader(call: string): void {
-    if (this.rank !== 0) throw new ShoalError('usage', `worker ${this.rank} called ${call}; worker 0 calls it, for all`);
-  }
-
-  #checkWorker(worker: number): void {
-    if (Number.isInteger(worker) && worker >= 0 && worker < this.numWorkers) return;
-    throw new ShoalError('usage', `there is no worker ${worker}; workers are 0…${this.numWorkers - 1}`);
   }
 }
 

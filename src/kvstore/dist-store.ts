@@ -50,6 +50,7 @@ import {
   valuesPerKey,
   type NamedParameter,
 } from './values-argument.ts';
+import { WorkerStore } from './worker-store.ts';
 
 export interface DistStoreOptions {
   readonly type: KVStoreType;
@@ -74,9 +75,8 @@ interface Batch {
 
 const batchesMax = 16;
 
-export class DistStore implements KVStore {
+export class DistStore extends WorkerStore implements KVStore {
   readonly type: KVStoreType;
-  readonly role = 'worker';
   readonly rank: number;
   readonly numWorkers: number;
   readonly numServers: number;
@@ -89,9 +89,9 @@ export class DistStore implements KVStore {
   #batches: Batch[] = [];
   #compresses = false;
   #nextBatch = 1;
-  #closing: Promise<void> | undefined;
 
   constructor(options: DistStoreOptions) {
+    super(options);
     const { worker, workerGroup, topology } = options.info;
     this.type = options.type;
     this.rank = worker;
@@ -105,13 +105,13 @@ export class DistStore implements KVStore {
   }
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
-    this.#checkOpen();
+    this.checkOpen();
     const { ref } = this.#values.allocate(Math.max(1, countOf(shape)) * dtypeInfo(dtype).bytes);
     return new Tensor(dtype, shape, this.#values.regionOf(ref.region), ref.offset);
   }
 
   async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const firsts = firstValues(names, values);
     const { staged, built: entries } = this.#stage((staging) =>
@@ -126,7 +126,7 @@ export class DistStore implements KVStore {
   }
 
   push(keys: Key | readonly Key[], values: Values, options: TransferOptions = {}): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
     const { staged, built } = this.#stage((staging) =>
@@ -139,7 +139,7 @@ export class DistStore implements KVStore {
   }
 
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options: TransferOptions = {}): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const targets = outsPerKey(names, outs);
     const { staged, built } = this.#stage((staging) =>
@@ -149,7 +149,7 @@ export class DistStore implements KVStore {
   }
 
   pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const repeated = this.#repeated(keys, values, outs);
     if (repeated !== undefined)
       return this.#transfer(repeated, { ...options, what: `pushPull of ${(keys as readonly Key[]).length} keys` });
@@ -163,18 +163,8 @@ export class DistStore implements KVStore {
     return this.#transfer(built, { ...options, what: `pushPull of ${listedKeys(names)}`, staged });
   }
 
-  async broadcast(
-    keys: Key | readonly Key[],
-    values: Values,
-    outs: Value | readonly Value[],
-    options: TransferOptions = {},
-  ): Promise<void> {
-    await this.init(keys, values);
-    await this.pull(keys, outs, options);
-  }
-
   rowSparsePush(key: Key, { indices, values }: RowSparse, options: TransferOptions = {}): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#parameter(nameOf(key));
     const rows = rowIdsOf(parameter, indices, { ascending: true });
     const data = fittingRows(parameter, values, rows.length);
@@ -183,7 +173,7 @@ export class DistStore implements KVStore {
   }
 
   rowSparsePull(key: Key, out: Value, { rowIds, ...options }: RowSparsePullOptions): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#parameter(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const data = bytesOf(fittingRows(parameter, out, rows.length));
@@ -192,13 +182,13 @@ export class DistStore implements KVStore {
   }
 
   async barrier(): Promise<void> {
-    this.#checkOpen();
+    this.checkOpen();
     await this.#channel.start({ type: 'barrier' }, 'barrier');
   }
 
   async setOptimizer(spec: OptimizerSpec): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('setOptimizer');
+    this.checkOpen();
+    this.checkLeader('setOptimizer');
     // Refused here, before any server hears of it.
     createOptimizer(spec, this.#options.parameterKernels);
     await this.#channel.start({ type: 'optimizer', spec }, 'setOptimizer');
@@ -210,7 +200,7 @@ export class DistStore implements KVStore {
   }
 
   setGradientCompression(spec: CompressionSpec): void {
-    this.#checkOpen();
+    this.checkOpen();
     createCodec(spec, this.#options.parameterKernels);
     for (const { number } of this.#batches.splice(0)) this.#channel.post({ type: 'forget-batch', batch: number });
     this.#channel.post({ type: 'compression', spec });
@@ -218,19 +208,19 @@ export class DistStore implements KVStore {
   }
 
   async saveState(folder: string): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('saveState');
+    this.checkOpen();
+    this.checkLeader('saveState');
     await this.#channel.start({ type: 'state', direction: 'save', folder }, `saveState to ${folder}`);
   }
 
   async loadState(folder: string): Promise<void> {
-    this.#checkOpen();
-    this.#checkLeader('loadState');
+    this.checkOpen();
+    this.checkLeader('loadState');
     await this.#channel.start({ type: 'state', direction: 'load', folder }, `loadState from ${folder}`);
   }
 
   async info(key: Key): Promise<ParameterInfo> {
-    this.#checkOpen();
+    this.checkOpen();
     const name = nameOf(key);
     let found: StubParameterInfo | undefined;
     await this.#channel.start({ type: 'info', key: name }, `info of '${name}'`, {
@@ -241,9 +231,7 @@ export class DistStore implements KVStore {
     return { key: name, ...found! };
   }
 
-  async sendBlob(worker: number, blob: Blob): Promise<void> {
-    this.#checkOpen();
-    this.#checkWorker(worker);
+  protected override async passBlob(worker: number, blob: Blob): Promise<void> {
     const { kind, name } = blob;
     const { dtype, data } = elementsOf(blob.values);
     // A copy of its own, also when the array is a part of something larger: what is posted is cloned whole.
@@ -251,10 +239,7 @@ export class DistStore implements KVStore {
     await this.#channel.start({ type: 'send-blob', worker, blob: { kind, name, dtype, values } }, `sendBlob '${name}' to worker ${worker}`);
   }
 
-  async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = {}): Promise<TypedArray> {
-    this.#checkOpen();
-    this.#checkWorker(worker);
-    const { timeoutMs = this.#options.timeoutMs } = options;
+  protected override async awaitBlob(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
     let values: TypedArray | undefined;
     await this.#channel.start({ type: 'receive-blob', worker, name, timeoutMs }, `receiveBlob '${name}' from worker ${worker}`, {
       onSuccess: (answer) => {
@@ -264,20 +249,7 @@ export class DistStore implements KVStore {
     return values!;
   }
 
-  served(): Promise<void> {
-    return Promise.reject(new ShoalError('usage', 'served is for servers; this process is a worker'));
-  }
-
-  close(): Promise<void> {
-    this.#closing ??= this.#close();
-    return this.#closing;
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
-
-  async #close(): Promise<void> {
+  protected override async shutDown(): Promise<void> {
     try {
       await this.#channel.start({ type: 'close' }, 'closing the store');
     } finally {
@@ -393,19 +365,6 @@ export class DistStore implements KVStore {
     this.#channel.post({ type: 'batch', batch: number, entries });
     const oldest = this.#batches.length > batchesMax ? this.#batches.pop() : undefined;
     if (oldest !== undefined) this.#channel.post({ type: 'forget-batch', batch: oldest.number });
-  }
-
-  #checkOpen(): void {
-    if (this.#closing !== undefined) throw new ShoalError('closed', 'the store was closed');
-  }
-
-  #checkLeader(call: string): void {
-    if (this.rank !== 0) throw new ShoalError('usage', `worker ${this.rank} called ${call}; worker 0 calls it, for all`);
-  }
-
-  #checkWorker(worker: number): void {
-    if (Number.isInteger(worker) && worker >= 0 && worker < this.numWorkers) return;
-    throw new ShoalError('usage', `there is no worker ${worker}; workers are 0…${this.numWorkers - 1}`);
   }
 }
 

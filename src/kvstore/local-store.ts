@@ -28,6 +28,7 @@ import {
   rowIdsOf,
   valuesPerKey,
 } from './values-argument.ts';
+import { WorkerStore } from './worker-store.ts';
 
 export interface LocalStoreOptions {
   readonly kernels: Kernels;
@@ -42,9 +43,8 @@ export interface LocalStoreOptions {
 /** Blobs to itself, and askers for them, that wait. */
 const blobsMax = 1024;
 
-export class LocalStore implements KVStore {
+export class LocalStore extends WorkerStore implements KVStore {
   readonly type = 'local';
-  readonly role = 'worker';
   readonly rank = 0;
   readonly numWorkers = 1;
   readonly numServers = 0;
@@ -55,23 +55,23 @@ export class LocalStore implements KVStore {
   readonly #residuals = new Residuals();
   #codec: GradientCodec | undefined;
   readonly #blobs: BlobBox;
-  #closed = false;
 
   constructor(options: LocalStoreOptions) {
+    super(options);
     this.#options = options;
     this.#table = new ParameterTable(options);
     this.#blobs = new BlobBox({ clock: options.clock, waitingMax: blobsMax });
   }
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
-    this.#checkOpen();
+    this.checkOpen();
     const region = this.#options.allocator.create(Math.max(1, countOf(shape)) * dtypeInfo(dtype).bytes);
     return new Tensor(dtype, shape, region, 0);
   }
 
   init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = {}): Promise<void> {
     return settled(() => {
-      this.#checkOpen();
+      this.checkOpen();
       const names = keysOf(keys);
       const firsts = firstValues(names, values).map((first) => elementsOf(first, options.shape));
       for (const name of names) this.#table.checkNew(name);
@@ -89,7 +89,7 @@ export class LocalStore implements KVStore {
   }
 
   pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     const targets = outsPerKey(names, outs);
     const copies = names.map((key, k) => {
@@ -111,13 +111,8 @@ export class LocalStore implements KVStore {
     return new CompletedWork();
   }
 
-  async broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[]): Promise<void> {
-    await this.init(keys, values);
-    await this.pull(keys, outs);
-  }
-
   rowSparsePush(key: Key, { indices, values }: RowSparse): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, indices, { ascending: true });
     this.#table.updateRows(parameter.key, rows, fittingRows(parameter, values, rows.length));
@@ -125,7 +120,7 @@ export class LocalStore implements KVStore {
   }
 
   rowSparsePull(key: Key, out: Value, { rowIds }: RowSparsePullOptions): KVWork {
-    this.#checkOpen();
+    this.checkOpen();
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const target = fittingRows(parameter, out, rows.length);
@@ -134,80 +129,62 @@ export class LocalStore implements KVStore {
   }
 
   barrier(): Promise<void> {
-    return settled(() => this.#checkOpen());
+    return settled(() => this.checkOpen());
   }
 
   setOptimizer(spec: OptimizerSpec): Promise<void> {
     return settled(() => {
-      this.#checkOpen();
+      this.checkOpen();
       this.#table.setOptimizer(spec);
     });
   }
 
   setUpdater(updater: Updater): void {
-    this.#checkOpen();
+    this.checkOpen();
     this.#table.setUpdater(updater);
   }
 
   setGradientCompression(spec: CompressionSpec): void {
-    this.#checkOpen();
+    this.checkOpen();
     this.#codec = createCodec(spec, this.#options.parameterKernels);
     this.#residuals.clear();
   }
 
   async saveState(folder: string): Promise<void> {
-    this.#checkOpen();
-    // A copy: the caller may push while the file is written.
-    const { tensors, metadata } = this.#table.snapshot();
-    const copies = new Map([...tensors].map(([name, tensor]) => [name, { ...tensor, data: tensor.data.slice() }]));
-    await new SnapshotFolder(folder).save({ tensors: copies, metadata });
+    this.checkOpen();
+    await new SnapshotFolder(folder).save(this.#table.snapshot());
   }
 
   async loadState(folder: string): Promise<void> {
-    this.#checkOpen();
-    const snapshot = await new SnapshotFolder(folder).load();
-    if (snapshot === undefined) throw new ShoalError('usage', `there is no saved state in ${folder}`);
+    this.checkOpen();
+    const snapshot = await new SnapshotFolder(folder).loadSaved();
     this.#table.restore(snapshot);
   }
 
   info(key: Key): Promise<ParameterInfo> {
     return settled(() => {
-      this.#checkOpen();
+      this.checkOpen();
       const { key: name, dtype, shape, version } = this.#table.get(nameOf(key));
       return { key: name, dtype, shape, version, ahead: 0, staleness: 0 };
     });
   }
 
   /** To itself. */
-  sendBlob(worker: number, { name, values }: Blob): Promise<void> {
-    return settled(() => {
-      this.#checkWorker(worker);
-      const { dtype, data } = elementsOf(values);
-      this.#blobs.put(worker, name, copyOf(dtype, data));
-    });
+  protected override async passBlob(worker: number, { name, values }: Blob): Promise<void> {
+    const { dtype, data } = elementsOf(values);
+    this.#blobs.put(worker, name, copyOf(dtype, data));
   }
 
-  async receiveBlob(worker: number, name: string, { timeoutMs = this.#options.timeoutMs } = {}): Promise<TypedArray> {
-    this.#checkWorker(worker);
+  protected override awaitBlob(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
     return this.#blobs.take(worker, name, timeoutMs);
   }
 
-  served(): Promise<void> {
-    return Promise.reject(new ShoalError('usage', 'served is for servers; this process is a worker'));
-  }
-
-  close(): Promise<void> {
-    this.#closed = true;
+  protected override async shutDown(): Promise<void> {
     this.#blobs.close(new ShoalError('closed', 'the store was closed'));
-    return Promise.resolve();
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
   }
 
   #pushes(keys: Key | readonly Key[], values: Values): { parameter: Parameter; sources: TypedArray[] }[] {
-    this.#checkOpen();
+    this.checkOpen();
     const names = keysOf(keys);
     return valuesPerKey(names, values).map((list, k) => {
       const parameter = this.#table.get(names[k]);
@@ -230,15 +207,6 @@ export class LocalStore implements KVStore {
       codec.decode(sum as Float32Array, encoded);
     }
     return sum;
-  }
-
-  #checkOpen(): void {
-    if (this.#closed) throw new ShoalError('closed', 'the store was closed');
-  }
-
-  #checkWorker(worker: number): void {
-    this.#checkOpen();
-    if (worker !== 0) throw new ShoalError('usage', `there is no worker ${worker}; a local store has worker 0`);
   }
 }
 

@@ -122,16 +122,16 @@ export class ParameterTable {
     entry.version++;
   }
 
-  /** Views of the values themselves: to be saved before anything changes. */
+  /** A copy: the values may change while it is written. */
   snapshot(): Snapshot {
     const tensors = new Map<string, SnapshotTensor>();
     const progress = new Map<string, readonly [version: number, steps: number]>();
     for (const entry of this.#entries.values()) {
       const { key, dtype, shape, data, states, version, steps } = entry;
       progress.set(key, [version, steps]);
-      tensors.set(valuePrefix + key, { dtype, shape, data: bytesOf(data) });
+      tensors.set(valuePrefix + key, { dtype, shape, data: bytesOf(data).slice() });
       for (const [k, state] of states.entries()) {
-        tensors.set(`${statePrefix}${this.#optimizer?.states[k] ?? k}/${key}`, { dtype, shape, data: bytesOf(state) });
+        tensors.set(`${statePrefix}${this.#optimizer?.states[k] ?? k}/${key}`, { dtype, shape, data: bytesOf(state).slice() });
       }
     }
     const optimizer: Record<string, string> = this.#optimizer === undefined ? {} : { optimizer: JSON.stringify(this.#optimizer.spec) };

@@ -66,6 +66,14 @@ export class SnapshotFolder implements SnapshotStore {
     }
   }
 
+  /** As `load`, for who wants what was saved. @throws ShoalError `usage` when there is nothing. */
+  async loadSaved(): Promise<Snapshot> {
+    const snapshot = await this.load();
+    if (snapshot === undefined)
+      throw new ShoalError('usage', `there is no saved state in ${this.#folder}; load from where saveState wrote`);
+    return snapshot;
+  }
+
   async #save(snapshot: Snapshot): Promise<void> {
     const firstMade = await this.#files.mkdir(this.#folder, { recursive: true });
     if (firstMade !== undefined) await this.#syncParents(firstMade);
