@@ -1,5 +1,5 @@
 /** Servers as real processes, killed with SIGKILL while workers push: every push counts once, whatever happens. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
@@ -91,6 +91,26 @@ describe('a server that is killed', () => {
     await Promise.all(stores.map(pushOnce));
     await expectSum(stores[1], 7 * 2);
     await expect.poll(() => job.stderr, patience).toContain('takes over');
+  }, 60_000);
+
+  test('says that it cannot save, and that it can again', async () => {
+    const folder = temporary();
+    // Nothing can be written where a folder is in the way, whoever writes.
+    const obstacle = join(folder, 'server-0-0', 'snapshot.part');
+    mkdirSync(obstacle, { recursive: true });
+    const env = { SHOAL_KV_CHECKPOINT_MS: '50', SHOAL_LOG_LEVEL: 'info' };
+    await using job = await KVJob.start({ workers: 1, servers: 1, checkpointDir: folder, env });
+    const [kv] = (await job.stores('dist_async')) as [KVStore];
+    await begin([kv]);
+    await pushOnce(kv);
+    await expect
+      .poll(() => job.stderr, patience)
+      .toMatch(/server 0 of group 0 warn .*cannot save a checkpoint: .*snapshot\.part.*tried again/);
+    rmSync(obstacle, { recursive: true });
+    await expect.poll(() => job.stderr, patience).toContain('saves checkpoints again');
+    expect(job.stderr.match(/cannot save a checkpoint/g)).toHaveLength(1);
+    await pushOnce(kv);
+    await expectSum(kv, 2);
   }, 60_000);
 
   test('without checkpoint and standby ends operations with an error that names it', async () => {

@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
-import type { ShoalError } from '../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
 import { elementsOf } from './placement.ts';
+import type { CheckpointEvent } from './server-options.ts';
 import type { StubParameterInfo, TransferEntry } from './stub-options.ts';
 import { SimulatedCluster, testCodec, type ClusterOptions } from './testing/simulated-cluster.ts';
 import type { KVTopology } from './topology.ts';
@@ -501,6 +502,50 @@ describe('what can go wrong', () => {
     await bench.cluster.settle();
     const outcome = bench.push(0, 'w', new Float32Array(4));
     expect(outcome.error!.message).toContain('server 0 has restarted without its state');
+  });
+});
+
+describe('checkpoints that cannot be written', () => {
+  it('are reported once per reason, tried again, and named by what waits for them', async () => {
+    const events: CheckpointEvent[] = [];
+    const bench = await Bench.of({
+      topology: { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 },
+      disks: true,
+      server: { checkpointEveryMs: 1000, onCheckpoint: (event) => events.push(event) },
+      stub: { replayBytes: 40_000, timeoutMs: 5000 },
+    });
+    await bench.init([{ key: 'w', dtype: 'float32', shape: [4000] }]);
+    await bench.setOptimizer();
+    const [{ disk }] = bench.cluster.servers;
+    const period = async (): Promise<void> => {
+      bench.cluster.clock.advance(1000);
+      await bench.cluster.settle();
+    };
+    const push = (): Outcome => bench.push(0, 'w', new Float32Array(4000).fill(1));
+    const full = new ShoalError('system', 'no space left');
+    disk!.failure = full;
+    push();
+    await bench.cluster.settle();
+    for (let k = 0; k < 3; k++) await period();
+    expect(events).toEqual([{ state: 'failed', error: full, againMs: 1000 }]);
+    disk!.failure = new ShoalError('system', 'read-only');
+    await period();
+    disk!.failure = full;
+    await period();
+    expect(events.map((event) => event.state === 'failed' && event.error.message)).toEqual(['no space left', 'read-only']);
+    // The second push fills what the worker may keep; the third waits.
+    push();
+    const held = push();
+    for (let k = 0; k < 5; k++) await period();
+    expect(held.error).toMatchObject({ code: 'timeout' });
+    expect(held.error!.message).toMatch(
+      /server 0 must save a checkpoint first, the 40000 bytes .* full; server 0 cannot save a checkpoint: no space left/,
+    );
+    disk!.failure = undefined;
+    await period();
+    expect(events.at(-1)).toEqual({ state: 'recovered' });
+    expect(disk!.saves).toBe(1);
+    expect(bench.cluster.faults).toEqual([]);
   });
 });
 

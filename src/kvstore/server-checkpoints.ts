@@ -1,4 +1,4 @@
-/** Snapshots of a server: when they are taken, and who is told that they are durable. One at a time. */
+/** Snapshots of a server: when they are taken, who is told that they are durable, and who that they are not. One at a time. */
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Timer } from '../base/clock.ts';
 import { durableRequests, takeSnapshot } from './server-snapshot.ts';
@@ -6,10 +6,16 @@ import type { ServerState } from './server-state.ts';
 import type { ServerSession } from './server-session.ts';
 
 const everyMsDefault = 60_000;
+/** Reasons of failures that are remembered, so that none is reported twice. */
+const reasonsMax = 16;
 
 export class ServerCheckpoints {
   readonly #state: ServerState;
   readonly #onDurable: (session: ServerSession) => void;
+  readonly #everyMs: number;
+  /** Why the latest attempts have failed, since the last that has not. */
+  readonly #reasons = new Set<string>();
+  #failure: ShoalError | undefined;
   #timer: Timer | undefined;
   /** The snapshot that is being written. */
   #saving: Promise<void> | undefined;
@@ -19,14 +25,21 @@ export class ServerCheckpoints {
 
   constructor(state: ServerState, onDurable: (session: ServerSession) => void) {
     this.#state = state;
+    this.#everyMs = state.options.checkpointEveryMs ?? everyMsDefault;
     this.#onDurable = onDurable;
   }
 
-  /** Periodically, if something has changed. A failure is tried again with the next period: the latest snapshot stays. */
+  /** Why the latest snapshot could not be written, in words; empty when it could. */
+  describe(): string {
+    return this.#failure === undefined ? '' : `server ${this.#state.options.server} cannot save a checkpoint: ${this.#failure.message}`;
+  }
+
+  /** Periodically, if something has changed. A failure is reported and tried again with the next period: the latest snapshot
+   *  stays. */
   schedule(): void {
-    const { snapshots, clock, checkpointEveryMs = everyMsDefault } = this.#state.options;
+    const { snapshots, clock } = this.#state.options;
     if (snapshots === undefined || this.#closed || this.#timer !== undefined) return;
-    this.#timer = clock.setTimer(checkpointEveryMs, () => {
+    this.#timer = clock.setTimer(this.#everyMs, () => {
       this.#timer = undefined;
       if (this.#state.dirty) this.save().catch(() => undefined);
       this.schedule();
@@ -58,9 +71,12 @@ export class ServerCheckpoints {
     const write = async (): Promise<void> => {
       try {
         await snapshots.save(snapshot);
-      } catch (error) {
+        this.#report(undefined);
+      } catch (thrown) {
         this.#state.dirty = true;
-        throw ShoalError.from(error, 'system', { operation: `snapshot: ${messageOf(error)}` });
+        const error = ShoalError.from(thrown, 'system', { operation: `snapshot: ${messageOf(thrown)}` });
+        this.#report(error);
+        throw error;
       } finally {
         this.#saving = undefined;
       }
@@ -74,5 +90,19 @@ export class ServerCheckpoints {
     };
     this.#saving = write();
     return this.#saving;
+  }
+
+  /** Once per reason; that it works again, once as well. */
+  #report(error: ShoalError | undefined): void {
+    const { onCheckpoint } = this.#state.options;
+    const recovered = error === undefined && this.#failure !== undefined;
+    this.#failure = error;
+    if (error === undefined) {
+      this.#reasons.clear();
+      if (recovered) onCheckpoint?.({ state: 'recovered' });
+    } else if (!this.#reasons.has(error.message) && this.#reasons.size < reasonsMax) {
+      this.#reasons.add(error.message);
+      onCheckpoint?.({ state: 'failed', error, againMs: this.#everyMs });
+    }
   }
 }

@@ -5,6 +5,7 @@ import type { Msg } from '../messaging/msg.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { packBatch, unpackBatch } from './parameter-directory.ts';
 import type { ServerBarrier } from './server-barrier.ts';
+import type { ServerCheckpoints } from './server-checkpoints.ts';
 import type { ServerFollowers } from './server-followers.ts';
 import type { ServerSession } from './server-session.ts';
 import { replaceValues, takeSnapshot } from './server-snapshot.ts';
@@ -29,14 +30,20 @@ export class ServerControl {
   readonly #state: ServerState;
   readonly #barrier: ServerBarrier;
   readonly #followers: ServerFollowers;
+  readonly #checkpoints: ServerCheckpoints;
   readonly #callbacks: ControlCallbacks;
   readonly #lookups: { session: ServerSession; request: number; epoch: number; known: number }[] = [];
   #served = false;
 
-  constructor(state: ServerState, parts: { barrier: ServerBarrier; followers: ServerFollowers }, callbacks: ControlCallbacks) {
+  constructor(
+    state: ServerState,
+    parts: { readonly barrier: ServerBarrier; readonly followers: ServerFollowers; readonly checkpoints: ServerCheckpoints },
+    callbacks: ControlCallbacks,
+  ) {
     this.#state = state;
     this.#barrier = parts.barrier;
     this.#followers = parts.followers;
+    this.#checkpoints = parts.checkpoints;
     this.#callbacks = callbacks;
   }
 
@@ -195,7 +202,13 @@ export class ServerControl {
     return storeAt(folder);
   }
 
+  /** `about` 0: the stub holds its requests back, because it waits for a snapshot. */
   #inquire(session: ServerSession, request: number, about: number): void {
+    const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#checkpoints.describe()];
+    this.#callbacks.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });
+  }
+
+  #describeWait(session: ServerSession, about: number): string {
     const { transfers, committed, committedSlots, slots } = this.#state;
     let text = session.blocked.length > 0 ? `parameters of batch ${committed} have not been declared by worker 0` : '';
     for (const pending of transfers.pending) {
@@ -205,7 +218,7 @@ export class ServerControl {
       if (lookup.session === session && lookup.request === about) text = 'worker 0 has not initialised the parameter';
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
-    this.#callbacks.reply(session, request, { text: text === '' ? this.#barrier.describe() : text });
+    return text === '' ? this.#barrier.describe() : text;
   }
 
   #leave(session: ServerSession, request: number, control: Control): void {

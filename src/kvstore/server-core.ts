@@ -65,7 +65,7 @@ export class ServerCore {
     this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
     this.#control = new ServerControl(
       this.#state,
-      { barrier: this.#barrier, followers: this.#followers },
+      { barrier: this.#barrier, followers: this.#followers, checkpoints: this.#checkpoints },
       {
         reply: (session, request, fields) => this.#reply(session, request, fields),
         pause: (until) => this.#pause(until),
@@ -415,8 +415,8 @@ export class ServerCore {
   }
 
   #saveSoon(): void {
-    // A failure is reported by the periodic snapshots' owner; stubs keep what is not durable.
-    this.#checkpoints.save().catch((error: unknown) => this.#options.onFault?.(this.#address, ShoalError.from(error)));
+    // A failure is reported to `onCheckpoint`; stubs keep what is not durable.
+    this.#checkpoints.save().catch(() => undefined);
   }
 
   #send(destination: Address, { type, request, epoch, frames }: Outbound): void {

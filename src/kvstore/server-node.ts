@@ -26,6 +26,7 @@ import { createOptimizer } from './optimizers/registry.ts';
 import { PeerValues } from './process-values.ts';
 import { ServerCore } from './server-core.ts';
 import { ServerLink } from './server-link.ts';
+import type { CheckpointEvent } from './server-options.ts';
 import type { ServerRecord } from './server-records.ts';
 import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from './topology.ts';
 
@@ -139,6 +140,7 @@ export class ServerNode {
       checkpointEveryMs: this.#node.settings.checkpointEveryMs,
       syncEvery: this.#node.settings.syncEvery,
       onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
+      onCheckpoint: (event) => this.#logCheckpoint(event),
       onServed: () => void this.#served(topology),
     });
     this.#linkToPeers(topology);
@@ -147,6 +149,13 @@ export class ServerNode {
     if (role === 'server') await records.publish(serverGroup, server, this.#record);
     else await records.publishStandby(serverGroup, server, this.#record);
     void this.#watchOver();
+  }
+
+  #logCheckpoint(event: CheckpointEvent): void {
+    if (event.state === 'recovered') return this.#log.info('saves checkpoints again');
+    const kept = 'what was pushed since the last checkpoint is kept by the workers and would be lost with them';
+    const next = `make room, or the folder writable: it is tried again within ${event.againMs / 1000} s`;
+    return this.#log.warn(`cannot save a checkpoint: ${event.error.message}; ${kept}; ${next}`);
   }
 
   #linkToPeers(topology: KVTopology): void {

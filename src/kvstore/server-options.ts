@@ -11,6 +11,11 @@ import type { Optimizer, OptimizerSpec } from './optimizers/optimizer.ts';
 import type { KVTopology } from './topology.ts';
 import type { RemoteValues } from './value-space.ts';
 
+/** `againMs`: when it is tried again, if not sooner, in milliseconds. */
+export type CheckpointEvent =
+  | { readonly state: 'failed'; readonly error: ShoalError; readonly againMs: number }
+  | { readonly state: 'recovered' };
+
 export interface ServerOptions {
   readonly topology: KVTopology;
   readonly group: number;
@@ -31,6 +36,8 @@ export interface ServerOptions {
   readonly snapshots?: SnapshotStore;
   /** Milliseconds between snapshots of a changed state. Default 60,000. */
   readonly checkpointEveryMs?: number;
+  /** A snapshot could not be written, for a reason that is new; or can be again. */
+  readonly onCheckpoint?: (event: CheckpointEvent) => void;
   /** The file of this server in a folder; for `saveState` and `loadState`. */
   readonly storeAt?: (folder: string) => SnapshotStore;
   /** Primary: where the standby is reached. */

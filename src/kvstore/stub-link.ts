@@ -76,6 +76,8 @@ export class StubLink implements Disposable {
   #keptBytes = 0;
   #settledBytes = 0;
   #checkpointAsked = false;
+  /** The next request waits for a snapshot of the server. */
+  #logFull = false;
   /** Batches that can be used on this server. */
   committed = 0;
   /** By slot: the last request that pushes to it. */
@@ -95,7 +97,12 @@ export class StubLink implements Disposable {
     return this.#state === 'up' ? undefined : `${this.options.name} cannot be reached: ${this.#downReason}`;
   }
 
-  /** Whether the server has taken the request. */
+  /** Requests wait until the server has saved what came before. */
+  get awaitsSnapshot(): boolean {
+    return this.#logFull;
+  }
+
+  /** Number of the request; undefined when the server has not taken it. */
   holds(request: StubRequest): number | undefined {
     for (const entry of this.#sent.values()) if (entry.request === request && entry.accepted) return entry.id;
     return undefined;
@@ -207,13 +214,15 @@ export class StubLink implements Disposable {
 
   /** Sends what may be sent. */
   pump(): void {
+    this.#logFull = false;
     while (this.#state === 'up' && this.#waiting.length > 0) {
       const index = this.#mostUrgent();
       const entry = this.#waiting[index];
       const { request } = entry;
       if (this.#creditUsed > 0 && request.priority !== Infinity && this.#creditUsed + request.bytes > this.options.creditBytes) return;
       if (request.repeats && this.#logs && entry.keptBytes === 0) {
-        if (this.#logIsFull(request.bytes)) return;
+        this.#logFull = this.#logIsFull(request.bytes);
+        if (this.#logFull) return;
         entry.keptBytes = request.retain();
         this.#keptBytes += entry.keptBytes;
         if (this.#keptBytes > this.options.replayBytes / 2) this.#askForCheckpoint();

@@ -92,7 +92,7 @@ export class StubOperation {
 
   #inquire(): void {
     for (const [request, link] of [...this.#requests].slice(0, reasonsMax)) {
-      const about = link.isUp ? link.holds(request) : undefined;
+      const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
       if (about === undefined) continue;
       const finish: StubRequest['finish'] = (error, msg) => {
         if (error === undefined) this.#reasons.set(request, answered(msg).text('text'));
@@ -102,14 +102,21 @@ export class StubOperation {
     }
   }
 
+  #reasonOf(request: StubRequest, link: StubLink): string {
+    const { name, replayBytes } = link.options;
+    const said = this.#reasons.get(request) ?? '';
+    if (link.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;
+    if (!link.awaitsSnapshot) return `${name} has not taken it`;
+    const full = `${name} must save a checkpoint first, the ${replayBytes} bytes for pushes since the last one are full`;
+    return said === '' ? full : `${full}; ${said}`;
+  }
+
   #expire(): void {
     if (this.#finished) return;
     const { name, timeoutMs } = this.options;
     const reasons = new Set<string>();
     for (const [request, link] of this.#requests) {
-      const held = link.holds(request) === undefined ? `${link.options.name} has not taken it` : `${link.options.name} has not answered`;
-      const reason = link.trouble ?? this.#reasons.get(request);
-      reasons.add(reason === undefined || reason === '' ? held : reason);
+      reasons.add(link.trouble ?? this.#reasonOf(request, link));
       if (reasons.size === reasonsMax) break;
     }
     const local = this.localWait?.();

@@ -71,8 +71,11 @@ export class SimulatedDisk implements SnapshotStore {
   saves = 0;
   /** Writes finish at once. */
   immediate = false;
+  /** Why nothing can be written. */
+  failure: ShoalError | undefined;
 
   save(snapshot: Snapshot): Promise<void> {
+    if (this.failure !== undefined) return Promise.reject(this.failure);
     return new Promise((resolve) => {
       const finish = (): void => {
         this.#latest = snapshot;
