@@ -19,7 +19,7 @@ namespace shoal {
 namespace {
 
 /// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 13;
+constexpr double kInterfaceVersion = 14;
 
 bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
   double number;

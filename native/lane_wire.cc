@@ -4,7 +4,8 @@
 //
 //    message   0 payload bytes u32   4 turn u16   6 kind u16   8 signal u32   12 buffer u32   16 offset u64   24 payload
 //      announcement   the own slot from its announcement on ─▶ mirror; its first word is stored last, released
-//      put            bytes ─▶ offset of the target's data (0), output (1) or scratch (2); then its signal rises by one
+//      put            bytes ─▶ offset of the target's data (0), output (1) or scratch (2); then its signal rises by one. The first
+//                     to a peer may have the announcement before it, in the same packet
 //
 // Two threads of a process have each their own wire on the same sockets and the same memory, and use them in turn, never at once:
 // what is half received or half sent lies in the memory, so that either can go on. The descriptors are the wire's own.
@@ -26,6 +27,7 @@
 
 #include <array>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "napi_args.h"
@@ -87,6 +89,10 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 enum PollResult : int { kThere = 1, kNotYet = 0, kEnded = -1 };
 
+/// A bit per peer, by position.
+constexpr size_t kPeersMax = 32;
+bool is_bits(double value) { return value >= 0 && value <= 4294967295.0; }
+
 class Wire {
  public:
   std::vector<Peer> peers;
@@ -111,39 +117,22 @@ class Wire {
   /// Messages that have come whole, ever.
   uint32_t arrivals = 0;
 
-  /// `followed`: bits of the peers for which something more is sent at once; the kernel holds theirs back for it.
-  void announce(uint32_t turn, uint32_t bytes, uint32_t followed) {
-    const Header header{bytes, static_cast<uint16_t>(turn), kAnnouncement, 0, 0, 0};
+  bool can_announce(double bytes) const { return bytes >= kPayloadLeast && bytes <= static_cast<double>(payload_max); }
+
+  /// To the peers whose bits are set.
+  void announce(uint32_t turn, size_t bytes, uint32_t to) {
+    const Header header{static_cast<uint32_t>(bytes), static_cast<uint16_t>(turn), kAnnouncement, 0, 0, 0};
     for (size_t k = 0; k < peers.size(); k++) {
-      const bool more = k < 32 && (followed >> k & 1) != 0;
-      post(peers[k], header, own[turn] + announced_offset, more ? MSG_MORE : 0);
+      if ((to >> k & 1) != 0) post(peers[k], {part(header), {own[turn] + announced_offset, bytes}});
     }
   }
 
-  void post(Peer& peer, const Header& header, const uint8_t* payload, int flags) {
-    PeerState& state = *peer.state;
-    if (state.ended != 0) return;
-    size_t sent = 0;
-    const size_t whole = kHeaderBytes + header.bytes;
-    if (state.unsent == 0) {
-      iovec parts[2] = {{const_cast<Header*>(&header), kHeaderBytes}, {const_cast<uint8_t*>(payload), header.bytes}};
-      msghdr message{};
-      message.msg_iov = parts;
-      message.msg_iovlen = 2;
-      const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL | flags);
-      if (count < 0 && !would_block()) {
-        state.ended = 1;
-        return;
-      }
-      sent = count < 0 ? 0 : static_cast<size_t>(count);
-    }
-    if (sent == whole) return;
-    if (state.unsent + whole - sent > outbox_bytes_of(payload_max, put_max)) {
-      state.ended = 1;
-      return;
-    }
-    keep(peer, reinterpret_cast<const uint8_t*>(&header), kHeaderBytes, sent);
-    keep(peer, payload, header.bytes, sent > kHeaderBytes ? sent - kHeaderBytes : 0);
+  /// `announced`: bytes of the announcement that goes before, in the same packet; 0: none does.
+  void put(Peer& peer, const Header& header, const uint8_t* payload, size_t announced) {
+    const Header before{static_cast<uint32_t>(announced), header.turn, kAnnouncement, 0, 0, 0};
+    const iovec bytes{const_cast<uint8_t*>(payload), header.bytes};
+    if (announced == 0) post(peer, {part(header), bytes});
+    else post(peer, {part(before), {own[header.turn] + announced_offset, announced}, part(header), bytes});
   }
 
   bool unsent() const {
@@ -153,20 +142,27 @@ class Wire {
     return false;
   }
 
-  /// Until something comes. Who has ended may have sent all there was.
-  bool poll_any(double spin_ns, int sleep_ms) {
+  /// Until something has come from the peers whose bits are set, or all that was kept back has been sent; looks for `spin_ns`, then
+  /// sleeps up to `sleep_ms`. Who has ended may have sent all there was.
+  PollResult poll_any(uint32_t from, double spin_ns, int sleep_ms) {
     const uint32_t before = arrivals;
+    const bool sending = unsent();
     double start = 0;
     for (;;) {
-      for (Peer& peer : peers) {
+      bool ended = false;
+      for (size_t k = 0; k < peers.size(); k++) {
+        Peer& peer = peers[k];
         if (peer.state->unsent > 0) flush(peer);
+        if ((from >> k & 1) == 0) continue;
         receive(peer);
+        ended = ended || peer.state->ended != 0;
       }
-      if (arrivals != before) return true;
+      if (arrivals != before || (sending && !unsent())) return kThere;
+      if (ended) return kEnded;
       const double now = now_ns();
       if (start == 0) start = now;
       if (now - start >= spin_ns) {
-        if (sleep_ms <= 0) return false;
+        if (sleep_ms <= 0) return kNotYet;
         std::vector<pollfd> waited;
         for (const Peer& peer : peers) waited.push_back(pollfd_of(peer));
         poll(waited.data(), waited.size(), sleep_ms);
@@ -174,6 +170,7 @@ class Wire {
         spin_ns = 0;
         continue;
       }
+      // The ranks that are waited for, or the network itself, may need this CPU.
       sched_yield();
     }
   }
@@ -219,10 +216,41 @@ class Wire {
   }
 
  private:
-  static void keep(Peer& peer, const uint8_t* bytes, size_t count, size_t from) {
-    if (from >= count) return;
-    std::memcpy(peer.outbox + peer.state->unsent, bytes + from, count - from);
-    peer.state->unsent += static_cast<uint32_t>(count - from);
+  static iovec part(const Header& header) { return {const_cast<Header*>(&header), kHeaderBytes}; }
+
+  void post(Peer& peer, std::initializer_list<iovec> parts) {
+    PeerState& state = *peer.state;
+    if (state.ended != 0) return;
+    size_t whole = 0;
+    for (const iovec& each : parts) whole += each.iov_len;
+    size_t sent = 0;
+    if (state.unsent == 0) {
+      msghdr message{};
+      message.msg_iov = const_cast<iovec*>(parts.begin());
+      message.msg_iovlen = parts.size();
+      const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count < 0 && !would_block()) {
+        state.ended = 1;
+        return;
+      }
+      sent = count < 0 ? 0 : static_cast<size_t>(count);
+    }
+    if (sent == whole) return;
+    if (state.unsent + whole - sent > outbox_bytes_of(payload_max, put_max)) {
+      state.ended = 1;
+      return;
+    }
+    for (const iovec& each : parts) {
+      const size_t gone = sent < each.iov_len ? sent : each.iov_len;
+      keep(peer, static_cast<const uint8_t*>(each.iov_base) + gone, each.iov_len - gone);
+      sent -= gone;
+    }
+  }
+
+  static void keep(Peer& peer, const uint8_t* bytes, size_t count) {
+    if (count == 0) return;
+    std::memcpy(peer.outbox + peer.state->unsent, bytes, count);
+    peer.state->unsent += static_cast<uint32_t>(count);
   }
 
   static void flush(Peer& peer) {
@@ -345,7 +373,7 @@ napi_value create_wire(napi_env env, napi_callback_info info) {
   if (!arguments(env, info, values) || napi_get_array_length(env, values[0], &count) != napi_ok || !get(env, values[1], memory) ||
       napi_get_array_length(env, values[2], &own_count) != napi_ok || napi_get_array_length(env, values[3], &slot_count) != napi_ok ||
       napi_get_array_length(env, values[4], &scratch_count) != napi_ok || !get(env, values[5], layout) || layout.size != 5 ||
-      own_count != kTurns || slot_count != kTurns * count || scratch_count != kTurns) {
+      own_count != kTurns || count > kPeersMax || slot_count != kTurns * count || scratch_count != kTurns) {
     return fail_arguments(env);
   }
   for (size_t k = 0; k < layout.size; k++) {
@@ -403,17 +431,16 @@ napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
   return napi_create_double(env, bytes, &result) == napi_ok ? result : nullptr;
 }
 
-/// wireAnnounce(wire, turn, bytes, followed): sends the own slot's first bytes, from the announcement on, to every peer. `followed`:
-/// bits of the peers to which puts follow.
+/// wireAnnounce(wire, turn, bytes, to): sends the own slot's first bytes, from the announcement on, to the peers whose bits are set.
 napi_value wire_announce(napi_env env, napi_callback_info info) {
   napi_value values[4];
   Wire* wire;
-  double turn, bytes, followed;
+  double turn, bytes, to;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], bytes) ||
-      !get(env, values[3], followed) || !(followed >= 0 && followed <= 4294967295.0) || !(turn >= 0 && turn < kTurns) || !(bytes >= kPayloadLeast && bytes <= static_cast<double>(wire->payload_max))) {
+      !get(env, values[3], to) || !is_bits(to) || !(turn >= 0 && turn < kTurns) || !wire->can_announce(bytes)) {
     return fail_arguments(env);
   }
-  wire->announce(static_cast<uint32_t>(turn), static_cast<uint32_t>(bytes), static_cast<uint32_t>(followed));
+  wire->announce(static_cast<uint32_t>(turn), static_cast<size_t>(bytes), static_cast<uint32_t>(to));
   return nullptr;
 }
 
@@ -432,40 +459,45 @@ napi_value wire_bind(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-/// wirePut(wire, peer, turn, buffer, offset, bytes, targetBuffer, targetOffset, signal): the peer's position among the others
+/// wirePut(wire, peer, turn, buffer, offset, bytes, targetBuffer, targetOffset, signal, announced): the peer's position among the
+/// others; `announced`: bytes of the own slot's announcement that go before, 0: none.
 napi_value wire_put(napi_env env, napi_callback_info info) {
-  napi_value values[9];
-  double numbers[8];
+  constexpr size_t kNumbers = 9;
+  napi_value values[kNumbers + 1];
+  double numbers[kNumbers];
   Wire* wire;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
-  for (size_t k = 0; k < 8; k++) {
+  for (size_t k = 0; k < kNumbers; k++) {
     if (!get(env, values[k + 1], numbers[k]) || !(numbers[k] >= 0 && numbers[k] < 1e15)) return fail_arguments(env);
   }
-  const auto [peer, turn, buffer, offset, bytes, target_buffer, target_offset, signal] =
-      std::array<uint64_t, 8>{static_cast<uint64_t>(numbers[0]), static_cast<uint64_t>(numbers[1]), static_cast<uint64_t>(numbers[2]),
-                              static_cast<uint64_t>(numbers[3]), static_cast<uint64_t>(numbers[4]), static_cast<uint64_t>(numbers[5]),
-                              static_cast<uint64_t>(numbers[6]), static_cast<uint64_t>(numbers[7])};
-  if (peer >= wire->peers.size() || turn >= kTurns || buffer >= kBuffers || target_buffer >= kBuffers || bytes > wire->put_max) return fail_arguments(env);
+  std::array<uint64_t, kNumbers> whole;
+  for (size_t k = 0; k < kNumbers; k++) whole[k] = static_cast<uint64_t>(numbers[k]);
+  const auto [peer, turn, buffer, offset, bytes, target_buffer, target_offset, signal, announced] = whole;
+  if (peer >= wire->peers.size() || turn >= kTurns || buffer >= kBuffers || target_buffer >= kBuffers || bytes > wire->put_max ||
+      (announced != 0 && !wire->can_announce(static_cast<double>(announced)))) {
+    return fail_arguments(env);
+  }
   const Bytes& source = wire->buffers[turn][buffer];
   if (bytes > 0 && (offset > source.size || bytes > source.size - offset)) return fail_arguments(env);
   const Header header{static_cast<uint32_t>(bytes),         static_cast<uint16_t>(turn), kPut, static_cast<uint32_t>(signal),
                       static_cast<uint32_t>(target_buffer), target_offset};
-  wire->post(wire->peers[peer], header, bytes > 0 ? source.data + offset : nullptr, 0);
+  wire->put(wire->peers[peer], header, bytes > 0 ? source.data + offset : nullptr, announced);
   return nullptr;
 }
 
-/// wireProgress(wire, spinNs, sleepMs): whether something has come.
+/// wireProgress(wire, from, spinNs, sleepMs): from the peers whose bits are set. 1 something has come, 0 not yet, −1 one of them has
+/// ended.
 napi_value wire_progress(napi_env env, napi_callback_info info) {
-  napi_value values[3], result;
+  napi_value values[4], result;
   Wire* wire;
-  double spin_ns, sleep_ms;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], spin_ns) || !get(env, values[2], sleep_ms) ||
-      !(sleep_ms >= 0 && sleep_ms < 1e9)) {
+  double from, spin_ns, sleep_ms;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], from) || !get(env, values[2], spin_ns) ||
+      !get(env, values[3], sleep_ms) || !is_bits(from) || !(sleep_ms >= 0 && sleep_ms < 1e9)) {
     return fail_arguments(env);
   }
-  const bool came = wire->poll_any(spin_ns, static_cast<int>(sleep_ms));
+  const int came = wire->poll_any(static_cast<uint32_t>(from), spin_ns, static_cast<int>(sleep_ms));
   wire->arm();
-  return napi_get_boolean(env, came, &result) == napi_ok ? result : nullptr;
+  return napi_create_int32(env, came, &result) == napi_ok ? result : nullptr;
 }
 
 /// wireUnsent(wire): whether the kernel has not taken all that was sent.

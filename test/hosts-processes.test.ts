@@ -38,12 +38,56 @@ describe('conformance over several hosts', () => {
     { hosts: 'aab', backend: 'auto', env: manySlices },
     { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
     { hosts: 'abc', backend: 'halving-doubling', env: {} },
+    { hosts: 'abcd', backend: 'tree', env: {} },
+    { hosts: 'abcde', backend: 'auto', env: {} },
   ])('hosts $hosts, backend $backend', { timeout: 120_000 }, async ({ hosts, backend, env }) => {
     await using world = await startRanks({ fixture: 'conformance', ...onHosts(hosts), env: { BACKEND: backend, ...env } });
     for (const { code, lines, stderr } of await world.outcomes()) {
       expect(stderr).toBe('');
       expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
       expect(code).toBe(0);
+    }
+  });
+});
+
+/** Ranks 1 and 2 hear of each other through rank 0 alone, and of rank 3 through rank 2. */
+describe('hosts whose announcements travel along a tree', () => {
+  const options = (hosts: string, scenario: string): RanksOptions => ({
+    fixture: 'scenario',
+    ...onHosts(hosts),
+    env: { SHOAL_ALGORITHMS: 'all-reduce:tree', SCENARIO: scenario },
+  });
+
+  it.each(['op', 'dtype', 'count', 'kind'])(
+    'different %s: mismatch on every rank, naming every call',
+    { timeout: 60_000 },
+    async (scenario) => {
+      await using world = await startRanks(options('abc', scenario));
+      await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
+      world.ranks[1].tell();
+      for (const { lines } of await world.outcomes()) {
+        const report = lines.find((line) => is('call')(line as Call)) as Call;
+        expect(report).toMatchObject({ code: 'mismatch' });
+        for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
+      }
+    },
+  );
+
+  it('a rank that makes fewer calls: timeout that names it alone', { timeout: 60_000 }, async () => {
+    await using world = await startRanks(options('abcd', 'fewer'));
+    for (const rank of [0, 2, 3]) {
+      const report = await world.ranks[rank].line<Call>(is('call'));
+      expect(report).toMatchObject({ code: 'timeout', peer: 1 });
+      expect(report.message).toMatch(/waiting for rank 1[^,\d]/);
+    }
+  });
+
+  it('a rank that leaves early: mismatch that names it', { timeout: 60_000 }, async () => {
+    await using world = await startRanks(options('abcd', 'leaves'));
+    for (const rank of [0, 2, 3]) {
+      const report = await world.ranks[rank].line<Call>(is('call'));
+      expect(report).toMatchObject({ code: 'mismatch' });
+      expect(report.message).toMatch(/rank 1: left the group after 1 calls/);
     }
   });
 });

@@ -170,6 +170,11 @@ export class ControlBlock {
     Atomics.add(this.#words, this.#slotWord(slot) + signalOffset(signal) / 4, 1);
   }
 
+  /** How often a signal has been raised. */
+  raised(slot: number, signal: number): number {
+    return Atomics.load(this.#words, this.#slotWord(slot) + signalOffset(signal) / 4) >>> 0;
+  }
+
   clearSignals(slot: number, signalCount: number): void {
     const first = this.#slotWord(slot);
     for (let signal = 0; signal < signalCount; signal++) Atomics.store(this.#words, first + signalOffset(signal) / 4, 0);

@@ -6,6 +6,7 @@
  *      anything else            the announcement's hop, then those of the plan
  *
  *  A pure function of what all ranks share. It must not know sockets, nor where the latency comes from. */
+import { assert } from '../base/assert.ts';
 import { costOf, type CostModel } from '../plan/cost.ts';
 import type { Plan } from '../plan/ir.ts';
 
@@ -34,6 +35,35 @@ export function fitsExpress({ programs, request }: Plan, elementBytes: number, p
   if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
   if (request.count * elementBytes > path.bytesMax || request.topology.hosts.length !== programs.length) return false;
   return programs.every((each) => each.scratchCount * elementBytes <= path.scratchBytes && each.signalCount <= path.signalMax);
+}
+
+/** Whether every rank hears of every other one, from it or through others, in the plan's own messages before it ends. Then no
+ *  announcements are needed but those that go with them. What an all-reduce gives each rank depends on all; what travels in
+ *  mailboxes is announced to all. */
+export function spreadsAnnouncements({ request, programs }: Plan): boolean {
+  if (programs.some(({ entry }) => entry.length > 0)) return false;
+  const { collective, count } = request;
+  return (collective === 'all-reduce' && count > 0) || (collective === 'barrier' && programs.some(({ signalCount }) => signalCount > 0));
+}
+
+/** A signal of one rank, and who raises it how often. */
+export interface Incoming {
+  readonly rank: number;
+  readonly signal: number;
+  readonly raises: number;
+}
+
+/** All that is sent to a rank. */
+export function incomingOf({ programs, onlyRank }: Plan, to: number): Incoming[] {
+  const none = programs[to].signalCount === 0;
+  assert(none || onlyRank === undefined, () => `only rank ${onlyRank}'s program was built; who sends to it is in the others`);
+  return programs.flatMap(({ rank, channels }) => {
+    const raises = new Map<number, number>();
+    for (const step of channels.flat()) {
+      if ((step.kind === 'put' || step.kind === 'signal') && step.peer === to) raises.set(step.signal, (raises.get(step.signal) ?? 0) + 1);
+    }
+    return [...raises].map(([signal, count]) => ({ rank, signal, raises: count }));
+  });
 }
 
 /** Seconds with the announcement of the call: on the express if that can run the plan, through the comm threads otherwise.

@@ -174,10 +174,10 @@ export class CommCore {
   }
 
   #express(command: Extract<Command, { type: 'express' }>): void {
-    const { work, sequence, ordinal, positions, call, timeoutMs } = command;
+    const { work, sequence, ordinal, progress, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     const complete = (error?: ShoalError): void => this.#done(work, error);
-    this.#group(command.group).submitExpress({ sequence, ordinal, positions, call, buffers, timeoutMs, complete });
+    this.#group(command.group).submitExpress({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
   }
 
   #lane(command: Extract<Command, { type: 'lane' }>): void {

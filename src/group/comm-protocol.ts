@@ -8,6 +8,7 @@ import type { BufferName } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
+import type { ExpressProgress } from './express.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { LaneName, LanePosition } from './lane.ts';
 import type { LoadedTuning } from './tuning-file.ts';
@@ -80,8 +81,8 @@ export type Command =
       readonly group: number;
       readonly sequence: number;
       readonly ordinal: number;
-      /** Where its channels stand; undefined: it has not been announced. */
-      readonly positions: readonly number[] | undefined;
+      /** How far it has come; undefined: it has not begun. */
+      readonly progress: ExpressProgress | undefined;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;

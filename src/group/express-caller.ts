@@ -88,7 +88,7 @@ export class ExpressCaller {
       const buffer = buffers[name];
       if (buffer) views[name] = this.#options.view(buffer);
     }
-    const bound = this.#express.bind(call, prepared.lowered, views);
+    const bound = this.#express.bind(call, prepared, views);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) this.#dropOldest();
     return bound;
@@ -151,9 +151,9 @@ export class ExpressCaller {
     const { spec, client } = this.#options;
     const { buffers, timeoutMs, call, hooks } = request;
     this.#handedOver += 1;
-    const positions = begun ? [...operation.positions] : undefined;
+    const progress = begun ? { ...operation.progress } : undefined;
     return client.start(
-      { type: 'express', group: spec.id, sequence, ordinal, positions, call, buffers, timeoutMs },
+      { type: 'express', group: spec.id, sequence, ordinal, progress, call, buffers, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
       { ...hooks, onSettled: () => (this.#handedOver -= 1) },
     );

@@ -6,7 +6,7 @@
 import { ShoalError } from '../base/errors.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Express, type ExpressOperation, type ExpressOptions } from './express.ts';
+import { Express, type ExpressOperation, type ExpressOptions, type ExpressProgress } from './express.ts';
 import type { ExpressBuffers } from './express-wire.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
@@ -18,8 +18,8 @@ export interface ExpressCommand {
   readonly sequence: number;
   /** Position among the calls of the express. */
   readonly ordinal: number;
-  /** Where its channels stand; undefined: this rank has not announced it. */
-  readonly positions: readonly number[] | undefined;
+  /** How far it has come; undefined: this rank has not begun it. */
+  readonly progress: ExpressProgress | undefined;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   readonly timeoutMs: number;
@@ -61,11 +61,9 @@ export class ExpressQueue {
   }
 
   add(request: ExpressCommand, submittedMs: number): ExpressEntry {
-    const { lowered } = this.#options.plans.prepare(request.call);
-    const operation = this.#express.bind(request.call, lowered, viewsOf(request.buffers));
-    const { positions } = request;
-    positions?.forEach((position, channel) => (operation.positions[channel] = position));
-    const begun = positions !== undefined;
+    const operation = this.#express.bind(request.call, this.#options.plans.prepare(request.call), viewsOf(request.buffers));
+    Object.assign(operation.progress, request.progress);
+    const begun = request.progress !== undefined;
     const entry: ExpressEntry = { ...request, complete: request.complete, submittedMs, operation, begun, warned: false };
     this.#entries.push(entry);
     return entry;
@@ -82,6 +80,7 @@ export class ExpressQueue {
     try {
       if (!entry.begun) this.#express.begin(operation, sequence, ordinal);
       entry.begun = true;
+      this.#express.announceToAll(operation, ordinal);
       const status = this.#express.advance(operation, sequence, ordinal, noPatience);
       if (status === 'done') {
         this.#entries.shift();

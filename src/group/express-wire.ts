@@ -97,27 +97,26 @@ export class ExpressWire {
     this.#native.wireBind(this.#wire, turn, buffers.data ?? buffers.input ?? nothing, buffers.output ?? nothing);
   }
 
-  /** Tells all what the own slot announces, with the first bytes of its mailbox. `followed`: ranks to which puts follow at once;
-   *  to wait with theirs saves a packet. */
-  announce(turn: number, mailboxFilled: number, followed: readonly number[]): void {
-    let bits = 0;
-    for (const rank of followed) bits |= 1 << (rank < this.#rank ? rank : rank - 1);
-    this.#native.wireAnnounce(this.#wire, turn, mailboxOffset - beginPublishedOffset + mailboxFilled, bits >>> 0);
+  /** Tells some ranks what the own slot announces, with the first bytes of its mailbox. */
+  announce(turn: number, mailboxFilled: number, to: RankSet): void {
+    this.#native.wireAnnounce(this.#wire, turn, announcementBytes(mailboxFilled), this.#peersOf(to));
   }
 
-  put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>): void {
+  /** `announcing`: what the own slot announces goes before, with so many bytes of its mailbox. */
+  put(turn: number, call: Exclude<NetworkCall, { kind: 'flush' }>, announcing?: { readonly mailboxFilled: number }): void {
     const peer = call.peer < this.#rank ? call.peer : call.peer - 1;
+    const before = announcing ? announcementBytes(announcing.mailboxFilled) : 0;
     if (call.kind === 'signal') {
-      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal);
+      this.#native.wirePut(this.#wire, peer, turn, wireBuffers.scratch, 0, 0, wireBuffers.scratch, 0, call.signal, before);
       return;
     }
     const [source, target] = [codeOf(call.buffer), codeOf(call.targetBuffer)];
-    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal);
+    this.#native.wirePut(this.#wire, peer, turn, source, call.offset, call.bytes, target, call.targetOffset, call.signal, before);
   }
 
-  /** Until something has come. */
-  progress({ spinNs, sleepMs }: ExpressPatience): boolean {
-    return this.#native.wireProgress(this.#wire, spinNs, sleepMs);
+  /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
+  progress(from: RankSet, { spinNs, sleepMs }: ExpressPatience): WireStatus {
+    return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs, sleepMs));
   }
 
   /** The kernel has not taken all that was sent. */
@@ -126,10 +125,8 @@ export class ExpressWire {
   }
 
   /** Until everyone has announced `value`; `ended`: someone who has not can do so no more. */
-  poll(turn: number, value: number, { spinNs, sleepMs }: ExpressPatience): 'there' | 'not yet' | 'ended' {
-    const result = this.#native.wirePoll(this.#wire, turn, value, spinNs, sleepMs);
-    if (result === wireResults.there) return 'there';
-    return result === wireResults.notYet ? 'not yet' : 'ended';
+  poll(turn: number, value: number, { spinNs, sleepMs }: ExpressPatience): WireStatus {
+    return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs, sleepMs));
   }
 
   /** Calls `onReadable` from the event loop while there is something to poll. One callback for the wire's life. */
@@ -140,12 +137,32 @@ export class ExpressWire {
     this.#native.setWatching(this.#watch, on);
   }
 
+  /** Positions among the others. */
+  #peersOf(ranks: RankSet): number {
+    const before = (1 << this.#rank) - 1;
+    return ((ranks & before) | ((ranks >>> 1) & ~before)) >>> 0;
+  }
+
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
     if (this.#watch) this.#native.closeWatch(this.#watch);
     this.#native.closeWire(this.#wire);
   }
+}
+
+/** A bit per rank; own bits mean nothing. */
+export type RankSet = number;
+
+export type WireStatus = 'there' | 'not yet' | 'ended';
+
+function statusOf(result: number): WireStatus {
+  if (result === wireResults.there) return 'there';
+  return result === wireResults.notYet ? 'not yet' : 'ended';
+}
+
+function announcementBytes(mailboxFilled: number): number {
+  return mailboxOffset - beginPublishedOffset + mailboxFilled;
 }
 
 /** Views of this rank's buffers. */

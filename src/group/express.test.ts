@@ -5,12 +5,13 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { must } from '../base/assert.ts';
 import { systemClock } from '../base/clock.ts';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { parseSelection } from '../collectives/select.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../memory/native.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { separateHosts } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Express, servesExpress, type ExpressOperation } from './express.ts';
-import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
+import { Express, expressPath, servesExpress, type ExpressOperation } from './express.ts';
+import { expressMemoryBytes, expressScratchBytes, ExpressWire } from './express-wire.ts';
 import { PlanRunner } from './plan-runner.ts';
 import { signalMaxOf } from './wire.ts';
 
@@ -19,6 +20,7 @@ const patient = { spinNs: 5e9, sleepMs: 0 };
 const hasty = { spinNs: 0, sleepMs: 0 };
 
 interface Side {
+  readonly rank: number;
   readonly express: Express;
   readonly wire: ExpressWire;
   readonly plans: PlanRunner;
@@ -44,8 +46,8 @@ async function connectedPair(native: Native): Promise<[number, number]> {
   return [pair[0], pair[1]];
 }
 
-/** The only rank of two whose sockets are `descriptors`. */
-function side(native: Native, rank: number, descriptors: readonly number[]): Side {
+/** The rank whose sockets are `descriptors`. `algorithm`: of all-reduces; default: what is usual. */
+function side(native: Native, rank: number, descriptors: readonly number[], algorithm?: string): Side {
   const size = descriptors.length + 1;
   const signalMax = signalMaxOf(size);
   const shape = { slotCount: 2, signalMax };
@@ -58,15 +60,17 @@ function side(native: Native, rank: number, descriptors: readonly number[]): Sid
   const wire = wireOn(descriptors);
   onTestFinished(() => wire.close());
   return {
+    rank,
     express: expressOn(wire),
     wire,
     plans: new PlanRunner({
       machine,
-      overrides: [],
+      overrides: algorithm === undefined ? [] : parseSelection(`all-reduce:${algorithm}`),
       order: 'canonical',
       rank,
       topology: separateHosts(size),
       loadStore: descriptors.map(() => false).concat(false),
+      express: expressPath(size, expressScratchBytes, undefined),
     }),
     again: () => {
       const other = wireOn(descriptors.map((fd) => native.takeSocket(fd)));
@@ -82,12 +86,32 @@ async function twoSides(): Promise<{ native: Native; sides: [Side, Side]; descri
   return { native, sides: [side(native, 0, [descriptors[0]]), side(native, 1, [descriptors[1]])], descriptors };
 }
 
+async function sidesOf(size: number, algorithm: string): Promise<Side[]> {
+  const native = must(loadNative({ enabled: true }), () => 'the addon is built');
+  const descriptors = Array.from({ length: size }, (): number[] => []);
+  for (let low = 0; low < size; low++) {
+    for (let high = low + 1; high < size; high++) [descriptors[low][high - 1], descriptors[high][low]] = await connectedPair(native);
+  }
+  return descriptors.map((each, rank) => side(native, rank, each, algorithm));
+}
+
+/** One thread plays all: nobody may wait for another. */
+function runAll(sides: readonly Side[], operations: readonly ExpressOperation[], sequence: number, ordinal: number): void {
+  const left = new Set(sides);
+  for (let turn = 0; left.size > 0 && turn < 1e6; turn++) {
+    for (const each of left) {
+      if (each.express.advance(operations[each.rank], sequence, ordinal, hasty) === 'done') left.delete(each);
+    }
+  }
+  expect(left.size).toBe(0);
+}
+
 const sumOf = (count: number): CollectiveCall => ({ kind: 'all-reduce', dtype: 'float32', count, op: 'sum' });
 
 function bind({ express, plans }: Side, call: CollectiveCall, data: Float32Array): ExpressOperation {
   const prepared = plans.prepare(call);
   expect(servesExpress(prepared, call)).toBe(true);
-  return express.bind(call, prepared.lowered, { data: new Uint8Array(data.buffer) });
+  return express.bind(call, prepared, { data: new Uint8Array(data.buffer) });
 }
 
 describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
@@ -105,14 +129,7 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     for (let sequence = 0; sequence < 20; sequence++) {
       arrays.forEach((array, rank) => array.fill(sequence + rank));
       sides.forEach(({ express }, rank) => express.begin(operations[rank], sequence, sequence));
-      // One thread plays both: neither may wait for the other.
-      const left = new Set([0, 1]);
-      for (let turn = 0; left.size > 0 && turn < 1e6; turn++) {
-        for (const rank of left) {
-          if (sides[rank].express.advance(operations[rank], sequence, sequence, hasty) === 'done') left.delete(rank);
-        }
-      }
-      expect(left.size).toBe(0);
+      runAll(sides, operations, sequence, sequence);
       for (const array of arrays) expect([array[0], array[count - 1]]).toEqual([2 * sequence + 1, 2 * sequence + 1]);
     }
   });
@@ -140,6 +157,85 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     sides.forEach(({ express }, rank) => express.begin(operations[rank], 0, 0));
     for (const [rank, { express }] of sides.entries()) expect(express.advance(operations[rank], 0, 0, patient)).toBe('mismatch');
     expect([...arrays[0], ...arrays[1]]).toEqual([1, 1, 7, 7, 7]);
+  });
+
+  describe.each(['tree', 'direct', 'halving-doubling', 'ring'])('%s, announced along its messages', (algorithm) => {
+    it.each([3, 4, 5])('%i ranks, again and again', async (size) => {
+      const sides = await sidesOf(size, algorithm);
+      const count = 100;
+      const arrays = sides.map(() => new Float32Array(count));
+      const operations = sides.map((each, rank) => bind(each, sumOf(count), arrays[rank]));
+      for (let sequence = 0; sequence < 6; sequence++) {
+        arrays.forEach((array, rank) => array.fill(sequence + rank));
+        // Whoever begins late is awaited.
+        const last = sides[sequence % size];
+        for (const { express, rank } of sides) if (rank !== last.rank) express.begin(operations[rank], sequence, sequence);
+        for (const { express, rank } of sides) {
+          if (rank !== last.rank) expect(express.advance(operations[rank], sequence, sequence, hasty)).toBe('waiting');
+        }
+        last.express.begin(operations[last.rank], sequence, sequence);
+        runAll(sides, operations, sequence, sequence);
+        const sum = size * sequence + (size * (size - 1)) / 2;
+        for (const array of arrays) expect([...array]).toEqual(Array.from({ length: count }, () => sum));
+      }
+    });
+
+    it.each([0, 1, 3])('rank %i calls something else: nobody ends, and all can tell when all have been told', async (odd) => {
+      const sides = await sidesOf(4, algorithm);
+      const operations = sides.map((each) => {
+        const count = each.rank === odd ? 101 : 100;
+        return bind(each, sumOf(count), new Float32Array(count));
+      });
+      for (const { express, rank } of sides) express.begin(operations[rank], 0, 0);
+      for (let turn = 0; turn < 100; turn++) {
+        for (const { express, rank } of sides) expect(express.advance(operations[rank], 0, 0, hasty)).not.toBe('done');
+      }
+      for (const { express, rank } of sides) express.announceToAll(operations[rank], 0);
+      for (const { express, rank } of sides) {
+        let status = express.advance(operations[rank], 0, 0, hasty);
+        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++) status = express.advance(operations[rank], 0, 0, hasty);
+        expect(status).toBe('mismatch');
+      }
+    });
+
+    it('a rank whose call has another number is not heard', async () => {
+      const sides = await sidesOf(4, algorithm);
+      const operations = sides.map((each) => bind(each, sumOf(100), new Float32Array(100)));
+      const numberOf = (rank: number): number => (rank === 2 ? 6 : 7);
+      for (const { express, rank } of sides) express.begin(operations[rank], numberOf(rank), 0);
+      for (const { express, rank } of sides) express.announceToAll(operations[rank], 0);
+      for (let turn = 0; turn < 100; turn++) {
+        for (const { express, rank } of sides) expect(express.advance(operations[rank], numberOf(rank), 0, hasty)).toBe('waiting');
+      }
+      for (const { express, rank } of sides) if (rank !== 2) expect(express.late(7, 0)).toEqual([2]);
+    });
+
+    it('another thread goes on with it, and tells the others who has called', async () => {
+      const sides = await sidesOf(4, algorithm);
+      const arrays = sides.map(() => new Float32Array(100).fill(1));
+      const operations = sides.map((each, rank) => bind(each, sumOf(100), arrays[rank]));
+      const called = sides.filter(({ rank }) => rank !== 3);
+      for (const { express, rank } of called) express.begin(operations[rank], 0, 0);
+      for (const { express, rank } of called) expect(express.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
+      const others = called.map((each) => ({ ...each, express: each.again() }));
+      for (const { express, rank } of others) express.announceToAll(operations[rank], 0);
+      for (let turn = 0; turn < 100; turn++) {
+        for (const { express, rank } of others) expect(express.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
+      }
+      for (const { express } of others) expect(express.late(0, 0)).toEqual([3]);
+      sides[3].express.begin(operations[3], 0, 0);
+      runAll([...others, sides[3]], operations, 0, 0);
+      for (const array of arrays) expect([array[0], array[99]]).toEqual([4, 4]);
+    });
+
+    it('the end of an awaited socket is noticed', async () => {
+      const sides = await sidesOf(2, algorithm);
+      const operation = bind(sides[0], sumOf(100), new Float32Array(100));
+      sides[0].express.begin(operation, 0, 0);
+      expect(sides[0].express.advance(operation, 0, 0, hasty)).toBe('waiting');
+      sides[1].wire.close();
+      expect(sides[0].express.advance(operation, 0, 0, patient)).toBe('ended');
+    });
   });
 
   it('the end of a socket is noticed by those who still wait for its rank', async () => {

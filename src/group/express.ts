@@ -1,19 +1,33 @@
 /** The express: small collectives between hosts, on whichever thread calls. What a rank contributes travels with its announcement,
  *  over sockets that the calling thread itself writes and reads.
  *
- *      begin ─▶ entry · announce to all · puts into scratch     advance ─▶ all there? ─▶ compare ─▶ the other steps ─▶ done
+ *      begin ─▶ entry · puts into scratch · announce to all     advance ─▶ all there? ─▶ compare ─▶ the other steps ─▶ done
  *                                                                │ not in time: go on later, on this thread or the other
  *
+ *  Where the plan spreads word of every rank to every rank, announcements travel along with its messages, before the first one to
+ *  each peer, and nobody waits for more: who goes on has compared what it has heard, so that its next message vouches for it.
+ *
+ *      begin ─▶ puts into scratch     advance ─▶ compare ─▶ steps ─▶ wait for a peer ─▶ compare ─▶ steps … ─▶ done
+ *                                                             │ not in time: announce to the others, too; go on later
+ *
  *  Operations of an express are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
- *  k + 2 only after all have announced k + 1, hence finished k. It must not know threads, their queues or users' objects. */
+ *  k + 2 only after it has heard of k + 1 from all, who hence have finished k. It must not know threads, their queues or users'
+ *  objects. */
 import { assert, must } from '../base/assert.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
-import { fitsExpress, type ExpressPath } from '../collectives/express-path.ts';
+import { fitsExpress, incomingOf, spreadsAnnouncements, type ExpressPath, type Incoming } from '../collectives/express-path.ts';
 import type { Lowered, NetworkCall } from '../collectives/lower.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
-import { expressScratchBytes, expressSlots, type ExpressBuffers, type ExpressPatience, type ExpressWire } from './express-wire.ts';
+import {
+  expressScratchBytes,
+  expressSlots,
+  type ExpressBuffers,
+  type ExpressPatience,
+  type ExpressWire,
+  type RankSet,
+} from './express-wire.ts';
 import type { PreparedPlan } from './plan-runner.ts';
 import { signalMaxOf } from './wire.ts';
 
@@ -36,15 +50,25 @@ export interface ExpressOperation {
   readonly lowered: Lowered;
   /** Puts at the beginning of each channel that go to scratch. */
   readonly eager: readonly number[];
-  /** Ranks that those go to. */
-  readonly eagerPeers: readonly number[];
+  /** Announcements travel with the plan's messages. */
+  readonly spreads: boolean;
+  /** What it waits for. */
+  readonly incoming: readonly Incoming[];
   readonly buffers: ExpressBuffers;
   /** By turn. */
   readonly segments: readonly Segments[];
   /** Its first word is the sequence number. */
   readonly contract: Uint32Array;
-  /** Where each channel stands in the run that is under way. */
-  readonly positions: number[];
+  /** How far the run has come that is under way. */
+  readonly progress: ExpressProgress;
+}
+
+/** What a thread must know to go on with an operation. */
+export interface ExpressProgress {
+  /** Where each channel stands. */
+  positions: readonly number[];
+  /** Ranks that have been told. */
+  announced: RankSet;
 }
 
 /** The express of a group as plans are chosen for it. `latency`: from host to host, seconds, the same on all ranks. */
@@ -69,7 +93,7 @@ export class Express {
     this.#state = options.machine.createState(options.size);
   }
 
-  bind(call: CollectiveCall, lowered: Lowered, buffers: ExpressBuffers): ExpressOperation {
+  bind(call: CollectiveCall, { lowered, plan }: Pick<PreparedPlan, 'lowered' | 'plan'>, buffers: ExpressBuffers): ExpressOperation {
     const { machine, wire, rank } = this.#options;
     const contract = new Uint32Array(contractBytes / 4);
     encodeContract(call, 0, new Uint8Array(contract.buffer), { strict: false });
@@ -86,18 +110,15 @@ export class Express {
       return bound;
     });
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
-    const eagerPeers = lowered.channels.flatMap((code, channel) =>
-      Array.from({ length: eager[channel] }, (_, put) => lowered.calls[code[put * callLength + 1]]).flatMap((each) =>
-        each.kind === 'flush' ? [] : [each.peer],
-      ),
-    );
-    return { call, lowered, eager, eagerPeers, buffers, segments, contract, positions: eager.map(() => 0) };
+    const progress = { positions: eager.map(() => 0), announced: 0 };
+    const [spreads, incoming] = [spreadsAnnouncements(plan), incomingOf(plan, rank)];
+    return { call, lowered, eager, spreads, incoming, buffers, segments, contract, progress };
   }
 
-  /** Announces the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone follows
-   *  at once: a rank that called something else has no use for its scratch any more. */
+  /** Begins the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone is sent at
+   *  once: a rank that called something else has no use for its scratch any more. */
   begin(operation: ExpressOperation, sequence: number, ordinal: number): void {
-    const { lowered, segments, contract, eager, positions } = operation;
+    const { lowered, segments, contract, eager, spreads, progress } = operation;
     const { own, firstSlot, wire, rank } = this.#options;
     const turn = ordinal % expressSlots;
     if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
@@ -105,52 +126,87 @@ export class Express {
     wire.line(rank, turn).set(contract, contractWord);
     own.publish(firstSlot + turn, sequence + 1);
     wire.bind(turn, operation.buffers);
-    wire.announce(turn, lowered.mailboxBytes, operation.eagerPeers);
+    progress.announced = 0;
+    progress.positions = eager.map((puts) => puts * callLength);
     lowered.channels.forEach((code, channel) => {
-      positions[channel] = eager[channel] * callLength;
-      for (let put = 0; put < eager[channel]; put++) this.#perform(lowered.calls[code[put * callLength + 1]], turn);
+      for (let put = 0; put < eager[channel]; put++) this.#perform(operation, lowered.calls[code[put * callLength + 1]], turn);
     });
+    if (!spreads) this.announceToAll(operation, ordinal);
   }
 
-  /** Goes on with an operation that has begun, once all have announced theirs. */
+  /** Tells those who have not been told yet: they may be waiting for others, and want to know for whom. */
+  announceToAll({ lowered, progress }: ExpressOperation, ordinal: number): void {
+    const { wire, rank, size } = this.#options;
+    const untold = ((1 << size) - 1) & ~(1 << rank) & ~progress.announced;
+    if (untold === 0) return;
+    wire.announce(ordinal % expressSlots, lowered.mailboxBytes, untold);
+    progress.announced |= untold;
+  }
+
+  /** Goes on with an operation that has begun. */
   advance(operation: ExpressOperation, sequence: number, ordinal: number, patience: ExpressPatience): ExpressStatus {
     const { wire, own, firstSlot } = this.#options;
-    const { lowered } = operation;
+    const { lowered, spreads } = operation;
     const turn = ordinal % expressSlots;
     // It may have begun on the other thread.
     operation.contract[0] = sequence;
     wire.bind(turn, operation.buffers);
-    const there = wire.poll(turn, sequence + 1, patience);
-    if (there !== 'there') return this.#differs(operation, sequence, turn) ? 'mismatch' : there === 'ended' ? 'ended' : 'waiting';
-    if (this.#differs(operation, sequence, turn)) return 'mismatch';
-    while (!this.#advanceChannels(operation, turn)) if (!wire.progress(patience)) return 'waiting';
-    while (lowered.calls.length > 0 && wire.unsent) if (!wire.progress(patience)) return 'waiting';
+    // The event loop is woken by all that comes, until it is read; and ranks that wait long tell everyone.
+    if (patience.spinNs === 0) wire.progress(everyone, { spinNs: 0, sleepMs: 0 });
+    let there = spreads ? 'there' : wire.poll(turn, sequence + 1, patience);
+    for (;;) {
+      if (this.#differs(operation, sequence, turn)) return 'mismatch';
+      if (there !== 'there') return there === 'ended' ? 'ended' : 'waiting';
+      const heard = !spreads || this.#heard(operation, sequence, turn);
+      if (heard && this.#advanceChannels(operation, turn)) break;
+      there = wire.progress(this.#awaited(operation, turn), patience);
+    }
+    while (lowered.calls.length > 0 && wire.unsent) if (wire.progress(everyone, patience) !== 'there') return 'waiting';
     if (lowered.signalCount > 0) own.clearSignals(firstSlot + turn, lowered.signalCount);
     return 'done';
   }
 
   /** True when all have come to their ends. */
-  #advanceChannels({ lowered, segments, positions }: ExpressOperation, turn: number): boolean {
+  #advanceChannels(operation: ExpressOperation, turn: number): boolean {
     const { machine } = this.#options;
+    const { lowered, segments, progress } = operation;
     const state = this.#state;
     let done = true;
-    for (let channel = 0; channel < positions.length; channel++) {
-      state.pc = positions[channel];
+    progress.positions = progress.positions.map((position, channel) => {
+      state.pc = position;
       let status = machine.run(lowered.channels[channel], segments[turn], state, 0, false);
       while (status === 'call') {
-        this.#perform(lowered.calls[state.argument], turn);
+        this.#perform(operation, lowered.calls[state.argument], turn);
         status = machine.run(lowered.channels[channel], segments[turn], state, 0, false);
       }
       assert(status === 'done' || status === 'waiting', () => `steps of an express ended with ${status}`);
-      positions[channel] = state.pc;
       if (status !== 'done') done = false;
-    }
+      return state.pc;
+    });
     return done;
   }
 
   /** What is sent has left its source when the call returns: flushes have nothing to wait for. */
-  #perform(call: NetworkCall, turn: number): void {
-    if (call.kind !== 'flush') this.#options.wire.put(turn, call);
+  #perform({ lowered, progress }: ExpressOperation, call: NetworkCall, turn: number): void {
+    if (call.kind === 'flush') return;
+    const told = (progress.announced >>> call.peer) & 1;
+    progress.announced |= 1 << call.peer;
+    this.#options.wire.put(turn, call, told === 1 ? undefined : { mailboxFilled: lowered.mailboxBytes });
+  }
+
+  /** Whether all that has come is of the operation: a rank may be on its way through another call. */
+  #heard({ incoming }: ExpressOperation, sequence: number, turn: number): boolean {
+    const { wire, own, firstSlot } = this.#options;
+    const announced = (sequence + 1) >>> 0;
+    return incoming.every(({ rank, signal }) => wire.line(rank, turn)[0] === announced || own.raised(firstSlot + turn, signal) === 0);
+  }
+
+  /** Ranks from which something is to come. */
+  #awaited({ incoming }: ExpressOperation, turn: number): RankSet {
+    const { own, firstSlot } = this.#options;
+    let ranks = 0;
+    for (const { rank, signal, raises } of incoming) if (own.raised(firstSlot + turn, signal) < raises) ranks |= 1 << rank;
+    return ranks;
   }
 
   /** Group ranks that have not announced the operation. */
@@ -178,6 +234,8 @@ export class Express {
     assert(status === 'done', () => `steps of an express ended with ${status}`);
   }
 }
+
+const everyone: RankSet = -1;
 
 /** Code words of a call. */
 const callLength = 2;

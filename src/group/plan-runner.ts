@@ -143,7 +143,9 @@ export class PlanRunner implements Plans {
       predictions: this.#predictions,
     };
     const algorithm = selectAlgorithm(selection);
-    const plan = buildPlan(algorithm, request, { onlyRank: rank });
+    // An express looks at what all ranks send; its plans are small.
+    const small = express !== undefined && selection.bytes <= express.bytesMax;
+    const plan = buildPlan(algorithm, request, small ? {} : { onlyRank: rank });
     const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
     const program = plan.programs[rank];
     if (!program) throw new ShoalError('usage', `plan '${plan.algorithm}' has no program for rank ${rank}`);

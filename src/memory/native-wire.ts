@@ -13,9 +13,10 @@ export interface WatchHandle {
 /** Codes of buffers. */
 export const wireBuffers = { data: 0, input: 0, output: 1, scratch: 2 } as const;
 
-/** What `wirePoll` returns. */
+/** What `wirePoll` and `wireProgress` return. */
 export const wireResults = { there: 1, notYet: 0, ended: -1 } as const;
 
+/** Sets of peers are bits of a number, by position among the others; a wire has 32 at most. */
 export interface NativeWire {
   /** Size of the memory that the wires of a process share; zeros at the start, aligned to 64 bytes. */
   wireMemoryBytes(peers: number, payloadBytesMax: number, putBytesMax: number): number;
@@ -38,10 +39,10 @@ export interface NativeWire {
   ): WireHandle;
   /** Where puts of other ranks go, and from where own ones come. */
   wireBind(wire: WireHandle, turn: number, data: Uint8Array, output: Uint8Array): void;
-  /** Sends `bytes` of the own slot, from the announcement on, to every peer. `followed`: bits of the peers, by position, to which
-   *  puts follow at once. */
-  wireAnnounce(wire: WireHandle, turn: number, bytes: number, followed: number): void;
-  /** Sends bytes of a buffer into a peer's, then raises its signal. Buffers by code. Peers by position among the others. */
+  /** Sends `bytes` of the own slot, from the announcement on, to a set of peers. */
+  wireAnnounce(wire: WireHandle, turn: number, bytes: number, to: number): void;
+  /** Sends bytes of a buffer into a peer's, then raises its signal. Buffers by code. Peers by position among the others. `announced`:
+   *  bytes of the own slot's announcement that go before, in the same packet; 0: none. */
   wirePut(
     wire: WireHandle,
     peer: number,
@@ -52,11 +53,12 @@ export interface NativeWire {
     targetBuffer: number,
     targetOffset: number,
     signal: number,
+    announced: number,
   ): void;
   /** Until every peer's slot `turn` has announced `value`: looks for `spinNs`, then sleeps `sleepMs` at most. */
   wirePoll(wire: WireHandle, turn: number, value: number, spinNs: number, sleepMs: number): number;
-  /** Until something has come, whatever it is. */
-  wireProgress(wire: WireHandle, spinNs: number, sleepMs: number): boolean;
+  /** Until something has come from a set of peers, whatever it is, or the kernel has taken what it had not before. */
+  wireProgress(wire: WireHandle, from: number, spinNs: number, sleepMs: number): number;
   /** The kernel has not taken all that was sent. */
   wireUnsent(wire: WireHandle): boolean;
   closeWire(wire: WireHandle): void;

@@ -101,7 +101,7 @@ export interface NativeOptions {
 }
 
 /** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 13;
+const interfaceVersion = 14;
 
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));
