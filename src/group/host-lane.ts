@@ -8,6 +8,7 @@
  *
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
+import type { CallSite } from '../base/call-site.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -71,7 +72,7 @@ export interface LaneRequest {
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
   readonly timeoutMs: number;
   /** Where the call was made. */
-  readonly site: () => string | undefined;
+  readonly site: CallSite;
   readonly hooks: { onSuccess?: () => void };
 }
 
@@ -223,15 +224,14 @@ export class HostLane {
   #handOver(track: Track, operation: LaneOperation, at: Place & { readonly position: LanePosition }, request: () => LaneRequest): Work {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
-    const { call: asked, buffers, timeoutMs, site, hooks } = request();
-    const call = { ...asked, site: site() };
+    const { call, buffers, timeoutMs, site, hooks } = request();
     const { sequence, ordinal, position } = at;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
       onSettled: () => settled(track, ordinal),
       onWait: () => this.#runUpTo(track, work),
     });
-    const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, call, buffers, announced, timeoutMs } as const;
+    const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, buffers, announced, timeoutMs } as const;
     const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
     const handedOver: HandedOver = {
       operation,
@@ -239,7 +239,7 @@ export class HostLane {
       ordinal,
       claim,
       work,
-      send: (from, shared) => client.submit(work, { ...command, position: from, claim: shared?.memory }),
+      send: (from, shared) => client.submit(work, { ...command, call: { ...call, site: site() }, position: from, claim: shared?.memory }),
       sent: false,
     };
     this.flush();

@@ -31,7 +31,7 @@ import type {
 import { checkBackend, checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
 import { CompletedWork, PendingWork } from './work.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
-import type { LaneBuffers, LaneOperation } from './lane.ts';
+import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
 import { groupIdMax } from './wire.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -349,12 +349,13 @@ export class CommGroup implements ProcessGroup {
     if (this.#lane && operation) {
       const requestWith = (own: CallBuffers): LaneRequest => {
         const buffers = own.share();
-        return { call, buffers, timeoutMs, hooks: hooksOf(own), site: () => this.#sites.current() };
+        return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
       };
       if (kind === 'all-reduce' && !reach.staged && isPlain(options)) {
         const { value } = uses[0].operand;
         const { op }: ReduceOptions = options;
-        const request = (): LaneRequest => requestWith(new CallBuffers(this.#world.memory, uses));
+        // What nothing is staged for stays where it is.
+        const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#world.memory, uses) : reach);
         this.#hot.set(value, { op, operation, buffers: operation.buffers, count: lengthOf(value), request });
       }
       const work = this.#lane.run(operation, this.#nextSequence(), () => requestWith(reach));
@@ -365,7 +366,7 @@ export class CommGroup implements ProcessGroup {
     const hooks = hooksOf(reach);
     const onExpress = this.#express?.bind(call, buffers);
     if (this.#express && onExpress) {
-      const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current() }, buffers, timeoutMs, hooks });
+      const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
       const { value } = uses.at(0)?.operand ?? {};
       const { op }: ReduceOptions = options;
       if (kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
@@ -375,7 +376,7 @@ export class CommGroup implements ProcessGroup {
       return work;
     }
     const sequence = this.#nextSequence();
-    const sited = { ...call, site: this.#sites.current() };
+    const sited = { ...call, site: this.#sites.current()() };
     const description = `${kind} of group '${this.name}'`;
     return this.#world.client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
@@ -413,7 +414,7 @@ export class CommGroup implements ProcessGroup {
   /** An operation of several steps as one `Work`. */
   #deferred(description: string, run: (site: string | undefined) => Promise<void>): Work {
     const work = new PendingWork(this.#world.client, description);
-    run(this.#sites.current()).then(
+    run(this.#sites.current()()).then(
       () => work.settle(undefined),
       (thrown: unknown) => work.settle(ShoalError.from(thrown)),
     );
