@@ -4,11 +4,12 @@
  *
  *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever blocks for it before that has begun
+ *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever waits for it before that has begun
  *
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
 import type { CallSite } from '../base/call-site.ts';
+import { ShoalError } from '../base/errors.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -78,6 +79,12 @@ export interface LaneRequest {
 
 /** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
 const nsPerClaimedByte = 0.2;
+/** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
+const nsPerAwaitedByte = 0.05;
+/** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
+const awaitedBytesMax = 64 * 1024 * 1024;
+/** Whoever waits for a call so soon after it, milliseconds, has computed for no longer than it takes to wake a thread. */
+const soonMs = 0.2;
 
 const completedWork = new CompletedWork();
 
@@ -87,6 +94,8 @@ interface HandedOver extends Place {
   /** Undefined: it cannot come back. */
   readonly claim: LaneClaim | undefined;
   readonly work: PendingWork;
+  /** When the call came back to the script. The other thread may have run it before that, on this one's CPU. */
+  returnedMs: number;
   /** Tells the comm thread, which goes on from `position`. */
   readonly send: (position: LanePosition, claim?: LaneClaim) => void;
   sent: boolean;
@@ -107,9 +116,11 @@ export class HostLane {
   /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
   readonly #traceNames = new Map<string, NameId>();
-  /** Operations for which this thread blocked the last time. The comm thread hears of them when the turn of the event loop ends,
-   *  if this thread has not run them by then: waking it would cost a tenth of a 25 MiB all-reduce. */
-  readonly #blockedFor = new WeakSet<LaneOperation>();
+  /** Operations that were waited for, or awaited, right after their last call. When the turn of the event loop ends, the comm thread
+   *  hears of those that this thread has not run and does not run then: waking it would cost a fifth of a 25 MiB all-reduce. */
+  readonly #waitedFor = new WeakSet<LaneOperation>();
+  /** `#endTurn` will be called. */
+  #turnEndDue = false;
 
   constructor(options: HostLaneOptions) {
     this.#options = options;
@@ -189,16 +200,16 @@ export class HostLane {
     return true;
   }
 
-  /** This thread is about to block for `work`: it runs what the comm thread has not begun, in order, up to that. */
-  #runUpTo(track: Track, work: PendingWork): void {
+  /** This thread has nothing to do but wait for `work`: it runs what the comm thread has not begun, in order, up to that. */
+  #runUpTo(track: Track, work: PendingWork, nsPerByte: number): void {
     const { client, spec, spinNs } = this.#options;
     const { lane, handedOver } = track;
     while (!work.done && handedOver.length > 0) {
       const next = handedOver[0];
       const { operation, sequence, ordinal, claim } = next;
       if (this.#own.failed || !claim?.take('main')) return this.flush();
-      this.#blockedFor.add(operation);
-      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerClaimedByte);
+      this.#noteWaiting(next);
+      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte);
       const position = ended ? undefined : lane.positionOf(operation);
       if (ended) {
         claim.end();
@@ -206,7 +217,9 @@ export class HostLane {
       }
       if (next.sent) client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
       else if (position) send(next, position);
-      if (!ended) return;
+      if (ended) continue;
+      this.#waitedFor.delete(operation);
+      return;
     }
   }
 
@@ -215,9 +228,36 @@ export class HostLane {
     for (const name of laneNames) {
       for (const each of this.#tracks[name].handedOver) {
         if (each.sent) continue;
-        this.#blockedFor.delete(each.operation);
+        this.#waitedFor.delete(each.operation);
         send(each, { code: 'shared', pc: 0 }, each.claim);
       }
+    }
+  }
+
+  /** This thread waits for the operation from now on. */
+  #noteWaiting({ operation, returnedMs }: HandedOver): void {
+    if (this.#options.client.now() - returnedMs < soonMs) this.#waitedFor.add(operation);
+    else this.#waitedFor.delete(operation);
+  }
+
+  /** The script is done for now: what it awaits is run here, other work is the comm thread's. */
+  #endTurn(): void {
+    this.#turnEndDue = false;
+    for (const name of laneNames) {
+      const track = this.#tracks[name];
+      const head = track.handedOver.at(0);
+      if (!head?.work.awaited || head.operation.bytes > awaitedBytesMax) continue;
+      if (head.sent) this.#noteWaiting(head);
+      else this.#runAwaited(track, head.work);
+    }
+    this.flush();
+  }
+
+  #runAwaited(track: Track, work: PendingWork): void {
+    try {
+      this.#runUpTo(track, work, nsPerAwaitedByte);
+    } catch (thrown) {
+      work.settle(ShoalError.from(thrown));
     }
   }
 
@@ -229,7 +269,7 @@ export class HostLane {
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
       onSettled: () => settled(track, ordinal),
-      onWait: () => this.#runUpTo(track, work),
+      onWait: () => this.#runUpTo(track, work, nsPerClaimedByte),
     });
     const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, buffers, announced, timeoutMs } as const;
     const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
@@ -239,14 +279,19 @@ export class HostLane {
       ordinal,
       claim,
       work,
+      returnedMs: 0,
       send: (from, shared) => client.submit(work, { ...command, call: { ...call, site: site() }, position: from, claim: shared?.memory }),
       sent: false,
     };
     this.flush();
-    const postponed = claim !== undefined && track.handedOver.length === 0 && this.#blockedFor.has(operation);
+    const postponed = claim !== undefined && track.handedOver.length === 0 && this.#waitedFor.has(operation);
     track.handedOver.push(handedOver);
-    if (postponed) queueMicrotask(() => this.flush());
-    else send(handedOver, position, claim);
+    if (!postponed) send(handedOver, position, claim);
+    if (claim && !this.#turnEndDue) {
+      this.#turnEndDue = true;
+      setImmediate(() => this.#endTurn());
+    }
+    handedOver.returnedMs = client.now();
     return work;
   }
 

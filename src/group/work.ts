@@ -22,6 +22,7 @@ export class PendingWork implements Work {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
   #done = false;
+  #awaited = false;
   #error: ShoalError | undefined;
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
   #onSuccess: (() => void) | undefined;
@@ -45,6 +46,11 @@ export class PendingWork implements Work {
 
   get error(): ShoalError | undefined {
     return this.#error;
+  }
+
+  /** Somebody goes on when it is done. */
+  get awaited(): boolean {
+    return this.#awaited;
   }
 
   settle(error: ShoalError | undefined): void {
@@ -88,6 +94,7 @@ export class PendingWork implements Work {
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
+    this.#awaited = true;
     this.#promise ??= new Promise<void>((resolve, reject) => {
       if (!this.#done) {
         this.#resolve = resolve;
