@@ -1,11 +1,11 @@
 /** `shoal bench`: command line to benchmark. The vocabulary is that of nccl-tests. */
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/nearest-name.ts';
-import { bytesSyntax, parseBytes } from '../../base/quantity.ts';
 import { collectiveNames, isRooted, type CollectiveName } from '../../bench/collective.ts';
 import { parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../bench/options.ts';
 import type { BenchEvent, BenchReport } from '../../bench/report.ts';
+import { natural, positive, size } from '../option-values.ts';
 
 interface BenchFlags {
   readonly minbytes: number;
@@ -223,20 +223,4 @@ async function writeReport(file: string, report: BenchReport): Promise<void> {
   } catch (error) {
     throw new ShoalError('usage', `--json ${file} cannot be written: ${messageOf(error)}`, { cause: error });
   }
-}
-
-function size(text: string): number {
-  const bytes = parseBytes(text);
-  if (bytes === undefined) throw new InvalidArgumentError(`Expected ${bytesSyntax}.`);
-  return bytes;
-}
-
-function natural(text: string): number {
-  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');
-  return Number(text);
-}
-
-function positive(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 1.');
-  return Number(text);
 }

@@ -1,23 +1,16 @@
 /** `shoal plan`: shows what an operation does before anything runs: its steps, their proof, cost and picture; and which
  *  algorithm is chosen when. */
-import { Command, InvalidArgumentError } from 'commander';
+import { Command } from 'commander';
+import { natural } from '../option-values.ts';
+import { addRequestOptions, type RequestFlags } from '../plan/request-options.ts';
 
 export function planCommand(setExitCode: (code: number) => void): Command {
-  return new Command('plan')
+  const plan = new Command('plan')
     .summary('print, prove, cost and draw the plan of a collective')
     .description('Builds the plan of a collective as ranks would. Without another option: one line of facts and its cost.')
     .argument('[collective]', 'all-reduce, broadcast, reduce, all-gather, gather, scatter, reduce-scatter, all-to-all, barrier')
-    .option('-a, --algorithm <name>', 'algorithm, or auto for what is chosen without being asked', 'auto')
-    .option('--hosts <count>', 'number of hosts', positive, 1)
-    .option('--ranks-per-host <count>', 'ranks on each', positive, 2)
-    .option('--bytes <size>', 'of the whole operation, such as 25MiB', '1MiB')
-    .option('--dtype <type>', 'element type', 'float32')
-    .option('--root <rank>', 'root of broadcast, reduce, gather, scatter', natural)
-    .option('--piece <size>', 'largest transfer')
-    .option('--window <pieces>', 'most pieces under way to a receiver', positive)
-    .option('--slice <size>', 'largest slice')
-    .option('--staging <size>', 'scratch per rank')
-    .option('--shard <size>', 'smallest shard')
+    .option('-a, --algorithm <name>', 'algorithm, or auto for what is chosen without being asked', 'auto');
+  return addRequestOptions(plan, { hosts: 1, ranksPerHost: 2, bytes: { about: 'of the whole operation, such as 25MiB', value: '1MiB' } })
     .option('--print', 'prints every step')
     .option('--rank <rank>', 'with --print: only this rank', natural)
     .option('--verify', 'proves that every schedule gives the promised result')
@@ -36,18 +29,8 @@ export function planCommand(setExitCode: (code: number) => void): Command {
 }
 
 /** As commander gives them. */
-export interface PlanFlags {
+export interface PlanFlags extends RequestFlags {
   readonly algorithm: string;
-  readonly hosts: number;
-  readonly ranksPerHost: number;
-  readonly bytes: string;
-  readonly dtype: string;
-  readonly root?: number;
-  readonly piece?: string;
-  readonly window?: number;
-  readonly slice?: string;
-  readonly staging?: string;
-  readonly shard?: string;
   readonly print?: true;
   readonly rank?: number;
   readonly verify?: true;
@@ -55,14 +38,4 @@ export interface PlanFlags {
   readonly draw?: string;
   readonly table?: true;
   readonly algorithms?: string;
-}
-
-function positive(text: string): number {
-  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 1.');
-  return Number(text);
-}
-
-function natural(text: string): number {
-  if (!/^\d{1,7}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 0.');
-  return Number(text);
 }

@@ -3,6 +3,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { parseMilliseconds } from '../../base/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ServerOptions } from '../../launch/server-berths.ts';
+import { natural, positive } from '../option-values.ts';
 
 interface RunFlags {
   readonly nprocPerNode: string;
@@ -52,7 +53,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
     .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use', '1')
-    .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', positive, 1)
+    .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', machines, 1)
     .option('--node-rank <index>', 'this machine among them, from 0', natural)
     .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
     .option('--master-port <port>', 'port of the store on machine 0; default for one machine: any free port, else 29500', port)
@@ -164,14 +165,10 @@ async function readSecret(file: string | undefined, several: boolean): Promise<s
   throw new ShoalError('usage', `--secret-file ${file} is empty`);
 }
 
-function natural(text: string): number {
-  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');
-  return Number(text);
-}
-
-function positive(text: string): number {
-  if (!/^[1-9]\d{0,8}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
-  return Number(text);
+/** torchrun's `least:most` is not one. */
+function machines(text: string): number {
+  if (text.includes(':')) throw new InvalidArgumentError('Expected a whole number from 1; the number of machines is fixed.');
+  return positive(text);
 }
 
 function port(text: string): number {

@@ -1,26 +1,19 @@
 /** `shoal simulate`: executes plans in virtual time: how long would this take on that cluster? */
 import { Command, InvalidArgumentError } from 'commander';
+import { positive } from '../option-values.ts';
+import { addRequestOptions, type RequestFlags } from '../plan/request-options.ts';
 
 export function simulateCommand(setExitCode: (code: number) => void): Command {
-  return new Command('simulate')
+  const command = new Command('simulate')
     .summary('run a collective in virtual time on a cluster that is described')
     .description(
       'Executes the plans of a collective without payload, on thousands of ranks: rates per link class, ports with fair sharing, time of messages, operations in flight.',
     )
     .argument('[collective]', 'such as all-reduce; none with --micro-benchmarks')
-    .option('-a, --algorithms <names>', 'algorithms to compare, with commas; auto: what is chosen without being asked', 'auto')
-    .option('--hosts <count>', 'number of hosts', positive, 8)
-    .option('--ranks-per-host <count>', 'ranks on each', positive, 8)
-    .option('--bytes <sizes>', 'of an operation; several with commas', '25MiB')
-    .option('--dtype <type>', 'element type', 'float32')
+    .option('-a, --algorithms <names>', 'algorithms to compare, with commas; auto: what is chosen without being asked', 'auto');
+  return addRequestOptions(command, { hosts: 8, ranksPerHost: 8, bytes: { about: 'of an operation; several with commas', value: '25MiB' } })
     .option('--operations <count>', 'operations one after the other', positive, 1)
     .option('--in-flight <count>', 'operations that may overlap', positive, 1)
-    .option('--root <rank>', 'root of broadcast, reduce, gather, scatter', natural)
-    .option('--piece <size>', 'largest transfer')
-    .option('--window <pieces>', 'most pieces under way to a receiver', positive)
-    .option('--slice <size>', 'largest slice')
-    .option('--staging <size>', 'scratch per rank')
-    .option('--shard <size>', 'smallest shard')
     .option('--preset <name>', 'rates to start from: tcp, gpu-cluster, gpu-cluster-device', 'tcp')
     .option('--latency <us>', 'between hosts, microseconds', rate)
     .option('--overhead <us>', "of a message, of its sender's and of its receiver's time, microseconds", rate)
@@ -41,20 +34,10 @@ export function simulateCommand(setExitCode: (code: number) => void): Command {
 }
 
 /** As commander gives them. */
-export interface SimulateFlags {
+export interface SimulateFlags extends RequestFlags {
   readonly algorithms: string;
-  readonly hosts: number;
-  readonly ranksPerHost: number;
-  readonly bytes: string;
-  readonly dtype: string;
   readonly operations: number;
   readonly inFlight: number;
-  readonly root?: number;
-  readonly piece?: string;
-  readonly window?: number;
-  readonly slice?: string;
-  readonly staging?: string;
-  readonly shard?: string;
   readonly preset: string;
   readonly latency?: number;
   readonly overhead?: number;
@@ -64,16 +47,6 @@ export interface SimulateFlags {
   readonly buckets: number;
   readonly json?: string;
   readonly html?: string;
-}
-
-function positive(text: string): number {
-  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 1.');
-  return Number(text);
-}
-
-function natural(text: string): number {
-  if (!/^\d{1,7}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 0.');
-  return Number(text);
 }
 
 function rate(text: string): number {

@@ -1,6 +1,6 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
 import { Command, InvalidArgumentError } from 'commander';
-import { bytesSyntax, parseBytes } from '../../base/quantity.ts';
+import { positive, size } from '../option-values.ts';
 
 const examples = `
 Examples:
@@ -17,8 +17,8 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
     .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
     .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
     .option('--collectives <names>', 'with commas', 'all-reduce,all-gather,reduce-scatter,broadcast')
-    .option('-b, --minbytes <size>', 'smallest size', size, 8)
-    .option('-e, --maxbytes <size>', 'largest size', size, 16 * 2 ** 20)
+    .option('-b, --minbytes <size>', 'smallest size', sizeOfData, 8)
+    .option('-e, --maxbytes <size>', 'largest size', sizeOfData, 16 * 2 ** 20)
     .option('-f, --stepfactor <factor>', 'from one size to the next', factor, 8)
     .option('--budget <ms>', 'time per size and collective, about', positive, 500)
     .option('-o, --output <file>', 'where to write; what it says of other worlds is kept', 'shoal-tuning.json')
@@ -41,18 +41,13 @@ export interface TuneFlags {
   readonly output: string;
 }
 
-function positive(text: string): number {
-  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 1.');
-  return Number(text);
-}
-
 function factor(text: string): number {
   if (!/^([2-9]|[1-9]\d{1,3})$/.test(text)) throw new InvalidArgumentError('Expected a whole number of at least 2.');
   return Number(text);
 }
 
-function size(text: string): number {
-  const bytes = parseBytes(text);
-  if (bytes === undefined || bytes < 1) throw new InvalidArgumentError(`Expected ${bytesSyntax}.`);
+function sizeOfData(text: string): number {
+  const bytes = size(text);
+  if (bytes === 0) throw new InvalidArgumentError('Expected at least one byte.');
   return bytes;
 }

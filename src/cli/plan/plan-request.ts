@@ -5,23 +5,11 @@ import { buildPlan, collectives } from '../../collectives/build.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import type { Collective, Plan, PlanRequest } from '../../plan/ir.ts';
-import { grid, rankCount } from '../../plan/topology.ts';
+import { grid, rankCount, type Topology } from '../../plan/topology.ts';
+import type { RequestFlags } from './request-options.ts';
 
 /** Most ranks that are planned at once: programs of all ranks are in memory. */
 const ranksMax = 8192;
-
-export interface RequestFlags {
-  readonly hosts: number;
-  readonly ranksPerHost: number;
-  readonly bytes: string;
-  readonly dtype: string;
-  readonly root?: number;
-  readonly piece?: string;
-  readonly window?: number;
-  readonly slice?: string;
-  readonly staging?: string;
-  readonly shard?: string;
-}
 
 /** @throws ShoalError `usage` naming what is wrong and what would be right. */
 export function planRequest(collective: string | undefined, flags: RequestFlags): { request: PlanRequest; dtype: DType } {
@@ -33,10 +21,8 @@ export function planRequest(collective: string | undefined, flags: RequestFlags)
   const dtype = dtypes.find(({ name }) => name === flags.dtype)?.name;
   if (dtype === undefined)
     throw new ShoalError('usage', `unknown dtype '${flags.dtype}'; use one of ${dtypes.map(({ name }) => name).join(', ')}`);
-  const topology = grid(flags.hosts, flags.ranksPerHost);
+  const topology = worldOf(flags);
   const n = rankCount(topology);
-  if (n > ranksMax)
-    throw new ShoalError('usage', `${flags.hosts} hosts × ${flags.ranksPerHost} ranks are ${n}; at most ${ranksMax} can be planned`);
   const elementBytes = dtypeInfo(dtype).bytes;
   const limit = (option: string, text: string | undefined): number | undefined => {
     if (text === undefined) return undefined;
@@ -58,6 +44,13 @@ export function planRequest(collective: string | undefined, flags: RequestFlags)
     shardCount: limit('--shard', flags.shard),
   };
   return { request, dtype };
+}
+
+/** @throws ShoalError `usage` for more ranks than can be planned. */
+export function worldOf({ hosts, ranksPerHost }: Pick<RequestFlags, 'hosts' | 'ranksPerHost'>): Topology {
+  const ranks = hosts * ranksPerHost;
+  if (ranks <= ranksMax) return grid(hosts, ranksPerHost);
+  throw new ShoalError('usage', `${hosts} hosts × ${ranksPerHost} ranks are ${ranks}; at most ${ranksMax} can be planned`);
 }
 
 /** The plan of the named algorithm, or with `auto` of the one that is chosen. */

@@ -76,6 +76,7 @@ describe('shoal plan', () => {
     ['a slice that cuts an element', 'all-reduce', { slice: '1022' }, /--slice 1022 is not a multiple of float32's 4 bytes/],
     ['a staging of nothing', 'all-reduce', { staging: '0' }, /--staging 0 is not a multiple/],
     ['too many ranks', 'all-reduce', { hosts: 10_000 }, /are 20000; at most 8192/],
+    ['a table of too many ranks', undefined, { hosts: 999_999_999, table: true }, /are 1999999998; at most 8192/],
     ['a rank that is not there', 'all-reduce', { rank: 2 }, /--rank 2 is not one of the ranks 0…1/],
     ['an algorithm that cannot', 'barrier', { algorithm: 'ring' }, /ring cannot barrier/],
   ] as const)('refuses %s', async (_, collective, flags, message) => {

@@ -12,10 +12,9 @@ import { costOf, defaultCostModel, type PlanCost } from '../../plan/cost.ts';
 import { drawPlan, formatSeconds } from '../../plan/draw.ts';
 import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
-import { grid } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import type { PlanFlags } from '../commands/plan.ts';
-import { planOf, planRequest } from './plan-request.ts';
+import { planOf, planRequest, worldOf } from './plan-request.ts';
 
 /** Rows of the cost table before ranks that cost the same as the one before are left out. */
 const rowsMax = 64;
@@ -48,7 +47,7 @@ export async function runPlan(
 
 /** The rules, and what they and the rates come to on the world that is asked for. */
 function tables(flags: PlanFlags, settings: Settings, overrides: readonly SelectionRule[]): string {
-  const topology = grid(flags.hosts, flags.ranksPerHost);
+  const topology = worldOf(flags);
   const shape = { topology, loadStore: flags.hosts === 1, order: settings.order };
   const tuning = loadTuning(settings.tuningFile)?.tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;

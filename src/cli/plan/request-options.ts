@@ -1,0 +1,37 @@
+/** Options that say which operation on which world, for `shoal plan` and `shoal simulate`. */
+import type { Command } from 'commander';
+import { natural, positive } from '../option-values.ts';
+
+/** As commander gives them; sizes are texts, because they may be lists. */
+export interface RequestFlags {
+  readonly hosts: number;
+  readonly ranksPerHost: number;
+  readonly bytes: string;
+  readonly dtype: string;
+  readonly root?: number;
+  readonly piece?: string;
+  readonly window?: number;
+  readonly slice?: string;
+  readonly staging?: string;
+  readonly shard?: string;
+}
+
+export interface RequestDefaults {
+  readonly hosts: number;
+  readonly ranksPerHost: number;
+  readonly bytes: { readonly about: string; readonly value: string };
+}
+
+export function addRequestOptions(command: Command, { hosts, ranksPerHost, bytes }: RequestDefaults): Command {
+  return command
+    .option('--hosts <count>', 'number of hosts', positive, hosts)
+    .option('--ranks-per-host <count>', 'ranks on each', positive, ranksPerHost)
+    .option('--bytes <size>', bytes.about, bytes.value)
+    .option('--dtype <type>', 'element type', 'float32')
+    .option('--root <rank>', 'root of broadcast, reduce, gather, scatter', natural)
+    .option('--piece <size>', 'largest transfer')
+    .option('--window <pieces>', 'most pieces under way to a receiver', positive)
+    .option('--slice <size>', 'largest slice')
+    .option('--staging <size>', 'scratch per rank')
+    .option('--shard <size>', 'smallest shard');
+}
