@@ -279,7 +279,7 @@ export const settingDefinitions = {
     'SHOAL_SPIN_US',
     'execution',
     100,
-    'Time the comm thread polls shared memory before it sleeps, in microseconds.',
+    'Time the comm thread polls shared memory before it sleeps, in microseconds; between hosts only while most waits are short enough.',
     {
       most: 1_000_000,
     },

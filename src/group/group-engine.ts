@@ -13,6 +13,7 @@ import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
+import { AdaptiveSpin } from './adaptive-spin.ts';
 import { CallHistory } from './call-history.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
@@ -75,6 +76,8 @@ export class GroupEngine implements OperationHost {
   readonly #watchdog: Watchdog<PendingCall>;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
+  /** Of looks at what ranks of this host write; other hosts wake this thread through the system. */
+  readonly #spin: AdaptiveSpin;
   #status: GroupStatus = 'opening';
   #failure: ShoalError | undefined;
   #suspicion: ShoalError | undefined;
@@ -95,7 +98,9 @@ export class GroupEngine implements OperationHost {
     this.#members = new Members({ group: spec, links: this.links, slotCount, regions: world.regions });
     this.#own = this.#members.own;
     this.blocks = this.#members.blocks;
-    this.#spinMs = this.#members.hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
+    const { hostPeers } = this.#members;
+    this.#spinMs = hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
+    this.#spin = new AdaptiveSpin(hostPeers.length === 0 ? 0 : this.#spinMs, { adapts: hostPeers.length + 1 < this.size });
     this.#plans =
       world.mpiPlans(spec) ?? this.#createPlanRunner({ loadStore: this.links.map((link) => link === undefined || link.loadStore) });
     this.#history = new CallHistory(this.#own, { callsMax });
@@ -290,9 +295,8 @@ export class GroupEngine implements OperationHost {
     const own = this.#own;
     own.sleeping = false;
     const { clock } = this.#world;
-    const spinMs = this.#spinMs;
+    const spin = this.#spin;
     const { rung } = this.#members;
-    let deadlineMs = clock.now() + spinMs;
     while (this.#runnable() && !this.#suspicion && this.#status === 'open') {
       const moved = this.#step();
       if (this.#members.rung !== rung) {
@@ -301,14 +305,15 @@ export class GroupEngine implements OperationHost {
         return;
       }
       if (moved) {
-        deadlineMs = clock.now() + spinMs;
+        spin.ends(clock.now());
         continue;
       }
-      if (this.#members.hostPeers.length > 0 && clock.now() < deadlineMs) continue;
+      if (spin.waits(clock.now())) continue;
       if (own.sleeping) return;
       own.sleeping = true; // and look once more: what arrived in between rings no bell
     }
     own.sleeping = false;
+    spin.stops();
   }
 
   /** One look at everything; true when something moved. */
