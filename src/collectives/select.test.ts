@@ -28,6 +28,16 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...host, topology: separateHosts(4), bytes: 2 ** 20 })).toBe('direct');
   });
 
+  it('stages what two ranks of one host would enter whole, where half of it is worth a signal, whatever their buffers are', () => {
+    const sizes = [4095, 4096, 16_383, 16_384];
+    const by = (input: Partial<SelectionInput>): string[] =>
+      sizes.map((bytes) => selectAlgorithm({ ...base, topology: oneHost(2), ...input, bytes }));
+    expect(by({})).toEqual(['mailbox', 'host-staged', 'host-staged', 'host-direct']);
+    expect(by({ buffers: 'private' })).toEqual(['mailbox', 'host-staged', 'host-staged', 'host-staged']);
+    expect(by({ topology: oneHost(3) })).toEqual(['mailbox', 'mailbox', 'host-direct', 'host-direct']);
+    expect(by({ collective: 'reduce' })).toEqual(['mailbox', 'mailbox', 'host-direct', 'host-direct']);
+  });
+
   it('follows size and number of ranks', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));

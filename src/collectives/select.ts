@@ -71,6 +71,8 @@ const moving = collectives.filter((collective) => collective !== 'barrier');
 const defaults: readonly SelectionRule[] = [
   // The announcement of a call is a barrier already, over any network.
   row('barrier', { algorithm: 'mailbox' }),
+  // Of two ranks each stages half of what it would enter. More ranks wait for each other more often than that saves.
+  row('all-reduce', { topologyClass: 'one-host', bytesFrom: 4 * KiB, bytesTo: 16 * KiB, ranksMax: 2, algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', bytesTo: mailboxBytes + 1, algorithm: 'mailbox' })),
   row('all-reduce', { topologyClass: 'one-host', buffers: 'private', algorithm: 'host-staged' }),
   ...moving.map((collective) => row(collective, { topologyClass: 'one-host', algorithm: 'host-direct' })),
