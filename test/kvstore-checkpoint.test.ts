@@ -1,4 +1,5 @@
-/** Processes that are killed while they save: what is left is a whole snapshot, and none that was durable is lost. */
+/** What servers save, as files of real processes: killed while they save, what is left is a whole snapshot, and none that was
+ *  durable is lost; and other servers can load what was saved. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -9,6 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
 import { SnapshotFolder } from '../src/kvstore/checkpoint/snapshot-folder.ts';
+import { KVJob } from './support/kv-job.ts';
 
 const program = fileURLToPath(new URL('fixtures/kvstore-snapshots.ts', import.meta.url));
 const rounds = 12;
@@ -44,6 +46,35 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
       for (const { data } of snapshot?.tensors.values() ?? []) expect(data.every((byte) => byte === (version & 0xff))).toBe(true);
       first = version + 1;
     }
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}, 60_000);
+
+it('state that two servers saved is loaded by three, which cut it otherwise', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-resliced-'));
+  const count = 300_000;
+  try {
+    {
+      await using job = await KVJob.start({ workers: 1, servers: 2, env: { SHOAL_KV_SLICE_BYTES: '65536' } });
+      const [kv] = await job.stores('dist_sync');
+      await kv.init(['large', 'small'], [Float32Array.from({ length: count }, (_, k) => k), Float32Array.of(1, 2, 3)]);
+      await kv.setOptimizer({ name: 'momentum', learningRate: 1, momentum: 0.5 });
+      await kv.push('large', new Float32Array(count).fill(1));
+      await kv.saveState(folder);
+    }
+    await using job = await KVJob.start({ workers: 1, servers: 3, env: { SHOAL_KV_SLICE_BYTES: '100000' } });
+    const [kv] = await job.stores('dist_sync');
+    await kv.init(['small', 'large'], [new Float32Array(3), new Float32Array(count)]);
+    await kv.loadState(folder);
+    const [large, small] = [new Float32Array(count), new Float32Array(3)];
+    await kv.pull(['large', 'small'], [large, small]);
+    expect(large.findIndex((value, k) => value !== k - 1)).toBe(-1);
+    expect([...small]).toEqual([1, 2, 3]);
+    // Velocity goes on where it was: −1 → −0.5.
+    await kv.pushPull('large', new Float32Array(count), large);
+    expect(large.findIndex((value, k) => value !== k - 1.5)).toBe(-1);
+    expect((await kv.info('large')).version).toBe(2);
   } finally {
     await rm(folder, { recursive: true, force: true });
   }

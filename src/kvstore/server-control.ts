@@ -2,12 +2,14 @@
 import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
+import type { SnapshotStore } from './checkpoint/snapshot.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { packBatch, unpackBatch } from './parameter-directory.ts';
 import type { ServerBarrier } from './server-barrier.ts';
 import type { ServerCheckpoints } from './server-checkpoints.ts';
 import type { ServerFollowers } from './server-followers.ts';
 import type { ServerSession } from './server-session.ts';
+import { fits, reslice } from './server-reslice.ts';
 import { replaceValues, takeSnapshot } from './server-snapshot.ts';
 import type { ServerState } from './server-state.ts';
 import { Control, packError, packNotice, type ControlFields } from './wire-control.ts';
@@ -170,20 +172,22 @@ export class ServerControl {
   }
 
   #save(session: ServerSession, request: number, folder: string): void {
-    const store = this.#storeAt(folder);
-    store.save(takeSnapshot(this.#state)).then(
-      () => this.#done(session, request),
-      (error: unknown) => this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) }),
-    );
+    const stores = this.#storesAt(folder);
+    stores(this.#state.options.server)
+      .save(takeSnapshot(this.#state))
+      .then(
+        () => this.#done(session, request),
+        (error: unknown) => this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) }),
+      );
   }
 
   #load(session: ServerSession, request: number, folder: string): void {
-    const store = this.#storeAt(folder);
+    const stores = this.#storesAt(folder);
     const load = async (): Promise<void> => {
       try {
-        const snapshot = await store.load();
-        if (snapshot === undefined) throw new ShoalError('usage', `there is no state of this server in ${folder}`);
-        replaceValues(this.#state, snapshot);
+        const own = await stores(this.#state.options.server).load();
+        const whole = own !== undefined && fits(this.#state, own) ? own : await reslice(this.#state, stores, folder);
+        replaceValues(this.#state, whole);
         session.lastConfiguration = request;
         this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
       } catch (error) {
@@ -193,13 +197,14 @@ export class ServerControl {
     this.#callbacks.pause(load());
   }
 
-  #storeAt(folder: string): ReturnType<NonNullable<ServerState['options']['storeAt']>> {
+  /** Where each server of the group saves in a folder. */
+  #storesAt(folder: string): (server: number) => SnapshotStore {
     const { storeAt, topology } = this.#state.options;
     if (storeAt === undefined) throw new ShoalError('unsupported', 'this server has no place for files');
     if (topology.serverGroups > 1) {
-      throw new ShoalError('unsupported', 'state of several server groups is never one state; save from one server group');
+      throw new ShoalError('unsupported', 'state of several server groups is never one state; save and load with one server group');
     }
-    return storeAt(folder);
+    return (server) => storeAt(folder, server);
   }
 
   /** `about` 0: the stub holds its requests back, because it waits for a snapshot. */

@@ -119,7 +119,7 @@ export class ServerNode {
       return;
     }
     const twin = topology.replicas === 2 ? standbyAddress(serverGroup, server) : undefined;
-    const folderOf = (folder: string): SnapshotFolder => new SnapshotFolder(join(folder, `server-${serverGroup}-${server}`));
+    const folderOf = (folder: string, of: number): SnapshotFolder => new SnapshotFolder(join(folder, `server-${serverGroup}-${of}`));
     this.#core = await ServerCore.start({
       topology,
       group: serverGroup,
@@ -134,7 +134,7 @@ export class ServerNode {
       valuesOf: (source) => this.#valuesOf(source),
       mode: role === 'standby' ? 'standby' : 'primary',
       storeAt: folderOf,
-      ...(role === 'server' && checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir) } : {}),
+      ...(role === 'server' && checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
       ...(role === 'server' && twin !== undefined ? { standby: twin } : {}),
       ...(role === 'standby' ? { primary: serverAddress(serverGroup, server) } : {}),
       checkpointEveryMs: this.#node.settings.checkpointEveryMs,

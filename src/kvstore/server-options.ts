@@ -38,8 +38,8 @@ export interface ServerOptions {
   readonly checkpointEveryMs?: number;
   /** A snapshot could not be written, for a reason that is new; or can be again. */
   readonly onCheckpoint?: (event: CheckpointEvent) => void;
-  /** The file of this server in a folder; for `saveState` and `loadState`. */
-  readonly storeAt?: (folder: string) => SnapshotStore;
+  /** The files of a server of this group in a folder; for `saveState` and `loadState`. */
+  readonly storeAt?: (folder: string, server: number) => SnapshotStore;
   /** Primary: where the standby is reached. */
   readonly standby?: Address;
   /** A standby: where the primary is reached. */

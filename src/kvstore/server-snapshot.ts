@@ -12,9 +12,9 @@ import type { Address } from '../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from './checkpoint/snapshot.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import type { Exchange } from './group-sync.ts';
-import { packBatch, unpackBatch } from './parameter-directory.ts';
+import { packBatch, unpackBatch, type ParameterDirectory } from './parameter-directory.ts';
 import type { ServerState } from './server-state.ts';
-import { Control, encodeControl } from './wire-control.ts';
+import { Control, encodeControl, type ControlFields } from './wire-control.ts';
 
 const format = 'shoal-kvstore-1';
 
@@ -30,7 +30,11 @@ export function takeSnapshot(state: ServerState): Snapshot {
       const data = copy.subarray(slots.start[slot], slots.end[slot]);
       const { shape, pieces } = slots.parameterOf(slot);
       const count = directory.slots(options.server)[slot].elements;
-      tensors.set(`${prefix}/${nameOf(state, slot)}`, { dtype: slots.dtype(slot), shape: pieces.length === 1 ? shape : [count], data });
+      tensors.set(`${prefix}/${slotName(directory, options.server, slot)}`, {
+        dtype: slots.dtype(slot),
+        shape: pieces.length === 1 ? shape : [count],
+        data,
+      });
     }
   };
   addSlabs(
@@ -60,7 +64,7 @@ export function takeSnapshot(state: ServerState): Snapshot {
     group: options.group,
     server: options.server,
     lineage: state.lineage,
-    batches: Array.from({ length: directory.batches }, (_, k) => packBatch(directory.batch(k))),
+    batches: packBatches(directory),
     committed: state.committed,
     optimizer: state.optimizerSpec,
     optimizerVersion: state.optimizerVersion,
@@ -74,7 +78,7 @@ export function takeSnapshot(state: ServerState): Snapshot {
     ]),
     exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
   };
-  return { tensors, metadata: { format, shoal: Buffer.from(encodeControl(fields)).toString('utf8') } };
+  return { tensors, metadata: metadataOf(fields) };
 }
 
 /** By stub: requests up to this one are in the snapshot. */
@@ -140,35 +144,16 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
   state.dirty = false;
 }
 
-/** Replaces values, optimiser and versions of the present parameters; rounds of the present workers go on.
- *  @throws ShoalError `mismatch` when the parameters differ; nothing has changed. */
+/** Replaces values, optimiser and versions of the present parameters; rounds of the present workers go on. The snapshot is
+ *  cut as the state is: see server-reslice.ts.
+ *  @throws ShoalError `protocol` for a damaged one; nothing has changed when values are missing. */
 export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   const control = fieldsOf(snapshot);
-  const { slots } = state;
-  for (const name of ['group', 'server'] as const) {
-    if (control.count(name) !== state.options[name]) throw new ShoalError('mismatch', `the file is of ${name} ${control.count(name)}`);
-  }
-  const saved = [...snapshot.tensors.keys()].filter((name) => name.startsWith('parameter/'));
-  const here = new Set(Array.from({ length: slots.count }, (_, slot) => `parameter/${nameOf(state, slot)}`));
-  const unknown = saved.find((name) => !here.has(name));
-  if (unknown !== undefined || saved.length !== here.size) {
-    const text = unknown ?? [...here].find((name) => !snapshot.tensors.has(name))!;
-    const which = text.slice('parameter/'.length);
-    const where = unknown === undefined ? 'is not in the file' : 'is in the file and not in the store';
-    throw new ShoalError(
-      'mismatch',
-      `'${which}' ${where}; initialise the same parameters, with the same number of servers, before loadState`,
-    );
-  }
+  const { slots, directory, options } = state;
   for (let slot = 0; slot < slots.count; slot++) {
-    const tensor = snapshot.tensors.get(`parameter/${nameOf(state, slot)}`)!;
-    const bytes = slots.end[slot] - slots.start[slot];
-    if (tensor.dtype !== slots.dtype(slot) || tensor.data.byteLength !== bytes) {
-      throw new ShoalError(
-        'mismatch',
-        `${slots.describe(slot)} is ${slots.dtype(slot)} of ${bytes} bytes here, ${tensor.dtype} of ${tensor.data.byteLength} in the file`,
-      );
-    }
+    const tensor = snapshot.tensors.get(`parameter/${slotName(directory, options.server, slot)}`);
+    const sound = tensor?.dtype === slots.dtype(slot) && tensor.data.byteLength === slots.end[slot] - slots.start[slot];
+    if (!sound) throw damaged(slots.describe(slot));
   }
   if (control.has('optimizer')) state.setOptimizer(control.value('optimizer') as OptimizerSpec);
   readSlabs(state, snapshot);
@@ -198,30 +183,32 @@ function readSlabs(state: ServerState, snapshot: Snapshot): void {
 }
 
 function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {
-  const { slots } = state;
+  const { slots, directory, options } = state;
   for (let slot = 0; slot < slots.count; slot++) {
     const slab = slabs[slots.slab[slot]];
     if (slab === undefined) continue;
-    const tensor = snapshot.tensors.get(`${prefix}/${nameOf(state, slot)}`);
+    const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
     const target = slab.subarray(slots.start[slot], slots.end[slot]);
     if (tensor === undefined || tensor.data.byteLength !== target.byteLength) throw damaged(`${prefix} of ${slots.describe(slot)}`);
     target.set(tensor.data);
   }
 }
 
-function nameOf(state: ServerState, slot: number): string {
-  const { key, pieces } = state.slots.parameterOf(slot);
-  if (pieces.length > 1) return `${key}@${state.slots.firstElement(slot)}`;
+/** The name of a slot's values, behind a prefix. */
+export function slotName(directory: ParameterDirectory, server: number, slot: number): string {
+  const { parameter, firstElement } = directory.slots(server)[slot];
+  const { key, pieces } = directory.parameter(parameter);
+  if (pieces.length > 1) return `${key}@${firstElement}`;
   // A key that looks like a slice of another.
   return /@\d+$/.test(key) ? `${key}@0` : key;
 }
 
-function numbers(values: readonly number[]): SnapshotTensor {
+export function numbers(values: readonly number[]): SnapshotTensor {
   const data = Float64Array.from(values);
   return { dtype: 'float64' satisfies DType, shape: [values.length], data: new Uint8Array(data.buffer) };
 }
 
-function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
+export function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
   const tensor = snapshot.tensors.get(name);
   if (tensor === undefined || tensor.data.byteLength !== target.length * 8) throw damaged(name);
   const bytes = Uint8Array.from(tensor.data);
@@ -240,11 +227,20 @@ function readSession(entry: unknown): {
   return { address: BigInt(address), group, firstWorker, workers, durable, configuration };
 }
 
-function fieldsOf(snapshot: Snapshot): Control {
+/** What has been declared: keys, dtypes, shapes, and where the pieces are. */
+export function packBatches(directory: ParameterDirectory): unknown[] {
+  return Array.from({ length: directory.batches }, (_, k) => packBatch(directory.batch(k)));
+}
+
+export function metadataOf(fields: ControlFields): Snapshot['metadata'] {
+  return { format, shoal: Buffer.from(encodeControl(fields)).toString('utf8') };
+}
+
+export function fieldsOf(snapshot: Snapshot): Control {
   if (snapshot.metadata.format !== format) throw damaged('its format');
   return Control.decode(Buffer.from(snapshot.metadata.shoal ?? '', 'utf8'));
 }
 
-function damaged(what: string): ShoalError {
+export function damaged(what: string): ShoalError {
   return new ShoalError('protocol', `a snapshot cannot be used: ${what} is missing or damaged; remove it, or use another folder`);
 }

@@ -110,7 +110,8 @@ export interface KVStore extends AsyncDisposable {
   setGradientCompression(spec: CompressionSpec): void;
   /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */
   saveState(folder: string): Promise<void>;
-  /** Replaces all of it. Worker 0 calls it, when no push is under way. `collective`: at the next `barrier`. */
+  /** Replaces all of it; the number of servers may be another. Worker 0 calls it, when no push is under way. `collective`: at
+   *  the next `barrier`.  @throws `usage` when there is no state, `mismatch` when it is of other parameters. */
   loadState(folder: string): Promise<void>;
   info(key: Key): Promise<ParameterInfo>;
 

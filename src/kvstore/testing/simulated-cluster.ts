@@ -138,6 +138,8 @@ export interface ClusterOptions {
   readonly createOptimizer?: (spec: OptimizerSpec) => Optimizer;
   readonly server?: Partial<ServerOptions>;
   readonly stub?: Partial<StubOptions>;
+  /** Of another cluster, to load what was saved there. Default: none. */
+  readonly folders?: Map<string, SimulatedDisk>;
 }
 
 export class SimulatedCluster {
@@ -146,7 +148,7 @@ export class SimulatedCluster {
   readonly stubs: { core: StubCore; node: Node; values: MemoryValues; address: Address; workerGroup: number }[] = [];
   readonly faults: { source: Address; error: ShoalError }[] = [];
   readonly served = new Set<string>();
-  readonly folders = new Map<string, SimulatedDisk>();
+  readonly folders: Map<string, SimulatedDisk>;
   delivered = 0;
   readonly #options: ClusterOptions;
   readonly #registry: RegionRegistry = new Map();
@@ -158,6 +160,7 @@ export class SimulatedCluster {
   private constructor(options: ClusterOptions) {
     this.#options = options;
     this.#kernels = options.kernels ?? new JsKernels();
+    this.folders = options.folders ?? new Map<string, SimulatedDisk>();
   }
 
   static async start(options: ClusterOptions): Promise<SimulatedCluster> {
@@ -310,7 +313,7 @@ export class SimulatedCluster {
         return remote;
       },
       ...(disk ? { snapshots: mortalDisk(disk, node) } : {}),
-      storeAt: (folder) => this.#folder(`${folder}/${group}-${server}`),
+      storeAt: (folder, of) => this.#folder(`${folder}/${group}-${of}`),
       standby: standbyAddress(place),
       mode,
       onFault: (source, error) => this.faults.push({ source, error }),
