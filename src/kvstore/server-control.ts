@@ -115,8 +115,7 @@ export class ServerControl {
 
   /** A batch can be used, because its stub said so or because another server group's values have come. */
   committed(): void {
-    const { state } = this;
-    state.sync.retryEarly(state.committedSlots);
+    this.#state.sync.retryEarly(this.#state.committedSlots);
     this.#followers.onCommit();
     this.#answerLookups();
     this.#callbacks.onCommit();
@@ -135,10 +134,6 @@ export class ServerControl {
     if (gone < this.#state.workers || this.#served) return;
     this.#served = true;
     this.#state.options.onServed?.();
-  }
-
-  get state(): ServerState {
-    return this.#state;
   }
 
   #announce(session: ServerSession, request: number, control: Control, attach: 'allowed' | 'refused'): void {

@@ -322,7 +322,7 @@ export class ServerCore {
       return this.#reply(session, msg.targetValue, {});
     }
     const request = transfers.take(session, msg, decoded);
-    if (!request.answered) this.#reply2(session, KVMessage.accepted, msg.targetValue, []);
+    if (!request.answered) this.#toStub(session, KVMessage.accepted, msg.targetValue, []);
     return undefined;
   }
 
@@ -369,7 +369,7 @@ export class ServerCore {
       const session = this.#state.sessions.get(msg.source);
       const asked = session !== undefined && msg.targetVersion === session.epoch;
       if (asked && (msg.type === KVMessage.update || msg.type === KVMessage.get))
-        this.#reply2(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
+        this.#toStub(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
       else if (asked && msg.type === KVMessage.put) this.#reply(session, msg.targetValue, { error: packError(error) });
       this.#options.onFault?.(msg.source, error);
     }
@@ -396,22 +396,22 @@ export class ServerCore {
   #respond(request: ServerRequest): void {
     const type = request.msg.type === KVMessage.get ? KVMessage.getResponse : KVMessage.updateResponse;
     if (request.epoch !== request.session.epoch) return;
-    if (request.error !== undefined) return this.#reply2(request.session, type, request.id, encodeFailure(request.error));
+    if (request.error !== undefined) return this.#toStub(request.session, type, request.id, encodeFailure(request.error));
     const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
-    this.#reply2(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
+    this.#toStub(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
   }
 
   #reply(session: ServerSession, request: number, fields: ControlFields): void {
-    this.#reply2(session, KVMessage.done, request, [encodeControl(fields)]);
+    this.#toStub(session, KVMessage.done, request, [encodeControl(fields)]);
   }
 
-  #reply2(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
+  #toStub(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
     const envelope = { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
     this.#sendMsg(session.address, makeMessage(envelope, frames));
   }
 
   #tellDurable(session: ServerSession): void {
-    this.#reply2(session, KVMessage.durable, session.durable, []);
+    this.#toStub(session, KVMessage.durable, session.durable, []);
   }
 
   #saveSoon(): void {

@@ -45,10 +45,6 @@ export class ServerLink {
     void this.#run();
   }
 
-  get up(): boolean {
-    return this.#dealer !== undefined;
-  }
-
   send(msg: Msg): void {
     try {
       this.#dealer?.send(msg);

@@ -6,7 +6,7 @@ import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory
 import { elementsOf, Placer } from './placement.ts';
 import { answered, type StubLink } from './stub-link.ts';
 import type { StubOperation } from './stub-operation.ts';
-import type { InitEntry, StubOptions } from './stub-options.ts';
+import { unitBytesDefault, type InitEntry, type StubOptions } from './stub-options.ts';
 import { fixedRequest, type StubRequest } from './stub-request.ts';
 import { StubUnit } from './stub-unit.ts';
 import { encodeControl } from './wire-control.ts';
@@ -199,7 +199,7 @@ export class StubInit {
     finish: (error: ShoalError | undefined, unit: StubUnit) => void,
   ): { unit: StubUnit; link: StubLink }[] {
     const directory = this.#directory;
-    const { values, unitBytes = 2 ** 20 } = this.#options;
+    const { values, unitBytes = unitBytesDefault } = this.#options;
     const units: { unit: StubUnit; link: StubLink }[] = [];
     const open: (StubUnit | undefined)[] = this.#links.map(() => undefined);
     for (const { key, dtype, value } of entries) {

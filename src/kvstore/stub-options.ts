@@ -10,6 +10,9 @@ import type { GradientCodec } from './compression/codec.ts';
 import type { KVTopology } from './topology.ts';
 import type { OwnValues, ValueRef } from './value-space.ts';
 
+/** A slice of a large parameter is mostly larger and goes alone. */
+export const unitBytesDefault: number = 2 ** 20;
+
 export interface StubOptions {
   readonly topology: KVTopology;
   readonly workerGroup: number;

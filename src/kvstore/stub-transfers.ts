@@ -7,7 +7,7 @@ import { elementsOf } from './placement.ts';
 import type { StubLink } from './stub-link.ts';
 import { sumLocally, type LocalRound, type LocalRounds } from './stub-local.ts';
 import type { StubOperation } from './stub-operation.ts';
-import type { StubOptions, TransferRequest } from './stub-options.ts';
+import { unitBytesDefault, type StubOptions, type TransferRequest } from './stub-options.ts';
 import { StubUnit } from './stub-unit.ts';
 import type { ValueBlock, ValueRef } from './value-space.ts';
 import type { RunState } from './wire.ts';
@@ -24,8 +24,6 @@ export interface StubContext {
   /** What cannot go on: rounds that will never be complete. */
   readonly breakDown: (error: ShoalError) => void;
 }
-
-const unitBytesDefault = 2 ** 20;
 
 /** Several local workers whose pushes leave together. */
 interface Bundle {
