@@ -1,6 +1,7 @@
 /** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
 import type { ErrorData } from '../base/errors.ts';
 import type { Environment, Settings } from '../base/settings.ts';
+import type { ExpressRates } from '../collectives/express-path.ts';
 import type { DType } from '../memory/dtype.ts';
 import type { RegionShare } from '../memory/region.ts';
 import type { CostModel } from '../plan/cost.ts';
@@ -112,8 +113,8 @@ export interface ExpressShare {
   readonly own: RegionShare;
   /** Of the wires. */
   readonly memory: RegionShare;
-  /** From host to host, seconds, as all ranks have it; undefined when it is not known. */
-  readonly latency: number | undefined;
+  /** As all ranks have them. */
+  readonly rates: ExpressRates;
   /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
   readonly descriptors: readonly number[];
 }

@@ -4,17 +4,25 @@
  *        │ someone cannot ─▶ no express
  *        └─▶ sockets between each two ranks (express-links.ts) ─▶ express-ready of all ─▶ express, or none
  *
- *  With it goes what the kernel knows of the sockets' round trips; all ranks take the median of what all said.
+ *  With it goes what the kernel knows of the sockets' round trips. Where they are short, all ranks then time the express
+ *  (express-probe.ts) ─▶ express-timed of all ─▶ rates. All ranks take the medians of what all said.
  *
  *  It must not know what travels on the sockets. */
+import { must } from '../base/assert.ts';
+import type { Clock } from '../base/clock.ts';
+import { assumedRates, measuredRates, type ExpressRates, type ExpressTimings } from '../collectives/express-path.ts';
 import type { SocketSource, TakeDescriptor } from '../fabric/fabric.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
+import type { RegionAllocator } from '../memory/region.ts';
 import { ExpressLinks } from './express-links.ts';
+import { timeExpress } from './express-probe.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { ControlMessage } from './wire.ts';
 
 /** Every rank sends to every other one: beyond, other algorithms are faster. */
 const ranksMax = 16;
+/** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
+const timedLatencyMax = 100e-6;
 
 export interface ExpressOpeningOptions {
   readonly group: GroupSpec;
@@ -22,6 +30,8 @@ export interface ExpressOpeningOptions {
   readonly world: string;
   /** What this rank needs; undefined when it does without an express. */
   readonly means: { readonly native: NativeWire; readonly sockets: SocketSource } | undefined;
+  /** What timing it takes; undefined: rates are assumed. The same choice on all ranks. */
+  readonly measure: { readonly allocator: RegionAllocator; readonly clock: Clock } | undefined;
   readonly connectTimeoutMs: number;
   readonly tellOthers: (message: ControlMessage) => void;
   readonly onProblem: (thrown: unknown) => void;
@@ -31,8 +41,8 @@ export interface ExpressOpeningOptions {
 export interface AgreedExpress {
   /** This rank's sockets to the other ranks. */
   readonly descriptors: readonly number[];
-  /** From host to host, seconds; the same on all ranks. Undefined when nobody's kernel knew. */
-  readonly latency: number | undefined;
+  /** The same on all ranks. */
+  readonly rates: ExpressRates;
 }
 
 export class ExpressOpening {
@@ -42,6 +52,9 @@ export class ExpressOpening {
   readonly #candidatesOf: (readonly string[])[];
   readonly #ready: (boolean | undefined)[];
   readonly #roundTripsUs: number[] = [];
+  readonly #timings: (ExpressTimings | undefined)[] = [];
+  /** Ranks that have. */
+  readonly #timed = new Set<number>();
   readonly #links: ExpressLinks | undefined;
   #descriptors: number[] | undefined;
   #onAgreed: ((agreed: AgreedExpress | undefined) => void) | undefined;
@@ -64,6 +77,13 @@ export class ExpressOpening {
     this.#ready[rank] = ok;
     if (roundTripUs !== undefined) this.#roundTripsUs.push(roundTripUs);
     this.#settle();
+  }
+
+  /** A rank has timed the express, or could not. */
+  onTimed(rank: number, timings: ExpressTimings | undefined): void {
+    this.#timings[rank] = timings;
+    this.#timed.add(rank);
+    this.#conclude();
   }
 
   onSocket(rank: number, accept: (take: TakeDescriptor) => number): void {
@@ -117,14 +137,50 @@ export class ExpressOpening {
   }
 
   #settle(): void {
-    const onAgreed = this.#onAgreed;
-    if (onAgreed === undefined || this.#ready.includes(undefined)) return;
-    this.#onAgreed = undefined;
-    const all = this.#ready.every((ok) => ok === true);
-    if (!all) this.#links?.close();
-    const roundTripUs = median(this.#roundTripsUs);
+    if (this.#onAgreed === undefined || this.#ready.includes(undefined)) return;
     const descriptors = this.#descriptors;
-    onAgreed(all && descriptors ? { descriptors, latency: roundTripUs === undefined ? undefined : roundTripUs / 2e6 } : undefined);
+    if (descriptors === undefined || this.#ready.includes(false)) {
+      this.#end(undefined);
+      return;
+    }
+    const { group, measure } = this.#options;
+    const roundTripUs = median(this.#roundTripsUs);
+    const latency = roundTripUs === undefined ? undefined : roundTripUs / 2e6;
+    if (measure && latency !== undefined && latency <= timedLatencyMax) void this.#time(descriptors, measure);
+    else this.#end({ descriptors, rates: assumedRates(group.globalRanks.length, latency) });
+  }
+
+  async #time(descriptors: readonly number[], measure: NonNullable<ExpressOpeningOptions['measure']>): Promise<void> {
+    const { group, means, connectTimeoutMs: timeoutMs, tellOthers, onProblem } = this.#options;
+    const { native } = must(means, () => 'who has sockets has means');
+    const { rank, globalRanks } = group;
+    let timings: ExpressTimings | undefined;
+    try {
+      timings = await timeExpress({ native, ...measure, rank, size: globalRanks.length, descriptors, timeoutMs });
+    } catch (thrown) {
+      onProblem(thrown);
+    }
+    if (this.#onAgreed === undefined) return;
+    tellOthers({ type: 'express-timed', group: group.id, timings });
+    this.onTimed(rank, timings);
+  }
+
+  #conclude(): void {
+    const { globalRanks } = this.#options.group;
+    if (this.#timed.size < globalRanks.length) return;
+    const known = this.#timings.filter((each) => each !== undefined);
+    const of = (round: keyof ExpressTimings): number => median(known.map((each) => each[round])) ?? 0;
+    const descriptors = this.#descriptors;
+    // Who could not time it has left messages on the sockets.
+    if (descriptors === undefined || known.length < globalRanks.length) this.#end(undefined);
+    else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { next: of('next'), all: of('all'), bytes: of('bytes') }) });
+  }
+
+  #end(agreed: AgreedExpress | undefined): void {
+    const onAgreed = this.#onAgreed;
+    this.#onAgreed = undefined;
+    if (agreed === undefined) this.#links?.close();
+    onAgreed?.(agreed);
   }
 }
 

@@ -5,6 +5,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { must } from '../base/assert.ts';
 import { systemClock } from '../base/clock.ts';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { assumedRates } from '../collectives/express-path.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../memory/native.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
@@ -70,7 +71,7 @@ function side(native: Native, rank: number, descriptors: readonly number[], algo
       rank,
       topology: separateHosts(size),
       loadStore: descriptors.map(() => false).concat(false),
-      express: expressPath(size, expressScratchBytes, undefined),
+      express: expressPath(size, expressScratchBytes, assumedRates(size)),
     }),
     again: () => {
       const other = wireOn(descriptors.map((fd) => native.takeSocket(fd)));

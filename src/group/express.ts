@@ -15,7 +15,15 @@
  *  objects. */
 import { assert, must } from '../base/assert.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
-import { fitsExpress, incomingOf, spreadsAnnouncements, type ExpressPath, type Incoming } from '../collectives/express-path.ts';
+import {
+  assumedRates,
+  fitsExpress,
+  incomingOf,
+  spreadsAnnouncements,
+  type ExpressPath,
+  type ExpressRates,
+  type Incoming,
+} from '../collectives/express-path.ts';
 import type { Lowered, NetworkCall } from '../collectives/lower.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../memory/step-machine.ts';
@@ -71,15 +79,19 @@ export interface ExpressProgress {
   announced: RankSet;
 }
 
-/** The express of a group as plans are chosen for it. `latency`: from host to host, seconds, the same on all ranks. */
-export function expressPath(ranks: number, bytesMax: number, latency: number | undefined): ExpressPath {
-  return { bytesMax: Math.min(bytesMax, expressScratchBytes), scratchBytes: expressScratchBytes, signalMax: signalMaxOf(ranks), latency };
+/** The express of a group as plans are chosen for it. */
+export function expressPath(ranks: number, bytesMax: number, rates: ExpressRates): ExpressPath {
+  return { bytesMax: Math.min(bytesMax, expressScratchBytes), scratchBytes: expressScratchBytes, signalMax: signalMaxOf(ranks), rates };
 }
 
 /** Whether an express can run a call: the same answer on every rank. */
 export function servesExpress({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
   if (computeType !== call.dtype || call.op === 'premul') return false;
-  return fitsExpress(plan, dtypeInfo(call.dtype).bytes, expressPath(plan.programs.length, expressScratchBytes, undefined));
+  return fitsExpress(
+    plan,
+    dtypeInfo(call.dtype).bytes,
+    expressPath(plan.programs.length, expressScratchBytes, assumedRates(plan.programs.length)),
+  );
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;

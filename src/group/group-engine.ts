@@ -396,6 +396,9 @@ export class GroupEngine implements OperationHost {
       case 'express-ready':
         this.#expressOpening.onReady(rank, message);
         return;
+      case 'express-timed':
+        this.#expressOpening.onTimed(rank, message.timings);
+        return;
       case 'report':
         this.#inquiry.onReport(rank, message);
         return;
@@ -452,7 +455,7 @@ export class GroupEngine implements OperationHost {
     if (rank >= 0 && this.#status === 'opening') this.#expressOpening.onSocket(rank, accept);
   }
 
-  #openExpress({ descriptors, latency }: AgreedExpress): void {
+  #openExpress({ descriptors, rates }: AgreedExpress): void {
     const { wires, allocator, settings, machine } = this.#world;
     const native = must(wires, () => 'who has sockets has the addon');
     const { rank, size } = this;
@@ -462,14 +465,15 @@ export class GroupEngine implements OperationHost {
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     this.#expressQueue = new ExpressQueue({
-      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false), express: expressPath(size, settings.syncBytesMax, latency) }),
+      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false), express: expressPath(size, settings.syncBytesMax, rates) }),
       express: { rank, size, own, firstSlot, wire, machine },
       members: this.#members,
       onReadable: () => this.pump(),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
-    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, latency, descriptors });
+    this.#world.log.debug(`group '${this.spec.name}' has an express: ${JSON.stringify(rates)}`);
+    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, rates, descriptors });
   }
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
@@ -533,15 +537,16 @@ export class GroupEngine implements OperationHost {
 
   /** An express is for groups over several hosts whose calls are made on another thread. */
   #createExpressOpening(): ExpressOpening {
-    const { wires: native, allocator, settings, fabrics, name, log } = this.#world;
+    const { wires: native, allocator, clock, settings, fabrics, name, log } = this.#world;
     const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
-    const { syncBytesMax, contract, commThread, connectTimeoutMs } = settings;
+    const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
     const onWires = this.#plans instanceof PlanRunner && this.#members.networkPeers.length > 0;
     const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
     return new ExpressOpening({
       group: this.spec,
       world: name,
       means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
+      measure: calibration === 'measure' ? { allocator, clock } : undefined,
       connectTimeoutMs,
       tellOthers: (message) => this.#members.tellOthers(message),
       onProblem: (thrown) => log.debug(`group '${this.spec.name}' has no express: ${ShoalError.from(thrown).message}`),

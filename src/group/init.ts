@@ -185,7 +185,7 @@ function choose(
     overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
     tuned: tunedRules(tuning?.tuning, shape),
     model: info.model,
-    express: express && expressPath(spec.globalRanks.length, syncBytesMax, express.latency),
+    express: express && expressPath(spec.globalRanks.length, syncBytesMax, express.rates),
     limits: { ...networkLimits(spec.topology, info.model), stagingBytes, sliceBytes },
   });
 }

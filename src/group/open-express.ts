@@ -57,7 +57,7 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
         ...planning(plan, spec, machine),
         model: info.model,
         loadStore: globalRanks.map(() => false),
-        express: expressPath(globalRanks.length, settings.syncBytesMax, share.latency),
+        express: expressPath(globalRanks.length, settings.syncBytesMax, share.rates),
       }),
       view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
     });

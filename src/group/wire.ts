@@ -53,6 +53,7 @@ export function decodeImmediate(immediate: number): { transfer: number } | { gro
 }
 
 const remoteRegion = z.object({ rkey: z.int().min(0), bytes: z.number().min(0), handle: z.string().max(256) });
+const roundSeconds = z.number().min(0).max(1e3);
 const errorData = z.object({
   code: z.enum(errorCodes),
   message: z.string().max(65536),
@@ -80,6 +81,12 @@ const controlMessage = z.discriminatedUnion('type', [
   }),
   /** Whether I have all my sockets of the group's express, and how long a round trip to other hosts takes on them. */
   z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean(), roundTripUs: z.number().min(0).max(1e9).optional() }),
+  /** Seconds per round of timing the group's express; undefined: I could not. */
+  z.object({
+    type: z.literal('express-timed'),
+    group: z.int(),
+    timings: z.object({ next: roundSeconds, all: roundSeconds, bytes: roundSeconds }).optional(),
+  }),
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
   /** The group has failed. */
