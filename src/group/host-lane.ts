@@ -207,6 +207,8 @@ export class HostLane {
     while (!work.done && handedOver.length > 0) {
       const next = handedOver[0];
       const { operation, sequence, ordinal, claim } = next;
+      // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
+      if (next.sent && handedOver.length > 1) return;
       if (this.#own.failed || !claim?.take('main')) return this.flush();
       this.#noteWaiting(next);
       const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte);
