@@ -36,7 +36,7 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
   ]),
   network('peers-4-hosts-64-buckets', '4 hosts, 1 Gbit/s, 64 tensors back to back', [
-    ...['--hosts', '4', ...gigabit, '--rounds', '2', '--warmup', '0', '--buckets', '64', '--sizes', '25MiB:1'],
+    ...['--hosts', '4', ...gigabit, '--rounds', '1', '--warmup', '0', '--buckets', '64', '--sizes', '25MiB:1'],
   ]),
   network('peers-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', [
     ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:100,1KiB:100,64KiB:40,25MiB:4'],
