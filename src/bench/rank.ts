@@ -1,16 +1,17 @@
-/** The script that `shoal bench` and `shoal tune` run on every rank they start: the job as JSON in the first argument, events as
- *  JSON lines on rank 0's stdout. */
+/** The script that `shoal bench` and `shoal tune` run on every rank they start: the job as JSON in the first argument, events on
+ *  rank 0's stdout. */
 import { isShoalError } from '../base/errors.ts';
 import { systemStopwatch } from '../base/stopwatch.ts';
 import { initProcessGroup } from '../group/init.ts';
 import type { CommGroup } from '../group/process-group.ts';
 import { compare } from './compare.ts';
+import { formatEvent } from './event-lines.ts';
 import type { CompareEvent, RankJob } from './job.ts';
 import type { BenchEvent } from './report.ts';
 import { runBench } from './run-bench.ts';
 
 const job = JSON.parse(process.argv[2] ?? '') as RankJob;
-const emit = (event: BenchEvent | CompareEvent): void => void process.stdout.write(`${JSON.stringify(event)}\n`);
+const emit = (event: BenchEvent | CompareEvent): void => void process.stdout.write(formatEvent(event));
 
 /** Ranks of one machine play several hosts when asked to, neighbours together. */
 const hosts =

@@ -6,6 +6,7 @@ import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings.ts';
+import { EventLines } from '../../bench/event-lines.ts';
 import type { RankJob } from '../../bench/job.ts';
 import { launch } from '../../launch/launch.ts';
 import { scriptCommand } from '../../launch/script-command.ts';
@@ -47,18 +48,20 @@ function checkHosts(hosts: number, ranks: number): void {
   throw new ShoalError('usage', `--hosts ${hosts} needs as many ranks; ${ranks} are started (-N)`);
 }
 
-/** Takes what the launcher writes, `[rank 0] {…}` per line. Anything else that a rank says is passed on. */
+/** Takes what the launcher writes, the events of rank 0. Anything else that a rank says is passed on. */
 function eventLines(onEvent: (event: unknown) => void): Writable {
   const decoder = new StringDecoder('utf8');
+  const events = new EventLines();
   let rest = '';
   return new Writable({
     write(chunk: Buffer | string, _, done) {
       const lines = (rest + (typeof chunk === 'string' ? chunk : decoder.write(chunk))).split('\n');
       rest = lines.pop() ?? '';
       for (const line of lines) {
-        const event = /^\[rank +0\] (\{"event":.*\})$/.exec(line)?.[1];
-        if (event === undefined) process.stdout.write(`${line}\n`);
-        else onEvent(JSON.parse(event));
+        const said = /^\[rank +0\] (.*)$/.exec(line)?.[1];
+        const taken = said === undefined ? 'other' : events.take(said);
+        if (taken === 'other') process.stdout.write(`${line}\n`);
+        else if (taken !== undefined) onEvent(taken.event);
       }
       done();
     },
