@@ -12,6 +12,7 @@ export interface Measurement {
   readonly command: readonly string[];
 }
 
+// As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest.
 const gigabit = ['--rate-mbit', '1000'];
 const delayed = [...gigabit, '--delay-us', '500'];
 
@@ -30,7 +31,7 @@ export const measurements: readonly Measurement[] = [
     ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
   ]),
   network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
-    ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:300,1KiB:300,8KiB:200,64KiB:60'],
+    ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:10000,1KiB:5000,8KiB:2000,64KiB:300'],
   ]),
   network('peers-4-hosts-1gbit', '4 hosts, 1 Gbit/s', [
     ...['--hosts', '4', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
@@ -39,13 +40,16 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', ...gigabit, '--rounds', '1', '--warmup', '0', '--buckets', '64', '--sizes', '25MiB:1'],
   ]),
   network('peers-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', [
-    ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:100,1KiB:100,64KiB:40,25MiB:4'],
+    ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:1000,1KiB:500,64KiB:60,25MiB:4'],
   ]),
   network('peers-4-hosts-1gbit-500us-loss', '4 hosts, 1 Gbit/s, 500 µs one way, 1 % of packets lost', [
     ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '3', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
   ]),
+  network('peers-8-hosts-1gbit-small', '8 hosts, 1 Gbit/s, small tensors', [
+    ...['--hosts', '8', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:5000,1KiB:2000,8KiB:1000,64KiB:150'],
+  ]),
   network('peers-8-hosts-1gbit', '8 hosts, 1 Gbit/s', [
-    ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '5', '--sizes', '8:200,1KiB:200,64KiB:40,25MiB:3'],
+    ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
   ]),
   network('peers-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', [
     ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3,100MiB:1'],
