@@ -52,7 +52,7 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
   ]),
   network('peers-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', [
-    ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '2', '--warmup', '1', '--sizes', '25MiB:3,100MiB:1'],
+    ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3'],
     ...['--algorithms', 'fairring,direct,ring'],
   ]),
   algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', ['-N', '2', '-b', '8', '-e', '64M']),
