@@ -14,6 +14,10 @@ export interface Measurement {
 
 // As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest.
 const gigabit = ['--rate-mbit', '1000'];
+/** Sizes and iterations before the timed ones. */
+const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8', '-w', '10'];
+const small = ['-b', '8', '-e', '32K', '-f', '8', '-w', '500'];
+const large = ['-b', '256K', '-e', '16M', '-f', '8', '-w', '2'];
 const delayed = [...gigabit, '--delay-us', '500'];
 
 export const measurements: readonly Measurement[] = [
@@ -55,17 +59,14 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3'],
     ...['--algorithms', 'fairring,direct,ring'],
   ]),
-  algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', ['-N', '2', '-b', '8', '-e', '64M']),
-  algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', ['-N', '4', '-b', '8', '-e', '64M']),
-  algorithms('algorithms-4-hosts-1gbit', '4 hosts, 1 Gbit/s', ['-b', '8', '-e', '16M'], ['--hosts', '4', ...gigabit]),
-  algorithms('algorithms-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', ['-b', '8', '-e', '16M'], ['--hosts', '4', ...delayed]),
-  algorithms('algorithms-8-hosts-1gbit', '8 hosts, 1 Gbit/s', ['-b', '8', '-e', '16M'], ['--hosts', '8', ...gigabit]),
-  algorithms(
-    'algorithms-4x2-1gbit',
-    '4 hosts of 2 ranks, 1 Gbit/s',
-    ['-b', '8', '-e', '16M'],
-    ['--hosts', '4', '--ranks-per-host', '2', ...gigabit],
-  ),
+  algorithms('algorithms-one-host-2-ranks', '2 ranks on one host', [...['-N', '2'], ...upTo16MiB]),
+  algorithms('algorithms-one-host-4-ranks', '4 ranks on one host', [...['-N', '4'], ...upTo16MiB]),
+  algorithms('algorithms-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', small, ['--hosts', '4', ...gigabit]),
+  algorithms('algorithms-4-hosts-1gbit', '4 hosts, 1 Gbit/s', large, ['--hosts', '4', ...gigabit]),
+  algorithms('algorithms-8-hosts-1gbit-small', '8 hosts, 1 Gbit/s, small tensors', small, ['--hosts', '8', ...gigabit]),
+  algorithms('algorithms-8-hosts-1gbit', '8 hosts, 1 Gbit/s', large, ['--hosts', '8', ...gigabit]),
+  algorithms('algorithms-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', upTo16MiB, ['--hosts', '4', ...delayed]),
+  algorithms('algorithms-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', upTo16MiB, ['--hosts', '4', '--ranks-per-host', '2', ...gigabit]),
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
@@ -81,7 +82,7 @@ function network(name: string, title: string, args: readonly string[]): Measurem
 
 /** `place`: the hosts of the network that the ranks are on; without, they are on this one. */
 function algorithms(name: string, title: string, args: readonly string[], place?: readonly string[]): Measurement {
-  const flags = ['-f', '8', '-w', '10', '--algorithms', 'all', '--json', `{out}/${name}.json`];
+  const flags = ['--algorithms', 'all', '--json', `{out}/${name}.json`];
   const command = ['dist/cli/main.js', 'bench', 'all-reduce', ...args, ...flags];
   if (place === undefined) return { name, title, kind: 'algorithms', command };
   return { name, title, kind: 'algorithms', command: ['--import', 'tsx', 'bench/network/run.ts', ...place, '--', 'node', ...command] };
