@@ -12,7 +12,6 @@ export interface Measurement {
   readonly command: readonly string[];
 }
 
-// As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest.
 const gigabit = ['--rate-mbit', '1000'];
 /** Sizes and iterations before the timed ones. */
 const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8', '-w', '10'];
@@ -34,6 +33,7 @@ export const measurements: readonly Measurement[] = [
     ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],
     ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
   ]),
+  // As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest.
   network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:10000,1KiB:5000,8KiB:2000,64KiB:300'],
   ]),

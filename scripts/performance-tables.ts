@@ -97,7 +97,8 @@ export function networkTable(read: ReadResult): string {
     { name: 'peers-4-hosts-1gbit-small', bytes: [8, 1024, 65_536] },
     { name: 'peers-4-hosts-1gbit', bytes: [25 * 2 ** 20, 100 * 2 ** 20] },
     { name: 'peers-4-hosts-1gbit-500us', bytes: [8, 65_536, 25 * 2 ** 20] },
-    { name: 'peers-8-hosts-1gbit', bytes: [8, 65_536, 25 * 2 ** 20] },
+    { name: 'peers-8-hosts-1gbit-small', bytes: [8, 1024, 65_536] },
+    { name: 'peers-8-hosts-1gbit', bytes: [25 * 2 ** 20, 100 * 2 ** 20] },
     { name: 'peers-4x2-1gbit', bytes: [25 * 2 ** 20, 100 * 2 ** 20] },
   ];
   const rows = shown.flatMap(({ name, bytes }) => {
