@@ -15,7 +15,7 @@ export interface Measurement {
 const gigabit = ['--rate-mbit', '1000'];
 /** Sizes and iterations before the timed ones. */
 const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8', '-w', '10'];
-const small = ['-b', '8', '-e', '32K', '-f', '8', '-w', '500'];
+const small = ['-b', '8', '-e', '32K', '-f', '8', '-w', '1000', '--budget', '4000'];
 const large = ['-b', '256K', '-e', '16M', '-f', '8', '-w', '2'];
 const delayed = [...gigabit, '--delay-us', '500'];
 
