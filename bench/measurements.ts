@@ -26,7 +26,7 @@ export const measurements: readonly Measurement[] = [
     ...['--sizes', '8:5000,1KiB:3000,8KiB:1500,64KiB:600,1MiB:100,4MiB:30,25MiB:8,100MiB:3'],
   ]),
   peers('peers-one-host-8-ranks', '8 ranks on one host', [
-    ...['--ranks', '8', '--rounds', '3', '--warmup', '3'],
+    ...['--ranks', '8', '--rounds', '2', '--warmup', '3'],
     ...['--sizes', '8:1000,1KiB:1000,8KiB:500,64KiB:200,1MiB:40,4MiB:16,25MiB:4,100MiB:2'],
   ]),
   peers('peers-one-host-64-buckets', '2 ranks on one host, 64 tensors back to back', [
@@ -47,7 +47,7 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:1000,1KiB:500,64KiB:60,25MiB:4'],
   ]),
   network('peers-4-hosts-1gbit-500us-loss', '4 hosts, 1 Gbit/s, 500 µs one way, 1 % of packets lost', [
-    ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '3', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
+    ...['--hosts', '4', ...delayed, '--loss-percent', '1', '--rounds', '2', '--warmup', '2', '--sizes', '1KiB:50,64KiB:20,25MiB:3'],
   ]),
   network('peers-8-hosts-1gbit-small', '8 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '8', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:5000,1KiB:2000,8KiB:1000,64KiB:150'],
