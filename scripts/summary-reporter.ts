@@ -9,11 +9,16 @@ export interface Skip {
   readonly reason: string | undefined;
 }
 
+export interface Failure {
+  /** The test, or the file that does not load. */
+  readonly name: string;
+  /** Of its first error, without a stack; empty where none is known. */
+  readonly message: string;
+}
+
 export interface Counts {
   readonly passed: number;
-  readonly failed: number;
-  /** Of the tests among the failed; files that do not load are shown by the usual reporter. */
-  readonly failures: readonly string[];
+  readonly failures: readonly Failure[];
   readonly skipped: readonly Skip[];
 }
 
@@ -21,7 +26,7 @@ export default class SummaryReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
     // A name filter marks every other test as skipped; those are not the suite's skips.
     const filtered = modules.some((module) => module.project.config.testNamePattern !== undefined);
-    const all = countTests(modules, unhandledErrors.length);
+    const all = countTests(modules, unhandledErrors);
     const counts = filtered ? { ...all, skipped: [] } : all;
     if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
     const text = `${formatSummary(counts).join('\n')}\n`;
@@ -31,27 +36,28 @@ export default class SummaryReporter implements Reporter {
 }
 
 /** Counts over all modules. Files that fail to load and errors outside tests count as failures. */
-export function countTests(modules: readonly TestModule[], unhandledErrors: number): Counts {
+export function countTests(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): Counts {
   let passed = 0;
-  let failed = unhandledErrors;
-  const failures: string[] = [];
+  const failures: Failure[] = unhandledErrors.map((error) => ({ name: 'an error outside every test', message: messageOf(error) }));
   const skipped: Skip[] = [];
   for (const module of modules) {
     const file = module.relativeModuleId;
-    failed += module.errors().length;
-    for (const suite of module.children.allSuites()) failed += suite.errors().length;
+    for (const error of module.errors()) failures.push({ name: file, message: messageOf(error) });
+    for (const suite of module.children.allSuites()) {
+      for (const error of suite.errors()) failures.push({ name: `${file} > ${suite.fullName}`, message: messageOf(error) });
+    }
     for (const test of module.children.allTests()) {
-      const { state } = test.result();
+      const { state, errors } = test.result();
       if (state === 'passed') passed++;
-      else if (state === 'failed') failures.push(`${file} > ${test.fullName}`);
+      else if (state === 'failed') failures.push({ name: `${file} > ${test.fullName}`, message: messageOf(errors?.[0]) });
       else skipped.push({ file, name: test.fullName.replace(titleReason, ''), reason: reasonOf(test) });
     }
   }
-  return { passed, failed: failed + failures.length, failures, skipped };
+  return { passed, failures, skipped };
 }
 
 /** Skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line of counts. */
-export function formatSummary({ passed, failed, failures, skipped }: Counts): string[] {
+export function formatSummary({ passed, failures, skipped }: Counts): string[] {
   const groups = new Map<string, { file: string; reason: string; names: string[] }>();
   for (const { file, name, reason } of skipped) {
     if (reason === undefined) continue;
@@ -69,9 +75,22 @@ export function formatSummary({ passed, failed, failures, skipped }: Counts): st
       ({ file, name }) =>
         `failed: ${file} > ${name}: skipped without a reason (use context.skip(reason), or name it in the title: "… (skipped: reason)")`,
     ),
-    ...failures.map((name) => `failed: ${name}`),
-    `${passed} passed, ${failed + unexplained.length} failed${skipped.length > unexplained.length ? `, ${skipped.length - unexplained.length} skipped` : ''}`,
+    ...failures.flatMap(({ name, message }) => [`failed: ${name}`, ...shortened(message)]),
+    `${passed} passed, ${failures.length + unexplained.length} failed${skipped.length > unexplained.length ? `, ${skipped.length - unexplained.length} skipped` : ''}`,
   ];
+}
+
+function messageOf(error: unknown): string {
+  const message = (error as { message?: unknown } | undefined)?.message;
+  return typeof message === 'string' ? message : '';
+}
+
+/** The first lines of a message, marked so that scripts can take them along with the line above. */
+function shortened(message: string): string[] {
+  const linesMax = 12;
+  const charactersMax = 300;
+  const lines = message.split('\n').filter((line) => line.trim() !== '');
+  return lines.slice(0, linesMax).map((line) => `failed| ${line.slice(0, charactersMax)}`);
 }
 
 /** All of it, also where standard output is a full pipe that does not block: `process.stdout.write` loses the rest at exit. */
