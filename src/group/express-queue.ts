@@ -5,6 +5,7 @@
  *  While there are any, the sockets are watched by the event loop. It must not know what becomes of a disagreement. */
 import { ShoalError } from '../base/errors.ts';
 import type { BufferName } from '../plan/ir.ts';
+import type { CallQueue } from './call-queue.ts';
 import type { CollectiveCall } from './contract.ts';
 import { Express, type ExpressOperation, type ExpressOptions, type ExpressProgress } from './express.ts';
 import type { ExpressBuffers } from './express-wire.ts';
@@ -46,7 +47,7 @@ export interface ExpressQueueOptions {
 
 const noPatience = { spinNs: 0, sleepMs: 0 };
 
-export class ExpressQueue {
+export class ExpressQueue implements CallQueue<ExpressEntry> {
   readonly #options: ExpressQueueOptions;
   readonly #express: Express;
   readonly #entries: ExpressEntry[] = [];
@@ -56,8 +57,16 @@ export class ExpressQueue {
     this.#express = new Express(options.express);
   }
 
-  get entries(): readonly ExpressEntry[] {
+  get pending(): readonly ExpressEntry[] {
     return this.#entries;
+  }
+
+  get size(): number {
+    return this.#entries.length;
+  }
+
+  get runnable(): boolean {
+    return this.size > 0;
   }
 
   add(request: ExpressCommand, submittedMs: number): ExpressEntry {
@@ -69,7 +78,7 @@ export class ExpressQueue {
     return entry;
   }
 
-  /** Continues the head. True when something moved. */
+  /** Continues the head. */
   advance(): boolean {
     const entry = this.#entries.at(0);
     const { wire } = this.#options.express;
@@ -102,7 +111,6 @@ export class ExpressQueue {
     return this.#options.members.worldRanks(this.#express.late(sequence, ordinal));
   }
 
-  /** Ends all with `error`. */
   abandon(error: ShoalError): void {
     const { wire } = this.#options.express;
     wire.watch(this.#options.onReadable, { on: false });

@@ -15,6 +15,7 @@ import type { Kernels } from '../memory/kernels.ts';
 import type { Topology } from '../plan/topology.ts';
 import { AdaptiveSpin } from './adaptive-spin.ts';
 import { CallHistory } from './call-history.ts';
+import type { CallQueue } from './call-queue.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
 import { expressPath } from './express.ts';
@@ -70,6 +71,8 @@ export class GroupEngine implements OperationHost {
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
   readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
+  /** All ways that a call can take. */
+  readonly #queues: CallQueue<PendingCall>[];
   readonly #expressOpening: ExpressOpening;
   /** Once all ranks have agreed on one. */
   #expressQueue: ExpressQueue | undefined;
@@ -107,6 +110,7 @@ export class GroupEngine implements OperationHost {
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
     this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
+    this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large];
     this.#expressOpening = this.#createExpressOpening();
     this.#watchdog = this.#createWatchdog();
   }
@@ -215,19 +219,9 @@ export class GroupEngine implements OperationHost {
       request.complete(refused);
       return;
     }
-    const { call, sequence } = request;
-    const plans = must(this.#plans.prepare(call).lane, () => 'operations of the lane run whole');
-    const { recorder, clock } = this.#world;
-    const complete = (error?: ShoalError): void => {
-      recorder.finished(this.spec, entry, error);
-      request.complete(error);
-    };
-    const entry = this.#laneQueues[request.lane].add({ ...request, complete }, plans, clock.now());
-    recorder.created(this.spec, entry);
-    recorder.started(this.spec, entry);
-    this.#watchdog.watch(entry);
-    this.#remember(sequence, call);
-    this.pump();
+    const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
+    const now = this.#world.clock.now();
+    this.#takeOver(request, (complete) => this.#laneQueues[request.lane].add({ ...request, complete }, plans, now));
   }
 
   /** The main thread ran an operation of a lane that it had left here before. */
@@ -243,18 +237,22 @@ export class GroupEngine implements OperationHost {
       request.complete(refused);
       return;
     }
-    const { call, sequence } = request;
     const queue = must(this.#expressQueue, () => 'the main thread knows the express from here');
-    const { recorder, clock } = this.#world;
-    const complete = (error?: ShoalError): void => {
+    const now = this.#world.clock.now();
+    this.#takeOver(request, (complete) => queue.add({ ...request, complete }, now));
+  }
+
+  /** What the main thread has begun is recorded and watched from here on. */
+  #takeOver({ complete }: LaneCall | ExpressCommand, add: (complete: (error?: ShoalError) => void) => LaneEntry | ExpressEntry): void {
+    const { recorder } = this.#world;
+    const entry = add((error) => {
       recorder.finished(this.spec, entry, error);
-      request.complete(error);
-    };
-    const entry = queue.add({ ...request, complete }, clock.now());
+      complete(error);
+    });
     recorder.created(this.spec, entry);
     recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
-    this.#remember(sequence, call);
+    this.#remember(entry.sequence, entry.call);
     this.pump();
   }
 
@@ -318,21 +316,19 @@ export class GroupEngine implements OperationHost {
 
   /** One look at everything; true when something moved. */
   #step(): boolean {
-    const moved = this.#operations.advance();
-    const inSmall = this.#laneQueues.small.advance();
-    const inLarge = this.#laneQueues.large.advance();
-    return this.#expressQueue?.advance() || inSmall || inLarge || moved;
+    let moved = false;
+    for (const queue of this.#queues) if (queue.advance()) moved = true;
+    return moved;
   }
 
-  /** Something may move here, by itself or because of other ranks. */
   #runnable(): boolean {
-    const { small, large } = this.#laneQueues;
-    return this.#operations.size > 0 || small.runnable || large.runnable || (this.#expressQueue?.entries.length ?? 0) > 0;
+    for (const queue of this.#queues) if (queue.runnable) return true;
+    return false;
   }
 
   #busy(): boolean {
-    const { small, large } = this.#laneQueues;
-    return this.#operations.size + small.entries.length + large.entries.length + (this.#expressQueue?.entries.length ?? 0) > 0;
+    for (const queue of this.#queues) if (queue.size > 0) return true;
+    return false;
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
@@ -472,6 +468,7 @@ export class GroupEngine implements OperationHost {
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
+    this.#queues.push(this.#expressQueue);
     this.#world.log.debug(`group '${this.spec.name}' has an express: ${JSON.stringify(rates)}`);
     this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, rates, descriptors });
   }
@@ -491,11 +488,8 @@ export class GroupEngine implements OperationHost {
   }
 
   #abandonAll(error: ShoalError): void {
-    this.#operations.abandon(error);
-    this.#laneQueues.small.abandon(error);
-    this.#laneQueues.large.abandon(error);
     this.#expressOpening.abandon();
-    this.#expressQueue?.abandon(error);
+    for (const queue of this.#queues) queue.abandon(error);
     this.#world.pointToPoint.abandon(this, error);
     this.#idle?.();
   }
@@ -531,8 +525,7 @@ export class GroupEngine implements OperationHost {
   }
 
   get #pending(): readonly PendingCall[] {
-    const { small, large } = this.#laneQueues;
-    return [...this.#operations.pending, ...small.entries, ...large.entries, ...(this.#expressQueue?.entries ?? [])];
+    return this.#queues.flatMap((queue) => queue.pending);
   }
 
   /** An express is for groups over several hosts whose calls are made on another thread. */

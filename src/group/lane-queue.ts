@@ -6,6 +6,7 @@
  *
  *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
 import type { ShoalError } from '../base/errors.ts';
+import type { CallQueue } from './call-queue.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { LaneClaim } from './lane-claim.ts';
 import {
@@ -69,7 +70,7 @@ export interface LaneQueueOptions {
 /** Operations kept bound to their buffers. */
 const boundMax = 64;
 
-export class LaneQueue {
+export class LaneQueue implements CallQueue<LaneEntry> {
   readonly #options: LaneQueueOptions;
   readonly #entries: LaneEntry[] = [];
   readonly #bound = new Map<string, LaneOperation>();
@@ -80,8 +81,12 @@ export class LaneQueue {
     this.#options = options;
   }
 
-  get entries(): readonly LaneEntry[] {
+  get pending(): readonly LaneEntry[] {
     return this.#entries;
+  }
+
+  get size(): number {
+    return this.#entries.length;
   }
 
   add(request: LaneCall, plans: LanePlans, submittedMs: number): LaneEntry {
@@ -114,7 +119,7 @@ export class LaneQueue {
     entry.adopted = position.pc === 0;
   }
 
-  /** Continues the head. True when something moved. */
+  /** Continues the head. */
   advance(): boolean {
     if (this.#entries.length === 0) return false;
     const entry = this.#entries[0];
@@ -159,7 +164,6 @@ export class LaneQueue {
     entry.adopted = true;
   }
 
-  /** Ends all with `error`. */
   abandon(error: ShoalError): void {
     for (const entry of this.#entries.splice(0)) entry.complete(error);
   }

@@ -6,6 +6,7 @@
  *  what it has finished without a gap. It must not know the lane's operations, nor what becomes of a disagreement. */
 import { assert, must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
+import type { CallQueue } from './call-queue.ts';
 import { encodeContract, sameContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-engine.ts';
 import type { Members } from './members.ts';
@@ -50,7 +51,7 @@ export interface OperationQueueOptions {
   readonly onThrown: (thrown: unknown, sequence: number) => void;
 }
 
-export class OperationQueue {
+export class OperationQueue implements CallQueue<Operation> {
   readonly #options: OperationQueueOptions;
   readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
@@ -71,7 +72,10 @@ export class OperationQueue {
     return this.#waiting.length + this.#inFlight.length;
   }
 
-  /** Those that are not finished, oldest first. */
+  get runnable(): boolean {
+    return this.size > 0;
+  }
+
   get pending(): readonly Operation[] {
     return [...this.#inFlight, ...this.#waiting];
   }
@@ -91,7 +95,6 @@ export class OperationQueue {
     return operation;
   }
 
-  /** One look at all; true when something moved. */
   advance(): boolean {
     let moved = false;
     while (this.#waiting.length > 0 && this.#inFlight.length < this.#options.slotCount && this.#slotFree()) {
@@ -108,7 +111,6 @@ export class OperationQueue {
     return moved;
   }
 
-  /** Ends all with `error`. */
   abandon(error: ShoalError): void {
     const { group, recorder } = this.#options;
     const ended = this.pending;
