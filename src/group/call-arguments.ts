@@ -1,6 +1,15 @@
 /** Checks of plain arguments. All throw `usage` before anything is done. */
 import { ShoalError } from '../base/errors.ts';
 import { algorithms } from '../collectives/registry.ts';
+import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
+import type { Operand } from './call-buffers.ts';
+import type { ReduceOptions, TensorLike } from './types.ts';
+
+/** Where the caller is in its group. */
+export interface Place {
+  readonly rank: number;
+  readonly size: number;
+}
 
 export function rootOf({ root = 0 }: { root?: number }, size: number): number {
   if (Number.isInteger(root) && root >= 0 && root < size) return root;
@@ -15,6 +24,50 @@ export function checkTimeout(timeoutMs: number): number {
 export function checkTag(tag: number): number {
   if (Number.isInteger(tag) && tag >= 0 && tag <= 0xffff) return tag;
   throw new ShoalError('usage', `tag ${tag} must be an integer of 0…65535`);
+}
+
+/** What is to be done with the elements. Default: their sum. */
+export function reductionOf({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
+  checkReduceOp(op, dtype);
+  if ((op === ReduceOp.Premul) !== (factor !== undefined))
+    throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
+  return factor === undefined ? { op } : { op, factor };
+}
+
+export function checkSameDtype(operation: string, a: Operand, b: Operand): void {
+  if (a.dtype !== b.dtype) throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
+}
+
+/** An argument that the root has, and nobody else. */
+export function checkRootOnly(role: string, value: TensorLike | null, root: number, rank: number): void {
+  if ((value !== null) === (rank === root)) return;
+  throw new ShoalError(
+    'usage',
+    rank === root
+      ? `${role} is missing on the root (rank ${root})`
+      : `${role} must be null on rank ${rank}: only the root (rank ${root}) has it`,
+  );
+}
+
+/** Elements per rank against this rank's part, and the whole where this rank has it. @returns the elements of the whole. */
+export function checkCounts(
+  { rank, size }: Place,
+  operation: string,
+  counts: readonly number[],
+  part: Operand,
+  whole: Operand | undefined,
+): number {
+  if (counts.length !== size || !counts.every((count) => Number.isSafeInteger(count) && count >= 0))
+    throw new ShoalError('usage', `${operation}: counts [${counts.join(', ')}] must be ${size} non-negative integers, one per rank`);
+  if (counts[rank] !== part.count) {
+    throw new ShoalError('usage', `${operation}: this rank's part has ${part.count} elements, counts say ${counts[rank]} for rank ${rank}`);
+  }
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  if (!whole) return total;
+  checkSameDtype(operation, part, whole);
+  if (whole.count !== total)
+    throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${size} ranks have ${total}`);
+  return total;
 }
 
 /** The same count for every rank. */

@@ -3,7 +3,7 @@
 import { CallSites } from '../base/call-site.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { DType } from '../memory/dtype.ts';
-import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
+import type { ReduceOp } from '../memory/reduce-op.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { CostModel } from '../plan/cost.ts';
@@ -28,7 +28,19 @@ import type {
   TensorLike,
   Work,
 } from './types.ts';
-import { checkBackend, checkTag, checkTimeout, even, localPlace, rootOf } from './call-arguments.ts';
+import { exchangeSplits, splitsOf } from './all-to-all-splits.ts';
+import {
+  checkBackend,
+  checkCounts,
+  checkRootOnly,
+  checkSameDtype,
+  checkTag,
+  checkTimeout,
+  even,
+  localPlace,
+  reductionOf,
+  rootOf,
+} from './call-arguments.ts';
 import { CompletedWork, PendingWork } from './work.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
 import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
@@ -151,7 +163,7 @@ export class CommGroup implements ProcessGroup {
         return this.#express.run(hot.operation, this.#nextSequence(), hot.request);
     }
     const target = this.#operand(data, 'the data of allReduce');
-    return this.#collective('all-reduce', target, target.count, options, { ...this.#reduction(target, options) }, [
+    return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
       { name: 'data', operand: target, reads: true, writes: true },
     ]);
   }
@@ -167,7 +179,7 @@ export class CommGroup implements ProcessGroup {
   reduce(data: TensorLike, options: ReduceOptions & RootOptions = {}): Work {
     const target = this.#operand(data, 'the data of reduce');
     const root = rootOf(options, this.size);
-    return this.#collective('reduce', target, target.count, options, { root, ...this.#reduction(target, options) }, [
+    return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [
       { name: 'data', operand: target, reads: true, writes: root === this.rank },
     ]);
   }
@@ -182,10 +194,10 @@ export class CommGroup implements ProcessGroup {
 
   gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = {}): Work {
     const root = rootOf(options, this.size);
-    this.#checkRootOnly('the output of gather', output, root);
+    checkRootOnly('the output of gather', output, root, this.rank);
     const source = this.#operand(input, 'the input of gather');
     const counts = options.counts ?? even(source.count, this.size);
-    const total = this.#checkCounts('gather', counts, source, output === null ? undefined : this.#operand(output, 'the output of gather'));
+    const total = checkCounts(this, 'gather', counts, source, output === null ? undefined : this.#operand(output, 'the output of gather'));
     const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
     if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
     return this.#collective('gather', source, total, options, { root, counts: options.counts }, buffers);
@@ -193,10 +205,10 @@ export class CommGroup implements ProcessGroup {
 
   scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = {}): Work {
     const root = rootOf(options, this.size);
-    this.#checkRootOnly('the input of scatter', input, root);
+    checkRootOnly('the input of scatter', input, root, this.rank);
     const target = this.#operand(output, 'the output of scatter');
     const counts = options.counts ?? even(target.count, this.size);
-    const total = this.#checkCounts('scatter', counts, target, input === null ? undefined : this.#operand(input, 'the input of scatter'));
+    const total = checkCounts(this, 'scatter', counts, target, input === null ? undefined : this.#operand(input, 'the input of scatter'));
     const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
     if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
     return this.#collective('scatter', target, total, options, { root, counts: options.counts }, buffers);
@@ -204,7 +216,7 @@ export class CommGroup implements ProcessGroup {
 
   reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = {}): Work {
     const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
-    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...this.#reduction(source, options) }, [
+    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
       { name: 'input', operand: target, reads: true, writes: false },
       { name: 'output', operand: source, reads: false, writes: true },
     ]);
@@ -213,9 +225,9 @@ export class CommGroup implements ProcessGroup {
   allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = {}): Work {
     const source = this.#operand(input, 'the input of allToAll');
     const target = this.#operand(output, 'the output of allToAll');
-    this.#checkSameDtype('allToAll', source, target);
-    const inputSplits = this.#splits('inputSplits', options.inputSplits, source);
-    const outputSplits = this.#splits('outputSplits', options.outputSplits, target);
+    checkSameDtype('allToAll', source, target);
+    const inputSplits = splitsOf('inputSplits', options.inputSplits, source, this.size);
+    const outputSplits = splitsOf('outputSplits', options.outputSplits, target, this.size);
     const buffers: BufferUse[] = [
       { name: 'input', operand: source, reads: true, writes: false },
       { name: 'output', operand: target, reads: false, writes: true },
@@ -225,7 +237,7 @@ export class CommGroup implements ProcessGroup {
       return this.#collective('all-to-all', source, source.count * this.size, options, { splits }, buffers);
     }
     return this.#deferred('allToAll', async (site) => {
-      const matrix = await this.#exchangeSplits(inputSplits, outputSplits, options);
+      const matrix = await exchangeSplits(this, inputSplits, outputSplits, options);
       const total = matrix.flat().reduce((sum, count) => sum + count, 0);
       await this.#collective('all-to-all', source, total, options, { splits: matrix, site }, buffers);
     });
@@ -421,32 +433,6 @@ export class CommGroup implements ProcessGroup {
     return work;
   }
 
-  async #exchangeSplits(inputSplits: readonly number[], outputSplits: readonly number[], options: CallOptions): Promise<number[][]> {
-    const mine = Float64Array.from([...inputSplits, ...outputSplits]);
-    const all = new Float64Array(mine.length * this.size);
-    await this.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'allToAll splits' });
-    const row = (rank: number, part: number): number[] => [
-      ...all.subarray((2 * rank + part) * this.size, (2 * rank + part + 1) * this.size),
-    ];
-    const matrix = this.globalRanks.map((_, rank) => row(rank, 0));
-    for (let from = 0; from < this.size; from++) {
-      for (let to = 0; to < this.size; to++) {
-        const expected = row(to, 1)[from];
-        if (matrix[from][to] === expected) continue;
-        throw new ShoalError(
-          'mismatch',
-          `allToAll: rank ${from} sends ${matrix[from][to]} elements to rank ${to}, which expects ${expected}; inputSplits[to] and outputSplits[from] must agree`,
-          {
-            operation: 'all-to-all',
-            rank: this.rank,
-            peer: from === this.rank ? to : from,
-          },
-        );
-      }
-    }
-    return matrix;
-  }
-
   async #open(
     id: number,
     name: string,
@@ -487,28 +473,6 @@ export class CommGroup implements ProcessGroup {
     return operand(value, role);
   }
 
-  #reduction({ dtype }: Operand, { op = ReduceOp.Sum, factor }: ReduceOptions): { op: ReduceOp; factor?: number } {
-    checkReduceOp(op, dtype);
-    if ((op === ReduceOp.Premul) !== (factor !== undefined))
-      throw new ShoalError('usage', "reduce op 'premul' and the option factor go together");
-    return factor === undefined ? { op } : { op, factor };
-  }
-
-  #checkSameDtype(operation: string, a: Operand, b: Operand): void {
-    if (a.dtype !== b.dtype)
-      throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
-  }
-
-  #checkRootOnly(role: string, value: TensorLike | null, root: number): void {
-    if ((value !== null) === (this.rank === root)) return;
-    throw new ShoalError(
-      'usage',
-      this.rank === root
-        ? `${role} is missing on the root (rank ${root})`
-        : `${role} must be null on rank ${this.rank}: only the root (rank ${root}) has it`,
-    );
-  }
-
   /** The arguments of an operation between one part per rank and the whole. */
   #gathering(
     operation: string,
@@ -518,43 +482,8 @@ export class CommGroup implements ProcessGroup {
   ): { source: Operand; target: Operand; counts?: readonly number[] } {
     const source = this.#operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
     const target = this.#operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
-    this.#checkCounts(operation, options.counts ?? even(source.count, this.size), source, target);
+    checkCounts(this, operation, options.counts ?? even(source.count, this.size), source, target);
     return { source, target, counts: options.counts };
-  }
-
-  /** @returns the total. */
-  #checkCounts(operation: string, counts: readonly number[], part: Operand, whole: Operand | undefined): number {
-    if (counts.length !== this.size || !counts.every((count) => Number.isSafeInteger(count) && count >= 0)) {
-      throw new ShoalError('usage', `${operation}: counts [${counts.join(', ')}] must be ${this.size} non-negative integers, one per rank`);
-    }
-    if (counts[this.rank] !== part.count) {
-      throw new ShoalError(
-        'usage',
-        `${operation}: this rank's part has ${part.count} elements, counts say ${counts[this.rank]} for rank ${this.rank}`,
-      );
-    }
-    const total = counts.reduce((sum, count) => sum + count, 0);
-    if (!whole) return total;
-    this.#checkSameDtype(operation, part, whole);
-    if (whole.count !== total)
-      throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${this.size} ranks have ${total}`);
-    return total;
-  }
-
-  #splits(role: string, splits: readonly number[] | undefined, value: Operand): readonly number[] {
-    if (splits === undefined) {
-      if (value.count % this.size !== 0)
-        throw new ShoalError('usage', `allToAll: ${value.count} elements do not divide by ${this.size} ranks; give ${role}`);
-      return even(value.count / this.size, this.size);
-    }
-    const total = splits.reduce((sum, count) => sum + count, 0);
-    if (splits.length !== this.size || !splits.every((count) => Number.isSafeInteger(count) && count >= 0) || total !== value.count) {
-      throw new ShoalError(
-        'usage',
-        `allToAll: ${role} [${splits.join(', ')}] must be ${this.size} non-negative integers that sum to ${value.count}`,
-      );
-    }
-    return splits;
   }
 }
 
