@@ -41,7 +41,7 @@ describe('placement', () => {
             largest = Math.max(largest, bytesOf(item, piece));
           }
         }
-        // A slab is chosen when it is opened and filled afterwards: up to 256 KiB.
+        // Pieces go one after the other to whoever has least, and a slab of small parameters goes as one: up to 256 KiB.
         expect(Math.max(...loads) - Math.min(...loads)).toBeLessThanOrEqual(Math.max(largest, 256 * 1024));
       }),
       { numRuns: 3000 },

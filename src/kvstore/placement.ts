@@ -38,9 +38,10 @@ const sliceBytesLeast = 256 * 1024;
 const slabBytesMost = 256 * 1024;
 const slabBytesLeast = 16 * 1024;
 
-interface OpenSlab {
-  readonly server: number;
-  readonly slab: number;
+/** Small parameters of one dtype that go to one server. */
+interface Pack {
+  /** Positions in the batch. */
+  readonly members: number[];
   bytes: number;
 }
 
@@ -62,28 +63,17 @@ export class Placer {
 
   /** The pieces of each parameter of a batch. */
   place(batch: readonly Placeable[]): Piece[][] {
-    const bytesOf = (parameter: Placeable): number => elementsOf(parameter.shape) * dtypeInfo(parameter.dtype).bytes;
     const share = batch.reduce((sum, parameter) => sum + bytesOf(parameter), 0) / this.#servers;
     const sliceBytes = Math.min(this.#sliceBytes, Math.max(share, sliceBytesLeast));
     const slabBytes = Math.min(slabBytesMost, Math.max(slabBytesLeast, share / 4), this.#sliceBytes);
     const placed: Piece[][] = batch.map(() => []);
     // Large ones first: the small ones then even out what they leave.
     for (const [k, parameter] of batch.entries()) {
-      const bytes = bytesOf(parameter);
-      if (bytes > slabBytes / 2) placed[k] = this.#cut(parameter, bytes, sliceBytes);
+      if (!isSmall(parameter, slabBytes)) placed[k] = this.#cut(parameter, sliceBytes);
     }
-    const open = new Map<DType, OpenSlab>();
-    for (const [k, parameter] of batch.entries()) {
-      const bytes = bytesOf(parameter);
-      if (bytes > slabBytes / 2) continue;
-      let slab = open.get(parameter.dtype);
-      if (slab === undefined || slab.bytes + bytes > slabBytes) {
-        slab = { ...this.#openSlab(), bytes: 0 };
-        open.set(parameter.dtype, slab);
-      }
-      slab.bytes += bytes;
-      this.#loads[slab.server] += bytes;
-      placed[k] = [{ server: slab.server, elements: elementsOf(parameter.shape), slab: slab.slab }];
+    for (const { members, bytes } of pack(batch, slabBytes)) {
+      const { server, slab } = this.#openSlab(bytes);
+      for (const k of members) placed[k] = [{ server, elements: elementsOf(batch[k].shape), slab }];
     }
     return placed;
   }
@@ -96,29 +86,57 @@ export class Placer {
     }
   }
 
-  #cut(parameter: Placeable, bytes: number, sliceBytes: number): Piece[] {
+  #cut(parameter: Placeable, sliceBytes: number): Piece[] {
     const elements = elementsOf(parameter.shape);
+    const elementBytes = dtypeInfo(parameter.dtype).bytes;
     const unit = cutUnit(parameter, sliceBytes);
     const units = Math.ceil(elements / unit);
-    let count = Math.ceil(bytes / sliceBytes);
+    let count = Math.ceil((elements * elementBytes) / sliceBytes);
     if (count > this.#servers) count = Math.ceil(count / this.#servers) * this.#servers;
     count = Math.min(count, units);
     const pieces: Piece[] = [];
     for (let k = 0; k < count; k++) {
       const from = Math.floor((k * units) / count) * unit;
       const to = Math.min(elements, Math.floor(((k + 1) * units) / count) * unit);
-      const { server, slab } = this.#openSlab();
-      this.#loads[server] += (to - from) * dtypeInfo(parameter.dtype).bytes;
+      const { server, slab } = this.#openSlab((to - from) * elementBytes);
       pieces.push({ server, elements: to - from, slab });
     }
     return pieces;
   }
 
-  #openSlab(): { server: number; slab: number } {
+  #openSlab(bytes: number): { server: number; slab: number } {
     let server = 0;
     for (let k = 1; k < this.#servers; k++) if (this.#loads[k] < this.#loads[server]) server = k;
+    this.#loads[server] += bytes;
     return { server, slab: this.#slabs[server]++ };
   }
+}
+
+/** The small parameters of a batch, neighbours together; in the order of their first ones. */
+function pack(batch: readonly Placeable[], slabBytes: number): Pack[] {
+  const packs: Pack[] = [];
+  const open = new Map<DType, Pack>();
+  for (const [k, parameter] of batch.entries()) {
+    if (!isSmall(parameter, slabBytes)) continue;
+    const bytes = bytesOf(parameter);
+    let last = open.get(parameter.dtype);
+    if (last === undefined || last.bytes + bytes > slabBytes) {
+      last = { members: [], bytes: 0 };
+      open.set(parameter.dtype, last);
+      packs.push(last);
+    }
+    last.members.push(k);
+    last.bytes += bytes;
+  }
+  return packs;
+}
+
+function isSmall(parameter: Placeable, slabBytes: number): boolean {
+  return bytesOf(parameter) <= slabBytes / 2;
+}
+
+function bytesOf({ dtype, shape }: Placeable): number {
+  return elementsOf(shape) * dtypeInfo(dtype).bytes;
 }
 
 export function elementsOf(shape: readonly number[]): number {
