@@ -16,7 +16,7 @@ import type { CollectiveCall } from './contract.ts';
 import type { ExpressOperation } from './express.ts';
 import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
 import type { GroupSpec } from './group-engine.ts';
-import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
+import { largestBlockBytes, type MemoryBlock, type TensorMemory } from './tensor-memory.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -155,7 +155,7 @@ export class CommGroup implements ProcessGroup {
     if (this.#lane) {
       const hot = this.#hot.get(data);
       if (hot && !this.#destroyed && options.op === hot.op && isPlain(options) && lengthOf(data) === hot.count)
-        return this.#lane.run(hot.operation, this.#nextSequence(), hot.request, hot.buffers);
+        return this.#runOnLane(this.#lane, hot.operation, hot.request, hot.buffers);
     }
     if (this.#express && data instanceof Tensor) {
       const hot = this.#hotExpress.get(data);
@@ -370,7 +370,7 @@ export class CommGroup implements ProcessGroup {
         const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#world.memory, uses) : reach);
         this.#hot.set(value, { op, operation, buffers: operation.buffers, count: lengthOf(value), request });
       }
-      const work = this.#lane.run(operation, this.#nextSequence(), () => requestWith(reach));
+      const work = this.#runOnLane(this.#lane, operation, () => requestWith(reach));
       if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
       return work;
     }
@@ -395,6 +395,13 @@ export class CommGroup implements ProcessGroup {
       description,
       hooks,
     );
+  }
+
+  /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
+  #runOnLane(lane: HostLane, operation: LaneOperation, request: () => LaneRequest, buffers = operation.buffers): Work {
+    if (operation.privateBytes > largestBlockBytes)
+      for (const { view } of Object.values(buffers)) this.#world.memory.checkFits(view.length);
+    return lane.run(operation, this.#nextSequence(), request, buffers);
   }
 
   #nextSequence(): number {

@@ -10,7 +10,8 @@ import type { Region, RegionAllocator } from '../memory/region.ts';
 
 const smallestBytes = 128;
 const slabBytes = 2 ** 20;
-const largestBlockBytes = slabBytes / 2;
+/** Larger ones are regions of their own. */
+export const largestBlockBytes = slabBytes / 2;
 const pageBytes = 4096;
 
 export interface MemoryBlock {
@@ -63,6 +64,14 @@ export class TensorMemory {
     const block = free.pop();
     if (block) return block;
     return this.#cutSlab(size).pop() as MemoryBlock;
+  }
+
+  /** Whether the budget has room for a block of so many bytes, which may be needed later. @throws ShoalError `out-of-memory`. */
+  checkFits(bytes: number): void {
+    // Smaller ones come from slabs, most of the time one that is there.
+    if (bytes <= largestBlockBytes) return;
+    const size = Math.ceil(bytes / pageBytes) * pageBytes;
+    if (!this.#freeRegions.get(size)?.length) this.#options.allocator.checkBudget(size);
   }
 
   free(block: MemoryBlock): void {

@@ -31,6 +31,8 @@ export interface RegionAllocator {
    *  @throws ShoalError `unsupported` above the size one ArrayBuffer can have on this Node version,
    *          `out-of-memory` when the host, its limits or the budget refuse. */
   create(bytes: number): Region;
+  /** Whether the budget has room for another `bytes`; the host is not asked. @throws ShoalError `out-of-memory` as `create`. */
+  checkBudget(bytes: number): void;
   /** @throws ShoalError `unsupported` when the region cannot be mapped from here (another host, container or user). */
   open(share: RegionShare): Region;
 }

@@ -27,6 +27,7 @@ export function createRegionAllocator(options: RegionAllocatorOptions = {}): Reg
   return {
     kind: 'shared',
     create: (bytes) => shared.create(bytes),
+    checkBudget: (bytes: number) => budget.check(bytes),
     open: (share: RegionShare) => (share.kind === 'thread' ? thread : shared).open(share),
   };
 }

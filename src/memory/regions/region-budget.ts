@@ -27,13 +27,7 @@ export class RegionBudget {
   /** Counts `bytes` as used, or throws: `usage`, `unsupported` or `out-of-memory` as in RegionAllocator.create. */
   take(bytes: number): void {
     checkRegionBytes(bytes);
-    if (bytes > this.#budget - this.#usedBytes) {
-      throw new ShoalError(
-        'out-of-memory',
-        `a region of ${bytes} bytes does not fit the memory budget: ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget`,
-        { bytes },
-      );
-    }
+    this.check(bytes);
     const { bytes: availableBytes, limitedBy } = this.#available();
     if (bytes > availableBytes) {
       throw new ShoalError(
@@ -43,6 +37,17 @@ export class RegionBudget {
       );
     }
     this.#usedBytes += bytes;
+  }
+
+  /** @throws ShoalError `out-of-memory` when all would be more than the budget. */
+  check(bytes: number): void {
+    if (bytes > this.#budget - this.#usedBytes) {
+      throw new ShoalError(
+        'out-of-memory',
+        `a region of ${bytes} bytes does not fit the memory budget: ${this.#usedBytes} of ${this.#budget} bytes are in use; release tensors or raise the budget`,
+        { bytes },
+      );
+    }
   }
 
   giveBack(bytes: number): void {

@@ -48,6 +48,10 @@ export class SharedRegionAllocator implements RegionAllocator {
     return new SharedRegion(this.#native, mapping, share, () => this.#budget.giveBack(bytes));
   }
 
+  checkBudget(bytes: number): void {
+    this.#budget.check(bytes);
+  }
+
   open(share: RegionShare): Region {
     if (share.kind !== 'shared') {
       throw new ShoalError('unsupported', `region ${share.id} belongs to the threads of one process and cannot be mapped as shared memory`);

@@ -31,6 +31,10 @@ export class ThreadRegionAllocator implements RegionAllocator {
     }
   }
 
+  checkBudget(bytes: number): void {
+    this.#budget.check(bytes);
+  }
+
   open(share: RegionShare): Region {
     if (share.kind !== 'thread') {
       throw new ShoalError(
