@@ -33,15 +33,15 @@ export const measurements: readonly Measurement[] = [
     ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],
     ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
   ]),
-  // As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest.
+  // As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest, dozens of 1 MiB.
   network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:10000,1KiB:5000,8KiB:2000,64KiB:300'],
   ]),
   network('peers-4-hosts-1gbit', '4 hosts, 1 Gbit/s', [
-    ...['--hosts', '4', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
+    ...['--hosts', '4', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:60,25MiB:4,100MiB:2'],
   ]),
   network('peers-4-hosts-64-buckets', '4 hosts, 1 Gbit/s, 64 tensors back to back', [
-    ...['--hosts', '4', ...gigabit, '--rounds', '1', '--warmup', '0', '--buckets', '64', '--sizes', '25MiB:1'],
+    ...['--hosts', '4', ...gigabit, '--rounds', '1', '--warmup', '0', '--buckets', '64', '--check-buckets', '1', '--sizes', '25MiB:1'],
   ]),
   network('peers-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', [
     ...['--hosts', '4', ...delayed, '--rounds', '3', '--warmup', '5', '--sizes', '8:1000,1KiB:500,64KiB:60,25MiB:4'],
@@ -53,7 +53,7 @@ export const measurements: readonly Measurement[] = [
     ...['--hosts', '8', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:5000,1KiB:2000,8KiB:1000,64KiB:150'],
   ]),
   network('peers-8-hosts-1gbit', '8 hosts, 1 Gbit/s', [
-    ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:10,25MiB:4,100MiB:2'],
+    ...['--hosts', '8', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '1MiB:60,25MiB:4,100MiB:2'],
   ]),
   network('peers-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', [
     ...['--hosts', '4', '--ranks-per-host', '2', ...gigabit, '--rounds', '3', '--warmup', '1', '--sizes', '25MiB:3'],

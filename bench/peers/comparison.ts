@@ -76,6 +76,8 @@ export interface CaseOptions {
   readonly sizes: readonly Size[];
   readonly warmup: number;
   readonly buckets: number;
+  /** Of the buckets, how many are checked. */
+  readonly checkedBuckets: number;
   readonly rounds: number;
   readonly contestants: readonly Contestant[];
   /** Least times by size, once per round; undefined where there is no such bound. */
@@ -131,12 +133,12 @@ function rotated<T>(all: readonly T[], round: number): T[] {
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
-function heatOf({ collective, place, sizes, warmup, buckets }: CaseOptions, { iterationShare }: Contestant): Heat {
+function heatOf({ collective, place, sizes, warmup, buckets, checkedBuckets }: CaseOptions, { iterationShare }: Contestant): Heat {
   const scaled = sizes.map(({ bytes, iterations }) => ({
     bytes,
     iterations: Math.max(Math.min(iterations, 3), Math.round(iterations * iterationShare)),
   }));
-  return { collective, place, warmup, buckets, sizes: scaled };
+  return { collective, place, warmup, buckets, checkedBuckets, sizes: scaled };
 }
 
 export function standingOf(contestant: string, rows: readonly HeatRow[], referenceUs: readonly number[] | undefined): Standing {

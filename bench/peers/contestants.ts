@@ -20,6 +20,8 @@ export interface Heat {
   readonly warmup: number;
   /** Operations per sample, back to back on as many tensors. */
   readonly buckets: number;
+  /** Of the buckets, how many are checked. */
+  readonly checkedBuckets: number;
   readonly place: Place;
 }
 
@@ -77,7 +79,7 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay): Conte
     description,
     iterationShare: 1,
     prepare: () => (spawnSync(process.execPath, [main, '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
-    run: async ({ collective, sizes, warmup, buckets, place }) => {
+    run: async ({ collective, sizes, warmup, buckets, checkedBuckets, place }) => {
       const args = [
         'bench',
         collective,
@@ -87,6 +89,9 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay): Conte
         String(warmup),
         '--buckets',
         String(buckets),
+        '--check-buckets',
+        String(checkedBuckets),
+        '--in-place',
         ...flags,
         '--json',
         '-',
@@ -117,8 +122,7 @@ function openMpi(): Contestant {
       if (build.error !== undefined) return 'there is no mpicc; apt-get install libopenmpi-dev';
       return build.status === 0 ? undefined : `mpicc failed: ${build.stderr.trim()}`;
     },
-    run: async ({ collective, sizes, warmup, buckets, place }) =>
-      rowsOf(await place.runMpi([program, collective, sizesText(sizes), String(warmup), String(buckets)])),
+    run: async ({ place, ...heat }) => rowsOf(await place.runMpi([program, ...positionals(heat)])),
   };
 }
 
@@ -131,17 +135,22 @@ function gloo(): Contestant {
       spawnSync(python, ['-c', 'import torch.distributed as d; assert d.is_gloo_available()']).status === 0
         ? undefined
         : `${python} has no torch with Gloo; apt-get install python3-torch`,
-    run: async ({ collective, sizes, warmup, buckets, place }) => {
+    run: async ({ place, ...heat }) => {
       const folder = mkdtempSync(join(tmpdir(), 'shoal-gloo-'));
       try {
         const script = join(repository, 'bench/peers/gloo/collectives.py');
-        const command = [python, script, join(folder, 'meeting'), collective, sizesText(sizes), String(warmup), String(buckets)];
+        const command = [python, script, join(folder, 'meeting'), ...positionals(heat)];
         return rowsOf(await place.run({ command, environment: { GLOO_SOCKET_IFNAME: place.interfaceName, OMP_NUM_THREADS: '1' } }));
       } finally {
         rmSync(folder, { recursive: true });
       }
     },
   };
+}
+
+/** Arguments of the peers' programs. */
+function positionals({ collective, sizes, warmup, buckets, checkedBuckets }: Omit<Heat, 'place'>): string[] {
+  return [collective, sizesText(sizes), String(warmup), String(buckets), String(checkedBuckets)];
 }
 
 /** `8:2000,1024:500`: what all contestants read. */

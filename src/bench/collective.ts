@@ -58,8 +58,9 @@ const traits: Readonly<Record<CollectiveName, Traits>> = {
   barrier: { parts: 'whole', reduces: false, rooted: false, halves: apart, busFactor: () => 0 },
 };
 
-export function halvesOf(collective: CollectiveName): readonly Half[] {
-  return traits[collective].halves;
+export function halvesOf(collective: CollectiveName, { onlyInPlace = false }: { readonly onlyInPlace?: boolean } = {}): readonly Half[] {
+  const { halves } = traits[collective];
+  return onlyInPlace && halves.includes('inPlace') ? ['inPlace'] : halves;
 }
 
 export function reduces(collective: CollectiveName): boolean {

@@ -32,6 +32,10 @@ export interface BenchOptions {
   readonly parallel: number;
   /** Operations per sample, on as many tensors; the time is that of a sample divided by it. */
   readonly buckets: number;
+  /** Of the buckets, those that are checked. Default: all. */
+  readonly checkedBuckets?: number;
+  /** Only the in-place half of a row, where the collective has one. Default: both halves. */
+  readonly onlyInPlace?: true;
   /** For `initProcessGroup`. */
   readonly backend: string;
   /** `kept`: the report holds every sample of every rank. */

@@ -77,6 +77,28 @@ describe('a benchmark', () => {
     for (const shape of shapes) expect((await report(3, shape)).summary.wrong).toBe(0);
   });
 
+  it('measures one half, and checks some of the buckets, when asked', async () => {
+    let calls = 0;
+    const counting = (group: ProcessGroup): ProcessGroup => {
+      const allReduce = group.allReduce.bind(group);
+      return Object.assign(group, {
+        allReduce: (...args: Parameters<typeof allReduce>) => {
+          if (group.rank === 0) calls++;
+          return allReduce(...args);
+        },
+      });
+    };
+    const { rows } = await report(
+      2,
+      { sizes: [{ bytes: 96, iterations: 1, warmup: 0 }], buckets: 5, checkedBuckets: 2, onlyInPlace: true },
+      counting,
+    );
+    expect(rows[0].outOfPlace).toBeNull();
+    expect(rows[0].inPlace?.wrong).toBe(0);
+    expect(calls).toBe(5 + 2);
+    expect(halvesOf('all-gather', { onlyInPlace: true })).toEqual(['outOfPlace']);
+  });
+
   it('keeps every sample when asked', async () => {
     const { rows, ranks } = await report(2, { samples: 'kept' });
     expect(rows[0].inPlace?.samplesUs?.map((samples) => samples.length)).toEqual([3, 3]);

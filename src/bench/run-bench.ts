@@ -43,7 +43,7 @@ export async function runBench(context: BenchContext): Promise<void> {
   const { native, patterns } = preparePatterns(group, options);
   const ranks = await gatherPlaces(group);
   tell({ event: 'header', header: headerOf(context, { native, ranks }) });
-  const halves = halvesOf(options.collective);
+  const halves = halvesOf(options.collective, options);
   const total = options.sizes.length * halves.length;
   const rows: BenchRow[] = [];
   for (const point of options.sizes) {
@@ -85,7 +85,7 @@ async function runHalf(
     if (point.warmup > 0) await measure({ ...loop, iterations: point.warmup });
     await group.barrier();
     const samples = await measure({ ...loop, iterations: point.iterations });
-    const wrong = await verify(group, { options, operations });
+    const wrong = await verify(group, { options, operations: operations.slice(0, options.checkedBuckets) });
     return await gatherHalf(group, { options, point, samples, wrong });
   } finally {
     for (const operation of operations) operation.release();

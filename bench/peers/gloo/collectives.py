@@ -1,7 +1,7 @@
 """Times Gloo's collectives through torch.distributed the way `shoal bench` times Shoal's: float32, one call at a time, inputs
 written before each call outside the time, the median over iterations on the slowest rank.
 
-    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>,… <warmup> <buckets>
+    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>,… <warmup> <buckets> <checked buckets>
 
 With several buckets a sample is that many operations on tensors of their own, all started before the first is waited for, as
 DistributedDataParallel does, and the time is that of the sample divided by their number.
@@ -86,7 +86,7 @@ def wrong_elements(kind, source, target, part, start):
     return int((target != expected_of(kind, target.numel(), part)).sum())
 
 
-def measure(kind, size, iterations, warmup, buckets):
+def measure(kind, size, iterations, warmup, buckets, checked):
     sent, received, part = layout_of(kind, size)
     in_place = kind in ("all-reduce", "broadcast")
     sources = [torch.zeros(sent) for _ in range(buckets)]
@@ -109,7 +109,7 @@ def measure(kind, size, iterations, warmup, buckets):
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     wrong = torch.tensor([0])
     if kind != "barrier":
-        for source, target, starter in zip(sources, targets, starters):
+        for source, target, starter in list(zip(sources, targets, starters))[:checked]:
             wrong += wrong_elements(kind, source, target, part, starter)
     dist.all_reduce(wrong)
     if RANK == 0:
@@ -119,7 +119,7 @@ def measure(kind, size, iterations, warmup, buckets):
 
 
 def main():
-    meeting, kind, sizes, warmup, buckets = sys.argv[1:]
+    meeting, kind, sizes, warmup, buckets, checked = sys.argv[1:]
     if kind == "reduce-scatter":
         if RANK == 0:
             print(json.dumps({"unsupported": "torch.distributed has no reduce-scatter on Gloo"}))
@@ -128,7 +128,7 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=RANK, world_size=RANKS)
     for item in sizes.split(","):
         size, iterations = item.split(":")
-        measure(kind, int(size), int(iterations), int(warmup), int(buckets))
+        measure(kind, int(size), int(iterations), int(warmup), int(buckets), int(checked))
     # Nobody closes its connections while others still use them.
     dist.barrier()
 

@@ -1,7 +1,7 @@
 /* Times MPI collectives the way `shoal bench` times Shoal's: float32, one call at a time, inputs written before each call
  * outside the time, the median over iterations on the slowest rank. Built with mpicc, run by mpirun.
  *
- *   collectives <collective> <bytes>:<iterations>,… <warmup> <buckets>
+ *   collectives <collective> <bytes>:<iterations>,… <warmup> <buckets> <checked buckets>
  *
  * With several buckets a sample is that many blocking calls, one after the other on buffers of their own, and the time is that
  * of the sample divided by their number. (MPI_Iallreduce and its like progress only inside MPI calls.)
@@ -114,7 +114,7 @@ struct bucket {
   float *input, *output;
 };
 
-static void measure(enum collective kind, size_t bytes, int iterations, int warmup, int buckets) {
+static void measure(enum collective kind, size_t bytes, int iterations, int warmup, int buckets, int checked) {
   const struct layout sizes = layout_of(kind, bytes);
   const int in_place = kind == ALL_REDUCE || kind == BROADCAST;
   struct bucket *all = calloc(buckets, sizeof *all);
@@ -136,7 +136,7 @@ static void measure(enum collective kind, size_t bytes, int iterations, int warm
   double own[3] = {samples[iterations / 2], samples[0], samples[(iterations * 99 + 99) / 100 - 1]}, slowest[3];
   MPI_Reduce(own, slowest, 3, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
   long wrong = 0, all_wrong = 0;
-  for (int k = 0; k < buckets; k++) wrong += check(kind, all[k].input, all[k].output, sizes);
+  for (int k = 0; k < checked; k++) wrong += check(kind, all[k].input, all[k].output, sizes);
   MPI_Reduce(&wrong, &all_wrong, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
   if (rank == 0) {
     printf("{\"bytes\":%zu,\"iterations\":%d,\"medianUs\":%.3f,\"minUs\":%.3f,\"p99Us\":%.3f,\"wrong\":%ld}\n", bytes, iterations, slowest[0],
@@ -161,9 +161,9 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const enum collective kind = argc == 5 && atoi(argv[4]) > 0 ? collective_of(argv[1]) : UNKNOWN;
+  const enum collective kind = argc == 6 && atoi(argv[4]) > 0 && atoi(argv[5]) <= atoi(argv[4]) ? collective_of(argv[1]) : UNKNOWN;
   if (kind == UNKNOWN) {
-    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>,... <warmup> <buckets>\n");
+    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>,... <warmup> <buckets> <checked buckets>\n");
     MPI_Finalize();
     return 2;
   }
@@ -175,7 +175,7 @@ int main(int argc, char **argv) {
       MPI_Finalize();
       return 2;
     }
-    measure(kind, bytes, iterations, atoi(argv[3]), atoi(argv[4]));
+    measure(kind, bytes, iterations, atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
   }
   MPI_Finalize();
   return 0;

@@ -28,6 +28,8 @@ interface BenchFlags {
   readonly sync?: true;
   readonly parallel?: number;
   readonly buckets?: number;
+  readonly checkBuckets?: number;
+  readonly inPlace?: true;
   readonly backend: string;
   readonly json?: string;
   readonly raw?: true;
@@ -74,6 +76,8 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .option('--sync', 'wait with waitSync() instead of await')
     .option('--parallel <count>', 'operations in flight; default: 1, or all of --buckets', positive)
     .option('--buckets <count>', 'operations per sample, each on a tensor of its own; default: --parallel', positive)
+    .option('--check-buckets <count>', 'how many of the buckets are checked; default: all', positive)
+    .option('--in-place', 'only the in-place half of the table, where the collective has one')
     .option('--backend <name>', 'backend of initProcessGroup', 'auto')
     .option('--json <file>', 'also writes the report as JSON; - for stdout, instead of the table')
     .option('--raw', 'the JSON report holds every sample of every rank')
@@ -206,6 +210,8 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
     wait: flags.sync === true ? 'sync' : 'async',
     parallel,
     buckets,
+    ...(flags.checkBuckets === undefined ? {} : { checkedBuckets: flags.checkBuckets }),
+    ...(flags.inPlace === true ? { onlyInPlace: true } : {}),
     backend: flags.backend,
     samples: flags.raw === true ? 'kept' : 'dropped',
   };
