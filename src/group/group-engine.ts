@@ -9,6 +9,7 @@
  *  store-then-load on both sides. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
+import type { Timer } from '../base/clock.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -83,7 +84,7 @@ export class GroupEngine implements OperationHost {
   readonly #spin: AdaptiveSpin;
   #status: GroupStatus = 'opening';
   #failure: ShoalError | undefined;
-  #suspicion: ShoalError | undefined;
+  #suspicion: Timer | undefined;
   #pumping = false;
   #pumpAgain = false;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
@@ -171,8 +172,7 @@ export class GroupEngine implements OperationHost {
   #suspect(thrown: unknown, sequence: number): void {
     if (this.#suspicion) return;
     const error = ShoalError.from(thrown, 'system', { rank: this.rank, sequence });
-    this.#suspicion = error;
-    this.#world.clock.setTimer(suspicionMs, () => this.fail(error), { keepAlive: true });
+    this.#suspicion = this.#world.clock.setTimer(suspicionMs, () => this.fail(error), { keepAlive: true });
   }
 
   /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
@@ -407,6 +407,9 @@ export class GroupEngine implements OperationHost {
   onLinkClosed(rank: number, error: ShoalError | undefined): void {
     if (this.#status === 'closed' || this.#status === 'failed') return;
     if (error === undefined && this.#members.callsAtLeave[rank] !== undefined) {
+      // What was not there any more is not needed any more.
+      this.#suspicion?.cancel();
+      this.#suspicion = undefined;
       this.pump();
       return;
     }

@@ -166,12 +166,10 @@ export class Members {
     return { region: link.remote(this.#blockKeys[rank]), offset: 0 };
   }
 
-  /** A region of a rank of this host, mapped; undefined while that rank has not announced it. */
+  /** A region of a rank of this host, as PeerLink has it. */
   memory(rank: number, key: number): Uint8Array | undefined {
     const link = must(this.links[rank], () => 'memory of another rank is asked for');
-    if (!link.hasRegion(key)) return undefined;
-    const region = link.map(key);
-    return new Uint8Array(region.buffer, 0, region.bytes);
+    return link.memory(key);
   }
 
   /** How another thread of this process maps the blocks; undefined unless all ranks share memory. */

@@ -150,8 +150,7 @@ export class Operation implements ExecutionContext {
       return new Uint8Array(region.buffer, offset, bytes);
     }
     const { rkey, offset } = this.#host.blocks[rank].bufferAddress(this.slot, segment.buffer);
-    const region = this.#link(rank).map(rkey);
-    return new Uint8Array(region.buffer, offset, region.bytes - offset);
+    return must(this.#link(rank).memory(rkey), () => `memory ${rkey} of rank ${rank} is announced`).subarray(offset);
   }
 
   local(buffer: BufferName): Span {
@@ -177,7 +176,7 @@ export class Operation implements ExecutionContext {
 
   #known(rank: number, buffer: BufferName): boolean {
     if (rank === this.#host.rank) return true;
-    return this.#link(rank).hasRegion(this.#host.blocks[rank].bufferAddress(this.slot, buffer).rkey);
+    return this.#link(rank).knows(this.#host.blocks[rank].bufferAddress(this.slot, buffer).rkey);
   }
 
   #own(buffer: BufferName): BoundBuffer {

@@ -5,6 +5,12 @@ import type { Connection, RemoteRegion, RemoteSpan, Span } from '../fabric/fabri
 import type { Region } from '../memory/region.ts';
 import { MessageType } from './wire.ts';
 
+/** Whoever finished an operation has read and written all that it does: what it frees then, or leaves with, is not touched any
+ *  more by those who are still at it. Touching nothing is an error of the step machine. */
+const nowhere = new Uint8Array(0);
+/** Keys of freed memory that slower ranks may still ask for. */
+const withdrawnMax = 1024;
+
 const doorbell = Uint8Array.of(MessageType.Doorbell);
 
 export class PeerLink {
@@ -15,7 +21,9 @@ export class PeerLink {
   readonly loadStore: boolean;
   readonly connection: Connection;
   readonly #regions = new Map<number, RemoteRegion>();
+  readonly #withdrawn = new Set<number>();
   #closed: ShoalError | undefined;
+  #left = false;
 
   constructor(connection: Connection, fabric: { name: string; capabilities: { loadStore: boolean } }) {
     this.rank = connection.peer.rank;
@@ -28,8 +36,11 @@ export class PeerLink {
     return this.#closed !== undefined;
   }
 
-  markClosed(error: ShoalError): void {
-    this.#closed ??= error;
+  /** @param error undefined: in an orderly way. */
+  markClosed(error: ShoalError | undefined): void {
+    if (this.#closed) return;
+    this.#left = error === undefined;
+    this.#closed = error ?? new ShoalError('closed', `rank ${this.rank} has left`, { peer: this.rank });
   }
 
   announce(key: number, remote: RemoteRegion): void {
@@ -37,11 +48,23 @@ export class PeerLink {
   }
 
   withdraw(key: number): void {
-    this.#regions.delete(key);
+    if (!this.#regions.delete(key)) return;
+    this.#withdrawn.add(key);
+    if (this.#withdrawn.size > withdrawnMax) for (const oldest of this.#withdrawn) return void this.#withdrawn.delete(oldest);
   }
 
-  hasRegion(key: number): boolean {
-    return this.#regions.has(key);
+  /** `memory` would find it. */
+  knows(key: number): boolean {
+    return this.#regions.has(key) || this.#withdrawn.has(key);
+  }
+
+  /** The peer's memory as seen from here; nothing where the peer has freed it or has left; undefined: not announced yet. */
+  memory(key: number): Uint8Array | undefined {
+    if (this.#withdrawn.has(key)) return nowhere;
+    if (!this.#regions.has(key)) return undefined;
+    if (this.#left) return nowhere;
+    const region = this.map(key);
+    return new Uint8Array(region.buffer, 0, region.bytes);
   }
 
   remote(key: number): RemoteRegion {

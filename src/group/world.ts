@@ -361,7 +361,7 @@ export class World {
 
   #onClose(link: PeerLink, error: ShoalError | undefined): void {
     if (link.closed) return;
-    link.markClosed(error ?? new ShoalError('closed', `rank ${link.rank} has left`, { peer: link.rank }));
+    link.markClosed(error);
     if (this.#closing) return;
     for (const group of this.#groups.values()) {
       const rank = group.spec.globalRanks.indexOf(link.rank);
