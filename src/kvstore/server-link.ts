@@ -9,7 +9,7 @@ import { ShoalError } from '../base/errors.ts';
 import type { Address } from '../messaging/address.ts';
 import { Dealer } from '../messaging/dealer.ts';
 import type { Msg } from '../messaging/msg.ts';
-import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType } from './heartbeat.ts';
+import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 
@@ -37,11 +37,14 @@ export class ServerLink {
   readonly #options: ServerLinkOptions;
   readonly #stopped = new AbortController();
   #dealer: Dealer | undefined;
+  readonly #listening: ListeningTime;
+  /** Of the listening time. */
   #heardMs = 0;
   #lost: ShoalError | undefined;
 
   constructor(options: ServerLinkOptions) {
     this.#options = options;
+    this.#listening = new ListeningTime(options.node.clock);
     void this.#run();
   }
 
@@ -85,7 +88,7 @@ export class ServerLink {
       await dealer.connect(record.url, { timeoutMs: connectMs });
       if (this.#stopped.signal.aborted) return;
       this.#dealer = dealer;
-      this.#heardMs = node.clock.now();
+      this.#heardMs = this.#listening.nowMs;
       dealer.watch(() => this.#drain(dealer));
       onUp(record);
       this.#drain(dealer);
@@ -105,7 +108,8 @@ export class ServerLink {
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
-      const silentMs = node.clock.now() - this.#heardMs;
+      this.#listening.tick();
+      const silentMs = this.#listening.nowMs - this.#heardMs;
       if (silentMs > node.settings.serverSilenceMs) return gone(this.#options, `has been silent for ${Math.round(silentMs)} ms`);
       this.send(heartbeat(own, to));
     }
@@ -118,7 +122,7 @@ export class ServerLink {
 
   #drain(dealer: Dealer): void {
     if (this.#dealer !== dealer) return;
-    this.#heardMs = this.#options.node.clock.now();
+    this.#heardMs = this.#listening.nowMs;
     try {
       for (let msg = dealer.tryReceive(); msg !== undefined; msg = dealer.tryReceive()) {
         if (msg.type !== heartbeatType) this.#options.onMessage(msg);

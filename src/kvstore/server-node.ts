@@ -20,7 +20,7 @@ import { Router, type PeerEvent } from '../messaging/router.ts';
 import { SnapshotFolder } from './checkpoint/snapshot-folder.ts';
 import { createDecoder } from './compression/registry.ts';
 import { detectPlace, type KVPlace } from './environment.ts';
-import { heartbeatAnswer, heartbeatMs, heartbeatType } from './heartbeat.ts';
+import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
 import { openNode, type NodeContext } from './node-context.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import { PeerValues } from './process-values.ts';
@@ -42,6 +42,8 @@ export class ServerNode {
   readonly #values = new Map<Address, PeerValues>();
   readonly #links = new Map<Address, ServerLink>();
   /** When each peer was last heard of; absent: not connected. */
+  readonly #listening: ListeningTime;
+  /** By peer, of the listening time. */
   readonly #heardMs = new Map<Address, number>();
   #topology: KVTopology | undefined;
   #core: ServerCore | undefined;
@@ -57,6 +59,7 @@ export class ServerNode {
     const { role, serverGroup, server } = place;
     this.#node = node;
     this.#place = place;
+    this.#listening = new ListeningTime(node.clock);
     this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
     this.#own = role === 'standby' ? standbyAddress(serverGroup, server) : serverAddress(serverGroup, server);
     this.#router = new Router(node.messaging, { onPeer: (event) => this.#onPeer(event) });
@@ -227,7 +230,7 @@ export class ServerNode {
   }
 
   #drain(): void {
-    const nowMs = this.#node.clock.now();
+    const { nowMs } = this.#listening;
     for (let msg = this.#next(); msg !== undefined; msg = this.#next()) {
       this.#heardMs.set(msg.source, nowMs);
       if (msg.type !== heartbeatType) this.#core?.receive(msg);
@@ -246,7 +249,7 @@ export class ServerNode {
   #onPeer({ address, state, error }: PeerEvent): void {
     if (address === undefined) return;
     if (state === 'connected') {
-      this.#heardMs.set(address, this.#node.clock.now());
+      this.#heardMs.set(address, this.#listening.nowMs);
       this.#core?.peerUp(address);
     } else if (state === 'left') this.#onLeft(address);
     else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
@@ -279,8 +282,9 @@ export class ServerNode {
     const { clock, settings } = this.#node;
     while (!this.#ending) {
       await sleep(clock, heartbeatMs);
+      this.#listening.tick();
       for (const [address, heardMs] of [...this.#heardMs]) {
-        const silentMs = clock.now() - heardMs;
+        const silentMs = this.#listening.nowMs - heardMs;
         if (silentMs > settings.serverSilenceMs && !this.#ending) await this.#onSilence(address, silentMs);
       }
     }
