@@ -130,7 +130,7 @@ describe('shoal run --nnodes', () => {
       node({ port, node: 2, nodes: 3, flags: ['--join-timeout', '2s'] }, rankScript, 'stay').ended,
     ]);
     expect(lonely.code).toBe(1);
-    expect(lonely.stderr).toContain('of 3 nodes, 1 did not join within 2000 ms');
+    expect(lonely.stderr).toContain('of 3 nodes, node 1 did not join within 2000 ms');
     expect(odd.code).toBe(1);
     const server = createServer();
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));
@@ -144,7 +144,7 @@ describe('shoal run --nnodes', () => {
   it('needs a secret, which may be in a file', async () => {
     const port = await freePort();
     const without = await node({ port, node: 0, secret: '' }, rankScript, 'stay').ended;
-    expect(without.code).toBe(1);
+    expect(without.code).toBe(2);
     expect(without.stderr).toContain('SHOAL_SECRET');
     const directory = await mkdtemp(join(tmpdir(), 'shoal-launch-'));
     await writeFile(join(directory, 'secret'), 'from a file\n');

@@ -232,9 +232,21 @@ describe('shoal run: signals', () => {
     const pids = pidsOf(await job.output(/ready (\d+)/, 2));
     process.kill(job.pid, 'SIGINT');
     await job.output(/got SIGINT/, 2);
-    process.kill(job.pid, 'SIGINT');
+    // At the same moment it would be the same request, which is how `timeout` sends them.
+    const again = setInterval(() => process.kill(job.pid, 'SIGINT'), 200);
+    void job.ended.then(() => clearInterval(again));
     expect((await job.ended).code).toBe(130);
     await allGone(pids);
+  });
+
+  it('a signal that comes twice at once is one', async () => {
+    await using job = shoalRun('-n', '2', '--kill-after', '10min', rankScript, 'signals');
+    await job.output(/ready (\d+)/, 2);
+    process.kill(job.pid, 'SIGINT');
+    process.kill(job.pid, 'SIGINT');
+    const { code, stderr } = await job.ended;
+    expect(code).toBe(130);
+    expect(stderr).not.toMatch(/again|SIGKILL/);
   });
 
   it('SIGTERM reaches the ranks, and those that stay are killed', async () => {
@@ -273,7 +285,7 @@ describe('shoal: command line', () => {
       [['run', '--nproc_per_node', '2', 'x.ts'], /unknown option '--nproc_per_node'\s+\(Did you mean --nproc-per-node\?\)/],
       [['run'], /missing required argument 'script'/],
       [['run', 'no-such-file.ts'], /there is no script .*no-such-file\.ts/],
-      [['run', '-n', '0', rankScript], /expected a number from 1, auto or cpu/],
+      [['run', '-n', '0', rankScript], /expected a number from 1 to 99999, auto or cpu/],
       [['run', '--nnodes', '1:4', rankScript], /number of machines is fixed/],
       [['run', '--nnodes', '2', rankScript], /needs --node-rank/],
       [['run', '--tee', '3', rankScript], /--log-dir/],

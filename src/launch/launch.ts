@@ -68,7 +68,7 @@ export interface LaunchResult {
 export interface Launch {
   /** Rejects with `ShoalError` when the job could not be started at all. */
   readonly result: Promise<LaunchResult>;
-  /** The user's signal: forwarded to all ranks; the second one kills them at once. */
+  /** The user's signal: forwarded to all ranks; a second one, not at the same moment, kills them at once. */
   signal(name: NodeJS.Signals): void;
 }
 
@@ -82,6 +82,9 @@ const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
 const defaultSeveralNodesPort = 29500;
 /** How long the serving node waits for the others' launchers at the end. */
 const leaveMs = 10_000;
+/** The same signal again within this time is the same request: `timeout` and some batch systems signal a process, and then
+ *  all of its group. */
+const sameSignalMs = 100;
 
 class Run {
   readonly #options: LaunchOptions;
@@ -95,6 +98,7 @@ class Run {
   readonly #nodes: number;
   #crew: Crew | undefined;
   #interrupted: NodeJS.Signals | undefined;
+  #interruptedMs = 0;
 
   constructor(options: LaunchOptions) {
     const { random, nodes = 1, node = 0 } = options;
@@ -105,19 +109,22 @@ class Run {
     this.#node = node;
     this.#stdout = new ConsoleSink(options.stdout);
     this.#stderr = options.stderr === options.stdout ? this.#stdout : new ConsoleSink(options.stderr);
-    this.#route = parseRoutes(options);
+    // Nodes share a command line, and may differ in their sizes.
+    this.#route = parseRoutes(options, nodes === 1 ? options.localSize : Infinity);
     this.#job = options.job ?? (nodes === 1 ? Buffer.from(random.bytes(8)).toString('hex') : 'shoal');
     this.#secret = options.secret ?? Buffer.from(random.bytes(32)).toString('hex');
   }
 
   signal(name: NodeJS.Signals): void {
+    const { clock, killAfterMs = 10_000 } = this.#options;
     const second = this.#interrupted !== undefined;
+    if (second && name === this.#interrupted && clock.now() - this.#interruptedMs < sameSignalMs) return;
+    if (!second) this.#interruptedMs = clock.now();
     this.#interrupted ??= name;
     this.#joining.abort();
     this.#say(second ? `${name} again: killing all ranks` : `${name}: passing it on to all ranks`);
     this.#crew?.signal(second ? 'SIGKILL' : name);
     if (second) return;
-    const { clock, killAfterMs = 10_000 } = this.#options;
     // Unreferenced: it ends with the launcher.
     clock.setTimer(killAfterMs, () => this.#crew?.signal('SIGKILL'));
   }
@@ -348,6 +355,6 @@ function checkSeveralNodes(options: LaunchOptions): void {
   if (masterAddress === undefined)
     throw new ShoalError('usage', 'several nodes need --master-addr, an address of node 0 that all can reach');
   if (secret === undefined || secret === '') {
-    throw new ShoalError('auth', 'several nodes need a secret: set SHOAL_SECRET, or give --secret-file, the same on every node');
+    throw new ShoalError('config', 'several nodes need a secret: set SHOAL_SECRET, or give --secret-file, the same on every node');
   }
 }

@@ -182,6 +182,7 @@ async function dial(options: NodeOptions): Promise<StoreClient> {
     world: job,
     secret: new TextEncoder().encode(options.secret),
     rank: launcherNumber + node,
+    who: `the launcher of node ${node}`,
     connectTimeoutMs: joinTimeoutMs,
     signal,
   });
@@ -212,7 +213,7 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
     const missing = keys.flatMap((_, k) => (present[k] ? [] : [k]));
     throw new ShoalError(
       'timeout',
-      `of ${nodes} nodes, ${missing.join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`,
+      `of ${nodes} nodes, ${missing.map((k) => `node ${k}`).join(', ')} did not join within ${joinTimeoutMs} ms; is \`shoal run\` running there?`,
       {
         timeoutMs: joinTimeoutMs,
         cause: error,

@@ -20,16 +20,17 @@ export interface RouteOptions {
   readonly localRanksFilter?: string;
 }
 
-/** The route of every stream of every local rank.
+/** The route of every stream of every one of `localSize` local ranks.
  *  @throws ShoalError `usage`. */
-export function parseRoutes(options: RouteOptions): (localRank: number, stream: Stream) => Route {
+export function parseRoutes(options: RouteOptions, localSize: number): (localRank: number, stream: Stream) => Route {
   const { logDir } = options;
   if (logDir === undefined && (options.redirects !== undefined || options.tee !== undefined)) {
     throw new ShoalError('usage', '--redirects and --tee write files; say where with --log-dir');
   }
-  const redirects = parseStreams('--redirects', options.redirects ?? '0');
-  const tee = parseStreams('--tee', options.tee ?? (logDir === undefined || options.redirects !== undefined ? '0' : '3'));
-  const shown = options.localRanksFilter === undefined ? undefined : new Set(parseRanks(options.localRanksFilter));
+  const redirects = parseStreams('--redirects', { text: options.redirects ?? '0', localSize });
+  const teeDefault = logDir === undefined || options.redirects !== undefined ? '0' : '3';
+  const tee = parseStreams('--tee', { text: options.tee ?? teeDefault, localSize });
+  const shown = options.localRanksFilter === undefined ? undefined : new Set(parseRanks(options.localRanksFilter, localSize));
   return (localRank, stream) => {
     const redirected = redirects(localRank, stream);
     const copied = tee(localRank, stream);
@@ -37,7 +38,10 @@ export function parseRoutes(options: RouteOptions): (localRank: number, stream: 
   };
 }
 
-function parseStreams(flag: string, text: string): (localRank: number, stream: Stream) => boolean {
+function parseStreams(
+  flag: string,
+  { text, localSize }: { text: string; localSize: number },
+): (localRank: number, stream: Stream) => boolean {
   const common = /^[0-3]$/.exec(text) === null ? undefined : Number(text);
   const perRank = new Map<number, number>();
   if (common === undefined) {
@@ -45,15 +49,21 @@ function parseStreams(flag: string, text: string): (localRank: number, stream: S
       const match = /^(\d{1,6}):([0-3])$/.exec(item.trim());
       if (match === null)
         throw new ShoalError('usage', `${flag} '${text}': expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or per local rank: 0:3,1:1`);
-      perRank.set(Number(match[1]), Number(match[2]));
+      perRank.set(localRankOf(flag, { text: match[1], localSize }), Number(match[2]));
     }
   }
   return (localRank, stream) => ((common ?? perRank.get(localRank) ?? 0) & (stream === 'stdout' ? 1 : 2)) !== 0;
 }
 
-function parseRanks(text: string): number[] {
+function parseRanks(text: string, localSize: number): number[] {
   return text.split(',').map((item) => {
     if (!/^\d{1,6}$/.test(item.trim())) throw new ShoalError('usage', `--local-ranks-filter '${text}': expected local ranks like 0,2`);
-    return Number(item);
+    return localRankOf('--local-ranks-filter', { text: item, localSize });
   });
+}
+
+function localRankOf(flag: string, { text, localSize }: { text: string; localSize: number }): number {
+  const rank = Number(text);
+  if (rank < localSize) return rank;
+  throw new ShoalError('usage', `${flag} names local rank ${rank}; the local ranks are 0…${localSize - 1}`);
 }

@@ -2,11 +2,12 @@
 import { Command, InvalidArgumentError } from 'commander';
 import { parseMilliseconds } from '../../base/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { Environment } from '../../base/settings.ts';
 import type { ServerOptions } from '../../launch/server-berths.ts';
 import { natural, positive } from '../option-values.ts';
 
 interface RunFlags {
-  readonly nprocPerNode: string;
+  readonly nprocPerNode?: string;
   readonly nnodes: number;
   readonly nodeRank?: number;
   readonly masterAddr?: string;
@@ -52,7 +53,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .description('Starts a JavaScript or TypeScript file on several processes, as the ranks of one job, and follows them to their end.')
     .argument('<script>', 'the file to run')
     .argument('[args...]', 'arguments of the script, after -- if you like')
-    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use', '1')
+    .option('-n, --nproc-per-node <count>', 'processes on this machine: a number, or auto: one per processor we may use; default 1')
     .option('--nnodes <count>', 'machines in the job; `shoal run` is started on each', machines, 1)
     .option('--node-rank <index>', 'this machine among them, from 0', natural)
     .option('--master-addr <address>', 'where machine 0 can be reached; default for one machine: 127.0.0.1')
@@ -97,14 +98,16 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
   const directory = process.cwd();
   const { stdout, stderr } = process;
+  const localSize = await ranksPerNode(flags);
+  for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
   const job = launch({
     clock: systemClock,
     random: systemRandom,
     command: scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' }),
     directory,
     environment: process.env,
-    localSize: await ranksPerNode(flags.workers ?? flags.nprocPerNode),
-    ...(await serversOf(flags, directory)),
+    localSize,
+    ...(await serversOf(flags, { directory, workers: several ? undefined : localSize })),
     nodes: several ? flags.nnodes : 1,
     node: several ? flags.nodeRank : 0,
     masterAddress: flags.standalone === true ? undefined : flags.masterAddr,
@@ -131,23 +134,57 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   return exitCode;
 }
 
-/** @throws ShoalError `usage` for options about servers without `--servers`. */
-async function serversOf(flags: RunFlags, directory: string): Promise<{ servers?: ServerOptions }> {
+/** Warnings about variables nobody reads. What every rank would refuse is refused once, before any is started.
+ *  @throws ShoalError `config`. */
+async function checkSettings(environment: Environment): Promise<readonly string[]> {
+  const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }] = await Promise.all([
+    import('../../base/settings.ts'),
+    import('../../collectives/select.ts'),
+    import('../../group/environment.ts'),
+    import('../../kvstore/environment.ts'),
+  ]);
+  const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables] });
+  parseSelection(settings.algorithms);
+  return warnings;
+}
+
+/** `workers`: of the whole job; undefined where only the launchers together know.
+ *  @throws ShoalError `usage` for options about servers without `--servers`, `config` for numbers that cannot be. */
+async function serversOf(
+  flags: RunFlags,
+  { directory, workers }: { directory: string; workers: number | undefined },
+): Promise<{ servers?: ServerOptions }> {
   const { servers, serverGroups, workerGroups, replicas, checkpointDir, serverRestarts } = flags;
   if (servers === undefined) {
     if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && serverRestarts === undefined) return {};
     throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
   }
-  const [{ serverProgram }, { resolve }] = await Promise.all([import('../../kvstore/server-program.ts'), import('node:path')]);
+  const [{ serverProgram }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
+    import('../../kvstore/server-program.ts'),
+    import('../../kvstore/environment.ts'),
+    import('../../launch/server-berths.ts'),
+    import('node:path'),
+  ]);
   const command = [process.execPath, ...flags.nodeOption, serverProgram()];
   const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
   const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
-  return { servers: { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts } };
+  const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };
+  // As every server will see it.
+  if (workers !== undefined) detectPlace(serverVariables(options, workers), { async: false, localWorkers: 1 });
+  return { servers: options };
 }
 
-async function ranksPerNode(text: string): Promise<number> {
-  if (/^[1-9]\d{0,4}$/.test(text)) return Number(text);
-  if (text !== 'auto' && text !== 'cpu') throw new ShoalError('usage', `--nproc-per-node ${text}: expected a number from 1, auto or cpu`);
+/** Far beyond what one machine runs. */
+const ranksPerNodeMax = 99_999;
+
+async function ranksPerNode({ workers, nprocPerNode }: RunFlags): Promise<number> {
+  const [flag, text] = workers === undefined ? ['--nproc-per-node', nprocPerNode ?? '1'] : ['--workers', workers];
+  if (workers !== undefined && nprocPerNode !== undefined && nprocPerNode !== workers) {
+    throw new ShoalError('usage', `--workers ${workers} and --nproc-per-node ${nprocPerNode} are the same number; give one of them`);
+  }
+  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= ranksPerNodeMax) return Number(text);
+  if (text !== 'auto' && text !== 'cpu')
+    throw new ShoalError('usage', `${flag} ${text}: expected a number from 1 to ${ranksPerNodeMax}, auto or cpu`);
   const { allowedCpus } = await import('../../base/allowed-cpus.ts');
   return allowedCpus().count;
 }

@@ -6,7 +6,7 @@ const examples = `
 Examples:
   shoal tune -N 2                                            two ranks that share this machine's memory
   shoal tune -N 4 --hosts 4 -o net.json                      four that talk over the network of this machine
-  shoal run --nodes 4 … -- shoal tune -o /shared/net.json    as the ranks of a job that is there already
+  mpirun -n 4 --host a,b,c,d shoal tune -o /shared/net.json  as the ranks of a job that is there already
 
 Then: SHOAL_TUNING_FILE=net.json on all ranks. The file holds worlds of several shapes: tuning adds to what it says already.`;
 

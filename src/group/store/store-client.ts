@@ -32,6 +32,8 @@ export interface StoreClientOptions {
   readonly worldSize?: number;
   /** Who this client is, for the server's messages. */
   readonly rank: number;
+  /** The same, for people. Default `rank <n>`. */
+  readonly who?: string;
   /** For waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Ends the attempts to connect. Default 30 s. */
@@ -301,7 +303,7 @@ function unreachableStore(options: StoreClientOptions, tries: { attempt: number;
   const { attempt, elapsedMs, last } = tries;
   return new ShoalError(
     'timeout',
-    `rank ${options.rank} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
+    `${options.who ?? `rank ${options.rank}`} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
     { rank: options.rank, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );
