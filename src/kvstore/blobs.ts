@@ -86,7 +86,10 @@ export class Blobs {
           timer.cancel();
           resolve(arrived);
         },
-        reject,
+        reject: (error: ShoalError) => {
+          timer.cancel();
+          reject(error);
+        },
       };
       const timer = this.#node.clock.setTimer(timeoutMs, () => {
         waiting.askers.splice(waiting.askers.indexOf(asker), 1);
@@ -119,7 +122,12 @@ export class Blobs {
   async #dial(first: number): Promise<Dealer> {
     const url = await this.#node.records.stubUrl(first, { timeoutMs: this.#node.settings.timeoutMs });
     const dealer = new Dealer(this.#node.messaging, { address: makeAddress({ group: 0, id: this.#firstWorker, role: Role.workerLayer }) });
-    await dealer.connect(url, { timeoutMs: connectMs });
+    try {
+      await dealer.connect(url, { timeoutMs: connectMs });
+    } catch (error) {
+      await dealer.close({ timeoutMs: 0 });
+      throw error;
+    }
     return dealer;
   }
 

@@ -104,7 +104,7 @@ export class Dealer extends MessageSocket {
     this.#link.enqueue(msg);
   }
 
-  /** Resolves when `send` would take a message. */
+  /** Resolves when `send` would take a message, or the dealer has ended, which `send` then says. */
   writable(): Promise<void> {
     return this.#link.room();
   }
@@ -119,16 +119,17 @@ export class Dealer extends MessageSocket {
   }
 
   async #close(timeoutMs: number): Promise<number> {
+    const failed = this.#end !== undefined;
     this.#end ??= new ShoalError('closed', `${this.internalId} is closed`);
     const { clock } = this.#context;
     const deadlineMs = clock.now() + timeoutMs;
-    if (this.#link.pending > 0) await within(clock, timeoutMs, this.#link.flushed());
+    if (this.#link.pending > 0 && !failed) await within(clock, timeoutMs, this.#link.flushed());
     this.#stopped.abort();
     this.#attempt++;
     const { pipe } = this.#link;
     if (this.#link.open) this.#link.sayGoodbye();
     const undelivered = this.#link.pending;
-    this.#link.detach();
+    this.#link.end(this.#end);
     this.#inbox.end(this.#end);
     this.#welcomed?.reject(this.#end);
     await pipe?.close(Math.max(0, deadlineMs - clock.now()));
@@ -237,7 +238,7 @@ export class Dealer extends MessageSocket {
     this.#attempt++;
     this.#stopped.abort();
     const { pipe } = this.#link;
-    this.#link.detach();
+    this.#link.end(end);
     this.#inbox.end(end);
     this.#welcomed?.reject(end);
     pipe?.close(0).catch(() => undefined);

@@ -92,7 +92,8 @@ export class Link {
   #creditTimer: Timer | undefined;
 
   #pumping = false;
-  #flushWaiters: (() => void)[] = [];
+  #end: ShoalError | undefined;
+  #flushWaiters: { resolve(): void; reject(error: ShoalError): void }[] = [];
   #roomWaiters: (() => void)[] = [];
 
   constructor(options: LinkOptions) {
@@ -138,15 +139,19 @@ export class Link {
     this.#schedulePump();
   }
 
-  /** Resolves when the peer's process has everything sent so far: frames may be changed again. */
+  /** Resolves when the peer's process has everything sent so far: frames may be changed again. Rejects when the socket
+   *  ends before. */
   flushed(): Promise<void> {
     if (this.pending === 0) return Promise.resolve();
-    return new Promise((resolve) => this.#flushWaiters.push(resolve));
+    return new Promise((resolve, reject) => {
+      if (this.#end === undefined) this.#flushWaiters.push({ resolve, reject });
+      else reject(this.#end);
+    });
   }
 
-  /** Resolves when `enqueue` would take a message. */
+  /** Resolves when `enqueue` would take a message, or the socket has ended, which its `send` then says. */
   room(): Promise<void> {
-    if (this.#hasRoom()) return Promise.resolve();
+    if (this.#hasRoom() || this.#end !== undefined) return Promise.resolve();
     return new Promise((resolve) => this.#roomWaiters.push(resolve));
   }
 
@@ -225,7 +230,16 @@ export class Link {
     this.#peerSession = 0;
   }
 
-  /** Everything that waits here goes to its destinations over `other` instead, behind what waits there. */
+  /** The socket has ended: nobody waits for the peer any longer. */
+  end(error: ShoalError): void {
+    this.#end ??= error;
+    this.detach();
+    for (const waiter of this.#flushWaiters.splice(0)) waiter.reject(error);
+    for (const waiter of this.#roomWaiters.splice(0)) waiter();
+  }
+
+  /** Everything that waits here goes to its destinations over `other` instead, behind what waits there; and so does who
+   *  waits for it. */
   moveTo(other: Link): void {
     const waiting: Msg[] = [];
     for (let next = this.#queue.shift(); next !== undefined; next = this.#queue.shift()) waiting.push(next);
@@ -238,6 +252,9 @@ export class Link {
         this.#options.onUndeliverable(msg, ShoalError.from(thrown));
       }
     }
+    for (const waiter of this.#roomWaiters.splice(0)) void other.room().then(waiter);
+    if (this.pending > 0) return;
+    for (const waiter of this.#flushWaiters.splice(0)) void other.flushed().then(waiter.resolve, waiter.reject);
   }
 
   // ── towards the peer ───────────────────────────────────────────────────────────────────────────────────────────
@@ -255,7 +272,10 @@ export class Link {
   #pump(): void {
     while (this.#open && this.#pipe !== undefined) {
       const packet = this.#nextPacket();
-      if (packet === undefined) return;
+      if (packet === undefined) {
+        this.#wake();
+        return;
+      }
       this.#retained.push(packet);
       this.#sent += packet.count;
       this.#sentBytes += packet.cost;
@@ -305,7 +325,11 @@ export class Link {
       this.#retainedFrom += next.count;
       this.#retained.shift();
     }
-    if (this.pending === 0) for (const waiter of this.#flushWaiters.splice(0)) waiter();
+    this.#wake();
+  }
+
+  #wake(): void {
+    if (this.pending === 0) for (const waiter of this.#flushWaiters.splice(0)) waiter.resolve();
     if (this.#roomWaiters.length > 0 && this.#hasRoom()) for (const waiter of this.#roomWaiters.splice(0)) waiter();
   }
 

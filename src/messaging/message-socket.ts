@@ -29,7 +29,8 @@ export abstract class MessageSocket implements AsyncDisposable {
    *  @throws ShoalError `out-of-memory` when its destination does not take what is queued, `closed`, `usage`. */
   abstract send(msg: Msg): void;
 
-  /** Resolves when the peers' processes have everything sent so far, so that its frames may be changed. */
+  /** Resolves when the peers' processes have everything sent so far, so that its frames may be changed.
+   *  @throws ShoalError what ended the socket before. */
   abstract flushed(): Promise<void>;
 
   /** Waits until everything sent has arrived or the deadline passes, then ends.

@@ -97,7 +97,7 @@ export class Router extends MessageSocket {
     link.enqueue(msg);
   }
 
-  /** Resolves when `send` to this destination would take a message. */
+  /** Resolves when `send` to this destination would take a message, or the router has ended, which `send` then says. */
   writable(destination: Address): Promise<void> {
     const link = this.#routes.get(destination) ?? this.#links.get(destination);
     return link === undefined ? Promise.resolve() : link.room();
@@ -127,7 +127,7 @@ export class Router extends MessageSocket {
     const leftMs = Math.max(0, deadlineMs - clock.now());
     const pipes = [...this.#pipes.keys()];
     this.#pipes.clear();
-    for (const link of links) link.detach();
+    for (const link of links) link.end(end);
     await Promise.all(pipes.map((pipe) => pipe.close(leftMs)));
     await Promise.all(this.#listeners.map((listener) => listener.close()));
     return undelivered;

@@ -35,6 +35,51 @@ describe('inproc', () => {
     }
   });
 
+  it('who waits for room, or until all has arrived, hears when the dealer ends', async () => {
+    await using context = new MessagingContext({ world: 'ends', secret, limits: { queueMessages: 1, reconnectMs: 20 } });
+    const router = new Router(context, { limits: { windowMessages: 1 } });
+    await router.bind('inproc://router');
+    const closed = new Dealer(context, { address: 1n });
+    const lost = new Dealer(context, { address: 2n });
+    await lost.connect('inproc://router');
+    // The whole window; what follows waits in the dealer.
+    lost.send(new Msg(2n, 0n));
+    await lost.flushed();
+    for (const { dealer, code, end } of [
+      { dealer: closed, code: 'closed', end: () => closed.close({ timeoutMs: 0 }) },
+      { dealer: lost, code: 'peer-lost', end: () => router.close() },
+    ]) {
+      dealer.send(new Msg(dealer.address, 0n));
+      const writable = dealer.writable();
+      const flushed = expect(dealer.flushed()).rejects.toMatchObject({ code });
+      await end();
+      await flushed;
+      await writable;
+      expect(() => dealer.send(new Msg(dealer.address, 0n))).toThrow(expect.objectContaining({ code }));
+      await expect(dealer.flushed()).rejects.toMatchObject({ code });
+      await dealer.close({ timeoutMs: 0 });
+    }
+  });
+
+  it('who waits at a router for an address hears when what waits there goes another way, or the router ends', async () => {
+    await using context = new MessagingContext({ world: 'moves', secret, limits: { queueMessages: 1 } });
+    await using router = new Router(context);
+    await router.bind('inproc://router');
+    router.send(new Msg(0n, 7n));
+    router.send(new Msg(0n, 8n));
+    const moved = router.writable(7n);
+    const left = router.writable(8n);
+    await using dealer = new Dealer(context, { address: 5n });
+    await dealer.connect('inproc://router');
+    dealer.send(new Msg(7n, 0n));
+    expect((await dealer.receive()).destination).toBe(7n);
+    await moved;
+    const flushed = expect(router.flushed()).rejects.toMatchObject({ code: 'closed' });
+    expect(await router.close({ timeoutMs: 0 })).toBe(1);
+    await left;
+    await flushed;
+  });
+
   it('worlds do not meet, and names are checked', async () => {
     await using one = new MessagingContext({ world: 'one', secret });
     await using two = new MessagingContext({ world: 'two', secret });
