@@ -60,7 +60,7 @@ bool separate(const uint8_t* a, size_t a_bytes, const uint8_t* b, size_t b_bytes
 class Machine {
  public:
   Machine(const double* code, size_t length, const std::vector<Segment>& segments, Registers registers)
-      : code_(code), length_(length), segments_(segments), registers_(registers), spin_left_ns_(registers.spin_ns()), yields_(registers.yields()) {}
+      : code_(code), length_(length), segments_(segments), registers_(registers), spin_ns_(registers.spin_ns()), yields_(registers.yields()) {}
 
   Status run() {
     uint64_t start;
@@ -238,7 +238,7 @@ class Machine {
 
   bool reached(const uint32_t* word, uint32_t value) {
     if (look(word, value)) return true;
-    if (!(spin_left_ns_ > 0)) return false;
+    if (!(spin_ns_ > 0)) return false;
     // Ranks that keep pace are a fraction of a microsecond apart: they need no clock.
     for (int k = yields_ ? 0 : 64; k > 0; k--) {
       pause_cpu();
@@ -250,15 +250,10 @@ class Machine {
       for (int k = yields_ ? 1 : 32; k > 0; k--) {
         if (yields_) sched_yield();
         else pause_cpu();
-        if (look(word, value)) {
-          spin_left_ns_ -= now_ns() - start;
-          return true;
-        }
+        if (look(word, value)) return true;
       }
-      if (now_ns() - start >= spin_left_ns_) break;
+      if (now_ns() - start >= spin_ns_) return false;
     }
-    spin_left_ns_ = 0;
-    return false;
   }
 
   Status match() {
@@ -305,7 +300,7 @@ class Machine {
   const size_t length_;
   const std::vector<Segment>& segments_;
   Registers registers_;
-  double spin_left_ns_;
+  const double spin_ns_;
   const bool yields_;
   bool rang_ = false;
   size_t pc_ = 0;

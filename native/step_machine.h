@@ -23,7 +23,7 @@ struct Registers {
 
   double& pc() { return words[0]; }
   double& argument() { return words[1]; }
-  double spin_ns() const { return words[2]; }    // in all, over every wait of one run
+  double spin_ns() const { return words[2]; }    // of each wait
   bool yields() const { return words[3] != 0; }  // give the CPU away between looks
   uint32_t* doorbells() { return reinterpret_cast<uint32_t*>(words + kRegisterWords); }
   size_t peer_limit() const { return (word_count - kRegisterWords) * 64; }

@@ -69,7 +69,8 @@ export interface StepMachine {
   /** @param peers how many peers the doorbell set must hold. */
   createState(peers: number): MachineState;
   /** Runs from `state.pc` until the program stops. While a `wait` is not satisfied it spins for at most `spinNs`
-   *  nanoseconds in all (0: one look), yielding the CPU at once between looks when `yields` is true. On `waiting`, pc
+   *  nanoseconds (0: one look), yielding the CPU at once between looks when `yields` is true. Every wait has as much: those before
+   *  it were satisfied, so the others keep pace. On `waiting`, pc
    *  stays at the wait, so that calling again continues there. */
   run(code: Float64Array, segments: Segments, state: MachineState, spinNs: number, yields: boolean): MachineStatus;
 }

@@ -65,7 +65,7 @@ class Run {
   readonly #state: MachineRegisters;
   readonly #clock: Clock;
   readonly #scratch: Scratch;
-  #spinLeftMs: number;
+  readonly #spinMs: number;
   #next = 0;
   /** A doorbell has been set in this run. */
   #rang = false;
@@ -76,7 +76,7 @@ class Run {
     this.#state = state;
     this.#clock = clock;
     this.#scratch = scratch;
-    this.#spinLeftMs = spinNs / 1e6;
+    this.#spinMs = spinNs / 1e6;
   }
 
   run(): MachineStatus {
@@ -215,19 +215,14 @@ class Run {
 
   #reached(word: Word, value: number): boolean {
     if (look(word, value)) return true;
-    if (!(this.#spinLeftMs > 0)) return false;
+    if (!(this.#spinMs > 0)) return false;
     const startMs = this.#clock.now();
     for (;;) {
       for (let k = 0; k < looksPerClock; k++) {
-        if (look(word, value)) {
-          this.#spinLeftMs -= this.#clock.now() - startMs;
-          return true;
-        }
+        if (look(word, value)) return true;
       }
-      if (this.#clock.now() - startMs >= this.#spinLeftMs) break;
+      if (this.#clock.now() - startMs >= this.#spinMs) return false;
     }
-    this.#spinLeftMs = 0;
-    return false;
   }
 
   #match(): MachineStatus | undefined {

@@ -325,6 +325,24 @@ describe('StepMachine js', () => {
     expect(reads).toBeGreaterThanOrEqual(10);
     expect(reads).toBeLessThan(14);
   });
+
+  it('has as much patience at every wait: those before were satisfied', () => {
+    const words = new Uint32Array(8);
+    let reads = 0;
+    const virtual = new VirtualClock();
+    // Every seventh reading, 0.07 ms, a peer raises the next word.
+    const now = (): number => {
+      reads += 1;
+      if (reads % 7 === 0) words[reads / 7 - 1] = 1;
+      return reads * 0.01;
+    };
+    const clock: Clock = { wallNow: () => 0, setTimer: (delay, callback) => virtual.setTimer(delay, callback), now };
+    const machine = createStepMachine({ clock });
+    const segments = machine.createSegments(1);
+    segments.set(0, new Uint8Array(words.buffer));
+    const code = Float64Array.of(...Array.from(words).flatMap((_, index) => [Wait, 0, index * 4, 1]), End);
+    expect(machine.run(code, segments, machine.createState(0), 100_000, false)).toBe('done');
+  });
 });
 
 // Programs over three segments of 256 bytes. Integers only: they have no NaN whose payload may differ.
