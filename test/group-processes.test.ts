@@ -54,6 +54,15 @@ describe('threads and worlds', () => {
     }
   });
 
+  it('a script that ends without destroy leaves as one that calls it', async () => {
+    await using world = await startRanks({ fixture: 'no-destroy', n: 3 });
+    for (const { lines, stderr, code } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual([{ sum: 6 }]);
+      expect(code).toBe(0);
+    }
+  });
+
   it('two worlds live in one process', async () => {
     await using other = await startRanks({ fixture: 'scenario', n: 2, only: [] });
     await using world = await startRanks({

@@ -85,7 +85,17 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
     await client.terminate(error);
     throw error;
   }
-  return new CommGroup(openWorld(plan, client, info), worldSpec(plan, info));
+  const world = openWorld(plan, client, info);
+  if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info));
+  // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
+  const leave = (): void => void group.destroy();
+  const close: WorldHandle['close'] = (timeoutMs) => {
+    process.off('beforeExit', leave);
+    return world.close(timeoutMs);
+  };
+  const group = new CommGroup({ ...world, close }, worldSpec(plan, info));
+  process.once('beforeExit', leave);
+  return group;
 }
 
 function settingsOf(options: InitOptions, environment: Environment): Settings {
