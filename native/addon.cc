@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
-#include "lane_wire.h"
+#include "wire.h"
 #include "mpi.h"
 #include "napi_args.h"
 #include "optimizers.h"
@@ -215,6 +215,7 @@ napi_value init(napi_env env, napi_value exports) {
   export_sockets(env, exports);
   export_mpi(env, exports);
   export_wires(env, exports);
+  export_watches(env, exports);
   set_function(env, exports, "copy", copy);
   set_function(env, exports, "createSegments", create_segments);
   set_function(env, exports, "setSegment", set_segment);

@@ -1,0 +1,120 @@
+// Watching: an event loop is told when something can be read on any socket of a wire (wire.h).
+#include <sys/epoll.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include "wire.h"
+
+namespace shoal {
+namespace wire {
+namespace {
+
+struct Watch {
+  napi_env env;
+  uv_poll_t poll;
+  int epoll_fd;
+  napi_ref callback;
+  napi_async_context context;
+  napi_async_cleanup_hook_handle cleanup;
+  bool closing;
+  /// Owners: the loop, until the handle is closed, and JavaScript.
+  int references;
+
+  void close() {
+    if (closing) return;
+    closing = true;
+    uv_poll_stop(&poll);
+    napi_delete_reference(env, callback);
+    napi_async_destroy(env, context);
+    uv_close(reinterpret_cast<uv_handle_t*>(&poll), [](uv_handle_t* closed) {
+      auto* watch = static_cast<Watch*>(closed->data);
+      ::close(watch->epoll_fd);
+      napi_remove_async_cleanup_hook(watch->cleanup);
+      watch->unreference();
+    });
+  }
+  void unreference() {
+    if (--references == 0) delete this;
+  }
+};
+
+void on_readable(uv_poll_t* poll, int, int) {
+  auto* watch = static_cast<Watch*>(poll->data);
+  napi_handle_scope scope;
+  napi_value function, global, result;
+  if (watch->closing || napi_open_handle_scope(watch->env, &scope) != napi_ok) return;
+  if (napi_get_reference_value(watch->env, watch->callback, &function) == napi_ok && napi_get_global(watch->env, &global) == napi_ok) {
+    if (napi_make_callback(watch->env, watch->context, global, function, 0, nullptr, &result) == napi_pending_exception) {
+      napi_value thrown;
+      if (napi_get_and_clear_last_exception(watch->env, &thrown) == napi_ok) napi_fatal_exception(watch->env, thrown);
+    }
+  }
+  napi_close_handle_scope(watch->env, scope);
+}
+
+/// watchWire(wire, callback): a handle; nothing is watched until `setWatching`.
+napi_value watch_wire(napi_env env, napi_callback_info info) {
+  napi_value values[2], name, handle;
+  Wire* wire;
+  uv_loop_t* loop;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || napi_get_uv_event_loop(env, &loop) != napi_ok) return fail_arguments(env);
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd < 0) return fail(env, "EMFILE", "epoll_create1 failed");
+  for (const Peer& peer : wire->peers) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, peer.fd, &event);
+  }
+  wire->epoll_fd = epoll_fd;
+  auto* watch = new Watch{env, {}, epoll_fd, nullptr, nullptr, nullptr, false, 2};
+  watch->poll.data = watch;
+  if (uv_poll_init(loop, &watch->poll, epoll_fd) != 0) {
+    close(epoll_fd);
+    delete watch;
+    return fail(env, "EINVAL", "uv_poll_init failed");
+  }
+  napi_create_string_utf8(env, "shoal:wire", NAPI_AUTO_LENGTH, &name);
+  napi_create_reference(env, values[1], 1, &watch->callback);
+  napi_async_init(env, nullptr, name, &watch->context);
+  const auto clean_up = [](napi_async_cleanup_hook_handle, void* data) { static_cast<Watch*>(data)->close(); };
+  napi_add_async_cleanup_hook(env, clean_up, watch, &watch->cleanup);
+  const auto finalize = [](napi_env, void* data, void*) {
+    static_cast<Watch*>(data)->close();
+    static_cast<Watch*>(data)->unreference();
+  };
+  if (napi_create_external(env, watch, finalize, nullptr, &handle) != napi_ok) return fail(env, "EINVAL", "napi_create_external failed");
+  return handle;
+}
+
+/// setWatching(watch, on)
+napi_value set_watching(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  Watch* watch;
+  bool on;
+  if (!arguments(env, info, values) || !get_external(env, values[0], watch) || !get(env, values[1], on)) return fail_arguments(env);
+  if (watch->closing) return nullptr;
+  if (on) uv_poll_start(&watch->poll, UV_READABLE, on_readable);
+  else uv_poll_stop(&watch->poll);
+  return nullptr;
+}
+
+/// closeWatch(watch), before its wire is closed.
+napi_value close_watch(napi_env env, napi_callback_info info) {
+  napi_value values[1];
+  Watch* watch;
+  if (!arguments(env, info, values) || !get_external(env, values[0], watch)) return fail_arguments(env);
+  watch->close();
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace wire
+
+void export_watches(napi_env env, napi_value exports) {
+  using namespace wire;
+  set_function(env, exports, "watchWire", watch_wire);
+  set_function(env, exports, "setWatching", set_watching);
+  set_function(env, exports, "closeWatch", close_watch);
+}
+
+}  // namespace shoal
