@@ -1,9 +1,13 @@
 /** Times the algorithms of a collective against each other, in one world: every algorithm has a group of its own over the same
  *  ranks, and they take turns, so that what else the machine does meets all alike. Every rank calls it with the same options.
  *
- *      trial     one call each; what is hopelessly slower is left out
- *      rounds    every algorithm in some order, another order next round; a turn is several calls, its time their median
- *      result    median over rounds of the slowest rank; every algorithm's result is checked once */
+ *      warm-up   every algorithm until its code is compiled and its connections are awake
+ *      trial     a few calls each; what is hopelessly slower is left out
+ *      rounds    every algorithm in some order, another order next round; a turn is a batch of calls, its time their mean
+ *      result    median over rounds of the slowest rank; every algorithm's result is checked once
+ *
+ *  The mean of a batch, because ranks may settle into waiting in every other call; the median of the batches, because some meet
+ *  what else the machine does. */
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom, type Random } from '../base/random.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
@@ -52,6 +56,9 @@ export interface ComparedRow {
   readonly best: string;
   /** Time of what `auto` takes over that of the best. */
   readonly autoOverBest: number;
+  /** The same calls, timed as `auto` and by the name of what it takes: the longer time over the shorter. Ratios nearer to 1 than
+   *  this say nothing. 1 where only one of the two was timed. */
+  readonly scatter: number;
   /** Elements that were wrong, over all algorithms and ranks. */
   readonly wrong: number;
 }
@@ -68,9 +75,14 @@ export interface CompareContext {
 const hopelessFactor = 4;
 const roundsMin = 5;
 const roundsMax = 25;
-/** A round lasts about so long per algorithm, unless one call is longer. */
-const roundUs = 2000;
-const callsMax = 200;
+/** A batch lasts about so long, unless one call is longer: many times what a processor gives one thread at a time. */
+const batchUs = 20_000;
+const callsMax = 500;
+/** Before the trial: each algorithm makes so many calls, unless they take longer than this. */
+const warmCalls = 1000;
+const warmUs = 100_000;
+/** Calls of a trial are a fraction of a batch. */
+const trialsPerBatch = 4;
 
 /** @throws ShoalError `usage` for names that are not known or cannot serve. */
 export async function compare(context: CompareContext): Promise<ComparedRow[]> {
@@ -127,20 +139,22 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
       const operation = operations.get(name);
       if (operation === undefined) throw new ShoalError('system', `${name} has no operation`);
       const loop = { operations: [operation], parallel: 1, wait: options.wait, touch: 'each', stopwatch } as const;
-      return statisticsOf(await measure({ ...loop, iterations })).median;
+      return statisticsOf(await measure({ ...loop, iterations })).mean;
     };
-    // The first call prepares plans and maps memory; the second is the trial.
-    const trial = await slowest(
-      group,
-      await inTurn(names, async (name) => {
-        await time(name, 1);
-        return Math.min(await time(name, 1), await time(name, 1), await time(name, 1));
-      }),
-    );
+    const timeAll = async (run: (name: string, index: number) => Promise<number>): Promise<Float64Array> =>
+      slowest(group, await inTurn(names, run));
+    // The first calls prepare plans and map memory; what they take also bounds the warm-up.
+    await timeAll((name) => time(name, 1));
+    const first = await timeAll((name) => time(name, 1));
+    await timeAll((name, index) => time(name, callsIn(warmUs, first[index], warmCalls)));
+    const trial = await timeAll(async (name, index) => {
+      const calls = callsIn(batchUs / trialsPerBatch, first[index], callsMax);
+      return Math.min(await time(name, calls), await time(name, calls), await time(name, calls));
+    });
     const fastest = Math.min(...trial);
     const stays = names.filter((name, index) => name === 'auto' || trial[index] <= hopelessFactor * fastest + 100);
     const trialOf = (name: string): number => trial[names.indexOf(name)];
-    const calls = stays.map((name) => Math.max(1, Math.min(callsMax, Math.round(roundUs / trialOf(name)))));
+    const calls = stays.map((name) => callsIn(batchUs, trialOf(name), callsMax));
     const roundCostUs = stays.reduce((sum, name, index) => sum + trialOf(name) * calls[index], 0);
     const rounds = Math.max(roundsMin, Math.min(roundsMax, Math.floor((options.budgetMs * 1000) / roundCostUs)));
     const samples = stays.map(() => new Float64Array(rounds));
@@ -160,6 +174,11 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
   } finally {
     for (const operation of operations.values()) operation.release();
   }
+}
+
+/** How many calls of `callUs` each fill `wholeUs`; at least one. */
+function callsIn(wholeUs: number, callUs: number, most: number): number {
+  return Math.max(1, Math.min(most, Math.round(wholeUs / callUs)));
 }
 
 function serves(
@@ -201,9 +220,9 @@ function operationOf({ group, options }: CompareContext, { collective, bytes, gr
   });
 }
 
-async function inTurn(names: readonly string[], run: (name: string) => Promise<number>): Promise<Float64Array> {
+async function inTurn(names: readonly string[], run: (name: string, index: number) => Promise<number>): Promise<Float64Array> {
   const values = new Float64Array(names.length);
-  for (const [index, name] of names.entries()) values[index] = await run(name);
+  for (const [index, name] of names.entries()) values[index] = await run(name, index);
   return values;
 }
 
@@ -241,14 +260,17 @@ function rowOf(
   const { times, chosen, wrong, hopeless } = result;
   const timesUs: Record<string, number> = {};
   const auto = times.get('auto') ?? new Float64Array(0);
-  const both = Float64Array.of(...auto, ...(times.get(chosen) ?? []));
+  const named = times.get(chosen);
+  const both = Float64Array.of(...auto, ...(named ?? []));
+  const apart = named === undefined ? 1 : statisticsOf(named).median / statisticsOf(auto).median;
   for (const [name, own] of times) timesUs[name] = statisticsOf(name === 'auto' || name === chosen ? both : own).median;
   // What was hopeless when asked for by name was noise if it is what `auto` takes.
   timesUs[chosen] ??= timesUs.auto;
-  const named = Object.keys(timesUs).filter((name) => name !== 'auto');
-  const best = named.reduce((a, b) => (timesUs[b] < timesUs[a] ? b : a), chosen);
+  const candidates = Object.keys(timesUs).filter((name) => name !== 'auto');
+  const best = candidates.reduce((a, b) => (timesUs[b] < timesUs[a] ? b : a), chosen);
   const left = hopeless.filter((name) => name !== chosen);
-  return { collective, bytes, timesUs, chosen, hopeless: left, best, autoOverBest: timesUs.auto / timesUs[best], wrong };
+  const scatter = Math.max(apart, 1 / apart);
+  return { collective, bytes, timesUs, chosen, hopeless: left, best, autoOverBest: timesUs.auto / timesUs[best], scatter, wrong };
 }
 
 /** 0…count−1 in some order. */

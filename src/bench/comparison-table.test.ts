@@ -15,6 +15,7 @@ function row(bytes: number, timesUs: Record<string, number>, change: Partial<Com
     hopeless: [],
     best,
     autoOverBest: auto / timesUs[best],
+    scatter: 1,
     wrong: 0,
     ...change,
   };
@@ -59,7 +60,7 @@ it('columns stand under their names; what was not measured says why', () => {
     row(1024, { tree: 123.456, mailbox: 1.5 }, { chosen: 'tree', hopeless: ['halving-doubling'], wrong: 3 }),
     names,
   );
-  expect(line).toMatch(/^all-reduce +1KiB +123 +1\.50 +>4x +123 +mailbox \(auto: tree\), 82\.30, 3 WRONG\n$/);
+  expect(line).toMatch(/^all-reduce +1KiB +123 +1\.50 +>4x +123 +mailbox \(auto: tree\), 82\.30, 1\.00, 3 WRONG\n$/);
   const end = (text: string, word: string): number => text.indexOf(word) + word.length;
   expect(end(line, '1.50')).toBe(end(head, 'mailbox'));
   expect(end(line, '>4x')).toBe(end(head, 'halving-doubling'));

@@ -11,7 +11,7 @@ const timeWidth = 11;
 /** The head of the table; algorithms in the order of the columns. */
 export function formatComparisonHead(names: readonly string[]): string {
   const columns = ['auto', ...names].map((name) => name.slice(0, timeWidth + 5).padStart(Math.max(timeWidth, name.length)));
-  return `${'collective'.padEnd(14)}  ${'size'.padStart(8)}  ${columns.join('  ')}  best, auto/best (times in us)\n`;
+  return `${'collective'.padEnd(14)}  ${'size'.padStart(8)}  ${columns.join('  ')}  best, auto/best, the same twice (times in us)\n`;
 }
 
 export function formatComparison(row: ComparedRow, names: readonly string[]): string {
@@ -20,7 +20,7 @@ export function formatComparison(row: ComparedRow, names: readonly string[]): st
     const time = row.timesUs[name];
     return (time === undefined ? (row.hopeless.includes(name) ? '>4x' : '-') : time.toFixed(time < 100 ? 2 : 0)).padStart(width);
   });
-  const verdict = `${row.best}${row.chosen === row.best ? '' : ` (auto: ${row.chosen})`}, ${row.autoOverBest.toFixed(2)}${row.wrong > 0 ? `, ${row.wrong} WRONG` : ''}`;
+  const verdict = `${row.best}${row.chosen === row.best ? '' : ` (auto: ${row.chosen})`}, ${row.autoOverBest.toFixed(2)}, ${row.scatter.toFixed(2)}${row.wrong > 0 ? `, ${row.wrong} WRONG` : ''}`;
   return `${row.collective.padEnd(14)}  ${formatBytes(row.bytes).padStart(8)}  ${cells.join('  ')}  ${verdict}\n`;
 }
 
