@@ -9,7 +9,8 @@
  *  A pure function of what all ranks share. It must not know sockets, nor where rates come from. */
 import { assert } from '../base/assert.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../plan/cost.ts';
-import type { Plan } from '../plan/ir.ts';
+import type { Location, Plan, Program } from '../plan/ir.ts';
+import { rankCount, separateHosts } from '../plan/topology.ts';
 
 /** The same on all ranks of a group. */
 export interface ExpressPath {
@@ -33,10 +34,10 @@ export interface ExpressRates {
   readonly byte: number | undefined;
 }
 
-/** Of the rounds in which rates are measured: a small message from each rank to the next one, from each to all, and a message of
- *  `timedBytes` from each to the next. Seconds per round. */
+/** Of the rounds in which rates are measured: up a binomial tree and down again, without bytes and with `timedBytes`; and from
+ *  each to all. Seconds per round. */
 export interface ExpressTimings {
-  readonly next: number;
+  readonly tree: number;
   readonly all: number;
   readonly bytes: number;
 }
@@ -53,24 +54,40 @@ export function assumedRates(ranks: number, latency: number = defaultCostModel.n
   return { hop: latency + noticeSeconds, message: (2 * overheadSeconds) / ranks, byte: undefined };
 }
 
-/** A round takes a hop, and what its messages add: n, or n(n − 1). To two digits, as timings vary. */
-export function measuredRates(ranks: number, { next, all, bytes }: ExpressTimings): ExpressRates {
-  const more = ranks * (ranks - 2);
-  const message = more === 0 ? 0 : Math.max(0, all - next) / more;
-  // Were rounds to all held up by chance, something is left for the hop.
-  const hop = Math.max(next / 4, next - ranks * message);
+/** A round takes its hops, and what its messages add: a tree 2⌈log₂ n⌉ and 2(n − 1), to all 1 and n(n − 1). Neither is below 0.
+ *  To two digits, as timings vary. */
+export function measuredRates(ranks: number, { tree, all, bytes }: ExpressTimings): ExpressRates {
+  const hops = 2 * Math.ceil(Math.log2(ranks));
+  const [messages, messagesToAll] = [2 * (ranks - 1), ranks * (ranks - 1)];
+  const message = clamp((hops * all - tree) / (hops * messagesToAll - messages), 0, Math.min(tree / messages, all / messagesToAll));
+  const hop = Math.max(0, all - messagesToAll * message);
   const round = (value: number): number => Number(value.toPrecision(2));
-  return { hop: round(hop), message: round(message), byte: round(Math.max(0, bytes - next) / timedBytes) };
+  return { hop: round(hop), message: round(message), byte: round(Math.max(0, bytes - tree) / timedBytes / hops) };
 }
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.max(least, Math.min(most, value));
+}
+
 /** An operation goes to the comm thread and back. */
 const handoverSeconds = 30e-6;
 
-/** Where nobody signals anybody, nothing but mailboxes can be between ranks; where every rank is a host of its own, all that is
- *  between them is sent. */
+/** What the express can carry: all that ranks give each other, they send. */
 export function fitsExpress({ programs, request }: Plan, elementBytes: number, path: ExpressPath): boolean {
   if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
-  if (request.count * elementBytes > path.bytesMax || request.topology.hosts.length !== programs.length) return false;
+  if (request.count * elementBytes > path.bytesMax || !programs.every(staysAtHome)) return false;
   return programs.every((each) => each.scratchCount * elementBytes <= path.scratchBytes && each.signalCount <= path.signalMax);
+}
+
+/** Of other ranks' memory, it touches mailboxes alone. */
+function staysAtHome({ channels }: Program): boolean {
+  const isHome = ({ rank, buffer }: Location): boolean => rank === undefined || buffer === 'mailbox';
+  return channels.every((steps) =>
+    steps.every((step) => {
+      if (step.kind === 'copy') return isHome(step.source) && isHome(step.target);
+      return step.kind !== 'reduce' || (step.sources.every(isHome) && step.targets.every(isHome));
+    }),
+  );
 }
 
 /** Whether every rank hears of every other one, from it or through others, in the plan's own messages before it ends. Then no
@@ -109,22 +126,29 @@ export function secondsOnPaths(
   elementBytes: number,
   { path, model }: { readonly path: ExpressPath; readonly model: CostModel },
 ): number {
-  const { seconds } = costOf(plan, elementBytes, model);
+  const through = costOf(plan, elementBytes, model);
   // Announcements are taken in one after another.
   const others = plan.programs.length - 1;
-  if (!fitsExpress(plan, elementBytes, path)) return seconds + model.networkLatency + others * model.networkOverhead + handoverSeconds;
+  if (!fitsExpress(plan, elementBytes, path))
+    return through.seconds + model.networkLatency + others * model.networkOverhead + handoverSeconds;
   const { hop, message, byte = model.networkByte } = path.rates;
-  // A rank that many send to takes their messages in one after another, whatever the others do meanwhile.
-  const networkOverhead = Math.min(overheadSeconds, message * plan.programs.length, hop);
+  // Of a message, what its sender and its receiver each need for it, one message after another, whatever the others do meanwhile.
+  const networkOverhead = Math.min(message * plan.programs.length, hop) / 2;
   const networkLatency = hop - networkOverhead;
-  const cost = costOf(plan, elementBytes, { ...model, networkLatency, networkOverhead, networkByte: byte });
+  const cost = costOf(overSockets(plan), elementBytes, { ...model, networkLatency, networkOverhead, networkByte: byte });
   const sent = cost.ranks.reduce((sum, { networkMessages }) => sum + networkMessages, 0);
-  const held = portBytes(plan, cost) * model.networkByte;
+  const held = portBytes(plan, through) * model.networkByte;
   const told = plan.programs.length * others;
   const along = spreadsAnnouncements(plan);
   const first = along ? 'all' : travelsBehindAnnouncement(plan);
   const moved = Math.max(cost.seconds + (first === 'all' ? 0 : hop), held + hop);
   return moved + message * (along ? sent : first === 'all' ? Math.max(sent, told) : sent + told);
+}
+
+/** The plan as it runs on the express, whose sockets are also what ranks of one host have between them. */
+function overSockets(plan: Plan): Plan {
+  const { request } = plan;
+  return { ...plan, request: { ...request, topology: separateHosts(rankCount(request.topology)) } };
 }
 
 /** Most bytes that go out of a host, or into one. */

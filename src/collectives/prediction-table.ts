@@ -5,6 +5,7 @@ import { formatSeconds } from '../plan/draw.ts';
 import type { Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
+import type { ExpressPath } from './express-path.ts';
 import { networkLimits, predictedRanksMax, predictSeconds } from './predict.ts';
 import { selectAlgorithm, type SelectionRule } from './select.ts';
 
@@ -14,13 +15,15 @@ export interface TableWorld {
   readonly overrides: readonly SelectionRule[];
   readonly tuned: readonly SelectionRule[];
   readonly model: CostModel;
+  /** Of a group of all ranks; undefined: it has none. */
+  readonly express?: ExpressPath;
 }
 
 /** Powers of two that are looked at, in bytes; larger sizes take what the largest takes. */
 const [least, most] = [8, 64 * 2 ** 20];
 
 /** Rows of equal choice: collective, sizes, algorithm, predicted time of the smallest and of the largest of them. The
- *  announcement of a call comes on top. Without times for worlds whose plans are too many. */
+ *  announcement of a call comes on top, but where the express takes part in it. Without times for worlds whose plans are too many. */
 export function formatPredictions(world: TableWorld): string {
   const timed = rankCount(world.topology) <= predictedRanksMax;
   const head = ['collective', 'bytes', 'algorithm', ...(timed ? ['time'] : [])];
@@ -51,8 +54,10 @@ function rowsOf(world: TableWorld, collective: Collective, timed: boolean): stri
     else stretches.push({ algorithm, from: bytes, to: bytes });
   }
   const limits = networkLimits(world.topology, world.model);
-  const time = (algorithm: string, bytes: number): string =>
-    formatSeconds(predictSeconds({ ...world, collective, bytes, limits }, algorithm));
+  const time = (algorithm: string, bytes: number): string => {
+    const express = world.express && bytes <= world.express.bytesMax ? world.express : undefined;
+    return formatSeconds(predictSeconds({ ...world, express, collective, bytes, limits }, algorithm));
+  };
   return stretches.map(({ algorithm, from, to }, index) => {
     const end = index === stretches.length - 1 ? 'any' : formatBytes(to);
     const sizes = collective === 'barrier' ? '0' : `${formatBytes(from)} … ${end}`;

@@ -20,7 +20,7 @@ import type { GroupSpec } from './group-engine.ts';
 import type { ControlMessage } from './wire.ts';
 
 /** Every rank sends to every other one: beyond, other algorithms are faster. */
-const ranksMax = 16;
+export const expressRanksMax = 16;
 /** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
 const timedLatencyMax = 100e-6;
 
@@ -32,6 +32,8 @@ export interface ExpressOpeningOptions {
   readonly means: { readonly native: NativeWire; readonly sockets: SocketSource } | undefined;
   /** What timing it takes; undefined: rates are assumed. The same choice on all ranks. */
   readonly measure: { readonly allocator: RegionAllocator; readonly clock: Clock } | undefined;
+  /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
+  readonly known: ExpressRates | undefined;
   readonly connectTimeoutMs: number;
   readonly tellOthers: (message: ControlMessage) => void;
   readonly onProblem: (thrown: unknown) => void;
@@ -62,7 +64,7 @@ export class ExpressOpening {
   constructor(options: ExpressOpeningOptions) {
     this.#options = options;
     const { group, world, means, connectTimeoutMs } = options;
-    this.candidates = means && group.globalRanks.length <= ranksMax ? means.sockets.candidates : [];
+    this.candidates = means && group.globalRanks.length <= expressRanksMax ? means.sockets.candidates : [];
     if (means && this.candidates.length > 0) this.#links = new ExpressLinks({ group, world, ...means, connectTimeoutMs });
     this.#candidatesOf = group.globalRanks.map((_, rank) => (rank === group.rank ? this.candidates : []));
     this.#ready = group.globalRanks.map(() => undefined);
@@ -143,7 +145,11 @@ export class ExpressOpening {
       this.#end(undefined);
       return;
     }
-    const { group, measure } = this.#options;
+    const { group, measure, known } = this.#options;
+    if (known) {
+      this.#end({ descriptors, rates: known });
+      return;
+    }
     const roundTripUs = median(this.#roundTripsUs);
     const latency = roundTripUs === undefined ? undefined : roundTripUs / 2e6;
     if (measure && latency !== undefined && latency <= timedLatencyMax) void this.#time(descriptors, measure);
@@ -173,7 +179,7 @@ export class ExpressOpening {
     const descriptors = this.#descriptors;
     // Who could not time it has left messages on the sockets.
     if (descriptors === undefined || known.length < globalRanks.length) this.#end(undefined);
-    else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { next: of('next'), all: of('all'), bytes: of('bytes') }) });
+    else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) });
   }
 
   #end(agreed: AgreedExpress | undefined): void {

@@ -1,8 +1,9 @@
 /** Times the sockets of an express before it is used, on all ranks at once, as they will be used: by threads that look all the time.
  *
- *      rounds to the next    rank r ─▶ r + 1, wait for r − 1
- *      rounds to all         rank r ─▶ all, wait for all
+ *      tree      up a binomial tree to rank 0, and down again, without bytes and with some      few messages, one after another
+ *      to all    rank r ─▶ all, wait for all                                                    many messages at once
  *
+ *  Rounds of the one and of the other take turns, so that what else the machines do meets all alike; nobody can be a round ahead.
  *  Afterwards nothing is left on the sockets. It works on memory of its own. It must not know what rates are good for. */
 import { sleep, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -13,9 +14,9 @@ import type { RegionAllocator } from '../memory/region.ts';
 import { expressMemoryBytes, ExpressWire, type RankSet } from './express-wire.ts';
 import { signalMaxOf } from './wire.ts';
 
-/** The quickest of some batches counts: whatever else the machines do makes them longer. */
-const batches = 10;
-const rounds = 8;
+/** The quickest of some batches of rounds counts: whatever else the machines do makes them longer. */
+const batches = 20;
+const rounds = 4;
 const turn = 0;
 /** How long a round is looked for at a time. */
 const spinNs = 20e6;
@@ -66,35 +67,35 @@ class ExpressProbe {
 
   async run(): Promise<ExpressTimings> {
     const { rank, size } = this.#options;
-    const next = { to: [(rank + 1) % size], from: [(rank + size - 1) % size] };
     const others = Array.from({ length: size }, (_, each) => each).filter((each) => each !== rank);
-    return {
-      next: await this.#quickest({ ...next, bytes: 0 }),
-      all: await this.#quickest({ to: others, from: others, bytes: 0 }),
-      bytes: await this.#quickest({ ...next, bytes: timedBytes }),
-    };
+    const timed = [treeRound(rank, size, 0), [{ to: others, from: others, bytes: 0 }], treeRound(rank, size, timedBytes)];
+    const quickest = timed.map(() => Infinity);
+    for (let batch = 0; batch < batches; batch++) {
+      for (const [index, round] of timed.entries()) quickest[index] = Math.min(quickest[index], await this.#time(round));
+    }
+    const [tree, all, bytes] = quickest;
+    return { tree, all, bytes };
   }
 
   close(): void {
     this.#wire.close();
   }
 
-  async #quickest(round: Round): Promise<number> {
+  /** Seconds of one of some rounds. */
+  async #time(round: Round): Promise<number> {
     const { clock } = this.#options;
-    let quickestMs = Infinity;
-    for (let batch = 0; batch < batches; batch++) {
-      const startMs = clock.now();
-      for (let k = 0; k < rounds; k++) {
-        this.#send(round);
-        while (!this.#came(round)) await this.#breathe(round);
+    const startMs = clock.now();
+    for (let k = 0; k < rounds; k++) {
+      for (const leg of round) {
+        this.#send(leg);
+        while (!this.#came(leg)) await this.#breathe(leg);
       }
-      quickestMs = Math.min(quickestMs, clock.now() - startMs);
     }
-    return quickestMs / rounds / 1e3;
+    return (clock.now() - startMs) / rounds / 1e3;
   }
 
   /** A rank's messages raise its own signal. */
-  #send({ to, from, bytes }: Round): void {
+  #send({ to, from, bytes }: Leg): void {
     const signal = this.#options.rank;
     for (const peer of to) {
       const put = { kind: 'put', peer, buffer: 'scratch', offset: 0, bytes, targetBuffer: 'scratch', targetOffset: bytes, signal } as const;
@@ -103,7 +104,7 @@ class ExpressProbe {
     for (const peer of from) this.#expected[peer]++;
   }
 
-  #came({ from }: Round): boolean {
+  #came({ from }: Leg): boolean {
     for (;;) {
       let missing: RankSet = 0;
       for (const peer of from) if (this.#block.raised(turn, peer) < this.#expected[peer]) missing |= 1 << peer;
@@ -115,7 +116,7 @@ class ExpressProbe {
   }
 
   /** Lets this thread do what else it has to. */
-  async #breathe({ from }: Round): Promise<void> {
+  async #breathe({ from }: Leg): Promise<void> {
     const { clock, timeoutMs } = this.#options;
     if (clock.now() > this.#endMs)
       throw new ShoalError('timeout', `rank ${from.join(' or ')} took more than ${timeoutMs} ms to time the express`, { timeoutMs });
@@ -123,9 +124,25 @@ class ExpressProbe {
   }
 }
 
-/** Messages of so many bytes to some ranks, and from some. */
-interface Round {
+/** Messages of so many bytes to some ranks, then from some. */
+interface Leg {
   readonly to: readonly number[];
   readonly from: readonly number[];
   readonly bytes: number;
+}
+
+/** What a rank does in a round, in order. */
+type Round = readonly Leg[];
+
+/** Up to rank 0 and down again: the parent of a rank is the one without its lowest bit. */
+function treeRound(rank: number, size: number, bytes: number): Round {
+  const below = rank === 0 ? size : rank & -rank;
+  const children: number[] = [];
+  for (let bit = 1; bit < below && rank + bit < size; bit *= 2) children.push(rank + bit);
+  const parent = rank === 0 ? [] : [rank & (rank - 1)];
+  return [
+    { to: [], from: children, bytes },
+    { to: parent, from: parent, bytes },
+    { to: children, from: [], bytes },
+  ];
 }

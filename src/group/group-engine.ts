@@ -472,6 +472,8 @@ export class GroupEngine implements OperationHost {
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
     this.#queues.push(this.#expressQueue);
+    // Of all ranks there may be further groups, which find the same.
+    if (size === this.#world.size) this.#world.expressRates ??= rates;
     this.#world.log.debug(`group '${this.spec.name}' has an express: ${JSON.stringify(rates)}`);
     this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, rates, descriptors });
   }
@@ -543,6 +545,7 @@ export class GroupEngine implements OperationHost {
       world: name,
       means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
       measure: calibration === 'measure' ? { allocator, clock } : undefined,
+      known: this.size === this.#world.size ? this.#world.expressRates : undefined,
       connectTimeoutMs,
       tellOthers: (message) => this.#members.tellOthers(message),
       onProblem: (thrown) => log.debug(`group '${this.spec.name}' has no express: ${ShoalError.from(thrown).message}`),

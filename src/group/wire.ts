@@ -85,7 +85,7 @@ const controlMessage = z.discriminatedUnion('type', [
   z.object({
     type: z.literal('express-timed'),
     group: z.int(),
-    timings: z.object({ next: roundSeconds, all: roundSeconds, bytes: roundSeconds }).optional(),
+    timings: z.object({ tree: roundSeconds, all: roundSeconds, bytes: roundSeconds }).optional(),
   }),
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),

@@ -9,6 +9,7 @@ import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Settings } from '../base/settings.ts';
+import type { ExpressRates } from '../collectives/express-path.ts';
 import { parseSelection, type SelectionRule } from '../collectives/select.ts';
 import type { Tuning } from '../collectives/tuning.ts';
 import type { Connection, Fabric } from '../fabric/fabric.ts';
@@ -84,6 +85,8 @@ export class World {
   readonly tuning: Tuning | undefined;
   /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
   model: CostModel | undefined;
+  /** What the express of the world's own group takes; undefined: it has none. */
+  expressRates: ExpressRates | undefined;
   readonly cpus: number;
   readonly #backend: string | undefined;
   readonly #mpi: MpiCollectives;

@@ -3,15 +3,19 @@ import { writeFile } from 'node:fs/promises';
 import { ShoalError, messageOf } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
 import type { Settings } from '../../base/settings.ts';
+import { assumedRates, type ExpressPath } from '../../collectives/express-path.ts';
 import { formatPredictions } from '../../collectives/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../collectives/select.ts';
 import { tunedRules, tunedWorldOf } from '../../collectives/tuning.ts';
+import { expressPath } from '../../group/express.ts';
+import { expressRanksMax } from '../../group/express-opening.ts';
 import { loadTuning } from '../../group/tuning-file.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import { costOf, defaultCostModel, type PlanCost } from '../../plan/cost.ts';
+import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../plan/cost.ts';
 import { drawPlan, formatSeconds } from '../../plan/draw.ts';
 import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
+import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import type { PlanFlags } from '../commands/plan.ts';
 import { planOf, planRequest, worldOf } from './plan-request.ts';
@@ -51,9 +55,18 @@ function tables(flags: PlanFlags, settings: Settings, overrides: readonly Select
   const shape = { topology, loadStore: flags.hosts === 1, order: settings.order };
   const tuning = loadTuning(settings.tuningFile)?.tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;
-  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model: rates ?? defaultCostModel });
+  const model = rates ?? defaultCostModel;
+  const express = expressOf(topology, model, settings);
+  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, express });
   const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
   return `${formatTable(selectionTable(overrides))}\n\n${flags.hosts} hosts × ${flags.ranksPerHost} ranks, with ${source}:\n\n${predictions}`;
+}
+
+/** What groups there take for small operations, with the rates of a network as far away as the model has it. */
+function expressOf(topology: Topology, { networkLatency }: CostModel, { syncBytesMax }: Settings): ExpressPath | undefined {
+  const ranks = rankCount(topology);
+  if (topology.hosts.length === 1 || ranks > expressRanksMax || syncBytesMax === 0) return undefined;
+  return expressPath(ranks, syncBytesMax, assumedRates(ranks, networkLatency));
 }
 
 function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly dtype: string; readonly elementBytes: number }): string {
