@@ -13,7 +13,7 @@
 #include <cstring>
 
 #include "kernels.h"
-#include "shift.h"
+#include "moves.h"
 #include "small_buffer.h"
 
 namespace shoal {
@@ -106,7 +106,7 @@ class Machine {
     if (!room(5) || !peek_index(4, bytes) || !location(bytes, 1, target) || !location(bytes, 1, source)) return Status::kFault;
     next_++;
     if (!separate(target, bytes, source, bytes)) return Status::kFault;
-    if (target != source) std::memcpy(target, source, bytes);
+    if (target != source) copy_bytes(target, source, bytes);
     return kContinue;
   }
 
