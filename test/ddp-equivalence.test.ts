@@ -54,14 +54,14 @@ describe('in real processes', () => {
   it.each([
     ['other parameters', 'mismatch', /parameter 1 is "c" float32\[3000\] on rank 1 but "b" float32\[3000\] on rank 0/],
     ['drift', 'mismatch', /replicas differ, first in 'b': rank 1 has [0-9a-f]{16}; ranks 0, 2 have [0-9a-f]{16}/],
-  ])('%s: %s on every rank', { timeout: 60_000 }, async (scenario, code, message) => {
+  ])('%s: %s on every rank', { timeout: 120_000 }, async (scenario, code, message) => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: scenario } });
     for (const { lines } of await world.outcomes()) {
       expect(lines).toEqual([expect.objectContaining({ ok: false, code, message: expect.stringMatching(message) as string })]);
     }
   });
 
-  it('the death of a rank in the middle of a step: its name on every other', { timeout: 60_000 }, async () => {
+  it('the death of a rank in the middle of a step: its name on every other', { timeout: 120_000 }, async () => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: 'death' } });
     const outcomes = await world.outcomes();
     expect(outcomes[1].signal).toBe('SIGKILL');
@@ -72,7 +72,7 @@ describe('in real processes', () => {
     }
   });
 
-  it('nothing wrong: nothing reported', { timeout: 60_000 }, async () => {
+  it('nothing wrong: nothing reported', { timeout: 120_000 }, async () => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: 'none' } });
     for (const { lines, code } of await world.outcomes()) expect({ lines, code }).toEqual({ lines: [{ ok: true }], code: 0 });
   });

@@ -73,7 +73,7 @@ describe('hosts whose announcements travel along a tree', () => {
     },
   );
 
-  it('a rank that makes fewer calls: timeout that names it alone', { timeout: 60_000 }, async () => {
+  it('a rank that makes fewer calls: timeout that names it alone', { timeout: 120_000 }, async () => {
     await using world = await startRanks(options('abcd', 'fewer'));
     for (const rank of [0, 2, 3]) {
       const report = await world.ranks[rank].line<Call>(is('call'));
@@ -82,7 +82,7 @@ describe('hosts whose announcements travel along a tree', () => {
     }
   });
 
-  it('a rank that leaves early: mismatch, long before the timeout', { timeout: 60_000 }, async () => {
+  it('a rank that leaves early: mismatch, long before the timeout', { timeout: 120_000 }, async () => {
     await using world = await startRanks(options('abcd', 'leaves'));
     for (const rank of [0, 2, 3]) {
       const report = await world.ranks[rank].line<Call>(is('call'));

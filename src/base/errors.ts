@@ -54,22 +54,19 @@ export interface ErrorData extends Omit<ErrorFields, 'cause'> {
 export class ShoalError extends Error {
   override readonly name = 'ShoalError';
   readonly code: ErrorCode;
-  readonly rank: number | undefined;
-  readonly peer: number | undefined;
-  readonly operation: string | undefined;
-  readonly sequence: number | undefined;
-  readonly bytes: number | undefined;
-  readonly timeoutMs: number | undefined;
+  // Those that are not known are not there: an error that nobody catches is printed with all it has.
+  declare readonly rank: number | undefined;
+  declare readonly peer: number | undefined;
+  declare readonly operation: string | undefined;
+  declare readonly sequence: number | undefined;
+  declare readonly bytes: number | undefined;
+  declare readonly timeoutMs: number | undefined;
 
   constructor(code: ErrorCode, message: string, fields: ErrorFields = {}) {
     super(message, fields.cause === undefined ? undefined : { cause: fields.cause });
     this.code = code;
-    this.rank = fields.rank;
-    this.peer = fields.peer;
-    this.operation = fields.operation;
-    this.sequence = fields.sequence;
-    this.bytes = fields.bytes;
-    this.timeoutMs = fields.timeoutMs;
+    for (const name of ['rank', 'peer', 'operation', 'sequence', 'bytes', 'timeoutMs'] as const)
+      if (fields[name] !== undefined) Object.assign(this, { [name]: fields[name] });
   }
 
   toData(): ErrorData {

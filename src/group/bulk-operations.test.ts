@@ -12,7 +12,7 @@ function largeUnderWay(flight: FlightRecorder, count: number): number[] {
   return spans.map(({ from }) => spans.filter((other) => other.from <= from && other.to > from).length);
 }
 
-it('large operations run two at a time in their order, a small one behind them does not wait for all', { timeout: 60_000 }, async () => {
+it('large operations run two at a time in their order, a small one behind them does not wait for all', { timeout: 120_000 }, async () => {
   const hostIds = ['a', 'b', 'c'];
   const large = 6;
   const largeCount = 2 ** 20 + 5;

@@ -34,7 +34,7 @@ describe('fairring', () => {
   });
 
   /** More pieces than the window: owners have a channel of their own, staging and rings are used again. */
-  it('gives the bits of direct and of halving-doubling: many pieces', { timeout: 60_000 }, async () => {
+  it('gives the bits of direct and of halving-doubling: many pieces', { timeout: 120_000 }, async () => {
     const count = 2_200_001;
     const sums = await Promise.all(['fairring', 'direct', 'halving-doubling'].map((name) => sumOver(['a', 'b', 'c'], name, count)));
     expect(new Set(sums).size).toBe(1);

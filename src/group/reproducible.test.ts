@@ -117,7 +117,7 @@ async function sumsOf(world: CommGroup, algorithm: string, length: number): Prom
 }
 
 describe.each([2, 3, 4, 5, 6, 7, 8])('%s ranks', (n) => {
-  it.each(placesOf(n))('$name: the canonical bits from all algorithms, with all settings', { timeout: 30_000 }, async ({ hosts, kind }) => {
+  it.each(placesOf(n))('$name: the canonical bits from all algorithms, with all settings', async ({ hosts, kind }) => {
     const used = new Set<string>();
     for (const [variant, settings] of Object.entries(variants).slice(n > manyRanks ? 1 : 0)) {
       await using world = await startRanks(n, { kind, hostIds: Array.from(hosts), settings });

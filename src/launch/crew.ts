@@ -2,10 +2,10 @@
  *  three steps (let them fail by themselves, SIGTERM, SIGKILL), and leaves no process of theirs behind. Servers that the
  *  ranks use are started again when they fail, and dismissed when the ranks have ended. It must not know other nodes. */
 import { spawn, type ChildProcess } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { makeFolders } from '../base/make-folders.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
 import { signalGroup, startGuard, type Guard } from './guard.ts';
@@ -75,7 +75,7 @@ const drainMs = 2000;
 function makeFolder(path: string | undefined): void {
   if (path === undefined) return;
   try {
-    mkdirSync(path, { recursive: true });
+    makeFolders(path);
   } catch (error) {
     throw new ShoalError('config', `the log folder ${path} cannot be made: ${messageOf(error)}`, { cause: error });
   }

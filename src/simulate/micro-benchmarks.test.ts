@@ -8,7 +8,7 @@ function valuesOf({ series }: Figure, name: string): number[] {
   return (found?.values ?? []).map((value) => value ?? Number.NaN);
 }
 
-describe('one transfer on 8 × 8', { timeout: 60_000 }, () => {
+describe('one transfer on 8 × 8', { timeout: 120_000 }, () => {
   const figure = singleTransfers({ sizes: [0.1, 1.56, 6.25, 25, 100] });
   const [ring, original, shoal] = ['ring', 'original', 'shoal'].map((name) => valuesOf(figure, name));
 
@@ -26,7 +26,7 @@ describe('one transfer on 8 × 8', { timeout: 60_000 }, () => {
   });
 });
 
-describe('64 × 25 MiB on 8 × 8', { timeout: 60_000 }, () => {
+describe('64 × 25 MiB on 8 × 8', { timeout: 120_000 }, () => {
   const figure = parallelism({ parallelism: [1, 2, 4, 8], buckets: 16 });
   const original = valuesOf(figure, 'original');
 

@@ -1,7 +1,8 @@
 /** Diagnostics on disk: a file appears under its name only when it is whole, also when the process dies meanwhile. */
-import { closeSync, mkdirSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
+import { closeSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { makeFolders } from '../base/make-folders.ts';
 
 const batchCharacters = 1 << 18;
 
@@ -11,7 +12,7 @@ export function writeFileWhole(folder: string, name: string, pieces: Iterable<st
   const path = join(folder, name);
   const unfinished = `${path}.${process.pid}.part`;
   try {
-    mkdirSync(folder, { recursive: true });
+    makeFolders(folder);
     const file = openSync(unfinished, 'w');
     try {
       let batch = '';

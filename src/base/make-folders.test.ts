@@ -1,0 +1,22 @@
+import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { makeFolders } from './make-folders.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'shoal-folders-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+it('makes what is missing, and nothing twice', () => {
+  const path = join(folder, 'a', 'b', 'c');
+  makeFolders(path);
+  makeFolders(path);
+  expect(statSync(path).isDirectory()).toBe(true);
+});
+
+it('throws where a file is in the way, and where nothing can be made', () => {
+  writeFileSync(join(folder, 'file'), '');
+  expect(() => makeFolders(join(folder, 'file', 'b'))).toThrow(/ENOTDIR/);
+  expect(() => makeFolders(join(folder, 'file'))).toThrow(/EEXIST/);
+  expect(() => makeFolders('/proc/shoal/b')).toThrow(/ENOENT|EACCES|EPERM/);
+});
