@@ -145,8 +145,8 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(run([Match, 0, 0, 0, 16, 0, 7, End])).toBe('done');
   });
 
-  it('shifts: out of a place, and in what comes next', () => {
-    const bytes = 200; // whole lines and a rest
+  // Whole lines and a rest; looking ahead, and not.
+  it.each([200, 5003])('shifts %i bytes: out of a place, and in what comes next', (bytes) => {
     const { memory, run } = bench(machine, [bytes, bytes + 1, bytes + 3]);
     const [result, through, next] = [memory[0], memory[1].subarray(1), memory[2].subarray(3)];
     through.forEach((_, k) => (through[k] = k));
@@ -155,6 +155,14 @@ describe.each(machines)('StepMachine $name', (machine) => {
     expect(run([Shift, 0, 0, 1, 1, 2, 3, bytes, End])).toBe('done');
     expect([result, through, next]).toEqual([leaving, coming, coming]);
     expect(run([Shift, 0, 0, 0, 0, 0, 0, 0, End])).toBe('done');
+  });
+
+  it.each([5, 200, 5003, 1_050_000])('copies %i bytes, wherever they lie, and no more', (bytes) => {
+    const { memory, run } = bench(machine, [bytes + 2, bytes + 3]);
+    memory[1].forEach((_, k) => (memory[1][k] = k % 251));
+    expect(run([Copy, 0, 1, 1, 3, bytes, End])).toBe('done');
+    expect([memory[0][0], memory[0][bytes + 1]]).toEqual([0, 0]);
+    expect(Buffer.compare(memory[0].subarray(1, bytes + 1), memory[1].subarray(3))).toBe(0);
   });
 
   it('touches nothing for empty copies and reductions', () => {
