@@ -41,13 +41,15 @@ inline void prefetch_moved(const uint8_t* bytes, size_t at, size_t count) {
   for (size_t line = 0; line < kMoveBytes; line += 64) __builtin_prefetch(bytes + at + kMoveAheadBytes + line, 0, 2);
 }
 
+/// Below, nothing is far enough ahead to be asked for, and memcpy is as fast or faster.
+constexpr size_t kCopyLeastBytes = kMoveAheadBytes + kMoveBytes;
 /// From here on, memcpy is as fast, and knows when to go past the caches.
 constexpr size_t kCopyLargeBytes = 1 << 20;
 
 /// Ranges are apart.
 inline void copy_bytes(uint8_t* target, const uint8_t* source, size_t count) {
   size_t at = 0;
-  if (count < kCopyLargeBytes) {
+  if (count >= kCopyLeastBytes && count < kCopyLargeBytes) {
     for (; at + kMoveBytes <= count; at += kMoveBytes) {
       prefetch_moved(source, at, count);
       Moved(source + at).store(target + at);

@@ -74,6 +74,7 @@ export interface CaseOptions {
   readonly collective: CollectiveName;
   readonly place: Place;
   readonly sizes: readonly Size[];
+  /** Iterations before those that are timed, at least. */
   readonly warmup: number;
   readonly buckets: number;
   /** Of the buckets, how many are checked. */
@@ -133,12 +134,15 @@ function rotated<T>(all: readonly T[], round: number): T[] {
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
+/** Of the iterations, how many go before them at least: code that is interpreted at first, and the scheduler, settle. */
+const warmupShare = 0.2;
+
 function heatOf({ collective, place, sizes, warmup, buckets, checkedBuckets }: CaseOptions, { iterationShare }: Contestant): Heat {
-  const scaled = sizes.map(({ bytes, iterations }) => ({
-    bytes,
-    iterations: Math.max(Math.min(iterations, 3), Math.round(iterations * iterationShare)),
-  }));
-  return { collective, place, warmup, buckets, checkedBuckets, sizes: scaled };
+  const scaled = sizes.map((size) => {
+    const iterations = Math.max(Math.min(size.iterations, 3), Math.round(size.iterations * iterationShare));
+    return { bytes: size.bytes, iterations, warmup: Math.max(warmup, Math.floor(iterations * warmupShare)) };
+  });
+  return { collective, place, buckets, checkedBuckets, sizes: scaled };
 }
 
 export function standingOf(contestant: string, rows: readonly HeatRow[], referenceUs: readonly number[] | undefined): Standing {

@@ -14,10 +14,14 @@ export interface Size {
   readonly iterations: number;
 }
 
+export interface WarmSize extends Size {
+  /** Iterations before those that are timed. */
+  readonly warmup: number;
+}
+
 export interface Heat {
   readonly collective: CollectiveName;
-  readonly sizes: readonly Size[];
-  readonly warmup: number;
+  readonly sizes: readonly WarmSize[];
   /** Operations per sample, back to back on as many tensors. */
   readonly buckets: number;
   /** Of the buckets, how many are checked. */
@@ -79,14 +83,12 @@ function shoal(name: string, { description, flags, algorithm }: ShoalWay): Conte
     description,
     iterationShare: 1,
     prepare: () => (spawnSync(process.execPath, [main, '--version']).status === 0 ? undefined : 'dist/ is not built; run npm run build'),
-    run: async ({ collective, sizes, warmup, buckets, checkedBuckets, place }) => {
+    run: async ({ collective, sizes, buckets, checkedBuckets, place }) => {
       const args = [
         'bench',
         collective,
         '--sizes',
         sizesText(sizes),
-        '-w',
-        String(warmup),
         '--buckets',
         String(buckets),
         '--check-buckets',
@@ -149,13 +151,13 @@ function gloo(): Contestant {
 }
 
 /** Arguments of the peers' programs. */
-function positionals({ collective, sizes, warmup, buckets, checkedBuckets }: Omit<Heat, 'place'>): string[] {
-  return [collective, sizesText(sizes), String(warmup), String(buckets), String(checkedBuckets)];
+function positionals({ collective, sizes, buckets, checkedBuckets }: Omit<Heat, 'place'>): string[] {
+  return [collective, sizesText(sizes), String(buckets), String(checkedBuckets)];
 }
 
-/** `8:2000,1024:500`: what all contestants read. */
-function sizesText(sizes: readonly Size[]): string {
-  return sizes.map(({ bytes, iterations }) => `${bytes}:${iterations}`).join(',');
+/** `8:2000:400,1024:500:100`: what all contestants read. */
+function sizesText(sizes: readonly WarmSize[]): string {
+  return sizes.map(({ bytes, iterations, warmup }) => `${bytes}:${iterations}:${warmup}`).join(',');
 }
 
 function rowsOf(lines: string): HeatRow[] | string {

@@ -17,11 +17,13 @@ it('refuses ranges that never end or are empty', () => {
 });
 
 it('reads lists of sizes with their iterations', () => {
-  expect(parseSizes('8:2000,1KiB', counts)).toEqual([
+  expect(parseSizes('8:2000,1KiB,64:100:0', counts)).toEqual([
     { bytes: 8, iterations: 2000, warmup: 5 },
     { bytes: 1024, iterations: 20, warmup: 5 },
+    { bytes: 64, iterations: 100, warmup: 0 },
   ]);
-  for (const bad of ['', '8:', '8:0', 'x', '8,,16', '8:1.5']) expect(() => parseSizes(bad, counts)).toThrow(/not a size/);
+  for (const bad of ['', '8:', '8:0', 'x', '8,,16', '8:1.5', '8:1:-1', '8:1:2:3'])
+    expect(() => parseSizes(bad, counts)).toThrow(/not a size/);
 });
 
 it("understands nccl-tests' names and our own", () => {

@@ -68,14 +68,15 @@ export function sizesOf(range: SizeRange, counts: { readonly iterations: number;
   return points;
 }
 
-/** `8:2000,1KiB:2000,25MiB`: sizes, each with its iterations unless the default is meant. @throws ShoalError `usage`. */
+/** `8:2000:400,1KiB:2000,25MiB`: sizes, each with its iterations and those before them unless the defaults are meant.
+ *  @throws ShoalError `usage`. */
 export function parseSizes(text: string, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
   return text.split(',').map((item) => {
-    const [size, iterations] = item.split(':');
+    const [size, iterations = String(counts.iterations), warmup = String(counts.warmup), ...more] = item.split(':');
     const bytes = parseBytes(size);
-    const valid = bytes !== undefined && (iterations === undefined || /^[1-9]\d{0,8}$/.test(iterations));
-    if (!valid) throw new ShoalError('usage', `'${item}' is not a size with iterations; write 1KiB or 1KiB:2000`);
-    return { bytes, iterations: iterations === undefined ? counts.iterations : Number(iterations), warmup: counts.warmup };
+    const valid = bytes !== undefined && /^[1-9]\d{0,8}$/.test(iterations) && /^\d{1,9}$/.test(warmup) && more.length === 0;
+    if (!valid) throw new ShoalError('usage', `'${item}' is not a size with iterations; write 1KiB, 1KiB:2000 or 1KiB:2000:100`);
+    return { bytes, iterations: Number(iterations), warmup: Number(warmup) };
   });
 }
 

@@ -1,7 +1,7 @@
 """Times Gloo's collectives through torch.distributed the way `shoal bench` times Shoal's: float32, one call at a time, inputs
 written before each call outside the time, the median over iterations on the slowest rank.
 
-    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>,… <warmup> <buckets> <checked buckets>
+    RANK=… WORLD_SIZE=… collectives.py <meeting file> <collective> <bytes>:<iterations>:<warmup>,… <buckets> <checked buckets>
 
 With several buckets a sample is that many operations on tensors of their own, all started before the first is waited for, as
 DistributedDataParallel does, and the time is that of the sample divided by their number.
@@ -119,7 +119,7 @@ def measure(kind, size, iterations, warmup, buckets, checked):
 
 
 def main():
-    meeting, kind, sizes, warmup, buckets, checked = sys.argv[1:]
+    meeting, kind, sizes, buckets, checked = sys.argv[1:]
     if kind == "reduce-scatter":
         if RANK == 0:
             print(json.dumps({"unsupported": "torch.distributed has no reduce-scatter on Gloo"}))
@@ -127,7 +127,7 @@ def main():
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=RANK, world_size=RANKS)
     for item in sizes.split(","):
-        size, iterations = item.split(":")
+        size, iterations, warmup = item.split(":")
         measure(kind, int(size), int(iterations), int(warmup), int(buckets), int(checked))
     # Nobody closes its connections while others still use them.
     dist.barrier()

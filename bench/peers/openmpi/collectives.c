@@ -1,7 +1,7 @@
 /* Times MPI collectives the way `shoal bench` times Shoal's: float32, one call at a time, inputs written before each call
  * outside the time, the median over iterations on the slowest rank. Built with mpicc, run by mpirun.
  *
- *   collectives <collective> <bytes>:<iterations>,… <warmup> <buckets> <checked buckets>
+ *   collectives <collective> <bytes>:<iterations>:<warmup>,… <buckets> <checked buckets>
  *
  * With several buckets a sample is that many blocking calls, one after the other on buffers of their own, and the time is that
  * of the sample divided by their number. (MPI_Iallreduce and its like progress only inside MPI calls.)
@@ -161,21 +161,21 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const enum collective kind = argc == 6 && atoi(argv[4]) > 0 && atoi(argv[5]) <= atoi(argv[4]) ? collective_of(argv[1]) : UNKNOWN;
+  const enum collective kind = argc == 5 && atoi(argv[3]) > 0 && atoi(argv[4]) <= atoi(argv[3]) ? collective_of(argv[1]) : UNKNOWN;
   if (kind == UNKNOWN) {
-    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>,... <warmup> <buckets> <checked buckets>\n");
+    if (rank == 0) fprintf(stderr, "usage: collectives <collective> <bytes>:<iterations>:<warmup>,... <buckets> <checked buckets>\n");
     MPI_Finalize();
     return 2;
   }
   for (char *item = strtok(argv[2], ","); item != NULL; item = strtok(NULL, ",")) {
     size_t bytes = 0;
-    int iterations = 0;
-    if (sscanf(item, "%zu:%d", &bytes, &iterations) != 2 || iterations < 1) {
-      if (rank == 0) fprintf(stderr, "'%s' is not <bytes>:<iterations>\n", item);
+    int iterations = 0, warmup = 0;
+    if (sscanf(item, "%zu:%d:%d", &bytes, &iterations, &warmup) != 3 || iterations < 1 || warmup < 0) {
+      if (rank == 0) fprintf(stderr, "'%s' is not <bytes>:<iterations>:<warmup>\n", item);
       MPI_Finalize();
       return 2;
     }
-    measure(kind, bytes, iterations, atoi(argv[3]), atoi(argv[4]), atoi(argv[5]));
+    measure(kind, bytes, iterations, warmup, atoi(argv[3]), atoi(argv[4]));
   }
   MPI_Finalize();
   return 0;

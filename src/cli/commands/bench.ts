@@ -57,7 +57,7 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .option('-e, --maxbytes <size>', 'largest size', size, 32 * 2 ** 20)
     .option('-i, --stepbytes <size>', 'from one size to the next', size, 2 ** 20)
     .option('-f, --stepfactor <factor>', 'from one size to the next, instead of -i', natural, 1)
-    .option('--sizes <list>', 'instead of -b, -e, -i, -f: sizes with their iterations, 8:2000,1KiB,25MiB:20')
+    .option('--sizes <list>', 'instead of -b, -e, -i, -f: sizes with iterations and warm-up, 8:2000:400,1KiB,25MiB:20')
     .option('-n, --iters <count>', 'timed iterations', positive, 20)
     .option('-w, --warmup_iters <count>', 'iterations before them', natural, 5)
     .option('-c, --check <count>', 'rounds of checking results, after the timed ones; 0: none', natural, 1)
