@@ -134,13 +134,13 @@ function rotated<T>(all: readonly T[], round: number): T[] {
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
-/** Of the iterations, how many go before them at least: code that is interpreted at first, and the scheduler, settle. */
-const warmupShare = 0.2;
+/** Up to this size as many calls go before those that are timed: it takes thousands until the code of short ones is compiled. */
+const warmBytesMax = 2 ** 20;
 
 function heatOf({ collective, place, sizes, warmup, buckets, checkedBuckets }: CaseOptions, { iterationShare }: Contestant): Heat {
   const scaled = sizes.map((size) => {
     const iterations = Math.max(Math.min(size.iterations, 3), Math.round(size.iterations * iterationShare));
-    return { bytes: size.bytes, iterations, warmup: Math.max(warmup, Math.floor(iterations * warmupShare)) };
+    return { bytes: size.bytes, iterations, warmup: size.bytes > warmBytesMax ? warmup : Math.max(warmup, iterations) };
   });
   return { collective, place, buckets, checkedBuckets, sizes: scaled };
 }
