@@ -23,11 +23,11 @@ export const measurements: readonly Measurement[] = [
   peers('peers-one-host-2-ranks', '2 ranks on one host', ['--ranks', '2', '--rounds', '5']),
   peers('peers-one-host-4-ranks', '4 ranks on one host', [
     ...['--ranks', '4', '--rounds', '3', '--warmup', '5'],
-    ...['--sizes', '8:5000,1KiB:3000,8KiB:1500,64KiB:600,1MiB:100,4MiB:30,25MiB:8,100MiB:3'],
+    ...['--sizes', '8:5000,1KiB:3000,8KiB:1500,64KiB:600,1MiB:100,4MiB:40,25MiB:12,100MiB:4'],
   ]),
   peers('peers-one-host-8-ranks', '8 ranks on one host', [
     ...['--ranks', '8', '--rounds', '2', '--warmup', '3'],
-    ...['--sizes', '8:1000,1KiB:1000,8KiB:500,64KiB:200,1MiB:40,4MiB:16,25MiB:4,100MiB:2'],
+    ...['--sizes', '8:1000,1KiB:1000,8KiB:500,64KiB:200,1MiB:60,4MiB:40,25MiB:12,100MiB:4'],
   ]),
   peers('peers-one-host-64-buckets', '2 ranks on one host, 64 tensors back to back', [
     ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],

@@ -134,13 +134,12 @@ function rotated<T>(all: readonly T[], round: number): T[] {
   return [...all.slice(turn), ...all.slice(0, turn)];
 }
 
-/** Up to this size as many calls go before those that are timed: it takes thousands until the code of short ones is compiled. */
-const warmBytesMax = 2 ** 20;
-
+/** As many calls go before those that are timed: it takes thousands until the code of short ones is compiled, and many ranks on few
+ *  CPUs need a while to find their pace. Batches of many tensors are long enough to begin with. */
 function heatOf({ collective, place, sizes, warmup, buckets, checkedBuckets }: CaseOptions, { iterationShare }: Contestant): Heat {
   const scaled = sizes.map((size) => {
     const iterations = Math.max(Math.min(size.iterations, 3), Math.round(size.iterations * iterationShare));
-    return { bytes: size.bytes, iterations, warmup: size.bytes > warmBytesMax ? warmup : Math.max(warmup, iterations) };
+    return { bytes: size.bytes, iterations, warmup: buckets > 1 ? warmup : Math.max(warmup, iterations) };
   });
   return { collective, place, buckets, checkedBuckets, sizes: scaled };
 }
