@@ -117,15 +117,18 @@ export function networkTable(read: ReadResult): string {
 }
 
 function algorithmTable({ rows, worstAutoOverBest }: ComparisonReport): string {
-  const names = [...new Set(rows.flatMap(({ timesUs }) => Object.keys(timesUs)))].filter((name) => name !== 'auto');
-  const head = ['bytes', ...names, 'auto', 'chosen', 'auto ÷ best'];
-  const cells = rows.map(({ bytes, timesUs, chosen, autoOverBest }) => [
+  const names = [...new Set(rows.flatMap(({ timesUs, hopeless }) => [...Object.keys(timesUs), ...hopeless]))].filter(
+    (name) => name !== 'auto',
+  );
+  const head = ['bytes', ...names, 'auto', 'chosen', 'auto ÷ best', 'the same twice'];
+  const cells = rows.map(({ bytes, timesUs, chosen, autoOverBest, scatter, hopeless }) => [
     sizeText(bytes),
-    ...[...names, 'auto'].map((name) => timeText((timesUs as Partial<Record<string, number>>)[name])),
+    ...[...names, 'auto'].map((name) => (hopeless.includes(name) ? '> 4×' : timeText((timesUs as Partial<Record<string, number>>)[name]))),
     chosen,
     autoOverBest.toFixed(2),
+    scatter.toFixed(2),
   ]);
-  return `${table(head, cells)}\n\nAt worst, the automatic choice takes ${worstAutoOverBest.toFixed(2)} times as long as the best.`;
+  return `${table(head, cells)}\n\nAt worst, the automatic choice takes ${worstAutoOverBest.toFixed(2)} times as long as the best. The last\ncolumn is the scatter: what is chosen, timed twice.`;
 }
 
 function caseOf(read: ReadResult, name: string): ComparedCase {
