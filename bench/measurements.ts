@@ -13,10 +13,10 @@ export interface Measurement {
 }
 
 const gigabit = ['--rate-mbit', '1000'];
-/** Sizes and iterations before the timed ones. */
-const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8', '-w', '10'];
-const small = ['-b', '8', '-e', '32K', '-f', '8', '-w', '1000', '--budget', '4000'];
-const large = ['-b', '256K', '-e', '16M', '-f', '8', '-w', '2'];
+/** Sizes at which algorithms are compared; the comparison warms up by itself. */
+const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8'];
+const small = ['-b', '8', '-e', '32K', '-f', '8', '--budget', '4000'];
+const large = ['-b', '256K', '-e', '16M', '-f', '8'];
 const delayed = [...gigabit, '--delay-us', '500'];
 
 export const measurements: readonly Measurement[] = [

@@ -70,7 +70,7 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
       '--algorithms <names>',
       'instead of the table: algorithms against each other, names with commas or all; auto is always among them',
     )
-    .option('--budget <ms>', 'with --algorithms: time per size, about', positive, 1000)
+    .option('--budget <ms>', 'with --algorithms: timed per size, about; warming up and repeating what scatters come on top', positive, 1000)
     .option('--private', 'plain typed arrays instead of tensors in shared memory')
     .addOption(new Option('--touch <when>', 'ranks write their inputs before each call, or once').choices(['each', 'once']).default('each'))
     .option('--sync', 'wait with waitSync() instead of await')

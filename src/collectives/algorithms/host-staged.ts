@@ -8,7 +8,7 @@
  *  The owner of a staging block reads a line (the last result) right before it writes it (the next contribution), and so does
  *  the rank that reduces: a line that the same core reads and then writes moves between caches without a second request for
  *  ownership, which copies through separate buffers would pay. Own shares are never staged. The last block comes first: what the
- *  caller wrote last is still in the cache, which saves a tenth where tensors are somewhat larger than caches.
+ *  caller wrote last is still in the cache.
  *  Nobody touches a peer's data, input or output, so these may be private memory. */
 import { at, span, within, type Arrival, type PlanBuilder } from '../../plan/builder.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
