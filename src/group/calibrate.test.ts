@@ -29,7 +29,8 @@ describe('a world of several hosts', () => {
     // Faster than a nanosecond a message, or than 10¹² bytes a second, is not measured but made up.
     expect(first?.networkOverhead).toBeGreaterThan(1e-9);
     expect(first?.networkByte).toBeGreaterThan(1e-12);
-    expect(first?.networkLatency).not.toBe(defaultCostModel.networkLatency);
+    // Any one rate may happen to be what is assumed, to its two digits.
+    expect(first).not.toEqual(defaultCostModel);
   });
 
   it('measures nothing when told to assume, and on one host', async () => {
