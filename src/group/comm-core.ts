@@ -14,7 +14,8 @@ import type { BufferName } from '../plan/ir.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
-import type { GroupEngine, GroupSpec } from './group-engine.ts';
+import type { GroupEngine } from './group-engine.ts';
+import { worldSpec, type GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
 import type { BoundBuffer, Buffers } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
@@ -157,9 +158,7 @@ export class CommCore {
 
   /** Opens the group of all ranks and reports. */
   async #ready(joined: Joined, clockOffsetMs: number): Promise<void> {
-    const { rank, size, joinTimeoutMs } = this.#plan;
-    const globalRanks = Array.from({ length: size }, (_, each) => each);
-    await this.#open.openGroup({ id: 0, name: 'world', globalRanks, rank, topology: joined.topology }, joinTimeoutMs);
+    await this.#open.openGroup(worldSpec(this.#plan, joined.topology), this.#plan.joinTimeoutMs);
     this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
   }
 

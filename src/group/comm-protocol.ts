@@ -10,7 +10,7 @@ import type { Topology } from '../plan/topology.ts';
 import type { TraceSnapshot } from '../trace/recorder.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { ExpressProgress } from './express.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { LaneName, LanePosition } from './lane.ts';
 import type { LoadedTuning } from './tuning-file.ts';
 

@@ -15,7 +15,7 @@ import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import { Express, servesExpress, type ExpressOperation } from './express.ts';
 import type { ExpressBuffers, ExpressWire } from './express-wire.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
 import { CompletedWork } from './work.ts';

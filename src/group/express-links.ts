@@ -8,7 +8,7 @@ import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { SocketSource, TakeDescriptor } from '../fabric/fabric.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 
 export interface ExpressLinksOptions {
   readonly group: GroupSpec;

@@ -16,7 +16,7 @@ import type { NativeWire } from '../memory/native-wire.ts';
 import type { RegionAllocator } from '../memory/region.ts';
 import { ExpressLinks } from './express-links.ts';
 import { timeExpress } from './express-probe.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { ControlMessage } from './wire.ts';
 
 /** Every rank sends to every other one: beyond, other algorithms are faster. */

@@ -13,7 +13,6 @@ import type { Timer } from '../base/clock.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
-import type { Topology } from '../plan/topology.ts';
 import { AdaptiveSpin } from './adaptive-spin.ts';
 import { CallHistory } from './call-history.ts';
 import type { CallQueue } from './call-queue.ts';
@@ -23,6 +22,7 @@ import { expressPath } from './express.ts';
 import { ExpressOpening, type AgreedExpress } from './express-opening.ts';
 import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
 import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { Inquiry } from './inquiry.ts';
 import type { LaneName } from './lane.ts';
 import { LaneQueue, type LaneCall, type LaneEntry } from './lane-queue.ts';
@@ -40,18 +40,6 @@ import type { World } from './world.ts';
 const suspicionMs = 250;
 /** Calls remembered for reports. */
 const callsMax = 64;
-
-export interface GroupSpec {
-  readonly id: number;
-  readonly name: string;
-  /** World rank of each group rank. */
-  readonly globalRanks: readonly number[];
-  readonly rank: number;
-  /** In group ranks. */
-  readonly topology: Topology;
-  /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
-  readonly backend?: string;
-}
 
 type PendingCall = Operation | LaneEntry | ExpressEntry;
 type LaneClaimed = Pick<Extract<Command, { type: 'lane-claimed' }>, 'lane' | 'ordinal' | 'position'>;

@@ -19,7 +19,7 @@ import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
 import {
   blockShape,

@@ -22,7 +22,7 @@ import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
 import type { ExpressShare, WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
-import type { GroupSpec } from './group-engine.ts';
+import { worldSpec, type GroupSpec } from './group-spec.ts';
 import { expressPath } from './express.ts';
 import { expressOpener, planning } from './open-express.ts';
 import { HostLane, laneBlock } from './host-lane.ts';
@@ -86,14 +86,14 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
     throw error;
   }
   const world = openWorld(plan, client, info);
-  if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info));
+  if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info.topology));
   // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
   const leave = (): void => void group.destroy();
   const close: WorldHandle['close'] = (timeoutMs) => {
     process.off('beforeExit', leave);
     return world.close(timeoutMs);
   };
-  const group = new CommGroup({ ...world, close }, worldSpec(plan, info));
+  const group = new CommGroup({ ...world, close }, worldSpec(plan, info.topology));
   process.once('beforeExit', leave);
   return group;
 }
@@ -124,10 +124,6 @@ function hostOf(plan: WorldPlan, handlers: CommHostHandlers): WorkerHost | Inlin
   if (plan.settings.commThread === 'worker') return new WorkerHost(plan, handlers);
   const environment = systemEnvironment(plan, { thread: 'main' });
   return new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
-}
-
-function worldSpec({ rank, size }: WorldPlan, { topology }: WorldInfo): ConstructorParameters<typeof CommGroup>[1] {
-  return { id: 0, name: 'world', globalRanks: Array.from({ length: size }, (_, each) => each), rank, topology };
 }
 
 /** What the groups of this world share, and how it ends. */

@@ -8,7 +8,7 @@ import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { ControlMessage } from './wire.ts';
 
 /** How long ranks have to say what they called before an error is made without them. */

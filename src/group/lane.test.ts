@@ -9,7 +9,7 @@ import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { oneHost } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { blockShape, Lane, laneNames, laneOf, privateKey, type LaneBuffer, type LaneName, type LaneOperation } from './lane.ts';
 import { PlanRunner } from './plan-runner.ts';
 

@@ -29,7 +29,7 @@ import { dtypeInfo } from '../memory/dtype.ts';
 import type { MachineState, Segments, StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { LanePlans } from './plan-runner.ts';
 
 export const laneNames = ['small', 'large'] as const;

@@ -13,7 +13,7 @@ import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBloc
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
 import type { RegionShare } from '../memory/region.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { blockShape, laneOf, type LaneName } from './lane.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { SharedRegions } from './shared-regions.ts';

@@ -11,7 +11,7 @@ import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { expressPath } from './express.ts';
 import { ExpressCaller } from './express-caller.ts';
 import { ExpressWire } from './express-wire.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { laneBlock } from './host-lane.ts';
 import { groupRules, PlanRunner, type PlanRunnerOptions } from './plan-runner.ts';
 import type { WorldHandle } from './process-group.ts';

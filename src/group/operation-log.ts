@@ -3,7 +3,7 @@
 import type { ShoalError } from '../base/errors.ts';
 import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
 import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { CollectiveCall } from './contract.ts';
 
 /** An operation of the comm thread: its own, or one of the lane that the main thread left to it. */

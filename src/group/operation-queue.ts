@@ -8,7 +8,7 @@ import { assert, must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { CallQueue } from './call-queue.ts';
 import { encodeContract, sameContract, type CollectiveCall } from './contract.ts';
-import type { GroupSpec } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import type { Members } from './members.ts';
 import { Operation, type Buffers, type OperationHost } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';

@@ -15,7 +15,7 @@ import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { ExpressOperation } from './express.ts';
 import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
-import type { GroupSpec } from './group-engine.ts';
+import { restrictHosts, worldGroupId, type GroupSpec } from './group-spec.ts';
 import { largestBlockBytes, type MemoryBlock, type TensorMemory } from './tensor-memory.ts';
 import type {
   AllToAllOptions,
@@ -120,7 +120,7 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     this.#lane = world.openLane(spec);
     this.#express = world.openExpress(spec);
-    this.hosts = restrict(world.info.hosts, spec.globalRanks);
+    this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
 
@@ -450,7 +450,7 @@ export class CommGroup implements ProcessGroup {
     if (id > groupIdMax)
       throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
     const globalRanks = ranks.map((rank) => this.globalRanks[rank]);
-    const topology = { hosts: restrict(this.#world.info.topology.hosts, globalRanks) };
+    const topology = { hosts: restrictHosts(this.#world.info.topology.hosts, globalRanks) };
     const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology, backend };
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${name}'`);
     return new CommGroup(this.#world, spec);
@@ -460,7 +460,7 @@ export class CommGroup implements ProcessGroup {
     for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
     this.#lane?.flush();
     this.#express?.close();
-    if (this.#spec.id === 0) {
+    if (this.#spec.id === worldGroupId) {
       await this.#world.close(timeoutMs);
       return;
     }
@@ -506,12 +506,4 @@ function hooksOf(staging: CallBuffers): { onSuccess?: () => void } {
       staging.release();
     },
   };
-}
-
-/** The hosts of a subset of ranks, renumbered by position in the subset; hosts in order of their first rank. */
-function restrict(hosts: readonly (readonly number[])[], globalRanks: readonly number[]): number[][] {
-  return hosts
-    .map((host) => globalRanks.flatMap((global, rank) => (host.includes(global) ? [rank] : [])))
-    .filter((host) => host.length > 0)
-    .sort((a, b) => a[0] - b[0]);
 }

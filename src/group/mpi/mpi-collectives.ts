@@ -16,7 +16,7 @@ import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
 import { combineOpOf, reduceOpCode } from '../../memory/reduce-op.ts';
 import type { BufferName, Collective, Plan } from '../../plan/ir.ts';
 import { collectiveCode, type CollectiveCall } from '../contract.ts';
-import type { GroupSpec } from '../group-engine.ts';
+import type { GroupSpec } from '../group-spec.ts';
 import type { Plans, PreparedPlan, RunningPlan } from '../plan-runner.ts';
 
 const elementsMost = 2 ** 31 - 1;

@@ -18,6 +18,7 @@ import { nullRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../comm-client.ts';
 import { CommCore } from '../comm-core.ts';
 import { InlineHost } from '../comm-host.ts';
+import { worldSpec } from '../group-spec.ts';
 import { OperationLog } from '../operation-log.ts';
 import { CommGroup, type WorldHandle } from '../process-group.ts';
 import { HashStore } from '../store/hash-store.ts';
@@ -127,8 +128,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
       memory.close();
     },
   };
-  const globalRanks = Array.from({ length: n }, (_, each) => each);
-  return new CommGroup(world, { id: 0, name: 'world', globalRanks, rank, topology: info.topology });
+  return new CommGroup(world, worldSpec(plan, info.topology));
 }
 
 function createFabrics(rank: number, network: LoopbackNetwork, fabricOptions: FabricOptions, options: InProcessOptions): Fabric[] {
