@@ -6,6 +6,7 @@ export default defineConfig({
     // For what hangs, not for what is slow: machines may be busy.
     testTimeout: 120_000,
     hookTimeout: 120_000,
+    expect: { poll: { timeout: 60_000 } },
     maxWorkers: 2,
     pool: 'forks',
     reporters: ['default', './scripts/summary-reporter.ts'],

@@ -1,7 +1,7 @@
 import net from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
-import { systemClock } from '../base/clock.ts';
 import { seededRandom } from '../base/random.ts';
+import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { loadNative, nativeUnavailableReason } from '../memory/native.ts';
 import { congestionTuner, LossWatch, type CongestionNative } from './congestion.ts';
 import type { SocketTuning } from './fabric.ts';
@@ -110,9 +110,10 @@ describe('congestion control', () => {
   );
 
   it('of both ends is told in their descriptions, and reviewed by the end that has written much', async () => {
+    const clock = new UnhurriedClock();
     const reviewed: number[] = [];
     const fabricOf = (rank: number): TcpFabric => {
-      const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank + 1) };
+      const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
       const congestionControl = `control-${rank}`;
       const review = (descriptor: number): number => reviewed.push(descriptor > 2 ? rank : -1);
       const fabric = new TcpFabric({ ...options, tuneSocket: () => ({ congestionControl, review }) });

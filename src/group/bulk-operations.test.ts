@@ -1,5 +1,6 @@
 /** Many large operations between hosts in flight: few at a time have bytes under way, small ones do not wait for them. */
 import { expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
 import type { FlightRecorder } from '../trace/flight-recorder.ts';
 import { startRanks } from './testing/in-process-world.ts';
 
@@ -16,7 +17,7 @@ it('large operations run two at a time in their order, a small one behind them d
   const hostIds = ['a', 'b', 'c'];
   const large = 6;
   const largeCount = 2 ** 20 + 5;
-  await using world = await startRanks(hostIds.length, { kind: 'host', hostIds });
+  await using world = await startRanks(hostIds.length, { kind: 'host', hostIds, clock: systemClock });
   const orders = await world.each(async (group) => {
     const counts = [...Array.from({ length: large }, () => largeCount), 3];
     const tensors = counts.map((count) => group.tensor('float32', [count]));

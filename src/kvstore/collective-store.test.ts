@@ -2,7 +2,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../base/clock.ts';
+import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { loadNative } from '../memory/native.ts';
@@ -10,6 +10,7 @@ import { createParameterKernels } from '../memory/parameter-kernels/create-param
 import { CollectiveStore } from './collective-store.ts';
 import { kvstoreChecks } from './conformance.ts';
 
+const clock = new UnhurriedClock();
 const native = loadNative({ enabled: true });
 
 /** Runs the body on every worker of a world of its own. */
@@ -22,8 +23,8 @@ async function onWorkers(n: number, body: (kv: CollectiveStore, folder: string) 
         group,
         kernels: createKernels({ native }),
         parameterKernels: createParameterKernels({ native }),
-        clock: systemClock,
-        timeoutMs: 10_000,
+        clock,
+        timeoutMs: 60_000,
       });
       await body(kv, folder);
     });
@@ -46,8 +47,8 @@ describe('CollectiveStore', () => {
         group,
         kernels: createKernels(),
         parameterKernels: createParameterKernels(),
-        clock: systemClock,
-        timeoutMs: 10_000,
+        clock,
+        timeoutMs: 60_000,
       };
       const [a, b] = [await CollectiveStore.open(options), await CollectiveStore.open(options)];
       await Promise.all([a.init('w', Float32Array.of(1)), b.init('w', Float32Array.of(2))]);

@@ -238,6 +238,8 @@ const sandblaster: KVTopology = { workerGroups: 1, workersPerGroup: 3, serverGro
 const downpour: KVTopology = { workerGroups: 3, workersPerGroup: 1, serverGroups: 1, serversPerGroup: 2, replicas: 1 };
 const hogwild: KVTopology = { workerGroups: 3, workersPerGroup: 1, serverGroups: 3, serversPerGroup: 2, replicas: 1 };
 
+const seeds = Number(process.env.LEDGER_SEEDS ?? 12);
+
 describe('ledger', () => {
   let faults = 0;
 
@@ -289,7 +291,7 @@ describe('ledger', () => {
   ] satisfies (Trial & { name: string })[])(
     '$name',
     async ({ name, ...trial }) => {
-      for (let seed = 1; seed <= Number(process.env.LEDGER_SEEDS ?? 12); seed++) {
+      for (let seed = 1; seed <= seeds; seed++) {
         try {
           faults += await runTrial(seed, trial);
         } catch (error) {
@@ -297,7 +299,7 @@ describe('ledger', () => {
         }
       }
     },
-    60_000,
+    10_000 * seeds,
   );
 
   it('has seen a thousand faults', () => {

@@ -2,6 +2,7 @@
  *  by name with the reason. */
 import { afterEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../base/random.ts';
+import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { makeAddress, Role, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import type { MessagingContext, MessagingOptions } from './context.ts';
@@ -17,11 +18,15 @@ export interface MessagingWorld {
   /** A context of its own for each socket, as processes have. */
   context(changes?: Partial<MessagingOptions>): Promise<MessagingContext> | MessagingContext;
   /** To bind; a new one each time. */
-  url(): string;
+  url(): Promise<string> | string;
+  /** To connect to, where nobody listens. Default: of a router that has closed; others may get its port. */
+  deserted?(): Promise<string>;
   /** A new router may have the URL of one that has closed. */
   readonly rebinds: boolean;
   close?(): Promise<void> | void;
 }
+
+const clock = new UnhurriedClock();
 
 /** On each backend; the decoder alone takes FUZZ_INPUTS (wire.test.ts). */
 const hostileInputs = Math.max(5000, Number(process.env.FUZZ_INPUTS ?? 0) / 100);
@@ -59,7 +64,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
   const test = (title: string, body: () => Promise<void>): void => {
     const reason = skips.get(title);
     skips.delete(title);
-    if (reason === undefined) it(title, body, 20_000 + hostileInputs);
+    if (reason === undefined) it(title, body, 120_000 + hostileInputs);
     else it.skip(`${title} (skipped: ${reason})`, () => undefined);
   };
 
@@ -73,7 +78,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
     });
     const surroundings = async (changes: Partial<MessagingOptions> = {}): Promise<MessagingContext> => {
       world ??= makeWorld();
-      const context = await world.context(changes);
+      const context = await world.context({ clock, ...changes });
       cleanups.push(() => context.close());
       return context;
     };
@@ -87,7 +92,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       changes: Partial<MessagingOptions> = {},
     ): Promise<{ router: Router; url: string }> => {
       const router = await routerOf(routerOptions, changes);
-      return { router, url: await router.bind(world!.url()) };
+      return { router, url: await router.bind(await world!.url()) };
     };
     const dealerOf = async (
       address: Address,
@@ -399,7 +404,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       await router.close();
       for (let k = 2; k < 5; k++) dealer.send(message(worker(1), stub, k));
       const again = await routerOf();
-      const newUrl = await again.bind(world!.rebinds ? url : world!.url());
+      const newUrl = await again.bind(world!.rebinds ? url : await world!.url());
       if (newUrl !== url) await dealer.connect(newUrl);
       expect((await take(again, 3)).map(({ type }) => type)).toEqual([2, 3, 4]);
       again.send(message(stub, worker(1), 5));
@@ -432,9 +437,13 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
     });
 
     test('connecting to nobody ends at the deadline', async () => {
-      const { router, url } = await boundRouter();
-      await router.close();
+      const desertedUrl = async (): Promise<string> => {
+        const { router, url } = await boundRouter();
+        await router.close();
+        return url;
+      };
       const dealer = await dealerOf(worker(1));
+      const url = await (world!.deserted ?? desertedUrl)();
       await expect(dealer.connect(url, { timeoutMs: 300 })).rejects.toMatchObject({ code: expect.stringMatching(/timeout|peer-lost/) });
     });
 

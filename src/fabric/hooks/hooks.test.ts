@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createRecorder, nullRecorder } from '../../trace/recorder.ts';
@@ -10,6 +11,7 @@ import { LoopbackNetwork } from '../providers/loopback.ts';
 import { ShmFabric, shmUnavailable, type ShmOptions } from '../providers/shm.ts';
 import { TcpFabric, type TcpOptions } from '../providers/tcp.ts';
 import { connected } from '../testing/connected.ts';
+import { desertedTcpAddress } from '../testing/deserted.ts';
 import { threadRegion } from '../testing/regions.ts';
 import { countFabric } from './count.ts';
 import { faultFabric, wireFault } from './fault.ts';
@@ -29,7 +31,7 @@ const providers: { name: string; world: () => FabricWorld }[] = [
       return { create: (options) => network.createFabric(options), region: threadRegion };
     },
   },
-  { name: 'tcp', world: () => ({ create: (options) => new TcpFabric(options), region: threadRegion }) },
+  { name: 'tcp', world: () => ({ create: (options) => new TcpFabric(options), region: threadRegion, deserted: desertedTcpAddress }) },
 ];
 if (noShm === undefined) {
   const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
@@ -73,10 +75,11 @@ for (const { name, wrap, skips = [] } of hooks) {
   }
 }
 
+const patience = new UnhurriedClock();
 const optionsOf = (rank: number): FabricOptions => ({
   identity: { world: 'w', rank },
   secret: Buffer.from('s'),
-  clock: systemClock,
+  clock: patience,
   random: seededRandom(rank),
 });
 

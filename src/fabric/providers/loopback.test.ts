@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
 import { seededRandom } from '../../base/random.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeFabric } from '../conformance.ts';
 import { threadRegion } from '../testing/regions.ts';
 import { LoopbackNetwork } from './loopback.ts';
@@ -26,7 +26,7 @@ describe('loopback', () => {
     const options = (rank: number) => ({
       identity: { world: 'w', rank },
       secret: Buffer.from('s'),
-      clock: systemClock,
+      clock: new UnhurriedClock(),
       random: seededRandom(rank),
     });
     const here = new LoopbackNetwork().createFabric(options(0));

@@ -1,8 +1,8 @@
 import net from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { loadNative } from '../../memory/native.ts';
 import type { Region } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -11,6 +11,7 @@ import { connected } from '../testing/connected.ts';
 import { ShmFabric, shmUnavailable, type ShmOptions } from './shm.ts';
 
 const reason = shmUnavailable();
+const clock = new UnhurriedClock();
 
 function shmWorld(): FabricWorld {
   const allocator = createRegionAllocator({ native: loadNative({ enabled: true }) });
@@ -38,7 +39,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
   });
   const fabricOf = (on: FabricWorld, rank: number, changes: Partial<ShmOptions> = {}): ShmFabric => {
-    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank + 1) };
+    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = on.create({ ...options, ...changes }) as ShmFabric;
     cleanups.push(() => fabric.close());
     return fabric;
@@ -65,7 +66,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     };
     const refused: ShoalError[] = [];
     const make = (rank: number, hides: boolean): ShmFabric => {
-      const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: systemRandom };
+      const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: systemRandom };
       const fabric = new ShmFabric({ ...options, regions: hides ? regions : allocator, onRefused: (error) => refused.push(error) });
       cleanups.push(() => fabric.close());
       return fabric;
@@ -74,6 +75,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     const address = await b.listen(() => expect.unreachable('no connection'));
     await expect(a.connect(address, { peer, timeoutMs: 20_000 })).rejects.toMatchObject({ code: 'unsupported', peer: 1 });
     await b.close();
+    await expect.poll(() => refused.length).toBe(1);
     expect(refused.map(({ code }) => code)).toEqual([
       blind === 'acceptor' ? 'unsupported' : expect.stringMatching(/unsupported|peer-lost/),
     ]);
@@ -114,7 +116,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
         new ShmFabric({
           identity: peer,
           secret: Buffer.from('s'),
-          clock: systemClock,
+          clock,
           random: systemRandom,
           regions: createRegionAllocator(),
         }),

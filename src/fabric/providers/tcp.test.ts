@@ -1,13 +1,15 @@
 import net from 'node:net';
 import { afterEach, describe, expect, it } from 'vitest';
 import { Handshake } from '../../base/auth.ts';
-import { systemClock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
+import { reservePort } from '../../base/testing/reserved-port.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeFabric, Inbox } from '../conformance.ts';
 import type { FabricAddress } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../frame.ts';
 import { connected } from '../testing/connected.ts';
+import { desertedTcpAddress } from '../testing/deserted.ts';
 import { threadRegion } from '../testing/regions.ts';
 import { TcpFabric, type TcpOptions } from './tcp.ts';
 
@@ -21,8 +23,11 @@ describeFabric('tcp', () => ({
       return net.connect(Number(port), host);
     },
   },
+  deserted: desertedTcpAddress,
   pendingConnections: (fabric) => (fabric as TcpFabric).pendingConnections,
 }));
+
+const clock = new UnhurriedClock();
 
 describe('tcp', () => {
   const cleanups: (() => unknown)[] = [];
@@ -30,7 +35,7 @@ describe('tcp', () => {
     for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
   });
   const fabricOf = (rank: number, changes: Partial<TcpOptions> = {}): TcpFabric => {
-    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock: systemClock, random: seededRandom(rank + 1) };
+    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = new TcpFabric({ ...options, ...changes });
     cleanups.push(() => fabric.close());
     return fabric;
@@ -73,13 +78,15 @@ describe('tcp', () => {
     const inbox = new Inbox(await a.connect(withDead, { peer, timeoutMs: 10_000 }));
     await inbox.connection.send(Buffer.from('hello'));
     await inbox.connection.close();
+    // The other sockets end on turns of their own.
+    await expect.poll(() => b.pendingConnections).toBe(0);
     expect(inboxes).toHaveLength(1);
+    await inboxes[0].end();
     expect(inboxes[0].events).toEqual([{ message: 'hello' }, { closed: undefined }]);
-    expect(b.pendingConnections).toBe(0);
   });
 
   it('keeps dialling a peer that does not listen yet', async () => {
-    const port = await freePort();
+    const port = await reservePort();
     const a = fabricOf(0);
     const attempts: net.Socket[] = [];
     const connecting = a.connect({ provider: 'tcp', candidates: [`tcp://127.0.0.1:${port}`] }, { peer, timeoutMs: 20_000 });
@@ -108,7 +115,7 @@ describe('tcp', () => {
 
   it('an error lists every candidate with its own reason', async () => {
     const a = fabricOf(0);
-    const candidates = [`tcp://127.0.0.1:${await freePort()}`, `tcp://127.0.0.2:${await freePort()}`];
+    const candidates = [`tcp://127.0.0.1:${await reservePort()}`, `tcp://127.0.0.2:${await reservePort()}`];
     const error = await a.connect({ provider: 'tcp', candidates }, { peer, timeoutMs: 100 }).catch((thrown: ShoalError) => thrown);
     expect(error).toMatchObject({ code: 'timeout', rank: 0, peer: 1, timeoutMs: 100 });
     for (const candidate of candidates) expect((error as ShoalError).message).toMatch(new RegExp(`${candidate}: .*ECONNREFUSED.*attempts`));
@@ -120,7 +127,7 @@ describe('tcp', () => {
     const b = fabricOf(1);
     const { candidates } = await b.listen(() => undefined);
     const a = fabricOf(0, { secret: Buffer.from('guess') });
-    const address = { provider: 'tcp', candidates: [`tcp://127.0.0.1:${await freePort()}`, ...candidates] };
+    const address = { provider: 'tcp', candidates: [`tcp://127.0.0.1:${await reservePort()}`, ...candidates] };
     await expect(a.connect(address, { peer, timeoutMs: 600_000 })).rejects.toMatchObject({ code: 'auth', peer: 1 });
   });
 
@@ -180,11 +187,3 @@ describe('tcp', () => {
     expect(bytes[1000]).toBe(0);
   });
 });
-
-async function freePort(): Promise<number> {
-  const server = net.createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as net.AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}

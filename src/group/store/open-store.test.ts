@@ -1,14 +1,14 @@
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { reservePort } from '../../base/testing/reserved-port.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { openStore, parseStoreUrl, type OpenedStore, type OpenStoreOptions } from './open-store.ts';
 import { StoreServer } from './store-server.ts';
 
-const base = { clock: systemClock, random: systemRandom, lingerMs: 0 };
+const base = { clock: new UnhurriedClock(), random: systemRandom, lingerMs: 0 };
 const one = Uint8Array.of(1);
 
 let directory: string;
@@ -33,14 +33,6 @@ async function open(url: string, options: Partial<OpenStoreOptions>): Promise<Op
 const fromEnvironment = (environment: Record<string, string>, options: Partial<OpenStoreOptions> = {}): Promise<OpenedStore> =>
   open('env://', { environment: { XDG_RUNTIME_DIR: directory, ...environment }, ...options });
 
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
-
 describe('openStore', () => {
   it('understands URLs and refuses others by name', () => {
     expect(parseStoreUrl('tcp://10.0.0.1:29500')).toEqual({ kind: 'tcp', host: '10.0.0.1', port: 29500 });
@@ -59,7 +51,7 @@ describe('openStore', () => {
   });
 
   it('rank 0 serves tcp, whoever comes first', async () => {
-    const url = `tcp://127.0.0.1:${await freePort()}`;
+    const url = `tcp://127.0.0.1:${await reservePort()}`;
     const [other, zero] = await Promise.all([
       open(url, { rank: 1, worldSize: 2, secret: 's' }),
       open(url, { rank: 0, worldSize: 2, secret: 's' }),
@@ -104,15 +96,15 @@ describe('openStore', () => {
   });
 
   it('the port that was asked for is the one that is bound', async () => {
-    const port = await freePort();
+    const port = await reservePort();
     const env = { WORLD_SIZE: '2', MASTER_ADDR: '127.0.0.1', MASTER_PORT: `${port}` };
     const [zero] = await Promise.all([fromEnvironment({ ...env, RANK: '0' }), fromEnvironment({ ...env, RANK: '1' })]);
     expect(zero.url).toBe(`tcp://127.0.0.1:${port}`);
   });
 
   it('a leftover of a killed rank 0 does not mislead anybody', async () => {
-    const port = await freePort();
-    const gone = await freePort();
+    const port = await reservePort();
+    const gone = await reservePort();
     const env = { WORLD_SIZE: '2', MASTER_ADDR: '127.0.0.1', MASTER_PORT: `${port}` };
     const first = await fromEnvironment({ ...env, RANK: '0' });
     const path = join(directory, `shoal-${process.getuid!()}`, `port-${port}`);
@@ -128,7 +120,7 @@ describe('openStore', () => {
     await writeFile(join(directory, `shoal-${process.getuid!()}`), '');
     await expect(fromEnvironment(env)).rejects.toMatchObject({ code: 'config', message: expect.stringContaining('cannot be used') });
     await rm(join(directory, `shoal-${process.getuid!()}`));
-    await fromEnvironment({ ...env, MASTER_PORT: `${await freePort()}` });
+    await fromEnvironment({ ...env, MASTER_PORT: `${await reservePort()}` });
     await chmod(join(directory, `shoal-${process.getuid!()}`), 0o755);
     await expect(fromEnvironment(env)).rejects.toMatchObject({ code: 'config', message: expect.stringContaining('mode 0700') });
   });

@@ -2,8 +2,9 @@ import { connect as connectSocket, createServer, type AddressInfo, type Socket }
 import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import { handshakeBytesMax, Handshake } from '../../base/auth.ts';
-import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { reservePort } from '../../base/testing/reserved-port.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeStore } from './conformance.ts';
 import { PrefixStore } from './prefix-store.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
@@ -11,7 +12,7 @@ import { defaultStoreLimits } from './store-limits.ts';
 import { StoreServer, type StoreServerOptions } from './store-server.ts';
 import { decodeRequest, decodeResult, encodeRequest, FrameReader, maxFrameBytes } from './store-wire.ts';
 
-const clock = systemClock;
+const clock = new UnhurriedClock();
 const random = systemRandom;
 const secret = new TextEncoder().encode('secret');
 const world = 'test';
@@ -123,10 +124,7 @@ describe('tcp store: faults', () => {
   });
 
   it('an address where nobody listens is reported with address, time and reason', async () => {
-    const free = createServer();
-    await new Promise<void>((resolve) => free.listen(0, '127.0.0.1', resolve));
-    const { port } = free.address() as AddressInfo;
-    await new Promise((resolve) => free.close(resolve));
+    const port = await reservePort();
     await expect(dial({ port }, { connectTimeoutMs: 100 })).rejects.toMatchObject({
       code: 'timeout',
       message: expect.stringMatching(new RegExp(`127\\.0\\.0\\.1:${port} in \\d+ ms \\(\\d+ attempts\\); last: .*ECONNREFUSED`)),
@@ -145,9 +143,7 @@ describe('tcp store: faults', () => {
   });
 
   it('a client that comes before the server gets through', async () => {
-    const first = await StoreServer.listen({ clock, random, secret, world });
-    const { port } = first;
-    await first.close();
+    const port = await reservePort();
     const early = dial({ port });
     await serve({ port });
     await (await early).set('x', text(''));

@@ -1,10 +1,11 @@
 /** Worlds of several ranks in one process and one thread, for tests: inline comm sides over a loopback network, or over
- *  real TCP sockets. The clock is the caller's. */
+ *  real TCP sockets. */
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
 import { seededRandom } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { selectAlgorithm } from '../../collectives/select.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
@@ -28,6 +29,7 @@ export interface InProcessOptions {
   /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */
   readonly kind?: 'host' | 'network' | 'tcp';
   readonly settings?: Partial<Settings>;
+  /** Default: one on which no limit passes while the process is not served. What measures needs the system's. */
   readonly clock?: Clock;
   readonly log?: Logger;
   /** Host identity per rank; default: all the same. Ranks of one host load and store with kind `host`. */
@@ -44,10 +46,13 @@ export interface InProcessWorld extends AsyncDisposable {
   each<T>(body: (group: CommGroup) => Promise<T> | T): Promise<T[]>;
 }
 
+/** One for all worlds: some of what they wait for at most outlives them. */
+const patience = new UnhurriedClock();
+
 /** Starts `n` ranks and joins them. */
 export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
   const network = new LoopbackNetwork();
-  const clock = options.clock ?? systemClock;
+  const clock = options.clock ?? patience;
   const store = new HashStore({ clock });
   const settings: Settings = { ...readSettings({}), ...options.settings };
   const flights: FlightRecorder[] = [];
@@ -87,7 +92,8 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     recorder: new OperationLog(flight, nullRecorder),
     allocator,
     kernels: createKernels({ native }),
-    machine: createStepMachine({ native, clock }),
+    // It spins: in between, no other clock moves.
+    machine: createStepMachine({ native, clock: systemClock }),
     hostId: options.hostIds?.[rank] ?? 'this host',
     hostName: 'localhost',
     pid: process.pid,

@@ -1,9 +1,10 @@
 /** fabric:// over every fabric: the conformance suite, landing space, lent frames, peers that break the rules. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { desertedTcpAddress } from '../../fabric/testing/deserted.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
@@ -17,6 +18,7 @@ import { Landing } from './landing.ts';
 
 const secret = new TextEncoder().encode('secret');
 const world = 'fabric-test';
+const clock = new UnhurriedClock();
 
 /** Contexts with a fabric each. */
 function makeWorld(create: (options: FabricOptions) => Fabric, landing?: 'copy' | 'borrow') {
@@ -24,11 +26,11 @@ function makeWorld(create: (options: FabricOptions) => Fabric, landing?: 'copy' 
   return {
     context: (changes: Partial<MessagingOptions> = {}): MessagingContext => {
       const identity = { world, rank: fabrics.length };
-      const fabric = create({ identity, secret, clock: systemClock, random: systemRandom });
+      const fabric = create({ identity, secret, clock, random: systemRandom });
       fabrics.push(fabric);
       const regions = fabric.name === 'loopback' ? createRegionAllocator() : undefined;
       const endpoint = { fabric, identity, landingBytes: 512 * 1024, ...(regions && { regions }), ...(landing && { landing }) };
-      return new MessagingContext({ world, secret, fabric: endpoint, ...changes });
+      return new MessagingContext({ world, secret, clock, fabric: endpoint, ...changes });
     },
     close: async (): Promise<void> => {
       await Promise.all(fabrics.map((fabric) => fabric.close()));
@@ -44,6 +46,7 @@ describeMessaging('fabric over loopback', () => {
 describeMessaging('fabric over tcp', () => ({
   ...makeWorld((options) => new TcpFabric(options)),
   url: () => 'fabric://tcp',
+  deserted: async () => `fabric://tcp/0?${new URLSearchParams({ world, at: (await desertedTcpAddress()).candidates[0] }).toString()}`,
   rebinds: false,
 }));
 
@@ -190,7 +193,7 @@ describe('fabric endpoints', () => {
       [Buffer.concat([Buffer.of(4), Buffer.alloc(15)])],
     ];
     for (const [k, messages] of hostile.entries()) {
-      const fabric = new TcpFabric({ identity: { world, rank: 50 + k }, secret, clock: systemClock, random: systemRandom });
+      const fabric = new TcpFabric({ identity: { world, rank: 50 + k }, secret, clock, random: systemRandom });
       const connection = await fabric.connect({ provider: 'tcp', candidates }, { peer: { world, rank: 0 }, timeoutMs: 10_000 });
       connection.setHandlers({ onMessage: () => undefined, onImmediate: () => undefined, onClose: () => undefined });
       await Promise.allSettled(messages.map((message) => connection.send(message)));

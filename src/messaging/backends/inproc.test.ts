@@ -1,5 +1,6 @@
 /** inproc within one thread: the conformance suite and what is its own. Between threads: test/messaging-threads.test.ts. */
 import { describe, expect, it } from 'vitest';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeMessaging } from '../conformance.ts';
 import { MessagingContext } from '../context.ts';
 import { Dealer } from '../dealer.ts';
@@ -7,6 +8,7 @@ import { Msg } from '../msg.ts';
 import { Router } from '../router.ts';
 
 const secret = new TextEncoder().encode('secret');
+const clock = new UnhurriedClock();
 
 describeMessaging('inproc', () => {
   let made = 0;
@@ -19,7 +21,7 @@ describeMessaging('inproc', () => {
 
 describe('inproc', () => {
   it('passes pointers by reference', async () => {
-    await using context = new MessagingContext({ world: 'pointers', secret });
+    await using context = new MessagingContext({ world: 'pointers', secret, clock });
     await using router = new Router(context);
     await using dealer = new Dealer(context, { address: 5n });
     await router.bind('inproc://router');
@@ -36,7 +38,7 @@ describe('inproc', () => {
   });
 
   it('who waits for room, or until all has arrived, hears when the dealer ends', async () => {
-    await using context = new MessagingContext({ world: 'ends', secret, limits: { queueMessages: 1, reconnectMs: 20 } });
+    await using context = new MessagingContext({ world: 'ends', secret, clock, limits: { queueMessages: 1, reconnectMs: 20 } });
     const router = new Router(context, { limits: { windowMessages: 1 } });
     await router.bind('inproc://router');
     const closed = new Dealer(context, { address: 1n });
@@ -62,7 +64,7 @@ describe('inproc', () => {
   });
 
   it('who waits at a router for an address hears when what waits there goes another way, or the router ends', async () => {
-    await using context = new MessagingContext({ world: 'moves', secret, limits: { queueMessages: 1 } });
+    await using context = new MessagingContext({ world: 'moves', secret, clock, limits: { queueMessages: 1 } });
     await using router = new Router(context);
     await router.bind('inproc://router');
     router.send(new Msg(0n, 7n));
@@ -81,8 +83,8 @@ describe('inproc', () => {
   });
 
   it('worlds do not meet, and names are checked', async () => {
-    await using one = new MessagingContext({ world: 'one', secret });
-    await using two = new MessagingContext({ world: 'two', secret });
+    await using one = new MessagingContext({ world: 'one', secret, clock });
+    await using two = new MessagingContext({ world: 'two', secret, clock });
     await using router = new Router(one);
     await router.bind('inproc://router');
     await using dealer = new Dealer(two, { address: 1n });

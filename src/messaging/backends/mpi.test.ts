@@ -1,5 +1,6 @@
 /** mpi:// within one process: the conformance suite, strangers, endpoints. Between processes: test/messaging-mpi.test.ts. */
 import { describe, expect, it } from 'vitest';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { mpiUnavailable } from '../../memory/mpi-endpoint.ts';
 import { describeMessaging } from '../conformance.ts';
 import { MessagingContext } from '../context.ts';
@@ -8,6 +9,7 @@ import { Msg } from '../msg.ts';
 import { Router } from '../router.ts';
 
 const secret = new TextEncoder().encode('secret of the job');
+const clock = new UnhurriedClock();
 const missing = mpiUnavailable();
 
 describe.skipIf(missing !== undefined)(`mpi${missing === undefined ? '' : ` (skipped: ${missing})`}`, () => {
@@ -22,7 +24,7 @@ describe.skipIf(missing !== undefined)(`mpi${missing === undefined ? '' : ` (ski
 
   describe('mpi endpoints', () => {
     it('are told as ranks, and checked', async () => {
-      await using context = new MessagingContext({ world: 'w', secret });
+      await using context = new MessagingContext({ world: 'w', secret, clock });
       await using router = new Router(context);
       expect(await router.bind('mpi://*')).toBe('mpi://0/router');
       await using dealer = new Dealer(context, { address: 1n });
@@ -33,9 +35,9 @@ describe.skipIf(missing !== undefined)(`mpi${missing === undefined ? '' : ` (ski
     });
 
     it('of another world are not reached, and with another secret told auth', async () => {
-      await using inside = new MessagingContext({ world: 'w', secret });
-      await using elsewhere = new MessagingContext({ world: 'v', secret });
-      await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess') });
+      await using inside = new MessagingContext({ world: 'w', secret, clock });
+      await using elsewhere = new MessagingContext({ world: 'v', secret, clock });
+      await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess'), clock });
       await using router = new Router(inside);
       const url = await router.bind('mpi://*/strangers');
       await using other = new Dealer(elsewhere, { address: 1n });

@@ -8,6 +8,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import * as zmq from 'zeromq';
 import { systemClock, sleep } from '../../base/clock.ts';
+import { reservePort } from '../../base/testing/reserved-port.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeMessaging } from '../conformance.ts';
 import { MessagingContext } from '../context.ts';
 import { Dealer } from '../dealer.ts';
@@ -16,21 +18,27 @@ import { Router } from '../router.ts';
 import { deriveCurveKeys, z85 } from './curve-keys.ts';
 
 const secret = new TextEncoder().encode('secret of the job');
+const clock = new UnhurriedClock();
 let folder = '';
 beforeAll(async () => {
   folder = await mkdtemp(join(tmpdir(), 'shoal-ipc-'));
 });
 afterAll(() => rm(folder, { recursive: true }));
 
+/** Routers come back to their ports, which must be free until then. */
+const freeUrl = async (): Promise<string> => `tcp://127.0.0.1:${await reservePort()}`;
+
 describeMessaging('tcp', () => ({
   context: (changes) => new MessagingContext({ world: 'tcp-test', secret, ...changes }),
-  url: () => 'tcp://127.0.0.1:*',
+  url: freeUrl,
+  deserted: freeUrl,
   rebinds: true,
 }));
 
 describeMessaging('tcp without encryption', () => ({
   context: (changes) => new MessagingContext({ world: 'tcp-test', secret, encryption: 'none', ...changes }),
-  url: () => 'tcp://127.0.0.1:0',
+  url: freeUrl,
+  deserted: freeUrl,
   rebinds: true,
 }));
 
@@ -64,8 +72,8 @@ describe('strangers', () => {
   const listening = async (router: Router): Promise<string> => router.bind('tcp://127.0.0.1:*');
 
   it('with another secret are told auth, and members go on', async () => {
-    await using inside = new MessagingContext({ world: 'w', secret });
-    await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess') });
+    await using inside = new MessagingContext({ world: 'w', secret, clock });
+    await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess'), clock });
     await using router = new Router(inside);
     const url = await listening(router);
     await using stranger = new Dealer(outside, { address: 1n });
@@ -80,7 +88,7 @@ describe('strangers', () => {
   });
 
   it('that even know the router key, but not the secret, never get through', async () => {
-    await using inside = new MessagingContext({ world: 'w', secret });
+    await using inside = new MessagingContext({ world: 'w', secret, clock });
     await using router = new Router(inside);
     const url = await listening(router);
     const own = zmq.curveKeyPair();
@@ -109,7 +117,7 @@ describe('strangers', () => {
   });
 
   it('that send bytes to the port change nothing', async () => {
-    await using inside = new MessagingContext({ world: 'w', secret });
+    await using inside = new MessagingContext({ world: 'w', secret, clock });
     await using router = new Router(inside);
     const url = await listening(router);
     const port = Number(/:(\d+)$/.exec(url)?.[1]);
@@ -129,7 +137,7 @@ describe('strangers', () => {
   });
 
   it('cannot use an ipc socket of another user', async () => {
-    await using inside = new MessagingContext({ world: 'w', secret });
+    await using inside = new MessagingContext({ world: 'w', secret, clock });
     await using router = new Router(inside);
     const path = join(folder, 'private');
     await router.bind(`ipc://${path}`);
@@ -137,7 +145,7 @@ describe('strangers', () => {
   });
 
   it('without encryption are kept out by allowing addresses of this host only', async () => {
-    await using open = new MessagingContext({ world: 'w', secret, encryption: 'none' });
+    await using open = new MessagingContext({ world: 'w', secret, clock, encryption: 'none' });
     await using router = new Router(open);
     await expect(router.bind('tcp://0.0.0.0:*')).rejects.toMatchObject({ code: 'usage' });
     await using dealer = new Dealer(open, { address: 1n });
@@ -147,8 +155,9 @@ describe('strangers', () => {
 
 describe('endpoints', () => {
   it('with a wildcard are returned as something to connect to', async () => {
-    await using context = new MessagingContext({ world: 'w', secret });
+    await using context = new MessagingContext({ world: 'w', secret, clock });
     await using router = new Router(context);
+    expect(await router.bind('tcp://127.0.0.1:0')).toMatch(/^tcp:\/\/127\.0\.0\.1:[1-9]\d*$/);
     const url = await router.bind('tcp://0.0.0.0:*');
     expect(url).toMatch(/^tcp:\/\/\d+\.\d+\.\d+\.\d+:\d+$/);
     expect(url).not.toContain('0.0.0.0');
