@@ -1,7 +1,7 @@
 /** The contract of RegionAllocator, on both kinds, and what only shared memory does: other threads, other processes, limits. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync } from 'node:fs';
+import { readdirSync, readlinkSync } from 'node:fs';
 import { constants } from 'node:buffer';
 import { createInterface } from 'node:readline';
 import { Worker } from 'node:worker_threads';
@@ -25,10 +25,11 @@ function thrownBy(call: () => unknown): { code: ErrorCode; message: string; byte
   throw new Error('nothing was thrown');
 }
 
-/** Mappings of regions of this process. */
-async function regionMappings(pid: number | 'self' = 'self'): Promise<number> {
+/** How often this process has a region mapped. Others come and go: garbage collection unmaps what nobody has closed. */
+async function mappingsOf({ id }: RegionShare): Promise<number> {
   const { readFile } = await import('node:fs/promises');
-  return (await readFile(`/proc/${pid}/maps`, 'utf8')).split('\n').filter((line) => line.includes('/memfd:shoal')).length;
+  const [, inode] = id.split(':');
+  return (await readFile('/proc/self/maps', 'utf8')).match(new RegExp(` ${inode} +/memfd:shoal`, 'g'))?.length ?? 0;
 }
 
 for (const kind of ['shared', 'thread'] as const) {
@@ -111,6 +112,18 @@ for (const kind of ['shared', 'thread'] as const) {
   });
 }
 
+/** What the descriptors of a process lead to. */
+function openFilesOf(pid: number): string[] {
+  const folder = `/proc/${pid}/fd`;
+  return readdirSync(folder).flatMap((fd) => {
+    try {
+      return [readlinkSync(`${folder}/${fd}`)];
+    } catch {
+      return []; // closed meanwhile
+    }
+  });
+}
+
 /** A process that creates a region, prints its share, answers each line with the byte it then sees at 5. */
 function startCreator(): ChildProcess {
   const script = `
@@ -127,8 +140,6 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
   const regions = createRegionAllocator({ native });
 
   it('is seen by both processes, outlives the SIGKILL of its creator, and leaves nothing', async () => {
-    const inShm = (): string[] => readdirSync('/dev/shm');
-    const before = inShm();
     const child = startCreator();
     const lines = createInterface({ input: child.stdout! })[Symbol.asyncIterator]();
     const share = JSON.parse((await lines.next()).value as string) as RegionShare;
@@ -138,6 +149,10 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     bytes[5] = 99;
     child.stdin!.write('look\n');
     expect((await lines.next()).value).toBe('99');
+    // Nothing of it has a name anywhere, so nothing can be left.
+    const files = openFilesOf(child.pid!);
+    expect(files.filter((file) => file.startsWith('/memfd:shoal'))).toHaveLength(1);
+    expect(files.filter((file) => file.startsWith('/dev/shm'))).toEqual([]);
 
     const exited = once(child, 'exit');
     child.kill('SIGKILL');
@@ -145,12 +160,11 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     expect([bytes[4], bytes[5]]).toEqual([42, 99]);
     bytes.fill(1);
     expect(bytes.length).toBe(100_000);
-    expect(inShm()).toEqual(before);
 
     expect(thrownBy(() => regions.open(share))).toMatchObject({ code: 'unsupported', bytes: 100_000 });
-    const mapped = await regionMappings();
+    expect(await mappingsOf(share)).toBe(1);
     region.close();
-    expect(await regionMappings()).toBe(mapped - 1);
+    expect(await mappingsOf(share)).toBe(0);
   });
 
   it('is the same memory in another thread', async () => {
@@ -196,13 +210,12 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
   });
 
   it('unmaps once and empties the views on close', async () => {
-    const before = await regionMappings();
     const region = regions.create(4096);
     const view = new Uint8Array(region.buffer);
-    expect(await regionMappings()).toBe(before + 1);
+    expect(await mappingsOf(region.share)).toBe(1);
     region.close();
     expect([view.length, region.buffer.byteLength]).toEqual([0, 0]);
-    expect(await regionMappings()).toBe(before);
+    expect(await mappingsOf(region.share)).toBe(0);
   });
 
   it('cannot be shrunk under its mappings, and is private to the user', async () => {

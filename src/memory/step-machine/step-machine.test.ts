@@ -20,6 +20,9 @@ const machines = [
   ...(native === undefined ? [] : [createStepMachine({ native, clock: systemClock })]),
 ];
 
+/** Of a millisecond each at most, for another thread or process: for what hangs, not for what gets no CPU. */
+const looksMax = 100_000;
+
 interface Bench {
   readonly memory: Uint8Array[];
   readonly state: MachineState;
@@ -313,7 +316,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
       state.pc = 0;
       const code = Float64Array.of(Wait, 0, 0, round, Copy, 1, 0, 0, 64, 4096, Signal, 0, 4, 1, 0, 8, 0, End);
       let status: MachineStatus = 'waiting';
-      for (let looks = 0; status === 'waiting' && looks < 20_000; looks++) status = machine.run(code, segments, state, 1_000_000, true);
+      for (let looks = 0; status === 'waiting' && looks < looksMax; looks++) status = machine.run(code, segments, state, 1_000_000, true);
       expect(status).toBe('done');
       expect(new Set(received)).toEqual(new Set([round & 0xff]));
     }
@@ -496,7 +499,7 @@ describe.skipIf(native === undefined)(`step machines of two processes${skipped}`
           2, 5, 0, 256, NaN, 1, 0, 4096, 2, 0, 64, 1, 0, 3, 0, 1, -1, 6, 0, 4, round, 0, 8, 0, 0);
         const program = native.createProgram(code, segments);
         let status = 1;
-        while (status === 1 && looks++ < 20000) status = native.runSteps(program, registers);
+        while (status === 1 && looks++ < ${looksMax}) status = native.runSteps(program, registers);
         if (status !== 0) process.exit(10 + status);
       }`;
     const child = spawn(process.execPath, ['-e', script], { stdio: 'inherit' });
@@ -514,7 +517,7 @@ describe.skipIf(native === undefined)(`step machines of two processes${skipped}`
       state.pc = 0;
       const code = Float64Array.of(Publish, 0, 0, round, 0, 8, 0, Wait, 0, 4, round, End);
       let status: MachineStatus = 'waiting';
-      for (let looks = 0; status === 'waiting' && looks < 20_000; looks++) status = machine.run(code, segments, state, 1_000_000, true);
+      for (let looks = 0; status === 'waiting' && looks < looksMax; looks++) status = machine.run(code, segments, state, 1_000_000, true);
       expect(status).toBe('done');
       expect(output.every((value) => value === 2 * round)).toBe(true);
     }
