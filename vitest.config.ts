@@ -1,15 +1,23 @@
-import { defineConfig } from 'vitest/config';
+import { configDefaults, defineConfig } from 'vitest/config';
+import { testsIndependentOfAddon } from './scripts/addon-independence.ts';
+import { readSources } from './scripts/repository.ts';
+import TestOrder from './scripts/test-order.ts';
+
+const repeated = process.env.SHOAL_NATIVE === '0' ? testsIndependentOfAddon(readSources()) : [];
+const leftOut = { files: repeated, reason: 'nothing they import reaches the addon; they run where it is not switched off' };
 
 export default defineConfig({
   test: {
     include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
+    exclude: [...configDefaults.exclude, ...repeated],
     // For what hangs, not for what is slow: machines may be busy.
     testTimeout: 120_000,
     hookTimeout: 120_000,
     expect: { poll: { timeout: 60_000 } },
     maxWorkers: 2,
     pool: 'forks',
-    reporters: ['default', './scripts/summary-reporter.ts'],
+    sequence: { sequencer: TestOrder },
+    reporters: ['default', ['./scripts/summary-reporter.ts', { leftOut }]],
     coverage: { include: ['src/**/*.ts'], exclude: ['src/**/*.test.ts', 'src/**/conformance.ts', 'src/**/testing/**'] },
   },
 });

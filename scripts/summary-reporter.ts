@@ -16,6 +16,12 @@ export interface Failure {
   readonly message: string;
 }
 
+/** Files that the configuration does not run, with the reason. */
+export interface LeftOut {
+  readonly files: readonly string[];
+  readonly reason: string;
+}
+
 export interface Counts {
   readonly passed: number;
   readonly failures: readonly Failure[];
@@ -23,13 +29,19 @@ export interface Counts {
 }
 
 export default class SummaryReporter implements Reporter {
+  readonly #leftOut: LeftOut | undefined;
+
+  constructor(options: { readonly leftOut?: LeftOut } = {}) {
+    this.#leftOut = options.leftOut;
+  }
+
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
     // A name filter marks every other test as skipped; those are not the suite's skips.
     const filtered = modules.some((module) => module.project.config.testNamePattern !== undefined);
     const all = countTests(modules, unhandledErrors);
     const counts = filtered ? { ...all, skipped: [] } : all;
     if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
-    const text = `${formatSummary(counts).join('\n')}\n`;
+    const text = `${formatSummary(counts, this.#leftOut).join('\n')}\n`;
     // At exit, so that no other reporter writes after the last line.
     process.once('exit', () => writeAll(text));
   }
@@ -56,8 +68,9 @@ export function countTests(modules: readonly TestModule[], unhandledErrors: read
   return { passed, failures, skipped };
 }
 
-/** Skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line of counts. */
-export function formatSummary({ passed, failures, skipped }: Counts): string[] {
+/** Files left out; skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line
+ *  of counts. */
+export function formatSummary({ passed, failures, skipped }: Counts, leftOut: LeftOut = { files: [], reason: '' }): string[] {
   const groups = new Map<string, { file: string; reason: string; names: string[] }>();
   for (const { file, name, reason } of skipped) {
     if (reason === undefined) continue;
@@ -68,6 +81,7 @@ export function formatSummary({ passed, failures, skipped }: Counts): string[] {
   }
   const unexplained = skipped.filter(({ reason }) => reason === undefined);
   return [
+    ...(leftOut.files.length === 0 ? [] : [`skipped: ${leftOut.files.length} files: ${leftOut.reason}: ${leftOut.files.join(' ')}`]),
     ...[...groups.values()].map(({ file, reason, names }) =>
       names.length === 1 ? `skipped: ${file} > ${names[0]}: ${reason}` : `skipped: ${file}, ${names.length} tests: ${reason}`,
     ),
