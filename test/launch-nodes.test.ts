@@ -4,7 +4,7 @@ import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
-import { allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
+import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
@@ -51,6 +51,15 @@ describe('shoal run --nnodes', () => {
     expect(ended.map(({ code }) => code)).toEqual([5, 5]);
     expect(ended[0].stderr).toMatch(/rank 0 failed first: it exited with code 5/);
     expect(ended[1].stderr).toMatch(/rank 0 on node 0 \(.+\) failed first: it exited with code 5/);
+  });
+
+  it('a rank that ends well before it joins is named on all nodes', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0 }, absentScript);
+    await using second = node({ port, node: 1 }, absentScript);
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended.map(({ code }) => code)).toEqual([3, 3]);
+    expect(ended[0].stdout).toContain('peer-lost, peer 1: rank 1 exited with code 0 before it joined');
   });
 
   it('restarts are those of all nodes', async () => {

@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
-import { allGone, isRunning, rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
+import { absentScript, allGone, isRunning, rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
@@ -184,6 +184,13 @@ describe('shoal run: failures', () => {
     expect(lines.filter((line) => /before the end, line \d+$/.test(line))).toHaveLength(300);
     expect(lines.some((line) => line.includes('Error: rank 1 cannot go on'))).toBe(true);
     expect(lines.at(-1)).toContain('Node.js v');
+  });
+
+  it('a rank that ends well before it joins is named to those that wait for it, at once', async () => {
+    // Within the test's time, which is less than the ranks would wait for it.
+    const { code, stdout } = await shoalRun('-n', '3', absentScript).ended;
+    expect(code).toBe(3);
+    expect(stdout.match(/peer-lost, peer 2: rank 2 exited with code 0 before it joined/g)).toHaveLength(2);
   });
 
   it('by a signal are explained and give 128 + signal', async () => {

@@ -6,7 +6,7 @@
  *               links/r ──▶ store ──▶ links/0…n−1  → topology: ranks that all map each other form a host
  *               rates/r ──▶ store ──▶ rates of some hosts → the cost model, by which algorithms are chosen between hosts
  *
- *  Every wait ends early when the store says that a rank is lost. */
+ *  Every wait ends early when the store says that a rank has ended. */
 import * as z from 'zod';
 import { sleep } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -15,6 +15,7 @@ import type { Connection, Fabric, FabricAddress } from '../fabric/fabric.ts';
 import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from './calibrate.ts';
+import { noteJoined, rankEnded } from './ended-ranks.ts';
 import type { Store } from './store/store.ts';
 import type { World } from './world.ts';
 
@@ -49,11 +50,6 @@ const rateInfo: z.ZodType<MeasuredRates> = z.object({
   selfByte: rate,
   reduceByte: rate,
 });
-
-/** Where a rank that died before it was connected is written: JSON `{ rank, reason }`. First death only. */
-const lostKey = 'lost';
-/** Written by a rank that has all its links: from now on its connections tell of its death. */
-const connectedKey = (rank: number): string => `connected/${rank}`;
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
@@ -111,7 +107,7 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
   const fabrics = Object.fromEntries(world.links.map((link) => [String(link.rank), link.fabric]));
   const loadStore = world.links.filter((link) => link.loadStore).map((link) => link.rank);
   const links = await exchange(options, 'links', { fabrics, loadStore }, linkInfo);
-  await store.set(connectedKey(world.rank), new Uint8Array(0));
+  await noteJoined(store, world.rank);
   const topology = { hosts: cliques(links.map((each) => new Set(each.loadStore))) };
   return {
     hosts: groupBy(infos.map((each) => each.hostId)),
@@ -142,13 +138,6 @@ async function measuredModel(options: BootstrapOptions, topology: Topology): Pro
   return model;
 }
 
-/** A process that hosts the store calls this when a rank's connection to it, or the rank itself, is gone: ranks that
- *  still wait for it learn its name. Has no effect once the rank has all its links. */
-export async function reportLostRank(store: Store, rank: number, reason: string): Promise<void> {
-  if (await store.check([connectedKey(rank)])) return;
-  await store.compareSet(lostKey, new Uint8Array(0), encoder.encode(JSON.stringify({ rank, reason })));
-}
-
 async function claimRank(store: Store, rank: number): Promise<void> {
   if ((await store.add(`claim/${rank}`, 1)) > 1) {
     throw new ShoalError(
@@ -172,7 +161,10 @@ async function exchange<T>(
   if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encoder.encode(JSON.stringify(value)));
   const done = new AbortController();
   try {
-    await Promise.race([waitForRanks(options, { keys, ranks }, done.signal), lostRank(store, world.rank, joinTimeoutMs, done.signal)]);
+    await Promise.race([
+      waitForRanks(options, { keys, ranks }, done.signal),
+      rankEnded(store, world.rank, { timeoutMs: joinTimeoutMs, signal: done.signal }),
+    ]);
   } finally {
     done.abort();
   }
@@ -207,17 +199,6 @@ async function waitForRanks(
       { rank: world.rank, peer: missing[0], timeoutMs: joinTimeoutMs, cause: error },
     );
   }
-}
-
-/** Rejects when some rank is reported lost; never resolves. */
-async function lostRank(store: Store, ownRank: number, timeoutMs: number, signal: AbortSignal): Promise<never> {
-  const value = await store.get(lostKey, { timeoutMs, signal }).catch(() => undefined);
-  if (value === undefined) return new Promise<never>(() => undefined);
-  const { rank, reason } = JSON.parse(decoder.decode(value)) as { rank: number; reason: string };
-  throw new ShoalError('peer-lost', `rank ${rank} was lost while the world was being set up: ${reason}; see that rank's own output`, {
-    rank: ownRank,
-    peer: rank,
-  });
 }
 
 function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
@@ -260,7 +241,11 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
     );
   });
   try {
-    await Promise.race([Promise.all([dialled, world.linked()]), lostRank(store, world.rank, connectTimeoutMs * 2, done.signal), deadline]);
+    await Promise.race([
+      Promise.all([dialled, world.linked()]),
+      rankEnded(store, world.rank, { timeoutMs: connectTimeoutMs * 2, signal: done.signal }),
+      deadline,
+    ]);
   } finally {
     done.abort();
     deadline.catch(() => undefined);

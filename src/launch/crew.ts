@@ -43,6 +43,8 @@ export interface CrewOptions {
   readonly tailBytes?: number;
   /** One line about a process. */
   readonly report: (line: string) => void;
+  /** A rank has ended, well or not; `ending` as in `describeEnding`. */
+  readonly onRankEnd: (rank: number, ending: string) => void;
 }
 
 /** A process that has ended badly and is not started again. */
@@ -208,8 +210,9 @@ export class Crew {
     const well = succeeded(ending);
     if (!well && this.#startAgain(member)) return;
     member.ended = true;
+    const { name, rank } = berth;
+    if (rank !== undefined) this.#options.onRankEnd(rank, text);
     if (!well) {
-      const { name, rank } = berth;
       const afterMs = this.#options.clock.now() - this.#startMs;
       this.#settle({ name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() });
     }

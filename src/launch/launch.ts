@@ -245,6 +245,7 @@ class Run {
       route: this.#route,
       logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
       report: (line) => this.#event(line),
+      onRankEnd: (rank, ending) => void agreement.rankEnded(generation, rank, ending),
     });
     return this.#crew;
   }

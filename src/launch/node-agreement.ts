@@ -6,13 +6,18 @@
  *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
  *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
- *      launch/bye/<k>             node k's launcher leaves on purpose */
+ *      launch/bye/<k>             node k's launcher leaves on purpose
+ *
+ *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
 import { hostname } from 'node:os';
 import { isCount } from '../base/bytes.ts';
 import type { Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import { reportEnded } from '../group/ended-ranks.ts';
 import { HashStore } from '../group/store/hash-store.ts';
+import { generationPrefix } from '../group/store/open-store.ts';
+import { PrefixStore } from '../group/store/prefix-store.ts';
 import { StoreClient } from '../group/store/store-client.ts';
 import { StoreServer } from '../group/store/store-server.ts';
 import type { Store } from '../group/store/store.ts';
@@ -104,6 +109,15 @@ export class NodeAgreement {
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
       return failure;
+    }
+  }
+
+  /** A rank of this node has ended: those that wait for it to join fail at once. */
+  async rankEnded(generation: number, rank: number, ending: string): Promise<void> {
+    try {
+      await reportEnded(new PrefixStore(this.#store, generationPrefix(generation)), rank, ending);
+    } catch {
+      // Without the store there is nobody to tell.
     }
   }
 

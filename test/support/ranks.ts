@@ -1,15 +1,18 @@
 /** Real ranks for tests: one Node process each, meeting at a store that this process serves, as under a launcher. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
-import { reportLostRank } from '../../src/group/bootstrap.ts';
+import { reportEnded } from '../../src/group/ended-ranks.ts';
 import { HashStore } from '../../src/group/store/hash-store.ts';
 import { PrefixStore } from '../../src/group/store/prefix-store.ts';
 import { generationPrefix } from '../../src/group/store/open-store.ts';
 import { StoreServer } from '../../src/group/store/store-server.ts';
+import { describeEnding } from '../../src/launch/exit-reason.ts';
+import { fixtureCommand } from './fixtures.ts';
 
+/** A warning about late ranks says how busy the machine is. */
+const calm = { SHOAL_SLOW_MS: '600000' };
 const secret = 'a secret for tests';
 
 export interface RanksOptions {
@@ -107,7 +110,6 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
   const base = { clock: systemClock, random: systemRandom };
   const server = await StoreServer.listen({ ...base, secret: new TextEncoder().encode(secret), world: job });
   const store = new PrefixStore(new HashStore({ clock: systemClock, table: server.table }), generationPrefix(0));
-  const script = fileURLToPath(new URL(`../fixtures/${options.fixture}.ts`, import.meta.url));
   const started = options.only ?? Array.from({ length: options.n }, (_, rank) => rank);
   const ranks = started.map((rank) => {
     const env = {
@@ -122,17 +124,18 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       SHOAL_JOB: job,
       SHOAL_SECRET: secret,
       ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
+      ...calm,
       ...options.env,
       ...options.envOf?.(rank),
     };
-    const shell = ['-c', `${options.limits ?? ':'}; exec "$0" "$@"`, process.execPath];
-    const child = spawn('/bin/sh', [...shell, '--import', import.meta.resolve('tsx'), script], {
+    const shell = ['-c', `${options.limits ?? ':'}; exec "$0" "$@"`];
+    const child = spawn('/bin/sh', [...shell, ...fixtureCommand(options.fixture)], {
       env,
       stdio: ['pipe', 'pipe', 'pipe'],
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
     });
     const rankProcess = new RankProcess(rank, child);
-    void rankProcess.exited.then(({ code, signal }) => reportLostRank(store, rank, `its process ended with ${signal ?? `code ${code}`}`));
+    void rankProcess.exited.then(({ code, signal }) => reportEnded(store, rank, describeEnding({ code, signal })));
     return rankProcess;
   });
   return {
