@@ -1,6 +1,7 @@
 /** From sizes as people write them to a plan request, for `shoal plan` and `shoal simulate`. */
 import { ShoalError } from '../../base/errors.ts';
-import { bytesSyntax, parseBytes } from '../../base/quantity.ts';
+import { bytesSyntax, formatBytes, parseBytes } from '../../base/quantity.ts';
+import { settingDefinitions } from '../../base/settings.ts';
 import { buildPlan, collectives } from '../../collectives/build.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
@@ -10,6 +11,8 @@ import type { RequestFlags } from './request-options.ts';
 
 /** Most ranks that are planned at once: programs of all ranks are in memory. */
 const ranksMax = 8192;
+/** Of what a tensor is cut by. As little as ranks themselves accept: the parts of a plan are in memory. */
+const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
 
 /** @throws ShoalError `usage` naming what is wrong and what would be right. */
 export function planRequest(collective: string | undefined, flags: RequestFlags): { request: PlanRequest; dtype: DType } {
@@ -24,11 +27,12 @@ export function planRequest(collective: string | undefined, flags: RequestFlags)
   const topology = worldOf(flags);
   const n = rankCount(topology);
   const elementBytes = dtypeInfo(dtype).bytes;
-  const limit = (option: string, text: string | undefined): number | undefined => {
+  const limit = (option: string, text: string | undefined, bytesMin = limitBytesMin): number | undefined => {
     if (text === undefined) return undefined;
     const bytes = bytesOf(option, text);
     if (bytes % elementBytes !== 0 || bytes === 0)
       throw new ShoalError('usage', `${option} ${text} is not a multiple of ${dtype}'s ${elementBytes} bytes`);
+    if (bytes < bytesMin) throw new ShoalError('usage', `${option} ${text} is too small; at least ${formatBytes(bytesMin)} is needed`);
     return bytes / elementBytes;
   };
   const request: PlanRequest = {
@@ -41,7 +45,8 @@ export function planRequest(collective: string | undefined, flags: RequestFlags)
     window: flags.window,
     sliceCount: limit('--slice', flags.slice),
     stagingCount: limit('--staging', flags.staging),
-    shardCount: limit('--shard', flags.shard),
+    // A floor already: nothing gets smaller by it.
+    shardCount: limit('--shard', flags.shard, elementBytes),
   };
   return { request, dtype };
 }

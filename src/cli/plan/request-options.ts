@@ -29,9 +29,9 @@ export function addRequestOptions(command: Command, { hosts, ranksPerHost, bytes
     .option('--bytes <size>', bytes.about, bytes.value)
     .option('--dtype <type>', 'element type', 'float32')
     .option('--root <rank>', 'root of broadcast, reduce, gather, scatter', natural)
-    .option('--piece <size>', 'largest transfer')
+    .option('--piece <size>', 'largest transfer, at least 4KiB')
     .option('--window <pieces>', 'most pieces under way to a receiver', positive)
-    .option('--slice <size>', 'largest slice')
-    .option('--staging <size>', 'scratch per rank')
+    .option('--slice <size>', 'largest slice, at least 4KiB')
+    .option('--staging <size>', 'scratch per rank, at least 4KiB')
     .option('--shard <size>', 'smallest shard');
 }
