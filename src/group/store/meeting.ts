@@ -122,7 +122,8 @@ async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptio
   const { clock, random, world } = options;
   let other: StoreClient;
   try {
-    other = await StoreClient.connect({ clock, random, world, rank: 0, ...point, connectTimeoutMs: 200 });
+    // Where nobody listens is told at once; a rank 0 that is alive may be busy.
+    other = await StoreClient.connect({ clock, random, world, rank: 0, ...point, attemptsMax: 1 });
   } catch {
     // Nobody is there, or somebody else by now: a leftover.
     return;

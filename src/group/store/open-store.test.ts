@@ -1,7 +1,9 @@
-import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { connect, createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { sleep } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
 import { reservePort } from '../../base/testing/reserved-port.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
@@ -93,6 +95,20 @@ describe('openStore', () => {
     await zero.store.close();
     opened = [];
     expect(await readdir(join(directory, `shoal-${process.getuid!()}`))).toEqual([]);
+  });
+
+  it('a rank 0 that is alive and busy is not taken for a leftover', async () => {
+    const env = { RANK: '0', WORLD_SIZE: '2', MASTER_ADDR: '127.0.0.1', MASTER_PORT: `${await reservePort()}` };
+    await fromEnvironment(env);
+    const path = join(directory, `shoal-${process.getuid!()}`, `port-${env.MASTER_PORT}`);
+    const record = JSON.parse(await readFile(path, 'utf8')) as { port: number };
+    const busy = createServer((socket) => {
+      void sleep(base.clock, 1000).then(() => socket.pipe(connect(record.port, '127.0.0.1')).pipe(socket));
+    });
+    await new Promise<void>((resolve) => busy.listen(0, '127.0.0.1', resolve));
+    await writeFile(path, JSON.stringify({ ...record, port: (busy.address() as AddressInfo).port }), { mode: 0o600 });
+    await expect(fromEnvironment(env)).rejects.toMatchObject({ code: 'config', message: expect.stringContaining('another rank 0') });
+    busy.close();
   });
 
   it('the port that was asked for is the one that is bound', async () => {

@@ -38,6 +38,8 @@ export interface StoreClientOptions {
   readonly timeoutMs?: number;
   /** Ends the attempts to connect. Default 30 s. */
   readonly connectTimeoutMs?: number;
+  /** So does their number. Default: any. */
+  readonly attemptsMax?: number;
   readonly signal?: AbortSignal;
   readonly limits?: Partial<StoreLimits>;
 }
@@ -81,11 +83,11 @@ export class StoreClient implements Store {
     if (rest.length > 0) onData(rest);
   }
 
-  /** Tries until the server answers or `connectTimeoutMs` has passed.
+  /** Tries until the server answers, `connectTimeoutMs` has passed or `attemptsMax` have failed.
    *  @throws ShoalError `timeout` with the address, the time spent and the last reason; `auth` or `config` when the server
    *          answers and refuses. */
   static async connect(options: StoreClientOptions): Promise<StoreClient> {
-    const { clock, connectTimeoutMs = 30_000, signal } = options;
+    const { clock, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
     const startMs = clock.now();
     let last: ShoalError | undefined;
     for (let attempt = 1; ; attempt++) {
@@ -98,7 +100,7 @@ export class StoreClient implements Store {
       last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
       const elapsedMs = clock.now() - startMs;
       const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)];
-      if (elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last });
+      if (attempt >= attemptsMax || elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last });
       await sleep(clock, pauseMs);
     }
   }
