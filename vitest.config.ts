@@ -14,6 +14,7 @@ export default defineConfig({
     testTimeout: 120_000,
     hookTimeout: 120_000,
     expect: { poll: { timeout: 60_000 } },
+    globalSetup: './test/support/fixtures.ts',
     maxWorkers: 2,
     pool: 'forks',
     sequence: { sequencer: TestOrder },

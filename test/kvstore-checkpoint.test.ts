@@ -6,13 +6,13 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
 import { SnapshotFolder } from '../src/kvstore/checkpoint/snapshot-folder.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 import { KVJob } from './support/kv-job.ts';
 
-const program = fileURLToPath(new URL('fixtures/kvstore-snapshots.ts', import.meta.url));
+const [program, ...args] = fixtureCommand('kvstore-snapshots');
 const rounds = 12;
 
 it('kill -9 at any moment leaves a whole snapshot, no older than the last that was saved', async () => {
@@ -21,7 +21,7 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
   let first = 1;
   try {
     for (let round = 0; round < rounds; round++) {
-      const child = spawn(process.execPath, ['--import', 'tsx', program, folder, String(first), String(2 ** (18 + random.integer(5)))], {
+      const child = spawn(program, [...args, folder, String(first), String(2 ** (18 + random.integer(5)))], {
         stdio: ['ignore', 'pipe', 'inherit'],
       });
       const ended = once(child, 'exit');
@@ -49,7 +49,7 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}, 60_000);
+}, 120_000);
 
 it('state that two servers saved is loaded by three, which cut it otherwise', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-resliced-'));
@@ -78,4 +78,4 @@ it('state that two servers saved is loaded by three, which cut it otherwise', as
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}, 60_000);
+}, 120_000);

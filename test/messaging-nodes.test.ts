@@ -6,13 +6,12 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { makeAddress, MessageType, MessagingContext, Msg, Role, Router } from '../src/messaging/index.ts';
 import { nodeFabric } from './fixtures/messaging-fabric.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 
-const fixture = fileURLToPath(new URL('./fixtures/messaging-node.ts', import.meta.url));
 const nodes = 5;
 const victim = 3;
 const count = 1200;
@@ -20,24 +19,29 @@ const count = 1200;
 class Node {
   readonly child: ChildProcess;
   readonly lines: Record<string, unknown>[] = [];
+  /** Its process has ended and all its lines are here. */
+  #closed = false;
   #wake: (() => void) | undefined;
 
   constructor(url: string, id: number, messages: number) {
-    const args = ['--import', 'tsx', fixture, url, String(id), String(nodes), String(messages)];
-    this.child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+    const [program, ...args] = fixtureCommand('messaging-node');
+    this.child = spawn(program, [...args, url, String(id), String(nodes), String(messages)], { stdio: ['ignore', 'pipe', 'inherit'] });
     createInterface({ input: this.child.stdout! }).on('line', (line) => {
       this.lines.push(JSON.parse(line) as Record<string, unknown>);
       this.#wake?.();
     });
-    this.child.once('exit', () => this.#wake?.());
+    this.child.once('close', () => {
+      this.#closed = true;
+      this.#wake?.();
+    });
   }
 
   async line(key: string): Promise<Record<string, unknown>> {
     for (;;) {
       const found = this.lines.find((line) => key in line);
       if (found !== undefined) return found;
-      if (this.child.exitCode !== null)
-        throw new Error(`ended (${this.child.exitCode}) without {${key}}: ${JSON.stringify(this.lines.at(-1))}`);
+      if (this.#closed)
+        throw new Error(`ended (${this.child.exitCode ?? this.child.signalCode}) without {${key}}: ${JSON.stringify(this.lines.at(-1))}`);
       await new Promise<void>((resolve) => {
         this.#wake = resolve;
       });

@@ -9,12 +9,12 @@ import { groupChecks } from '../src/group/conformance.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { mpiUnavailable } from '../src/memory/mpi-endpoint.ts';
 import { start, type Running } from './fixtures/launch-harness.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
 
 const tsx = import.meta.resolve('tsx');
-const fixture = (name: string): string => fileURLToPath(new URL(`./fixtures/${name}.ts`, import.meta.url));
 const mpirun = spawnSync('mpirun', ['--version'], { encoding: 'utf8' });
 const missing = mpiUnavailable() ?? (mpirun.status === 0 && mpirun.stdout.includes('Open MPI') ? undefined : 'mpirun is not on PATH');
 
@@ -24,7 +24,7 @@ function needsMpi(context: TestContext): void {
 
 function underMpirun(ranks: number, script: string, args: readonly string[] = [], env: Record<string, string> = {}): Running {
   const flags = ['--allow-run-as-root', '--oversubscribe', '-n', String(ranks)];
-  return start(['mpirun', ...flags, process.execPath, '--import', tsx, fixture(script), ...args], { env });
+  return start(['mpirun', ...flags, ...fixtureCommand(script), ...args], { env });
 }
 
 function linesOf(stdout: string): Record<string, unknown>[] {

@@ -5,7 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it, type TestContext, vi } from 'vitest';
-import { start, storeScript, type Running } from './fixtures/launch-harness.ts';
+import { start, type Running } from './fixtures/launch-harness.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
@@ -17,9 +18,9 @@ function needsOpenMpi(context: TestContext): void {
   if (missing !== undefined) context.skip(missing);
 }
 
-function underMpirun(ranks: number, env: Record<string, string>, script = storeScript): Running {
+function underMpirun(ranks: number, env: Record<string, string>, command: readonly string[] = fixtureCommand('launch-store')): Running {
   const flags = ['--allow-run-as-root', '--oversubscribe', '-n', String(ranks)];
-  return start(['mpirun', ...flags, process.execPath, '--import', import.meta.resolve('tsx'), script], { env });
+  return start(['mpirun', ...flags, ...command], { env });
 }
 
 describe('mpirun', () => {
@@ -52,7 +53,8 @@ describe('mpirun', () => {
     needsOpenMpi(context);
     const runtime = await mkdtemp(join(tmpdir(), 'shoal-mpirun-'));
     const example = fileURLToPath(new URL('../examples/ten-lines.ts', import.meta.url));
-    await using job = underMpirun(3, { XDG_RUNTIME_DIR: runtime }, example);
+    const command = [process.execPath, '--import', import.meta.resolve('tsx'), example];
+    await using job = underMpirun(3, { XDG_RUNTIME_DIR: runtime }, command);
     const { code, stdout, stderr } = await job.ended;
     expect(stderr).not.toContain('ShoalError');
     expect(code).toBe(0);

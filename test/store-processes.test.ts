@@ -1,23 +1,22 @@
 /** Stores between real processes, some of which are killed. */
 import { mkdtemp, rm } from 'node:fs/promises';
-import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, it, vi } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
+import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { openStore } from '../src/group/store/open-store.ts';
 import { start, type Running } from './fixtures/launch-harness.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
 
-const writerScript = fileURLToPath(new URL('fixtures/store-writer.ts', import.meta.url));
 const options = { clock: systemClock, random: systemRandom, secret: 's' };
 
 function writer(url: string, rank: number, worldSize: number): Running {
-  return start([process.execPath, '--import', import.meta.resolve('tsx'), writerScript, url, `${rank}`, `${worldSize}`]);
+  return start([...fixtureCommand('store-writer'), url, `${rank}`, `${worldSize}`]);
 }
 
 describe('stores between processes', () => {
@@ -49,10 +48,7 @@ describe('stores between processes', () => {
   });
 
   it('the death of the process that serves a TCP store fails pending calls with peer-lost', async () => {
-    const probe = createServer();
-    await new Promise<void>((resolve) => probe.listen(0, '127.0.0.1', resolve));
-    const url = `tcp://127.0.0.1:${(probe.address() as AddressInfo).port}`;
-    await new Promise((resolve) => probe.close(resolve));
+    const url = `tcp://127.0.0.1:${await reservePort()}`;
     await using zero = writer(url, 0, 2);
     const { store } = await openStore(url, { ...options, rank: 1, worldSize: 2, connectTimeoutMs: 60_000 });
     const pending = expect(store.get('never')).rejects.toMatchObject({ code: 'peer-lost', rank: 1 });

@@ -1,0 +1,55 @@
+/** Programs of test/fixtures, bundled once per run of the suite: a loader of TypeScript costs every process more than the rest of
+ *  its start. What they take from src/ is the built code, as for those who use the package. */
+import { build, type Plugin } from 'esbuild';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { dirname, join, relative, resolve } from 'node:path';
+import { repositoryRoot } from '../../scripts/repository.ts';
+
+const fixtures = join(repositoryRoot, 'test/fixtures');
+/** In the package, which knows itself by name, and no folder that anything else cleans. */
+const built = join(repositoryRoot, 'test/.built');
+
+/** The command that runs a fixture: its name in test/fixtures, without extension. */
+export function fixtureCommand(name: string): [string, ...string[]] {
+  return [process.execPath, '--enable-source-maps', join(built, `${name}.mjs`)];
+}
+
+/** What is in dist/ is taken from there; what exists for tests only becomes part of the bundle. */
+const fromDist: Plugin = {
+  name: 'from dist',
+  setup({ onResolve }) {
+    onResolve({ filter: /^\.\.?\// }, ({ path, resolveDir }) => {
+      const source = relative(join(repositoryRoot, 'src'), resolve(resolveDir, path));
+      const target = join(repositoryRoot, 'dist', source.replace(/\.ts$/, '.js'));
+      if (source.startsWith('..') || !existsSync(target)) return undefined;
+      return { path: relative(built, target), external: true };
+    });
+  },
+};
+
+/** vitest's hook before the first test. */
+export default async function setup(): Promise<void> {
+  const { outputFiles } = await build({
+    entryPoints: readdirSync(fixtures)
+      .filter((name) => name.endsWith('.ts'))
+      .map((name) => join(fixtures, name)),
+    outdir: built,
+    outExtension: { '.js': '.mjs' },
+    bundle: true,
+    platform: 'node',
+    format: 'esm',
+    target: 'node20',
+    packages: 'external',
+    sourcemap: 'inline',
+    plugins: [fromDist],
+    write: false,
+    logLevel: 'warning',
+  });
+  for (const { path, contents } of outputFiles) {
+    if (existsSync(path) && readFileSync(path).equals(contents)) continue;
+    // In one step: other runs of this repository may be starting it.
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(`${path}.${process.pid}`, contents);
+    renameSync(`${path}.${process.pid}`, path);
+  }
+}
