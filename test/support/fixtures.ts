@@ -7,7 +7,7 @@ import { repositoryRoot } from '../../scripts/repository.ts';
 
 const fixtures = join(repositoryRoot, 'test/fixtures');
 /** In the package, which knows itself by name, and no folder that anything else cleans. */
-const built = join(repositoryRoot, 'test/.built');
+const built = join(repositoryRoot, '.built');
 
 /** The command that runs a fixture: its name in test/fixtures, without extension. */
 export function fixtureCommand(name: string): [string, ...string[]] {
