@@ -24,8 +24,7 @@ describe.each<{ type: KVStoreType; workers: number; servers: number }>([
   { type: 'dist_async', workers: 2, servers: 2 },
 ])('$type, $workers workers, $servers servers', ({ type, workers, servers }) => {
   const checks = kvstoreChecks.filter(({ types }) => types.includes(type));
-  // Nobody dies here; what is slow is a busy machine.
-  const env = { SHOAL_TIMEOUT_MS: '60000', SHOAL_KV_SILENCE_MS: '60000' };
+  const env = { SHOAL_TIMEOUT_MS: '60000' };
   let job: KVJob;
   let stores: KVStore[];
 

@@ -74,6 +74,8 @@ export class KVJob implements AsyncDisposable {
       ...(role === 'worker' ? {} : { SHOAL_SERVER: String(index) }),
       ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
       ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
+      // Whoever is silent is busy, unless a test kills it.
+      SHOAL_KV_SILENCE_MS: '60000',
       ...env,
     };
   }
@@ -114,9 +116,9 @@ export class KVJob implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const child of this.#processes.values()) child.kill('SIGKILL');
-    // Their servers are gone: they need not say goodbye.
+    // While their servers are there to hear the goodbye, which is waited for; those that a test has killed are not.
     await Promise.all(this.#stores.map((store) => Promise.race([store.close().catch(() => undefined), later(3000)])));
+    for (const child of this.#processes.values()) child.kill('SIGKILL');
     await this.#store.close();
   }
 }
