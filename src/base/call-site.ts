@@ -72,9 +72,9 @@ function siteOf(frame: NodeJS.CallSite, name: string, { path, sites }: ForeignFi
   if (known !== undefined) return known;
   const [line, column] = [frame.getLineNumber() ?? 0, frame.getColumnNumber() ?? 0];
   // Positions count from 1 on a stack, from 0 in a source map.
-  const origin = findSourceMap(name)?.findEntry(line - 1, column - 1);
-  const original = origin && 'originalLine' in origin ? origin.originalLine + 1 : line;
-  const site = `${basename(path)}:${original}`;
+  const entry = findSourceMap(name)?.findEntry(line - 1, column - 1);
+  const mapped = entry !== undefined && 'originalLine' in entry;
+  const site = mapped ? `${basename(entry.originalSource)}:${entry.originalLine + 1}` : `${basename(path)}:${line}`;
   sites.set(position, site);
   return site;
 }
