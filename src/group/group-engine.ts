@@ -160,7 +160,11 @@ export class GroupEngine implements OperationHost {
   #suspect(thrown: unknown, sequence: number): void {
     if (this.#suspicion) return;
     const error = ShoalError.from(thrown, 'system', { rank: this.rank, sequence });
-    this.#suspicion = this.#world.clock.setTimer(suspicionMs, () => this.fail(error), { keepAlive: true });
+    const confirm = (): void => {
+      // Its error is the older one, and comes.
+      if (!this.#inquiry.underway) this.fail(error);
+    };
+    this.#suspicion = this.#world.clock.setTimer(suspicionMs, confirm, { keepAlive: true });
   }
 
   /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
@@ -401,6 +405,8 @@ export class GroupEngine implements OperationHost {
       this.pump();
       return;
     }
+    // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
+    if (this.#inquiry.hasHeardOf(rank)) return;
     const global = this.spec.globalRanks[rank];
     const doing = this.#pending.at(0);
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';

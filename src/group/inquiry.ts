@@ -40,6 +40,11 @@ export class Inquiry {
     return this.#diagnosis !== undefined;
   }
 
+  /** The rank has said its part: what it does from now on has its reason in this inquiry. */
+  hasHeardOf(rank: number): boolean {
+    return this.#diagnosis?.has(rank) ?? false;
+  }
+
   /** Asks all ranks about call number `sequence`, unless an inquiry is underway. */
   begin(code: 'mismatch' | 'timeout', sequence: number, timeoutMs: number): void {
     const { group, clock, history, callsAtLeave, isOpen } = this.#options;

@@ -1,0 +1,123 @@
+/** Ranks that go while others are still at it: whom these name, and what they forgive. */
+import { describe, expect, it } from 'vitest';
+import { VirtualClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { abortConnection } from '../fabric/abortable.ts';
+import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
+import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
+import type { Region } from '../memory/region.ts';
+import { startRanks } from './testing/in-process-world.ts';
+import type { ProcessGroup, Work } from './types.ts';
+
+/** Long enough for everything to arrive that has been sent. */
+async function delivered(): Promise<void> {
+  for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
+}
+
+describe('a rank that goes after a timeout', () => {
+  /** Speaks no more once it is stopped, as a process that has got SIGSTOP. */
+  class StoppableConnection extends ForwardingConnection {
+    readonly #isStopped: () => boolean;
+
+    constructor(inner: Connection, isStopped: () => boolean) {
+      super(inner);
+      this.#isStopped = isStopped;
+    }
+
+    override send(message: Uint8Array): Promise<void> {
+      return this.#isStopped() ? Promise.resolve() : super.send(message);
+    }
+  }
+
+  it('is not blamed by those that wait for the same rank', async () => {
+    const clock = new VirtualClock();
+    let stopped = false;
+    const ofRank0: Connection[] = [];
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) => {
+        if (rank === 0) ofRank0.push(connection);
+        return rank === 1 ? new StoppableConnection(connection, () => stopped) : connection;
+      });
+    const { groups } = await startRanks(3, { clock, wrap });
+    stopped = true;
+    const call = async (group: ProcessGroup): Promise<void> => {
+      await expect(group.allReduce(new Float32Array(4), { timeoutMs: 1000 })).rejects.toMatchObject({ code: 'timeout', peer: 1 });
+      ended.push(group.rank);
+    };
+    const ended: number[] = [];
+    const first = call(groups[0]);
+    await delivered();
+    // Rank 2 waits for a shorter time and hears of the timeout a little later: rank 0 is the first to draw the conclusion.
+    clock.advance(500);
+    const last = call(groups[2]);
+    await delivered();
+    clock.advance(510);
+    await delivered();
+    clock.advance(490);
+    await first;
+    ofRank0.forEach(abortConnection);
+    await delivered();
+    expect(ended).toEqual([0]);
+    clock.advance(10);
+    await last;
+  });
+});
+
+describe('a rank that leaves in order', () => {
+  /** When told so, does not reach the peer's memory for once. */
+  class BlinkingConnection extends ForwardingConnection {
+    blinks = false;
+
+    override map(remote: RemoteRegion): Region {
+      if (!this.blinks) return super.map(remote);
+      this.blinks = false;
+      throw new ShoalError('system', 'its memory is gone');
+    }
+  }
+
+  /** Ranks 0 and 1 read what rank 2 broadcasts, but rank 0 cannot reach its memory at first. */
+  async function broadcastWithBlink(clock: VirtualClock): Promise<{ groups: readonly ProcessGroup[]; works: Work[]; x: Float32Array }> {
+    const toRoot: BlinkingConnection[] = [];
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) => {
+        const blinking = new BlinkingConnection(connection);
+        if (rank === 0 && connection.peer.rank === 2) toRoot.push(blinking);
+        return blinking;
+      });
+    const { groups } = await startRanks(3, { clock, wrap, settings: { algorithms: '*:host-direct' } });
+    for (const connection of toRoot) connection.blinks = true;
+    const arrays = groups.map(({ rank }) => Float32Array.of(rank, rank));
+    const works = groups.map((group, rank) => group.broadcast(arrays[rank], { root: 2 }));
+    await delivered();
+    expect(toRoot.map(({ blinks }) => blinks)).toEqual([false]);
+    expect(works.map(({ done }) => done)).toEqual([false, true, false]);
+    return { groups, works, x: arrays[0] };
+  }
+
+  it('may be the reason of an error of ours, which is then forgotten', async () => {
+    const clock = new VirtualClock();
+    const { groups, works, x } = await broadcastWithBlink(clock);
+    clock.advance(249);
+    const left = groups[1].destroy();
+    await delivered();
+    clock.advance(1);
+    await Promise.all(works);
+    expect([...x]).toEqual([2, 2]);
+    await left;
+    // The group goes on.
+    const sent = groups[2].send(Float32Array.of(5), 0);
+    await groups[0].recv(x.subarray(0, 1), 2);
+    await sent;
+    expect([...x]).toEqual([5, 2]);
+  });
+
+  it('is waited for a quarter of a second only', async () => {
+    const clock = new VirtualClock();
+    const { works } = await broadcastWithBlink(clock);
+    clock.advance(249);
+    await delivered();
+    expect(works[0].done).toBe(false);
+    clock.advance(1);
+    for (const work of [works[0], works[2]]) await expect(work).rejects.toMatchObject({ code: 'system', message: 'its memory is gone' });
+  });
+});
