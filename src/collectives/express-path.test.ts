@@ -74,6 +74,13 @@ describe('selectAlgorithm with an express', () => {
     expect(selectAlgorithm({ ...input, topology: separateHosts(ranks), express: { ...shape, rates } })).toBe(algorithm);
   });
 
+  it('of as many messages, those of one rank take longer than those of several: 8 bytes, of which no two ranks can have a part', () => {
+    // Four hosts on two CPUs, as measured.
+    const rates = { hop: 4.4e-6, message: 2.6e-6, byte: 0.6e-9 };
+    const input = { collective: 'all-reduce', loadStore: false, order: 'canonical', topology: separateHosts(4), model: comm } as const;
+    for (const bytes of [8, 64, 512]) expect(selectAlgorithm({ ...input, bytes, express: { ...shape, rates } })).toBe('tree');
+  });
+
   it('rates are what is left of rounds', () => {
     const rounds = (hop: number, message: number, n: number) => {
       const hops = 2 * Math.ceil(Math.log2(n));

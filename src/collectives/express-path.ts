@@ -132,8 +132,9 @@ export function secondsOnPaths(
   if (!fitsExpress(plan, elementBytes, path))
     return through.seconds + model.networkLatency + others * model.networkOverhead + handoverSeconds;
   const { hop, message, byte = model.networkByte } = path.rates;
-  // Of a message, what its sender and its receiver each need for it, one message after another, whatever the others do meanwhile.
-  const networkOverhead = Math.min(message * plan.programs.length, hop) / 2;
+  // Of a message, what its sender and its receiver each need for it, one message after another, whatever the others do meanwhile. All of a
+  // hop at most: where ranks share CPUs, that is where it goes.
+  const networkOverhead = Math.min((message * plan.programs.length) / 2, hop);
   const networkLatency = hop - networkOverhead;
   const cost = costOf(overSockets(plan), elementBytes, { ...model, networkLatency, networkOverhead, networkByte: byte });
   const sent = cost.ranks.reduce((sum, { networkMessages }) => sum + networkMessages, 0);
