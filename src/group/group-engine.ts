@@ -2,7 +2,8 @@
  *  Collectives begin in the order they were submitted, run concurrently, and finish in any order.
  *
  *      members.ts           the others: links, control blocks, who has left
- *      operation-queue.ts   calls of this thread          lane-queue.ts   what the main thread began and left to this one
+ *      operation-queue.ts   calls of this thread
+ *      lane-queue.ts, group-express.ts   what the main thread began and left to this one
  *      watchdog.ts          what is slow or too late      inquiry.ts, call-history.ts   what to say of it, and of a mismatch
  *
  *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
@@ -18,10 +19,8 @@ import { CallHistory } from './call-history.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
-import { expressPath } from './express.ts';
-import { ExpressOpening, type AgreedExpress } from './express-opening.ts';
-import { ExpressQueue, type ExpressCommand, type ExpressEntry } from './express-queue.ts';
-import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
+import type { ExpressCommand, ExpressEntry } from './express-queue.ts';
+import { GroupExpress } from './group-express.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { Inquiry } from './inquiry.ts';
 import type { LaneName } from './lane.ts';
@@ -60,11 +59,9 @@ export class GroupEngine implements OperationHost {
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
   readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
+  readonly #express: GroupExpress;
   /** All ways that a call can take. */
-  readonly #queues: CallQueue<PendingCall>[];
-  readonly #expressOpening: ExpressOpening;
-  /** Once all ranks have agreed on one. */
-  #expressQueue: ExpressQueue | undefined;
+  readonly #queues: readonly CallQueue<PendingCall>[];
   readonly #watchdog: Watchdog<PendingCall>;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
@@ -77,8 +74,6 @@ export class GroupEngine implements OperationHost {
   #pumpAgain = false;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
   #idle: (() => void) | undefined;
-  /** All have opened; whether there is an express is being settled. */
-  #agreeing = false;
 
   constructor(world: World, spec: GroupSpec) {
     this.#world = world;
@@ -99,8 +94,8 @@ export class GroupEngine implements OperationHost {
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
     this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
-    this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large];
-    this.#expressOpening = this.#createExpressOpening();
+    this.#express = this.#createExpress();
+    this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large, this.#express];
     this.#watchdog = this.#createWatchdog();
   }
 
@@ -123,7 +118,7 @@ export class GroupEngine implements OperationHost {
     return new Promise<void>((resolve, reject) => {
       this.#opened = { resolve, reject };
       const { id: group, name } = this.spec;
-      const express = [...this.#expressOpening.candidates];
+      const express = [...this.#express.candidates];
       this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
       this.#world.clock.setTimer(timeoutMs, () => {
         if (this.#status !== 'opening') return;
@@ -153,7 +148,7 @@ export class GroupEngine implements OperationHost {
     this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
     this.#watchdog.stop();
-    this.#expressQueue?.close();
+    this.#express.close();
   }
 
   /** Stops, and fails unless a closing connection names a better reason first. */
@@ -206,14 +201,10 @@ export class GroupEngine implements OperationHost {
 
   /** Takes over an operation of the lane where the main thread left it. Only its head runs. */
   submitLane(request: LaneCall): void {
-    const refused = this.refusal();
-    if (refused) {
-      request.complete(refused);
-      return;
-    }
-    const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
-    const now = this.#world.clock.now();
-    this.#takeOver(request, (complete) => this.#laneQueues[request.lane].add({ ...request, complete }, plans, now));
+    this.#takeOver(request, (complete, nowMs) => {
+      const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
+      return this.#laneQueues[request.lane].add({ ...request, complete }, plans, nowMs);
+    });
   }
 
   /** The main thread ran an operation of a lane that it had left here before. */
@@ -224,23 +215,24 @@ export class GroupEngine implements OperationHost {
 
   /** Takes over an operation of the express where the main thread left it. Only its head runs. */
   submitExpress(request: ExpressCommand): void {
-    const refused = this.refusal();
-    if (refused) {
-      request.complete(refused);
-      return;
-    }
-    const queue = must(this.#expressQueue, () => 'the main thread knows the express from here');
-    const now = this.#world.clock.now();
-    this.#takeOver(request, (complete) => queue.add({ ...request, complete }, now));
+    this.#takeOver(request, (complete, nowMs) => this.#express.add({ ...request, complete }, nowMs));
   }
 
   /** What the main thread has begun is recorded and watched from here on. */
-  #takeOver({ complete }: LaneCall | ExpressCommand, add: (complete: (error?: ShoalError) => void) => LaneEntry | ExpressEntry): void {
-    const { recorder } = this.#world;
+  #takeOver(
+    { complete }: LaneCall | ExpressCommand,
+    add: (complete: (error?: ShoalError) => void, nowMs: number) => LaneEntry | ExpressEntry,
+  ): void {
+    const refused = this.refusal();
+    if (refused) {
+      complete(refused);
+      return;
+    }
+    const { recorder, clock } = this.#world;
     const entry = add((error) => {
       recorder.finished(this.spec, entry, error);
       complete(error);
-    });
+    }, clock.now());
     recorder.created(this.spec, entry);
     recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
@@ -370,7 +362,7 @@ export class GroupEngine implements OperationHost {
     switch (message.type) {
       case 'group-open':
         this.#members.join(rank, message.key, message.offset);
-        this.#expressOpening.note(rank, message.express);
+        this.#express.onJoined(rank, message.express);
         this.#checkOpen();
         return;
       case 'leave':
@@ -382,10 +374,8 @@ export class GroupEngine implements OperationHost {
         this.fail(ShoalError.fromData(message.error), { tellOthers: false });
         return;
       case 'express-ready':
-        this.#expressOpening.onReady(rank, message);
-        return;
       case 'express-timed':
-        this.#expressOpening.onTimed(rank, message.timings);
+        this.#express.onControl(rank, message);
         return;
       case 'report':
         this.#inquiry.onReport(rank, message);
@@ -428,55 +418,26 @@ export class GroupEngine implements OperationHost {
   #checkOpen(): void {
     // Others may have opened before this rank has said so itself.
     if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
-    if (this.#agreeing) return;
-    this.#agreeing = true;
-    this.#expressOpening.agree((agreed) => {
-      if (this.#status !== 'opening' || !this.#opened) return;
+    this.#express.settle(() => {
       this.#status = 'open';
       const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
       if (shares) this.#world.onLane(this.spec.id, shares);
-      if (agreed) this.#openExpress(agreed);
-      this.#opened.resolve();
+      this.#opened?.resolve();
       this.#opened = undefined;
       this.pump();
     });
   }
 
-  /** The others have opened a socket. */
+  /** Another rank has opened a socket for the express. */
   onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
-    const rank = this.spec.globalRanks.indexOf(worldRank);
-    if (rank >= 0 && this.#status === 'opening') this.#expressOpening.onSocket(rank, accept);
-  }
-
-  #openExpress({ descriptors, rates }: AgreedExpress): void {
-    const { wires, allocator, settings, machine } = this.#world;
-    const native = must(wires, () => 'who has sockets has the addon');
-    const { rank, size } = this;
-    const [own, firstSlot] = [this.#own, settings.inFlightMax];
-    const region = allocator.create(expressMemoryBytes(native, size));
-    const { signalMax: signalCount } = this.#members;
-    const memory = new Uint8Array(region.buffer, 0, region.bytes);
-    const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
-    this.#expressQueue = new ExpressQueue({
-      plans: this.#createPlanRunner({ loadStore: this.links.map(() => false), express: expressPath(size, settings.syncBytesMax, rates) }),
-      express: { rank, size, own, firstSlot, wire, machine },
-      members: this.#members,
-      onReadable: () => this.pump(),
-      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
-      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
-    });
-    this.#queues.push(this.#expressQueue);
-    // Of all ranks there may be further groups, which find the same.
-    if (size === this.#world.size) this.#world.expressRates ??= rates;
-    this.#world.log.debug(`group '${this.spec.name}' has an express: ${JSON.stringify(rates)}`);
-    this.#world.onExpress(this.spec.id, { own: this.#members.nothing.region.share, memory: region.share, rates, descriptors });
+    if (this.#status === 'opening') this.#express.onSocket(worldRank, accept);
   }
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
   #warnOf(pending: PendingCall): void {
     const { call, sequence } = pending;
-    const late = 'slot' in pending ? this.#members.late(pending.slot, sequence) : (this.#expressQueue?.late(pending) ?? []);
+    const late = 'slot' in pending ? this.#members.late(pending.slot, sequence) : this.#express.late(pending);
     const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
     this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
   }
@@ -487,7 +448,6 @@ export class GroupEngine implements OperationHost {
   }
 
   #abandonAll(error: ShoalError): void {
-    this.#expressOpening.abandon();
     for (const queue of this.#queues) queue.abandon(error);
     this.#world.pointToPoint.abandon(this, error);
     this.#idle?.();
@@ -527,22 +487,16 @@ export class GroupEngine implements OperationHost {
     return this.#queues.flatMap((queue) => queue.pending);
   }
 
-  /** An express is for groups over several hosts whose calls are made on another thread. */
-  #createExpressOpening(): ExpressOpening {
-    const { wires: native, allocator, clock, settings, fabrics, name, log } = this.#world;
-    const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
-    const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
-    const onWires = this.#plans instanceof PlanRunner && this.#members.networkPeers.length > 0;
-    const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
-    return new ExpressOpening({
+  #createExpress(): GroupExpress {
+    const loadStore = this.links.map(() => false);
+    return new GroupExpress({
       group: this.spec,
-      world: name,
-      means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
-      measure: calibration === 'measure' ? { allocator, clock } : undefined,
-      known: this.size === this.#world.size ? this.#world.expressRates : undefined,
-      connectTimeoutMs,
-      tellOthers: (message) => this.#members.tellOthers(message),
-      onProblem: (thrown) => log.debug(`group '${this.spec.name}' has no express: ${ShoalError.from(thrown).message}`),
+      world: this.#world,
+      members: this.#members,
+      plansFor: this.#plans instanceof PlanRunner ? (express) => this.#createPlanRunner({ loadStore, express }) : undefined,
+      onReadable: () => this.pump(),
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
     });
   }
 
