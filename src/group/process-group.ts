@@ -30,7 +30,6 @@ import type {
 } from './types.ts';
 import { exchangeSplits, splitsOf } from './all-to-all-splits.ts';
 import {
-  checkBackend,
   checkCounts,
   checkRootOnly,
   checkSameDtype,
@@ -44,7 +43,7 @@ import {
 import { CompletedWork, PendingWork } from './work.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
 import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
-import { groupIdMax } from './wire.ts';
+import { groupOfRanks, splitGroup } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
 export interface WorldHandle {
@@ -264,48 +263,14 @@ export class CommGroup implements ProcessGroup {
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async split(color: number | null, options: { key?: number; timeoutMs?: number } = {}): Promise<ProcessGroup | null> {
-    if (color !== null && !Number.isInteger(color))
-      throw new ShoalError('usage', `the colour of split must be an integer or null, not ${color}`);
-    const key = options.key ?? this.rank;
-    const mine = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key), BigInt(this.#world.client.nextGroupId));
-    const all = new BigInt64Array(mine.length * this.size);
-    await this.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
-    const rows = this.globalRanks.map((_, rank) => {
-      const [itsColor, present, itsKey, nextId] = [...all.subarray(rank * 4, rank * 4 + 4)].map(Number);
-      return { rank, color: present === 1 ? itsColor : null, key: itsKey, nextId };
-    });
-    const id = Math.max(...rows.map((row) => row.nextId));
-    this.#world.client.useGroupId(id);
-    if (color === null) return null;
-    const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
-    return this.#open(
-      id,
-      `${this.name}/split-${id}:${color}`,
-      members.map((row) => row.rank),
-      options.timeoutMs,
-    );
+    return this.#open(await splitGroup(this, this.#world, color, options), options.timeoutMs);
   }
 
   async newGroup(
     ranks: readonly number[],
     options: { timeoutMs?: number; name?: string; backend?: string } = {},
   ): Promise<ProcessGroup | null> {
-    const { backend } = options;
-    if (backend !== undefined) checkBackend(backend);
-    const valid =
-      ranks.length > 0 &&
-      new Set(ranks).size === ranks.length &&
-      ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < this.size);
-    if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${this.size - 1}`);
-    const ids = new Int32Array(this.size);
-    await this.allGather(ids, Int32Array.of(this.#world.client.nextGroupId), {
-      timeoutMs: options.timeoutMs,
-      name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}`,
-    });
-    const id = Math.max(...ids);
-    this.#world.client.useGroupId(id);
-    if (!ranks.includes(this.rank)) return null;
-    return this.#open(id, options.name ?? `${this.name}/group-${id}`, ranks, options.timeoutMs, backend);
+    return this.#open(await groupOfRanks(this, this.#world, ranks, options), options.timeoutMs);
   }
 
   destroy(options: { timeoutMs?: number } = {}): Promise<void> {
@@ -440,19 +405,9 @@ export class CommGroup implements ProcessGroup {
     return work;
   }
 
-  async #open(
-    id: number,
-    name: string,
-    ranks: readonly number[],
-    timeoutMs = this.#world.timeoutMs,
-    backend?: string,
-  ): Promise<ProcessGroup> {
-    if (id > groupIdMax)
-      throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
-    const globalRanks = ranks.map((rank) => this.globalRanks[rank]);
-    const topology = { hosts: restrictHosts(this.#world.info.topology.hosts, globalRanks) };
-    const spec: GroupSpec = { id, name, globalRanks, rank: ranks.indexOf(this.rank), topology, backend };
-    await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${name}'`);
+  async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup | null> {
+    if (spec === null) return null;
+    await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
     return new CommGroup(this.#world, spec);
   }
 
