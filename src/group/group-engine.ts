@@ -29,7 +29,7 @@ import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
-import { groupRules, PlanRunner, type Plans, type PreparedPlan, type PlanRunnerOptions } from './plan-runner.ts';
+import { planning, PlanRunner, type Plans, type PreparedPlan } from './plan-runner.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
@@ -89,7 +89,8 @@ export class GroupEngine implements OperationHost {
     this.#spinMs = hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
     this.#spin = new AdaptiveSpin(hostPeers.length === 0 ? 0 : this.#spinMs, { adapts: hostPeers.length + 1 < this.size });
     this.#plans =
-      world.mpiPlans(spec) ?? this.#createPlanRunner({ loadStore: this.links.map((link) => link === undefined || link.loadStore) });
+      world.mpiPlans(spec) ??
+      new PlanRunner({ ...planning(world, spec), loadStore: this.links.map((link) => link === undefined || link.loadStore) });
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
@@ -455,24 +456,6 @@ export class GroupEngine implements OperationHost {
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
 
-  #createPlanRunner({ loadStore, express }: Pick<PlanRunnerOptions, 'loadStore' | 'express'>): PlanRunner {
-    const { backend, rank, topology } = this.spec;
-    const { machine, selection, settings, tuning, model } = this.#world;
-    return new PlanRunner({
-      machine,
-      overrides: groupRules(backend, selection),
-      tuning,
-      model,
-      order: settings.order,
-      rank,
-      topology,
-      stagingBytes: settings.stagingBytes,
-      sliceBytes: settings.sliceBytes,
-      loadStore,
-      express,
-    });
-  }
-
   #createWatchdog(): Watchdog<PendingCall> {
     return new Watchdog({
       clock: this.#world.clock,
@@ -488,12 +471,11 @@ export class GroupEngine implements OperationHost {
   }
 
   #createExpress(): GroupExpress {
-    const loadStore = this.links.map(() => false);
     return new GroupExpress({
       group: this.spec,
       world: this.#world,
       members: this.#members,
-      plansFor: this.#plans instanceof PlanRunner ? (express) => this.#createPlanRunner({ loadStore, express }) : undefined,
+      hasPlans: this.#plans instanceof PlanRunner,
       onReadable: () => this.pump(),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),

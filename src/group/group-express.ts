@@ -10,11 +10,10 @@ import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Settings } from '../base/settings.ts';
-import type { ExpressPath, ExpressRates } from '../collectives/express-path.ts';
+import type { ExpressRates } from '../collectives/express-path.ts';
 import type { Fabric, TakeDescriptor } from '../fabric/fabric.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
 import type { RegionAllocator } from '../memory/region.ts';
-import type { StepMachine } from '../memory/step-machine.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { ExpressShare } from './comm-protocol.ts';
 import { expressPath } from './express.ts';
@@ -23,18 +22,17 @@ import { ExpressQueue, type ExpressCommand, type ExpressEntry, type ExpressQueue
 import { expressMemoryBytes, ExpressWire } from './express-wire.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { Members } from './members.ts';
-import type { PlanRunner } from './plan-runner.ts';
+import { planning, PlanRunner, type WorldPlanning } from './plan-runner.ts';
 import type { ControlMessage } from './wire.ts';
 
 /** What an express asks of the world of its group. */
-export interface ExpressWorld {
+export interface ExpressWorld extends WorldPlanning {
   readonly name: string;
   readonly size: number;
   readonly settings: Settings;
   readonly clock: Clock;
   readonly log: Logger;
   readonly allocator: RegionAllocator;
-  readonly machine: StepMachine;
   readonly fabrics: readonly Fabric[];
   readonly wires: NativeWire | undefined;
   /** Of groups of all ranks, once one of them has been timed; the same on all ranks. */
@@ -47,8 +45,8 @@ export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members'
   readonly group: GroupSpec;
   readonly world: ExpressWorld;
   readonly members: Members;
-  /** Makes the plans of its calls; undefined: the group's collectives are not run by plans. */
-  readonly plansFor: ((path: ExpressPath) => PlanRunner) | undefined;
+  /** The group's collectives are run by plans. */
+  readonly hasPlans: boolean;
 }
 
 export class GroupExpress implements CallQueue<ExpressEntry> {
@@ -136,11 +134,11 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
 
   /** An express is for groups over several hosts whose calls are made on another thread. */
   #createOpening(): ExpressOpening {
-    const { group, world, members, plansFor } = this.#options;
+    const { group, world, members, hasPlans } = this.#options;
     const { wires: native, allocator, clock, settings, fabrics, name, log } = world;
     const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
     const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
-    const onWires = plansFor !== undefined && members.networkPeers.length > 0;
+    const onWires = hasPlans && members.networkPeers.length > 0;
     const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
     return new ExpressOpening({
       group,
@@ -155,18 +153,25 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
   }
 
   #open({ descriptors, rates }: AgreedExpress): void {
-    const { group, world, members, plansFor, ...told } = this.#options;
+    const { group, world, members, onReadable, onMismatch, onThrown } = this.#options;
     const { wires, allocator, settings, machine } = world;
     const native = must(wires, () => 'who has sockets has the addon');
-    const createPlans = must(plansFor, () => 'who has sockets has plans');
     const { rank } = group;
     const { own, signalMax: signalCount } = members;
     const [size, firstSlot] = [group.globalRanks.length, settings.inFlightMax];
     const region = allocator.create(expressMemoryBytes(native, size));
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
-    const plans = createPlans(expressPath(size, settings.syncBytesMax, rates));
-    this.#queue = new ExpressQueue({ ...told, express: { rank, size, own, firstSlot, wire, machine }, plans, members });
+    const express = expressPath(size, settings.syncBytesMax, rates);
+    const plans = new PlanRunner({ ...planning(world, group), loadStore: group.globalRanks.map(() => false), express });
+    this.#queue = new ExpressQueue({
+      express: { rank, size, own, firstSlot, wire, machine },
+      plans,
+      members,
+      onReadable,
+      onMismatch,
+      onThrown,
+    });
     // Of all ranks there may be further groups, which find the same.
     if (size === world.size) world.expressRates ??= rates;
     world.log.debug(`group '${group.name}' has an express: ${JSON.stringify(rates)}`);

@@ -1,38 +1,32 @@
 /** Entry to the library: joins the world that the environment describes and returns its process group. */
 import { hostname } from 'node:os';
-import { allowedCpus } from '../base/allowed-cpus.ts';
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings.ts';
-import { networkLimits } from '../collectives/predict.ts';
-import { parseSelection, selectAlgorithm } from '../collectives/select.ts';
-import { tunedRules } from '../collectives/tuning.ts';
-import { loadNative, type Native } from '../memory/native.ts';
-import type { RegionAllocator } from '../memory/region.ts';
+import { parseSelection } from '../collectives/select.ts';
+import { loadNative } from '../memory/native.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
-import type { Collective } from '../plan/ir.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
-import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
-import { checkBackend, usesMpi } from './call-arguments.ts';
+import { createRecorder, nullRecorder } from '../trace/recorder.ts';
+import { checkBackend } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
-import type { ExpressShare, WorldInfo, WorldPlan } from './comm-protocol.ts';
+import type { WorldInfo, WorldPlan } from './comm-protocol.ts';
 import { detectWorld } from './environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
-import { worldSpec, type GroupSpec } from './group-spec.ts';
+import { worldSpec } from './group-spec.ts';
 import { expressPath } from './express.ts';
-import { expressOpener, planning } from './open-express.ts';
-import { HostLane, laneBlock } from './host-lane.ts';
+import { expressOpener } from './open-express.ts';
+import { laneOpener } from './open-lane.ts';
 import { PeerRegions } from './peer-regions.ts';
-import { groupRules, PlanRunner } from './plan-runner.ts';
+import { planning, PlanRunner, type WorldPlanning } from './plan-runner.ts';
 import { systemEnvironment } from './system-environment.ts';
 import { TensorMemory } from './tensor-memory.ts';
 import { loadTuning } from './tuning-file.ts';
 import type { ProcessGroup } from './types.ts';
-import { signalMaxOf } from './wire.ts';
 
 /** Freed large tensors whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
@@ -162,75 +156,22 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
       memory.close();
     }
   };
-  const openLane = laneOpener({ plan, client, allocator, native, trace });
-  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) =>
-    choose(plan, { info, spec, express: client.express(spec.id), collective, bytes });
-  const openExpress = expressOpener({ plan, client, allocator, native, trace, memory, info });
-  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
-}
-
-/** As the comm thread chooses. */
-function choose(
-  { settings, tuning }: WorldPlan,
-  ask: {
-    readonly info: WorldInfo;
-    readonly spec: GroupSpec;
-    readonly express: ExpressShare | undefined;
-    readonly collective: Collective;
-    readonly bytes: number;
-  },
-): string {
-  const { info, spec, express, collective, bytes } = ask;
-  const { order, stagingBytes, sliceBytes, syncBytesMax } = settings;
-  // Hosts of a topology are ranks that map each other's memory.
-  const shape = { topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order };
-  return selectAlgorithm({
-    ...shape,
-    collective,
-    bytes,
-    overrides: groupRules(spec.backend, parseSelection(settings.algorithms)),
-    tuned: tunedRules(tuning?.tuning, shape),
+  const plans: WorldPlanning = {
+    machine: createStepMachine({ native, clock: systemClock }),
+    tuning: plan.tuning?.tuning,
     model: info.model,
-    express: express && expressPath(spec.globalRanks.length, syncBytesMax, express.rates),
-    limits: { ...networkLimits(spec.topology, info.model), stagingBytes, sliceBytes },
-  });
-}
-
-interface LaneOpening {
-  readonly plan: WorldPlan;
-  readonly client: CommClient;
-  readonly allocator: RegionAllocator;
-  readonly native: Native | undefined;
-  readonly trace: TraceRecorder;
-}
-
-/** Makes the synchronous path of groups that have one. All conditions are the same on every rank of the group. */
-function laneOpener({ plan, client, allocator, native, trace }: LaneOpening): WorldHandle['openLane'] {
-  const { settings } = plan;
-  const machine = createStepMachine({ native, clock: systemClock });
-  const cpus = allowedCpus().count;
-  return (spec) => {
-    const shares = client.laneBlocks(spec.id);
-    const size = spec.globalRanks.length;
-    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
-    const signalMax = signalMaxOf(size);
-    const blocks = shares.map((share) => {
-      const region = allocator.open(share);
-      return laneBlock(spec, new Uint8Array(region.buffer, 0, region.bytes), { slotCount: settings.inFlightMax, signalMax });
-    });
-    const yields = size > cpus;
-    return new HostLane({
-      spec,
-      client,
-      machine,
-      trace,
-      blocks,
-      slotCount: settings.inFlightMax,
-      bytesMax: settings.syncBytesMax,
-      // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
-      spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
-      yields,
-      plans: new PlanRunner({ ...planning(plan, spec, machine), loadStore: spec.globalRanks.map(() => true) }),
-    });
+    settings,
+    selection: parseSelection(settings.algorithms),
   };
+  const openLane = laneOpener({ plan, client, allocator, trace, plans });
+  const openExpress = expressOpener({ settings, client, allocator, native, trace, memory, plans });
+  // As the comm thread chooses.
+  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
+    const share = client.express(spec.id);
+    // Hosts of a topology are ranks that map each other's memory.
+    const loadStore = spec.globalRanks.map(() => spec.topology.hosts.length === 1);
+    const express = share && expressPath(spec.globalRanks.length, settings.syncBytesMax, share.rates);
+    return new PlanRunner({ ...planning(plans, spec), loadStore, express }).algorithmOf(collective, bytes);
+  };
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
 }

@@ -2,6 +2,7 @@
  *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
+import type { Settings } from '../base/settings.ts';
 import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../collectives/build.ts';
 import { Execution } from '../collectives/executor.ts';
@@ -13,9 +14,10 @@ import { tunedRules, type Tuning } from '../collectives/tuning.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { CostModel } from '../plan/cost.ts';
-import type { Plan, PlanRequest, Program } from '../plan/ir.ts';
+import type { Collective, Plan, PlanRequest, Program } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-spec.ts';
 
 const plansMax = 256;
 
@@ -72,8 +74,22 @@ export interface PlanRunnerOptions {
   readonly express?: ExpressPath;
 }
 
+/** What a world gives to the plans of its groups: the same on all ranks, and on both threads of each. */
+export interface WorldPlanning extends Pick<PlanRunnerOptions, 'machine' | 'tuning' | 'model'> {
+  readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes'>;
+  /** The user's rules. */
+  readonly selection: readonly SelectionRule[];
+}
+
+/** What plans of a group are chosen and built by, whichever way its calls take. */
+export function planning(world: WorldPlanning, { backend, rank, topology }: GroupSpec): Omit<PlanRunnerOptions, 'loadStore' | 'express'> {
+  const { machine, tuning, model, settings, selection } = world;
+  const { order, stagingBytes, sliceBytes } = settings;
+  return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes };
+}
+
 /** The rules of a group: its own backend's before those of its world; `auto`: none. */
-export function groupRules(backend: string | undefined, world: readonly SelectionRule[]): readonly SelectionRule[] {
+function groupRules(backend: string | undefined, world: readonly SelectionRule[]): readonly SelectionRule[] {
   if (backend === undefined) return world;
   return backend === 'auto' ? [] : [...parseSelection(`*:${backend}`), ...world];
 }
@@ -110,6 +126,11 @@ export class PlanRunner implements Plans {
     return prepared;
   }
 
+  /** The algorithm that an operation of so many bytes takes. */
+  algorithmOf(collective: Collective, bytes: number): string {
+    return selectAlgorithm(this.#selection(collective, bytes));
+  }
+
   /** An execution for the plan, not in use by any other operation. */
   take(prepared: PreparedPlan): Execution {
     return prepared.free.pop() ?? new Execution(prepared.lowered, this.#options.machine, this.#options.loadStore.length);
@@ -125,23 +146,11 @@ export class PlanRunner implements Plans {
   }
 
   #build(call: CollectiveCall): PreparedPlan {
-    const { overrides, order, rank, topology, loadStore, model, express } = this.#options;
+    const { rank, topology, loadStore, express } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
-    const selection = {
-      collective,
-      bytes: count * elementBytes,
-      topology,
-      loadStore: this.#loadStore,
-      order,
-      overrides,
-      tuned: this.#tuned,
-      model,
-      express,
-      limits: this.#limits,
-      predictions: this.#predictions,
-    };
+    const selection = this.#selection(collective, count * elementBytes);
     const algorithm = selectAlgorithm(selection);
     // An express looks at what all ranks send; its plans are small.
     const small = express !== undefined && selection.bytes <= express.bytesMax;
@@ -154,6 +163,23 @@ export class PlanRunner implements Plans {
     const direct = computeType === call.dtype && call.op !== 'premul';
     const lane = direct ? lanePlans(program, lowering, { algorithm, request, selection }) : undefined;
     return { plan, computeType, lowered: lowerProgram(program, lowering), lane, free: [] };
+  }
+
+  #selection(collective: Collective, bytes: number): SelectionInput {
+    const { overrides, order, topology, model, express } = this.#options;
+    return {
+      collective,
+      bytes,
+      topology,
+      loadStore: this.#loadStore,
+      order,
+      overrides,
+      tuned: this.#tuned,
+      model,
+      express,
+      limits: this.#limits,
+      predictions: this.#predictions,
+    };
   }
 
   /** What the settings allow, in elements; 16-bit floats may be widened while they are summed. */
