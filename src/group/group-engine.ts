@@ -14,31 +14,53 @@ import type { Timer } from '../base/clock.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { RegionShare } from '../memory/region.ts';
 import { AdaptiveSpin } from './adaptive-spin.ts';
 import { CallHistory } from './call-history.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from './contract.ts';
 import type { ExpressCommand, ExpressEntry } from './express-queue.ts';
-import { GroupExpress } from './group-express.ts';
+import { GroupExpress, type ExpressWorld } from './group-express.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { Inquiry } from './inquiry.ts';
 import type { LaneName } from './lane.ts';
 import { LaneQueue, type LaneCall, type LaneEntry } from './lane-queue.ts';
 import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
+import type { OperationLog } from './operation-log.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from './peer-link.ts';
 import { planning, PlanRunner, type Plans, type PreparedPlan } from './plan-runner.ts';
+import type { PointToPoint } from './point-to-point.ts';
 import type { ScratchPool } from './scratch-pool.ts';
+import type { SharedRegions } from './shared-regions.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
-import type { World } from './world.ts';
 
 /** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. */
 const suspicionMs = 250;
 /** Calls remembered for reports. */
 const callsMax = 64;
+
+/** What a group asks of its world. */
+export interface GroupWorld extends ExpressWorld {
+  readonly rank: number;
+  /** CPUs this process may use. */
+  readonly cpus: number;
+  readonly regions: SharedRegions;
+  readonly scratch: ScratchPool;
+  readonly kernels: Kernels;
+  readonly recorder: OperationLog;
+  readonly pointToPoint: Pick<PointToPoint, 'abandon'>;
+  /** To another world rank. */
+  link(rank: number): PeerLink;
+  /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
+  mpiPlans(spec: GroupSpec): Plans | undefined;
+  /** All ranks of a group share memory; how to map their control blocks. */
+  onLane(group: number, blocks: readonly RegionShare[]): void;
+  recordFailure(group: GroupSpec, error: ShoalError): void;
+}
 
 type PendingCall = Operation | LaneEntry | ExpressEntry;
 type LaneClaimed = Pick<Extract<Command, { type: 'lane-claimed' }>, 'lane' | 'ordinal' | 'position'>;
@@ -51,7 +73,7 @@ export class GroupEngine implements OperationHost {
   readonly size: number;
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];
-  readonly #world: World;
+  readonly #world: GroupWorld;
   readonly #members: Members;
   readonly #own: ControlBlock;
   readonly #plans: Plans;
@@ -75,7 +97,7 @@ export class GroupEngine implements OperationHost {
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
   #idle: (() => void) | undefined;
 
-  constructor(world: World, spec: GroupSpec) {
+  constructor(world: GroupWorld, spec: GroupSpec) {
     this.#world = world;
     this.spec = spec;
     this.rank = spec.rank;

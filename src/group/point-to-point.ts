@@ -6,14 +6,14 @@
  *
  *  Large data is never copied on the way except, on one host, from tensor to tensor. It must not know collectives. */
 import { must } from '../base/assert.ts';
-import type { Timer } from '../base/clock.ts';
+import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
+import type { Kernels } from '../memory/kernels.ts';
 import type { BoundBuffer } from './operation.ts';
 import type { PeerLink } from './peer-link.ts';
-import type { GroupEngine } from './group-engine.ts';
+import type { GroupSpec } from './group-spec.ts';
 import { decodeAccept, decodeOffer, decodeTaken, encodeAccept, encodeOffer, encodeTaken, transferImmediate, type Offer } from './wire.ts';
-import type { World } from './world.ts';
 
 /** Data up to this size travels with its offer. */
 const inlineMaxBytes = 8192;
@@ -22,8 +22,19 @@ const inlineCredit = 1024;
 /** Offers without a receiver that one peer may leave here. */
 const unmatchedMax = 65536;
 
+/** What a transfer asks of its group. */
+export interface TransferGroup {
+  readonly spec: GroupSpec;
+  /** By group rank; undefined for this rank. */
+  readonly links: readonly (PeerLink | undefined)[];
+  /** Why no further call is taken; undefined while the group works. */
+  refusal(): ShoalError | undefined;
+  /** Ends the group. */
+  fail(error: ShoalError): void;
+}
+
 export interface PointToPointRequest {
-  readonly group: GroupEngine;
+  readonly group: TransferGroup;
   /** Group rank of the other side. */
   readonly peer: number;
   readonly tag: number;
@@ -46,8 +57,15 @@ interface Unmatched extends Offer {
   readonly link: PeerLink;
 }
 
+export interface PointToPointOptions {
+  /** This rank, in the world. */
+  readonly rank: number;
+  readonly clock: Clock;
+  readonly kernels: Kernels;
+}
+
 export class PointToPoint {
-  readonly #world: World;
+  readonly #options: PointToPointOptions;
   readonly #active = new Set<Transfer>();
   /** Sends whose data has not been taken, by id. */
   readonly #offered = new Map<number, Transfer>();
@@ -60,8 +78,8 @@ export class PointToPoint {
   readonly #inlineIds = new Set<number>();
   #nextId = 1;
 
-  constructor(world: World) {
-    this.#world = world;
+  constructor(options: PointToPointOptions) {
+    this.#options = options;
   }
 
   send(request: PointToPointRequest): void {
@@ -158,7 +176,7 @@ export class PointToPoint {
   }
 
   /** Ends all transfers of a group; with `rank` only those with that world rank. */
-  abandon(group: GroupEngine, error: ShoalError, rank?: number): void {
+  abandon(group: TransferGroup, error: ShoalError, rank?: number): void {
     for (const transfer of [...this.#active]) {
       if (transfer.group === group && (rank === undefined || transfer.link.rank === rank)) this.#end(transfer, error);
     }
@@ -181,7 +199,7 @@ export class PointToPoint {
       complete: request.complete,
     };
     this.#active.add(transfer);
-    transfer.timer = this.#world.clock.setTimer(timeoutMs, () => {
+    transfer.timer = this.#options.clock.setTimer(timeoutMs, () => {
       const what = `${direction} ${request.dtype}[${request.count}] ${direction === 'send' ? 'to' : 'from'} rank ${link.rank} with tag ${tag}`;
       const next = `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}`;
       group.fail(
@@ -198,7 +216,7 @@ export class PointToPoint {
       group.fail(
         new ShoalError(
           'mismatch',
-          `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#world.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`,
+          `rank ${link.rank} sends ${dtype ?? 'an unknown dtype'}[${offer.count}] with tag ${offer.tag}, rank ${this.#options.rank} receives ${receiver.dtype}[${receiver.count}]: both must name the same dtype and count`,
           { peer: link.rank, operation: 'recv' },
         ),
       );
@@ -211,7 +229,7 @@ export class PointToPoint {
     } else if (link.loadStore) {
       const region = link.map(offer.key);
       if (offer.offset + buffer.bytes > region.bytes) throw new ShoalError('protocol', 'an offer reaches beyond its region');
-      this.#world.kernels.copy(
+      this.#options.kernels.copy(
         new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes),
         new Uint8Array(region.buffer, offer.offset, buffer.bytes),
       );

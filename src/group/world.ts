@@ -131,7 +131,7 @@ export class World {
     this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
     this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
-    this.pointToPoint = new PointToPoint(this);
+    this.pointToPoint = new PointToPoint({ rank, clock, kernels });
     this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
   }
 
