@@ -5,7 +5,9 @@ import net from 'node:net';
 import { Handshake } from '../base/auth.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import type { FabricOptions } from './fabric.ts';
-import { FramedSocket, type StreamCounters, type WireTap } from './framed-socket.ts';
+import { FramedSocket } from './framed-socket.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
 import { defaultMaxQueuedBytes } from './limits.ts';
 
 const maxPending = 64;

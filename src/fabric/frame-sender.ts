@@ -9,8 +9,9 @@ import type net from 'node:net';
 import type { ShoalError } from '../base/errors.ts';
 import { Fifo } from './fifo.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
-import type { StreamCounters, WireTap } from './framed-socket.ts';
 import type { InFlight } from './limits.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
 
 /** Frames handed to Node's socket and not yet taken by the kernel: enough to keep it busy. */
 const handedFrames = 256;

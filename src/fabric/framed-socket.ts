@@ -20,30 +20,12 @@ import type { PeerIdentity } from './fabric.ts';
 import { FrameSender } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from './limits.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
 
 const drainBytes = 64 * 1024;
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
-
-/** What one fabric has moved; always on. */
-export interface StreamCounters {
-  /** Payload bytes moved by copies of our own in user space: messages, which `send` must take over. */
-  bytesCopied: number;
-  /** Payload bytes of writes that the kernel put straight into the destination region. */
-  bytesReceivedInPlace: number;
-  framesSent: number;
-  framesReceived: number;
-}
-
-export function emptyCounters(): StreamCounters {
-  return { bytesCopied: 0, bytesReceivedInPlace: 0, framesSent: 0, framesReceived: 0 };
-}
-
-/** Faults on the wire, for tests: called with every header about to be sent, which it may change. `cut` sends half of
- *  the frame and breaks the connection. */
-export interface WireTap {
-  onHeader(header: Uint8Array, frame: Readonly<FrameHeader>): 'send' | 'cut';
-}
 
 export interface FramedSocketOptions {
   readonly rank: number;

@@ -5,7 +5,8 @@ import { ShoalError } from '../base/errors.ts';
 import type { Region } from '../memory/region.ts';
 import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from './fabric.ts';
 import { flagSet, FrameType, type FrameHeader } from './frame.ts';
-import type { FramedSocket, FrameReceiver, StreamCounters } from './framed-socket.ts';
+import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
+import type { StreamCounters } from './stream-counters.ts';
 import { checkMessage, maxMessageBytes } from './limits.ts';
 
 /** Messages up to this size are received into one buffer per connection; larger ones get their own. */

@@ -7,7 +7,7 @@ import type { Random } from '../../base/random.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
 import { Fifo } from '../fifo.ts';
 import { FrameType } from '../frame.ts';
-import type { WireTap } from '../framed-socket.ts';
+import type { WireTap } from '../wire-tap.ts';
 import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../limits.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 

@@ -24,7 +24,9 @@ import type {
   TakeDescriptor,
 } from '../fabric.ts';
 import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
-import { emptyCounters, FramedSocket, type StreamCounters, type WireTap } from '../framed-socket.ts';
+import { FramedSocket } from '../framed-socket.ts';
+import { emptyCounters, type StreamCounters } from '../stream-counters.ts';
+import type { WireTap } from '../wire-tap.ts';
 import { offeredAddresses } from '../interfaces.ts';
 import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
 import { RegionTable } from '../region-table.ts';
