@@ -13,12 +13,14 @@ export interface Work extends PromiseLike<void> {
   readonly done: boolean;
   /** The failure, once done; undefined while running or when it succeeded. */
   readonly error: ShoalError | undefined;
-  /** Blocks this thread until done; throws the operation's error, or `timeout` after `timeoutMs` (default: the operation's own). */
+  /** Blocks this thread until done. @param timeoutMs Milliseconds. Default: until the operation ends, by its own limit at the latest.
+   *  @throws ShoalError the operation's error; `timeout` when this limit passes, and the operation goes on; `usage` where
+   *          communication runs on this thread. */
   waitSync(timeoutMs?: number): void;
 }
 
 export interface CallOptions {
-  /** Ends the wait for late ranks with an error that names them. Default: the group's. Milliseconds. */
+  /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
   /** Takes part in the contract: ranks that give different names get a `mismatch`. */
   readonly name?: string;
@@ -27,7 +29,7 @@ export interface CallOptions {
 export interface ReduceOptions extends CallOptions {
   /** Default Sum. */
   readonly op?: ReduceOp;
-  /** Premul only: this rank's factor. */
+  /** This rank's factor. Given with Premul, and only then. */
   readonly factor?: number;
 }
 
@@ -37,14 +39,15 @@ export interface RootOptions extends CallOptions {
 }
 
 export interface CountsOptions extends CallOptions {
-  /** Elements per rank for uneven operations, the same on every rank. Default: even. */
+  /** Elements of each rank's part, by rank, the same list on every rank; zeros are allowed. Default: as many as this rank's part has,
+   *  for each. */
   readonly counts?: readonly number[];
 }
 
 export interface AllToAllOptions extends CallOptions {
-  /** Elements this rank sends to each rank. Default: even. */
+  /** Elements this rank sends to each rank, by rank; sums to the input's count. Default: even. */
   readonly inputSplits?: readonly number[];
-  /** Elements this rank receives from each rank. Default: even. */
+  /** Elements this rank receives from each rank, by rank; sums to the output's count. Default: even. */
   readonly outputSplits?: readonly number[];
 }
 
@@ -53,23 +56,33 @@ export interface PeerOptions extends CallOptions {
   readonly tag?: number;
 }
 
-/** A set of ranks that communicate together. Collectives must be called by every rank in the same order. */
+/** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
+ *
+ *  Elements are counted over a tensor's whole shape, which matters to no operation: only counts and dtypes have to agree, between
+ *  ranks and between the buffers of a call. Every dtype is moved; `ReduceOp` says which are reduced. Until its work is done, an
+ *  operation owns its buffers.
+ *
+ *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
+ *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
 export interface ProcessGroup {
   readonly name: string;
   /** This process in the group, 0…size−1. */
   readonly rank: number;
   readonly size: number;
-  /** Position among the group's ranks of this host. */
+  /** Position among the group's ranks of this host, 0…localSize−1. */
   readonly localRank: number;
+  /** The group's ranks of this host. */
   readonly localSize: number;
   /** Group ranks per host, in host order. */
   readonly hosts: readonly (readonly number[])[];
   /** Rank in the world of each group rank. */
   readonly globalRanks: readonly number[];
 
-  /** A zero-filled tensor in memory that communication reads and writes in place. */
+  /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back, else `destroy`.
+   *  @throws ShoalError `usage` for a shape that cannot be; `unsupported` for more bytes than an ArrayBuffer has; `out-of-memory`. */
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
-  /** Gives the tensor's memory back now rather than at destroy. */
+  /** Gives the tensor's memory back now rather than at `destroy`.
+   *  @throws ShoalError `usage` when it has been released before, or is not of this group. */
   release(tensor: Tensor): void;
 
   /** In place: data := reduction over all ranks' data. */
@@ -78,28 +91,35 @@ export interface ProcessGroup {
   broadcast(data: TensorLike, options?: RootOptions): Work;
   /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
   reduce(data: TensorLike, options?: ReduceOptions & RootOptions): Work;
-  /** output := all ranks' inputs in rank order. */
+  /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
   allGather(output: TensorLike, input: TensorLike, options?: CountsOptions): Work;
-  /** The root's output := all ranks' inputs in rank order; other ranks pass null. */
+  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. */
   gather(output: TensorLike | null, input: TensorLike, options?: CountsOptions & RootOptions): Work;
-  /** output := this rank's part of the root's input; other ranks pass null. */
+  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. */
   scatter(output: TensorLike, input: TensorLike | null, options?: CountsOptions & RootOptions): Work;
-  /** output := this rank's part of the reduction of all inputs. */
+  /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
   reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work;
-  /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. */
+  /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
+   *  equal: `size` divides the counts of input and output. */
   allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work;
+  /** Sends to another rank of the group. Done when the data may change again. */
   send(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. */
   recv(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** Done when every rank has called it. */
   barrier(options?: CallOptions): Work;
   /** As barrier, but on failure the error names every rank that did not arrive. */
   monitoredBarrier(options?: CallOptions): Work;
 
-  /** One new group per distinct colour, ordered by key then rank; collective. A null colour takes no part and gives null. */
+  /** One new group per distinct colour, ordered by key, then rank; collective over this whole group. Default key: the rank here. A
+   *  null colour takes no part and gives null. Milliseconds. */
   split(color: number | null, options?: { key?: number; timeoutMs?: number }): Promise<ProcessGroup | null>;
   /** A group of the given ranks of this group; collective over this whole group. Null on ranks not listed.
-   *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. */
+   *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. `name` is for
+   *  messages; default: this group's and a number. Milliseconds. */
   newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
-  /** Ends the group: waits (bounded) for work in flight, then closes. Safe to call after a failure. Idempotent. */
+  /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
+   *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
