@@ -1,9 +1,10 @@
 /** Limits, settings and recordings with real processes: what a user meets when memory, ports or peers are not there. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
-import { createServer, type AddressInfo, type Server } from 'node:net';
+import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, vi, type TestContext } from 'vitest';
+import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { allGone, isRunning, shoal } from './fixtures/launch-harness.ts';
 import { startRanks, type Outcome } from './support/ranks.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
@@ -31,19 +32,6 @@ function reportOf({ lines }: Outcome, what: string): Report {
 function needsAddon(context: TestContext): void {
   const enabled = process.env.SHOAL_NATIVE !== '0';
   if (loadNative({ enabled }) === undefined) context.skip(enabled ? nativeUnavailableReason() : 'the addon is switched off');
-}
-
-/** A port of 127.0.0.1 that is in use until the server is closed. */
-async function takenPort(): Promise<{ port: number; server: Server }> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  return { port: (server.address() as AddressInfo).port, server };
-}
-
-async function closedPort(): Promise<number> {
-  const { port, server } = await takenPort();
-  await new Promise((resolve) => server.close(resolve));
-  return port;
 }
 
 /** As if started by hand or by torchrun: no launcher of ours that serves the store. */
@@ -104,9 +92,9 @@ describe('memory that is not there', () => {
 
 describe('addresses that do not answer', () => {
   it('an unreachable master: bounded tries, then the address and the time that passed', async () => {
-    const port = await closedPort();
+    const port = await reservePort();
     const env = { SCENARIO: 'places', ...byHand, MASTER_ADDR: '127.0.0.1', MASTER_PORT: String(port), SHOAL_SECRET: 's' };
-    await using world = await startRanks({ fixture, n: 2, only: [1], env: { ...env, SHOAL_CONNECT_TIMEOUT_MS: '700' } });
+    await using world = await startRanks({ fixture, n: 2, only: [1], env: { ...env, SHOAL_CONNECT_TIMEOUT_MS: '2500' } });
     const [outcome] = await world.outcomes();
     const error = reportOf(outcome, 'init');
     expect(error).toMatchObject({ ok: false, code: 'timeout' });
@@ -117,7 +105,9 @@ describe('addresses that do not answer', () => {
   });
 
   it('a port in use is named with the next step, by the rank that wants it', async () => {
-    const { port, server } = await takenPort();
+    const server = createServer();
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    const { port } = server.address() as AddressInfo;
     const env = { SCENARIO: 'places', ...byHand, MASTER_ADDR: '127.0.0.1', MASTER_PORT: String(port), SHOAL_SECRET: 's' };
     await using world = await startRanks({ fixture, n: 2, only: [0], env });
     const [outcome] = await world.outcomes();
@@ -270,7 +260,9 @@ describe('recordings', () => {
 
 describe('shoal run', () => {
   it('kill -9 of a rank in the middle of training: the killed one is reported, nothing is left', async () => {
-    await using job = shoal(['run', '-n', '3', 'test/fixtures/scenario.ts'], { env: { SCENARIO: 'kill while computing' } });
+    // The survivors end by themselves, however long they take to say why.
+    const grace = ['--grace', '60s'];
+    await using job = shoal(['run', '-n', '3', ...grace, 'test/fixtures/scenario.ts'], { env: { SCENARIO: 'kill while computing' } });
     const started = await job.output(/rank (\d) started \(pid (\d+)\)/, 3);
     await job.output(/"ready":\d+/, 3);
     const pids = started.map((match) => Number(match[2]));

@@ -6,13 +6,13 @@ import { describe, expect, it, vi } from 'vitest';
 import { createNetwork, namespacesOf, networkUnavailable, relayUnavailable, type NetworkOptions } from '../bench/network/network.ts';
 import { networkPlace } from '../bench/network/network-place.ts';
 import { groupChecks } from '../src/group/conformance.ts';
+import { fixtureCommand } from './support/fixtures.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
 const reason = networkUnavailable();
 const noRelay = relayUnavailable();
-const fixture = fileURLToPath(new URL('fixtures/conformance.ts', import.meta.url));
 const script = fileURLToPath(new URL('../bench/network/run.ts', import.meta.url));
 const node = [process.execPath, '--import', import.meta.resolve('tsx')];
 
@@ -25,13 +25,13 @@ async function run(options: NetworkOptions, command: readonly string[], ranksPer
 
 describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
   it('carries every collective between 2 hosts', async () => {
-    expect(await run({ hosts: 2, rateMbit: 1000 }, [...node, fixture])).toBe(allPassed);
+    expect(await run({ hosts: 2, rateMbit: 1000 }, fixtureCommand('conformance'))).toBe(allPassed);
   });
 
   it.skipIf(noRelay !== undefined)(
     `carries every collective with delay and loss${noRelay === undefined ? '' : ` (skipped: ${noRelay})`}`,
     async () => {
-      expect(await run({ hosts: 2, delayUs: 200, jitterUs: 50, lossPercent: 0.5 }, [...node, fixture], 2)).toBe(allPassed);
+      expect(await run({ hosts: 2, delayUs: 200, jitterUs: 50, lossPercent: 0.5 }, fixtureCommand('conformance'), 2)).toBe(allPassed);
     },
   );
 

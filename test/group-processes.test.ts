@@ -129,7 +129,7 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
   const env = { SHOAL_FABRICS: fabrics };
 
   it.each(['kill in a collective', 'kill between collectives', 'kill while computing'])(
-    '%s: survivors get peer-lost within 2 s',
+    '%s: survivors get peer-lost, without waiting for a timeout',
     async (scenario) => {
       await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
       await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
@@ -144,7 +144,7 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
         expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
         expect(report.message).toMatch(/rank 1 was lost/);
         // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
-        expect(performance.now() - killedMs).toBeLessThan(20_000);
+        expect(performance.now() - killedMs).toBeLessThan(50_000);
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
       expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);

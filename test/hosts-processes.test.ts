@@ -60,7 +60,7 @@ describe('hosts whose announcements travel along a tree', () => {
 
   it.each(['op', 'dtype', 'count', 'kind'])(
     'different %s: mismatch on every rank, naming every call',
-    { timeout: 60_000 },
+    { timeout: 120_000 },
     async (scenario) => {
       await using world = await startRanks(options('abc', scenario));
       await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
@@ -142,13 +142,14 @@ describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backe
     const [first, second, ...host] = world.ranks as [RankProcess, RankProcess, ...RankProcess[]];
     const killedMs = performance.now();
     for (const rank of host) rank.kill();
-    for (const rank of [first, second]) {
-      const call = await rank.line<Call>(is('call'));
+    const calls = await Promise.all([first, second].map((rank) => rank.line<Call>(is('call'))));
+    // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
+    expect(performance.now() - killedMs).toBeLessThan(50_000);
+    for (const [k, rank] of [first, second].entries()) {
+      const call = calls[k];
       expect(call).toMatchObject({ code: 'peer-lost' });
       expect([2, 3]).toContain(call.peer);
       expect(call.message).toMatch(/rank [23] was lost during all-reduce/);
-      // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
-      expect(performance.now() - killedMs).toBeLessThan(20_000);
       expect(await rank.line(is('later'))).toMatchObject({ code: 'peer-lost' });
       expect(await rank.line(is('early group'))).toMatchObject({ sum: 3 });
       const { before, after } = await rank.line<{ what?: string; before: Held; after: Held }>(is('left'));
@@ -162,7 +163,6 @@ describe.each(['fairring', 'auto'])('backend %s, two hosts of two ranks', (backe
   it('a rank that stops reading: a timeout that names it, and memory that does not grow', { timeout: 120_000 }, async () => {
     await using world = await startRanks(options({ SCENARIO: 'stopped' }));
     const ready = await Promise.all(world.ranks.map((rank) => rank.line<{ ready: number; megabytes: number }>(isReady)));
-    world.ranks[3].kill('SIGSTOP');
     for (const rank of [0, 1, 2]) {
       const call = await world.ranks[rank].line<Call>(is('call'));
       expect(call).toMatchObject({ code: 'timeout', peer: 3 });

@@ -11,12 +11,19 @@ vi.setConfig({ testTimeout: 120_000 });
 
 const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.map((match) => Number(match[1]));
 
+/** Below those that the system gives to whoever asks, and far from those that another process of tests begins with. */
+const ports = Array.from({ length: 1000 }, (_, k) => 20_000 + ((process.pid * 97 + k) % 10_000));
+
+/** A port on which nobody listens, and that is not given out again. */
 async function freePort(): Promise<string> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
-  const { port } = server.address() as AddressInfo;
-  await new Promise((resolve) => server.close(resolve));
-  return String(port);
+  for (let port = ports.pop(); port !== undefined; port = ports.pop()) {
+    const server = createServer();
+    const free = await new Promise((resolve) => {
+      server.on('error', () => resolve(false)).listen(port, '0.0.0.0', () => server.close(() => resolve(true)));
+    });
+    if (free) return String(port);
+  }
+  throw new Error('no port is free');
 }
 
 interface NodeFlags {
@@ -135,11 +142,11 @@ describe('shoal run --nnodes', () => {
   it('nodes that do not come are named; a port in use is', async () => {
     const port = await freePort();
     const [lonely, odd] = await Promise.all([
-      node({ port, node: 0, nodes: 3, flags: ['--join-timeout', '2s'] }, rankScript, 'stay').ended,
-      node({ port, node: 2, nodes: 3, flags: ['--join-timeout', '2s'] }, rankScript, 'stay').ended,
+      node({ port, node: 0, nodes: 3, flags: ['--join-timeout', '5s'] }, rankScript, 'stay').ended,
+      node({ port, node: 2, nodes: 3 }, rankScript, 'stay').ended,
     ]);
     expect(lonely.code).toBe(1);
-    expect(lonely.stderr).toContain('of 3 nodes, node 1 did not join within 2000 ms');
+    expect(lonely.stderr).toContain('of 3 nodes, node 1 did not join within 5000 ms');
     expect(odd.code).toBe(1);
     const server = createServer();
     await new Promise<void>((resolve) => server.listen(0, '0.0.0.0', resolve));

@@ -257,7 +257,7 @@ describe('shoal run: signals', () => {
   });
 
   it('SIGTERM reaches the ranks, and those that stay are killed', async () => {
-    await using job = shoalRun('-n', '2', '--kill-after', '200ms', rankScript, 'signals');
+    await using job = shoalRun('-n', '2', '--kill-after', '2s', rankScript, 'signals');
     const pids = pidsOf(await job.output(/ready (\d+)/, 2));
     process.kill(job.pid, 'SIGTERM');
     const { code, stdout } = await job.ended;
