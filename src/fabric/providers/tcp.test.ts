@@ -8,6 +8,8 @@ import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { describeFabric, Inbox } from '../conformance.ts';
 import type { FabricAddress } from '../fabric.ts';
 import { encodeHeader, FrameType } from '../frame.ts';
+import { FramedSocket } from '../framed-socket.ts';
+import { emptyCounters } from '../stream-counters.ts';
 import { connected } from '../testing/connected.ts';
 import { desertedTcpAddress } from '../testing/deserted.ts';
 import { threadRegion } from '../testing/regions.ts';
@@ -111,6 +113,26 @@ describe('tcp', () => {
     const inbox = new Inbox(await connecting);
     await inbox.connection.close();
     expect(attempts.length).toBeGreaterThanOrEqual(3);
+  });
+
+  it('a connection that led back to itself reached nobody', async () => {
+    const port = await reservePort();
+    const stream = new FramedSocket(
+      { rank: 0, description: 'tcp itself', clock, maxQueuedBytes: 1024, counters: emptyCounters() },
+      (onread) => net.connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
+    );
+    const dialer = new Handshake({
+      role: 'dialer',
+      secret: Buffer.from('s'),
+      purpose: 'fabric-tcp',
+      world: 'w',
+      rank: 0,
+      random: seededRandom(1),
+    });
+    await expect(stream.authenticate(dialer, 'w')).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: expect.stringMatching(/nobody listens there/),
+    });
   });
 
   it('an error lists every candidate with its own reason', async () => {
