@@ -9,7 +9,7 @@ import { loadNative } from '../memory/native.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
-import { createRecorder, nullRecorder } from '../trace/recorder.ts';
+import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
 import { checkBackend } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
@@ -122,7 +122,7 @@ function hostOf(plan: WorldPlan, handlers: CommHostHandlers): WorkerHost | Inlin
 
 /** What the groups of this world share, and how it ends. */
 function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
-  const { settings, rank } = plan;
+  const { settings } = plan;
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
   const native = loadNative({ enabled: settings.native });
   const allocator = createRegionAllocator({ native, ...budget });
@@ -135,27 +135,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
-  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
-  const close = async (timeoutMs: number): Promise<void> => {
-    try {
-      if (settings.traceDir !== '') {
-        const comm = await client.takeTrace();
-        if (comm)
-          writeChromeTrace(settings.traceDir, { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs }, [
-            trace.snapshot(),
-            comm,
-          ]);
-      }
-      const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
-      const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
-      await Promise.race([closed, late]);
-    } catch (thrown) {
-      log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
-    } finally {
-      await client.terminate(new ShoalError('closed', 'the process group was destroyed', { rank }));
-      memory.close();
-    }
-  };
+  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, info, trace, memory, timeoutMs });
   const plans: WorldPlanning = {
     machine: createStepMachine({ native, clock: systemClock }),
     tuning: plan.tuning?.tuning,
@@ -174,4 +154,34 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     return new PlanRunner({ ...planning(plans, spec), loadStore, express }).algorithmOf(collective, bytes);
   };
   return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
+}
+
+interface ClosingWorld {
+  readonly plan: WorldPlan;
+  readonly client: CommClient;
+  readonly info: WorldInfo;
+  readonly trace: TraceRecorder;
+  readonly memory: TensorMemory;
+  readonly timeoutMs: number;
+}
+
+/** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
+async function closeWorld({ plan, client, info, trace, memory, timeoutMs }: ClosingWorld): Promise<void> {
+  const { rank, settings } = plan;
+  try {
+    if (settings.traceDir !== '') {
+      const comm = await client.takeTrace();
+      const origin = { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs };
+      if (comm) writeChromeTrace(settings.traceDir, origin, [trace.snapshot(), comm]);
+    }
+    const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
+    const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
+    await Promise.race([closed, late]);
+  } catch (thrown) {
+    const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+    log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
+  } finally {
+    await client.terminate(new ShoalError('closed', 'the process group was destroyed', { rank }));
+    memory.close();
+  }
 }

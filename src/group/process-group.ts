@@ -78,6 +78,16 @@ interface HotExpress {
   readonly request: () => ExpressRequest;
 }
 
+/** A call that has been checked. */
+interface PreparedCall {
+  readonly call: CollectiveCall;
+  readonly uses: readonly BufferUse[];
+  readonly reach: CallBuffers;
+  /** `op`: only of calls that reduce. */
+  readonly options: ReduceOptions;
+  readonly timeoutMs: number;
+}
+
 const noOptions: ReduceOptions = {};
 
 /** Nothing but the operator is given. */
@@ -322,44 +332,46 @@ export class CommGroup implements ProcessGroup {
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
     const reach = new CallBuffers(this.#world.memory, uses);
     const call: CollectiveCall = { kind, dtype, count, name: options.name, ...extra };
-    const operation = this.#lane?.bind(call, reach);
-    if (this.#lane && operation) {
-      const requestWith = (own: CallBuffers): LaneRequest => {
-        const buffers = own.share();
-        return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
-      };
-      if (kind === 'all-reduce' && !reach.staged && isPlain(options)) {
-        const { value } = uses[0].operand;
-        const { op }: ReduceOptions = options;
-        // What nothing is staged for stays where it is.
-        const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#world.memory, uses) : reach);
-        this.#hot.set(value, { op, operation, buffers: operation.buffers, count: lengthOf(value), request });
-      }
-      const work = this.#runOnLane(this.#lane, operation, () => requestWith(reach));
-      if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
-      return work;
-    }
+    const onLane = this.#lane?.bind(call, reach);
+    if (this.#lane && onLane) return this.#startOnLane(this.#lane, onLane, { call, uses, reach, options, timeoutMs });
     const buffers = reach.share();
-    const hooks = hooksOf(reach);
     const onExpress = this.#express?.bind(call, buffers);
-    if (this.#express && onExpress) {
-      const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
-      const { value } = uses.at(0)?.operand ?? {};
-      const { op }: ReduceOptions = options;
-      if (kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
-        this.#hotExpress.set(value, { op, operation: onExpress, request });
-      const work = this.#express.run(onExpress, this.#nextSequence(), request);
-      if (work instanceof CompletedWork) hooks.onSuccess?.();
-      return work;
-    }
+    if (this.#express && onExpress) return this.#startOnExpress(this.#express, onExpress, { call, uses, reach, options, timeoutMs });
     const sequence = this.#nextSequence();
     const sited = { ...call, site: this.#sites.current()() };
-    const description = `${kind} of group '${this.name}'`;
     return this.#world.client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
-      description,
-      hooks,
+      `${kind} of group '${this.name}'`,
+      hooksOf(reach),
     );
+  }
+
+  #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
+    const requestWith = (own: CallBuffers): LaneRequest => {
+      const buffers = own.share();
+      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
+    };
+    if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
+      const { value } = uses[0].operand;
+      // What nothing is staged for stays where it is.
+      const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#world.memory, uses) : reach);
+      this.#hot.set(value, { op: options.op, operation, buffers: operation.buffers, count: lengthOf(value), request });
+    }
+    const work = this.#runOnLane(lane, operation, () => requestWith(reach));
+    if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
+    return work;
+  }
+
+  #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
+    const buffers = reach.share();
+    const hooks = hooksOf(reach);
+    const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
+    const { value } = uses.at(0)?.operand ?? {};
+    if (call.kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
+      this.#hotExpress.set(value, { op: options.op, operation, request });
+    const work = express.run(operation, this.#nextSequence(), request);
+    if (work instanceof CompletedWork) hooks.onSuccess?.();
+    return work;
   }
 
   /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
