@@ -76,6 +76,10 @@ it('refuses what it does not know before anything is started', async () => {
     [['all-reduce', '-b', '8', '-e', '4'], /exceeds --maxbytes/],
     [['all-reduce', '--parallel', '3', '--buckets', '2'], /--parallel 3 exceeds --buckets 2/],
     [['all-reduce', '-n', '0'], /whole number from 1/],
+    [['all-reduce', '-o', 'bxor'], /--op bxor with --datatype float: .*needs an integer dtype/],
+    [['all-reduce', '--backend', 'rings'], /unknown backend 'rings'; use auto, mpi, .*ring/],
+    [['all-reduce', '--algorithms', 'rings'], /unknown algorithm 'rings'; use all, auto, .*ring/],
+    [['all-reduce', '-b', '1M', '-e', '4G'], /more than 1000 sizes; use --stepfactor/],
   ];
   for (const [args, message] of cases) {
     const { code, stderr } = await shoal(['bench', ...args]).ended;

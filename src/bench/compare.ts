@@ -91,7 +91,7 @@ const trialsPerBatch = 4;
 /** @throws ShoalError `usage` for names that are not known or cannot serve. */
 export async function compare(context: CompareContext): Promise<ComparedRow[]> {
   const { group, options } = context;
-  const names = namesOf(options);
+  const names = namesOf(options.algorithms);
   const groups = new Map<string, CommGroup>();
   for (const name of ['auto', ...names]) groups.set(name, await groupOf(group, name));
   const rows: ComparedRow[] = [];
@@ -112,12 +112,13 @@ export async function compare(context: CompareContext): Promise<ComparedRow[]> {
   return rows;
 }
 
-function namesOf(options: CompareOptions): string[] {
+/** The algorithms that are asked for, in the registry's order. @throws ShoalError `usage` listing what there is. */
+export function namesOf(asked: CompareOptions['algorithms']): string[] {
   const known = algorithms.map(({ name }) => name);
-  if (options.algorithms === 'all') return known;
-  const unknown = options.algorithms.find((name) => name !== 'auto' && !known.includes(name));
+  if (asked === 'all') return known;
+  const unknown = asked.find((name) => name !== 'auto' && !known.includes(name));
   if (unknown !== undefined) throw new ShoalError('usage', `unknown algorithm '${unknown}'; use all, auto, ${known.join(', ')}`);
-  return known.filter((name) => options.algorithms.includes(name));
+  return known.filter((name) => asked.includes(name));
 }
 
 async function groupOf(group: CommGroup, backend: string): Promise<CommGroup> {

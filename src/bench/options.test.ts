@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { parseDtype, parseOp, parseSizes, sizesOf } from './options.ts';
+import { checkOp, parseDtype, parseOp, parseSizes, sizesOf } from './options.ts';
 
 const counts = { iterations: 20, warmup: 5 };
 const range = { minBytes: 8, maxBytes: 32, stepBytes: 8, stepFactor: 1 };
@@ -13,7 +13,7 @@ it('refuses ranges that never end or are empty', () => {
   expect(() => sizesOf({ ...range, stepBytes: 0 }, counts)).toThrow(/--stepbytes/);
   expect(() => sizesOf({ ...range, minBytes: 0, stepFactor: 2 }, counts)).toThrow(/never grows/);
   expect(() => sizesOf({ ...range, minBytes: 64 }, counts)).toThrow(/exceeds --maxbytes/);
-  expect(() => sizesOf({ ...range, maxBytes: 2 ** 30 }, counts)).toThrow(/more than 10000 sizes/);
+  expect(() => sizesOf({ ...range, maxBytes: 2 ** 30 }, counts)).toThrow(/more than 1000 sizes/);
 });
 
 it('reads lists of sizes with their iterations', () => {
@@ -24,6 +24,7 @@ it('reads lists of sizes with their iterations', () => {
   ]);
   for (const bad of ['', '8:', '8:0', 'x', '8,,16', '8:1.5', '8:1:-1', '8:1:2:3'])
     expect(() => parseSizes(bad, counts)).toThrow(/not a size/);
+  expect(() => parseSizes('8,'.repeat(1000) + '8', counts)).toThrow(/1001 sizes; at most 1000/);
 });
 
 it("understands nccl-tests' names and our own", () => {
@@ -38,4 +39,11 @@ it("understands nccl-tests' names and our own", () => {
   expect(['sum', 'prod', 'product', 'avg', 'bxor'].map(parseOp)).toEqual(['sum', 'product', 'product', 'avg', 'bit-xor']);
   expect(() => parseDtype('quad')).toThrow(/double, float, half/);
   expect(() => parseOp('premul')).toThrow(/sum, prod/);
+});
+
+it('refuses operators that the elements do not have, where there is something to reduce', () => {
+  expect(() => checkOp('all-reduce', 'bit-xor', 'float32')).toThrow(/--op bxor with --datatype float: .*needs an integer dtype/);
+  expect(() => checkOp('reduce-scatter', 'avg', 'int32')).toThrow(/--op avg with --datatype int32: .*needs a float dtype/);
+  checkOp('all-reduce', 'bit-xor', 'uint8');
+  checkOp('broadcast', 'bit-xor', 'float32');
 });

@@ -1,10 +1,10 @@
 /** What is to be measured, as plain data: the same on every rank, given to the ranks as JSON. Command lines are parsed into it
  *  elsewhere; the vocabulary is that of nccl-tests. */
-import { ShoalError } from '../base/errors.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
 import { formatBytes, parseBytes } from '../base/quantity.ts';
 import { dtypes, type DType } from '../memory/dtype.ts';
-import type { ReduceOp } from '../memory/reduce-op.ts';
-import type { CollectiveName } from './collective.ts';
+import { checkReduceOp, type ReduceOp } from '../memory/reduce-op.ts';
+import { reduces, type CollectiveName } from './collective.ts';
 
 /** One row to be. */
 export interface SizePoint {
@@ -51,7 +51,8 @@ export interface SizeRange {
   readonly stepFactor: number;
 }
 
-const sizePointsMax = 10_000;
+/** Ranks get the sizes in an argument, which Linux bounds to 128 KiB. */
+const sizePointsMax = 1000;
 
 /** @throws ShoalError `usage`. */
 export function sizesOf(range: SizeRange, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
@@ -71,7 +72,10 @@ export function sizesOf(range: SizeRange, counts: { readonly iterations: number;
 /** `8:2000:400,1KiB:2000,25MiB`: sizes, each with its iterations and those before them unless the defaults are meant.
  *  @throws ShoalError `usage`. */
 export function parseSizes(text: string, counts: { readonly iterations: number; readonly warmup: number }): SizePoint[] {
-  return text.split(',').map((item) => {
+  const items = text.split(',');
+  if (items.length > sizePointsMax)
+    throw new ShoalError('usage', `--sizes has ${items.length} sizes; at most ${sizePointsMax} can be measured`);
+  return items.map((item) => {
     const [size, iterations = String(counts.iterations), warmup = String(counts.warmup), ...more] = item.split(':');
     const bytes = parseBytes(size);
     const valid = bytes !== undefined && /^[1-9]\d{0,8}$/.test(iterations) && /^\d{1,9}$/.test(warmup) && more.length === 0;
@@ -109,4 +113,14 @@ export function parseOp(text: string): ReduceOp {
   const found = measuredOps.find((op) => op === text || opNameOf(op) === text);
   if (found !== undefined) return found;
   throw new ShoalError('usage', `--op ${text} cannot be measured; use ${measuredOps.map(opNameOf).join(', ')}`);
+}
+
+/** @throws ShoalError `usage` when the collective would reduce elements with an operator that they do not have. */
+export function checkOp(collective: CollectiveName, op: ReduceOp, dtype: DType): void {
+  if (!reduces(collective)) return;
+  try {
+    checkReduceOp(op, dtype);
+  } catch (thrown) {
+    throw new ShoalError('usage', `--op ${opNameOf(op)} with --datatype ${typeNameOf(dtype)}: ${messageOf(thrown)}`, { cause: thrown });
+  }
 }

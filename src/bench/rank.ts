@@ -4,7 +4,8 @@ import { isShoalError } from '../base/errors.ts';
 import { systemStopwatch } from '../base/stopwatch.ts';
 import { initProcessGroup } from '../group/init.ts';
 import type { CommGroup } from '../group/process-group.ts';
-import { compare } from './compare.ts';
+import type { ProcessGroup } from '../group/types.ts';
+import { compare, type ComparedRow } from './compare.ts';
 import { formatEvent } from './event-lines.ts';
 import type { CompareEvent, RankJob } from './job.ts';
 import type { BenchEvent } from './report.ts';
@@ -19,27 +20,28 @@ const hosts =
     ? {}
     : { SHOAL_HOST_ID: `host-${Math.floor((Number(process.env.LOCAL_RANK) * job.hosts) / Number(process.env.LOCAL_WORLD_SIZE))}` };
 const backend = job.kind === 'bench' ? job.options.backend : 'auto';
-const group = await initProcessGroup({ backend, environment: { ...process.env, ...hosts } });
 try {
-  if (job.kind === 'bench') {
-    await runBench({ group, options: job.options, stopwatch: systemStopwatch, emit });
-  } else {
-    const world = group as CommGroup;
-    const rows = await compare({
-      group: world,
-      options: job.options,
-      stopwatch: systemStopwatch,
-      onRow: (row) => emit({ event: 'compared', row }),
-    });
-    if (group.rank === 0) {
-      const { topology, costModel } = world;
-      emit({ event: 'comparison', rows, topology, ...(costModel === undefined ? {} : { rates: costModel }) });
-    }
+  const group = await initProcessGroup({ backend, environment: { ...process.env, ...hosts } });
+  try {
+    await run(group);
+  } finally {
+    await group.destroy();
   }
 } catch (error) {
   if (!isShoalError(error)) throw error;
   process.stderr.write(`${error.code}: ${error.message}\n`);
   process.exitCode = 1;
-} finally {
-  await group.destroy();
+}
+
+async function run(group: ProcessGroup): Promise<void> {
+  if (job.kind === 'bench') {
+    await runBench({ group, options: job.options, stopwatch: systemStopwatch, emit });
+    return;
+  }
+  const world = group as CommGroup;
+  const onRow = (row: ComparedRow): void => emit({ event: 'compared', row });
+  const rows = await compare({ group: world, options: job.options, stopwatch: systemStopwatch, onRow });
+  if (group.rank !== 0) return;
+  const { topology, costModel } = world;
+  emit({ event: 'comparison', rows, topology, ...(costModel === undefined ? {} : { rates: costModel }) });
 }

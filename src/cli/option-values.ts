@@ -1,7 +1,7 @@
 /** Texts of options as the values they stand for, for commander. Whoever needs a tighter bound checks it where it is known
  *  why. */
-import { InvalidArgumentError } from 'commander';
-import { bytesSyntax, parseBytes } from '../base/quantity.ts';
+import { InvalidArgumentError, Option } from 'commander';
+import { bytesSyntax, formatBytes, parseBytes } from '../base/quantity.ts';
 
 export function natural(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');
@@ -18,4 +18,9 @@ export function size(text: string): number {
   const bytes = parseBytes(text);
   if (bytes === undefined) throw new InvalidArgumentError(`Expected ${bytesSyntax}.`);
   return bytes;
+}
+
+/** An option in bytes whose default is shown as people write it. */
+export function sizeOption(flags: string, about: string, fallback: number, parse: (text: string) => number = size): Option {
+  return new Option(flags, about).argParser(parse).default(fallback, formatBytes(fallback));
 }

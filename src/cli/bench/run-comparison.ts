@@ -6,7 +6,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
 import { packageVersion } from '../../base/version.ts';
-import { compare, type CompareOptions, type ComparedRow } from '../../bench/compare.ts';
+import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../bench/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../bench/comparison-table.ts';
 import type { CompareEvent } from '../../bench/job.ts';
 import { algorithms } from '../../collectives/registry.ts';
@@ -46,11 +46,11 @@ export async function runComparison(options: ComparisonOptions): Promise<{ exitC
   const { ranks, hosts, environment, stdout, ...rest } = options;
   const { order } = readSettings(environment);
   const compareOptions: CompareOptions = { ...rest, order };
-  const names = algorithms
-    .filter(({ name, association }) =>
-      rest.algorithms === 'all' ? order === 'relaxed' || association !== 'relaxed' : rest.algorithms.includes(name),
-    )
-    .map(({ name }) => name);
+  const asked = namesOf(rest.algorithms);
+  // Of all, those that may not be chosen have no column.
+  const shown =
+    rest.algorithms === 'all' && order === 'canonical' ? algorithms.filter(({ association }) => association !== 'relaxed') : algorithms;
+  const names = shown.map(({ name }) => name).filter((name) => asked.includes(name));
   let report: ComparisonReport | undefined;
   let begun = false;
   const onEvent = (event: CompareEvent): void => {

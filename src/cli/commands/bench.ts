@@ -3,9 +3,9 @@ import { Command, Option } from 'commander';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/nearest-name.ts';
 import { collectiveNames, isRooted, type CollectiveName } from '../../bench/collective.ts';
-import { parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../bench/options.ts';
+import { checkOp, parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../bench/options.ts';
 import type { BenchEvent, BenchReport } from '../../bench/report.ts';
-import { natural, positive, size } from '../option-values.ts';
+import { natural, positive, sizeOption } from '../option-values.ts';
 
 interface BenchFlags {
   readonly minbytes: number;
@@ -53,10 +53,10 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
       `Times a collective over a range of sizes and prints the table of nccl-tests.\n\nCollectives: ${collectiveNames.join(', ')}.`,
     )
     .argument('<collective>', 'what to measure')
-    .option('-b, --minbytes <size>', 'smallest size', size, 32 * 2 ** 20)
-    .option('-e, --maxbytes <size>', 'largest size', size, 32 * 2 ** 20)
-    .option('-i, --stepbytes <size>', 'from one size to the next', size, 2 ** 20)
-    .option('-f, --stepfactor <factor>', 'from one size to the next, instead of -i', natural, 1)
+    .addOption(sizeOption('-b, --minbytes <size>', 'smallest size', 32 * 2 ** 20))
+    .addOption(sizeOption('-e, --maxbytes <size>', 'largest size', 32 * 2 ** 20))
+    .addOption(sizeOption('-i, --stepbytes <size>', 'from one size to the next', 2 ** 20))
+    .option('-f, --stepfactor <factor>', 'from one size to the next, instead of -i; 1: -i', positive, 1)
     .option('--sizes <list>', 'instead of -b, -e, -i, -f: sizes with iterations and warm-up, 8:2000:400,1KiB,25MiB:20')
     .option('-n, --iters <count>', 'timed iterations', positive, 20)
     .option('-w, --warmup_iters <count>', 'iterations before them', natural, 5)
@@ -88,18 +88,20 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
 async function bench(name: string, flags: BenchFlags): Promise<number> {
   const options = optionsOf(collectiveOf(name), flags);
   if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
-  const [{ detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
+  const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
+    import('../../group/call-arguments.ts'),
     import('../../group/environment.ts'),
     import('../../bench/report.ts'),
     import('../../bench/console.ts'),
   ]);
+  checkBackend(options.backend);
   const builder = new ReportBuilder();
   const quiet = flags.json === '-';
   const screen = new BenchConsole({
     // With JSON on stdout, the table is for people who watch.
     stdout: quiet ? process.stderr : process.stdout,
     stderr: process.stderr,
-    range: rangeOf(flags),
+    range: rangeOf(options.collective, flags),
     iterations: flags.iters,
     warmup: flags.warmup_iters,
   });
@@ -184,7 +186,11 @@ function collectiveOf(name: string): CollectiveName {
   throw new ShoalError('usage', `'${name}' is not a collective that can be measured${guess}; use ${collectiveNames.join(', ')}`);
 }
 
-function rangeOf({ minbytes, maxbytes, stepbytes, stepfactor, sizes, iters, warmup_iters }: BenchFlags): SizeRange {
+function rangeOf(
+  collective: CollectiveName,
+  { minbytes, maxbytes, stepbytes, stepfactor, sizes, iters, warmup_iters }: BenchFlags,
+): SizeRange {
+  if (collective === 'barrier') return { minBytes: 0, maxBytes: 0, stepBytes: 0, stepFactor: 1 };
   if (sizes === undefined) return { minBytes: minbytes, maxBytes: maxbytes, stepBytes: stepbytes, stepFactor: stepfactor };
   const bytes = parseSizes(sizes, { iterations: iters, warmup: warmup_iters }).map((point) => point.bytes);
   return { minBytes: Math.min(...bytes), maxBytes: Math.max(...bytes), stepBytes: 0, stepFactor: 1 };
@@ -197,12 +203,19 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
   const parallel = flags.parallel ?? buckets;
   if (parallel > buckets)
     throw new ShoalError('usage', `--parallel ${parallel} exceeds --buckets ${buckets}: no more than all can be in flight`);
+  const dtype = parseDtype(flags.datatype);
+  const op = parseOp(flags.op);
+  checkOp(collective, op, dtype);
   return {
     collective,
     sizes:
-      collective === 'barrier' ? barrier : flags.sizes === undefined ? sizesOf(rangeOf(flags), counts) : parseSizes(flags.sizes, counts),
-    dtype: parseDtype(flags.datatype),
-    op: parseOp(flags.op),
+      collective === 'barrier'
+        ? barrier
+        : flags.sizes === undefined
+          ? sizesOf(rangeOf(collective, flags), counts)
+          : parseSizes(flags.sizes, counts),
+    dtype,
+    op,
     root: flags.root,
     checks: flags.check,
     memory: flags.private === true ? 'private' : 'shared',

@@ -1,5 +1,5 @@
 /** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { parseMilliseconds } from '../../base/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings.ts';
@@ -66,9 +66,9 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('-r, --redirects <streams>', 'to the files only: 0 none, 1 stdout, 2 stderr, 3 both, or per local rank: 0:3,1:1')
     .option('-t, --tee <streams>', 'to the files and the console, as --redirects; default with --log-dir: 3')
     .option('--local-ranks-filter <ranks>', 'only these local ranks write to the console: 0,2')
-    .option('--grace <time>', 'after a failure, how long the other ranks may take to end by themselves', duration, 5000)
-    .option('--kill-after <time>', 'from SIGTERM to SIGKILL', duration, 10_000)
-    .option('--join-timeout <time>', 'how long machines wait for each other', duration, 300_000)
+    .addOption(timeOption('--grace <time>', 'after a failure, how long the other ranks may take to end by themselves', '5s'))
+    .addOption(timeOption('--kill-after <time>', 'from SIGTERM to SIGKILL', '10s'))
+    .addOption(timeOption('--join-timeout <time>', 'how long machines wait for each other', '5min'))
     .option('--workers <count>', 'the same as --nproc-per-node, beside --servers')
     .option('--servers <count>', 'parameter servers in the job, for scripts that use shoal/kvstore', positive)
     .option('--worker-groups <count>', 'groups of workers that do not wait for each other', positive, 1)
@@ -76,7 +76,11 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--replicas <count>', '2: every server has a standby that takes over', positive, 1)
     .option('--checkpoint-dir <path>', 'where servers save their state, and find it again when they are restarted')
     .option('--server-restarts <count>', 'how often a failed server is started again; default 3 with --checkpoint-dir, else 0', natural)
-    .option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated', collect, [])
+    .addOption(
+      new Option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated')
+        .argParser(collect)
+        .default([], 'none'),
+    )
     .option('--no-node', 'the script is any executable program')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
     .addHelpText('after', examples)
@@ -212,6 +216,11 @@ function port(text: string): number {
   const value = natural(text);
   if (value > 65_535) throw new InvalidArgumentError('Expected a port, 1 to 65535.');
   return value;
+}
+
+/** An option in milliseconds whose default is shown as people write it. */
+function timeOption(flags: string, about: string, fallback: string): Option {
+  return new Option(flags, about).argParser(duration).default(duration(fallback), fallback);
 }
 
 function duration(text: string): number {

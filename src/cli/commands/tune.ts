@@ -1,6 +1,6 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
 import { Command, InvalidArgumentError } from 'commander';
-import { positive, size } from '../option-values.ts';
+import { positive, size, sizeOption } from '../option-values.ts';
 
 const examples = `
 Examples:
@@ -17,8 +17,8 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
     .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
     .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
     .option('--collectives <names>', 'with commas', 'all-reduce,all-gather,reduce-scatter,broadcast')
-    .option('-b, --minbytes <size>', 'smallest size', sizeOfData, 8)
-    .option('-e, --maxbytes <size>', 'largest size', sizeOfData, 16 * 2 ** 20)
+    .addOption(sizeOption('-b, --minbytes <size>', 'smallest size', 8, sizeOfData))
+    .addOption(sizeOption('-e, --maxbytes <size>', 'largest size', 16 * 2 ** 20, sizeOfData))
     .option('-f, --stepfactor <factor>', 'from one size to the next', factor, 8)
     .option('--budget <ms>', 'time per size and collective, about', positive, 500)
     .option('-o, --output <file>', 'where to write; what it says of other worlds is kept', 'shoal-tuning.json')
