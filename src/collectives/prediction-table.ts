@@ -4,7 +4,6 @@ import type { CostModel } from '../plan/cost.ts';
 import { formatSeconds } from '../plan/draw.ts';
 import type { Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
-import { collectives } from './build.ts';
 import type { ExpressPath } from './express-path.ts';
 import { networkLimits, predictedRanksMax, predictSeconds } from './predict.ts';
 import { selectAlgorithm, type SelectionRule } from './select.ts';
@@ -24,7 +23,7 @@ const [least, most] = [8, 64 * 2 ** 20];
 
 /** Rows of equal choice: collective, sizes, algorithm, predicted time of the smallest and of the largest of them. The
  *  announcement of a call comes on top, but where the express takes part in it. Without times for worlds whose plans are too many. */
-export function formatPredictions(world: TableWorld): string {
+export function formatPredictions(world: TableWorld, collectives: readonly Collective[]): string {
   const timed = rankCount(world.topology) <= predictedRanksMax;
   const head = ['collective', 'bytes', 'algorithm', ...(timed ? ['time'] : [])];
   const rows = collectives.flatMap((collective) => rowsOf(world, collective, timed));

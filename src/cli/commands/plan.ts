@@ -16,7 +16,10 @@ export function planCommand(setExitCode: (code: number) => void): Command {
     .option('--verify', 'proves that every schedule gives the promised result')
     .option('--cost', 'prints the cost per rank')
     .option('--draw <file>', 'writes ranks × time as SVG')
-    .option('--table', 'prints which algorithm is chosen when, with the times that are expected on --hosts × --ranks-per-host')
+    .option(
+      '--table',
+      'prints which algorithm is chosen when, for all collectives or the named one, with the times that are expected on --hosts × --ranks-per-host',
+    )
     .option('--algorithms <rules>', 'rules that stand before the table; default: SHOAL_ALGORITHMS')
     .action(async (collective: string | undefined, flags: PlanFlags) => {
       const { runPlan } = await import('../plan/run-plan.ts');

@@ -16,11 +16,7 @@ const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
 
 /** @throws ShoalError `usage` naming what is wrong and what would be right. */
 export function planRequest(collective: string | undefined, flags: RequestFlags): { request: PlanRequest; dtype: DType } {
-  const kind = collectives.find((each) => each === collective);
-  if (kind === undefined) {
-    const problem = collective === undefined ? 'name a collective' : `unknown collective '${collective}'`;
-    throw new ShoalError('usage', `${problem}; use one of ${collectives.join(', ')}`);
-  }
+  const kind = collectiveOf(collective);
   const dtype = dtypes.find(({ name }) => name === flags.dtype)?.name;
   if (dtype === undefined)
     throw new ShoalError('usage', `unknown dtype '${flags.dtype}'; use one of ${dtypes.map(({ name }) => name).join(', ')}`);
@@ -49,6 +45,14 @@ export function planRequest(collective: string | undefined, flags: RequestFlags)
     shardCount: limit('--shard', flags.shard, elementBytes),
   };
   return { request, dtype };
+}
+
+/** @throws ShoalError `usage` listing what there is. */
+export function collectiveOf(name: string | undefined): Collective {
+  const found = collectives.find((each) => each === name);
+  if (found !== undefined) return found;
+  const problem = name === undefined ? 'name a collective' : `unknown collective '${name}'`;
+  throw new ShoalError('usage', `${problem}; use one of ${collectives.join(', ')}`);
 }
 
 /** @throws ShoalError `usage` for more ranks than can be planned. */

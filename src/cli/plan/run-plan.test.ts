@@ -47,6 +47,24 @@ describe('shoal plan', () => {
     expect(text.split('\n')[1]).toMatch(/^all-reduce +any +4k-inf +any +any +tree$/);
   });
 
+  it('prints the table of one collective', async () => {
+    const { text } = await run('barrier', { table: true, hosts: 2 });
+    expect(text.split('\n').filter((line) => line !== '')).toEqual([
+      expect.stringMatching(/^collective +topology/),
+      expect.stringMatching(/^barrier +any +0-inf .* mailbox$/),
+      '2 hosts × 2 ranks, with the rates of a 10 Gbit/s network:',
+      expect.stringMatching(/^collective +bytes/),
+      expect.stringMatching(/^barrier +0 +mailbox/),
+    ]);
+    await expect(run('barriers', { table: true })).rejects.toThrow(/unknown collective 'barriers'/);
+  });
+
+  it('says what travels with the announcement', async () => {
+    const { text } = await run('all-reduce', { hosts: 2, bytes: '64' });
+    expect(text).toContain('in 0 messages, 0 hops\nmailbox  64 bytes per rank, at most, with its announcement\n');
+    expect((await run('all-reduce', { hosts: 2, bytes: '8MiB' })).text).not.toContain('mailbox');
+  });
+
   it('prints what is chosen on a world, with the times that its rates give', async () => {
     const { text } = await run(undefined, { table: true, hosts: 4, ranksPerHost: 2 });
     const [, predictions] = text.split('4 hosts × 2 ranks, with the rates of a 10 Gbit/s network:');

@@ -3,6 +3,7 @@ import { writeFile } from 'node:fs/promises';
 import { ShoalError, messageOf } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
 import type { Settings } from '../../base/settings.ts';
+import { collectives } from '../../collectives/build.ts';
 import { assumedRates, type ExpressPath } from '../../collectives/express-path.ts';
 import { formatPredictions } from '../../collectives/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../collectives/select.ts';
@@ -18,7 +19,7 @@ import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import type { PlanFlags } from '../commands/plan.ts';
-import { planOf, planRequest, worldOf } from './plan-request.ts';
+import { collectiveOf, planOf, planRequest, worldOf } from './plan-request.ts';
 
 /** Rows of the cost table before ranks that cost the same as the one before are left out. */
 const rowsMax = 64;
@@ -31,7 +32,7 @@ export async function runPlan(
   settings: Settings,
 ): Promise<{ readonly text: string; readonly ok: boolean }> {
   const overrides = parseSelection(flags.algorithms ?? settings.algorithms);
-  if (flags.table === true) return { text: `${tables(flags, settings, overrides)}\n`, ok: true };
+  if (flags.table === true) return { text: `${tables(collective, flags, settings, overrides)}\n`, ok: true };
   const { request, dtype } = planRequest(collective, flags);
   const plan = planOf(flags.algorithm, request, overrides);
   const ranks = plan.programs.length;
@@ -49,17 +50,19 @@ export async function runPlan(
   return { text: `${parts.join('\n\n')}\n`, ok: verdict?.ok ?? true };
 }
 
-/** The rules, and what they and the rates come to on the world that is asked for. */
-function tables(flags: PlanFlags, settings: Settings, overrides: readonly SelectionRule[]): string {
+/** The rules, of one collective if it is named, and what they and the rates come to on the world that is asked for. */
+function tables(name: string | undefined, flags: PlanFlags, settings: Settings, overrides: readonly SelectionRule[]): string {
+  const shown = name === undefined ? collectives : [collectiveOf(name)];
+  const rules = selectionTable(overrides).filter(({ collective }) => shown.includes(collective));
   const topology = worldOf(flags);
   const shape = { topology, loadStore: flags.hosts === 1, order: settings.order };
   const tuning = loadTuning(settings.tuningFile)?.tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;
   const model = rates ?? defaultCostModel;
   const express = expressOf(topology, model, settings);
-  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, express });
+  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, express }, shown);
   const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
-  return `${formatTable(selectionTable(overrides))}\n\n${flags.hosts} hosts × ${flags.ranksPerHost} ranks, with ${source}:\n\n${predictions}`;
+  return `${formatTable(rules)}\n\n${flags.hosts} hosts × ${flags.ranksPerHost} ranks, with ${source}:\n\n${predictions}`;
 }
 
 /** What groups there take for small operations, with the rates of a network as far away as the model has it. */
@@ -74,6 +77,7 @@ function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly d
   const { hosts } = request.topology;
   const most = (pick: (rank: PlanCost['ranks'][number]) => number): number =>
     cost.ranks.reduce((value, rank) => Math.max(value, pick(rank)), 0);
+  const mailboxCount = Math.max(...programs.map(({ entry }) => entry.reduce((sum, { source }) => sum + source.count, 0)));
   const rows = [
     ['plan', `${algorithm} ${request.collective}`],
     ['of', `${request.count} × ${dtype}, ${size(request.count * elementBytes)}`],
@@ -83,12 +87,13 @@ function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly d
       'network',
       `${size(cost.networkBytes)}, ${size(most((rank) => rank.networkBytesOut))} from the busiest rank in ${most((rank) => rank.networkMessages)} messages, ${cost.networkHops} hops`,
     ],
+    ...(mailboxCount > 0 ? [['mailbox', `${size(mailboxCount * elementBytes)} per rank, at most, with its announcement`]] : []),
     ['scratch', `${size(most((rank) => rank.scratchBytes))} per rank, at most`],
     [
       'steps',
       `${most((rank) => rank.steps)} of the busiest rank, ${Math.max(...programs.map(({ channels }) => channels.length))} channels`,
     ],
-    ['time', `${formatSeconds(cost.seconds)} in the cost model`],
+    ['time', `${formatSeconds(cost.seconds)} in the cost model, after the announcement of the call`],
   ];
   return rows.map(([name, value]) => `${name.padEnd(8)} ${value}`).join('\n');
 }
