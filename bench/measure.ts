@@ -10,11 +10,11 @@ import { spawnSync } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { programArguments } from './arguments.ts';
 import { measurements, type Measurement } from './measurements.ts';
 
 const repository = dirname(dirname(fileURLToPath(import.meta.url)));
-const { values, positionals } = parseArgs({
+const { values, positionals } = programArguments(import.meta.url, {
   allowPositionals: true,
   options: { out: { type: 'string', default: join(repository, 'bench/results') }, list: { type: 'boolean', default: false } },
 });

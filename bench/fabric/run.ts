@@ -11,7 +11,7 @@ import net from 'node:net';
 import os from 'node:os';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { programArguments } from '../arguments.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import type { Connection, FabricAddress, RemoteRegion } from '../../src/fabric/fabric.ts';
@@ -21,7 +21,7 @@ import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
 
 /** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
 const loadBefore = os.loadavg()[0];
-const { values } = parseArgs({
+const { values } = programArguments(import.meta.url, {
   options: { rounds: { type: 'string', default: '9' }, bytes: { type: 'string', default: String(2 ** 28) }, out: { type: 'string' } },
 });
 const rounds = Number(values.rounds);

@@ -15,7 +15,7 @@ import net from 'node:net';
 import os from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { programArguments } from '../arguments.ts';
 import { statisticsOf } from '../../src/bench/statistics.ts';
 import { runTogether, type Program } from '../peers/processes.ts';
 import type { Row, Times } from './workload.ts';
@@ -23,7 +23,7 @@ import type { Row, Times } from './workload.ts';
 /** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
 const loadBefore = os.loadavg()[0];
 const text = (fallback: string) => ({ type: 'string', default: fallback }) as const;
-const { values } = parseArgs({
+const { values } = programArguments(import.meta.url, {
   options: {
     rounds: text('3'),
     workers: text('2'),

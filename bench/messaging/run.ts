@@ -10,12 +10,12 @@ import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { programArguments } from '../arguments.ts';
 import { comparisons, type Sample } from './comparison.ts';
 
 /** Above the number of CPUs the machine was busy with other things. */
 const loadBefore = os.loadavg()[0];
-const { values } = parseArgs({
+const { values } = programArguments(import.meta.url, {
   options: {
     rounds: { type: 'string', default: '7' },
     scale: { type: 'string', default: '1' },

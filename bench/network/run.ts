@@ -6,11 +6,11 @@
  *
  *  The command finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment. Rank 0's output is printed. */
 import { randomBytes } from 'node:crypto';
-import { parseArgs } from 'node:util';
+import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable } from './network.ts';
 import { networkPlace } from './network-place.ts';
 
-const { values, positionals } = parseArgs({
+const { values, positionals } = programArguments(import.meta.url, {
   allowPositionals: true,
   options: {
     hosts: { type: 'string', default: '2' },

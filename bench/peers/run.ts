@@ -16,7 +16,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, cpus, loadavg, release, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { parseArgs } from 'node:util';
+import { programArguments } from '../arguments.ts';
 import { collectiveNames, layoutOf, type CollectiveName } from '../../src/bench/collective.ts';
 import { parseSizes } from '../../src/bench/options.ts';
 import { parseBytes } from '../../src/base/quantity.ts';
@@ -56,7 +56,7 @@ const sizesTiny: readonly Size[] = [
   { bytes: 64 * KiB, iterations: 3 },
 ];
 
-const { values } = parseArgs({
+const { values } = programArguments(import.meta.url, {
   options: {
     collectives: { type: 'string', default: 'all-reduce' },
     ranks: { type: 'string' },
