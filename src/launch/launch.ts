@@ -18,6 +18,7 @@ import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-berths.ts';
+import { stderrHint } from './stderr-hint.ts';
 
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
@@ -340,6 +341,7 @@ function describeFailure(failure: JobFailure, node: number): string {
 function tailLines(casualty: Casualty): string[] {
   const { text, droppedBytes } = casualty.tail();
   if (text.trim() === '') return [`${casualty.name} wrote nothing to stderr`];
+  const hint = stderrHint(text);
   const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
   return [
     `what ${casualty.name} wrote to stderr${cut}:`,
@@ -347,6 +349,7 @@ function tailLines(casualty: Casualty): string[] {
       .replace(/\n$/, '')
       .split('\n')
       .map((line) => `  | ${line}`),
+    ...(hint === undefined ? [] : [hint]),
   ];
 }
 
