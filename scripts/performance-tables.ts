@@ -31,7 +31,7 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
   if (kind === 'algorithms') return [`### Algorithms: ${title}`, `${how}.`, algorithmTable(JSON.parse(text) as ComparisonReport)];
   const comparison = JSON.parse(text) as Comparison;
   const { commit, startedAt, rounds, machine } = comparison;
-  const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
+  const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
   const [only] = comparison.cases;
   const page = `[plots](../bench/results/${name}.html)`;
   const batch = only.buckets > 1 ? ` Times are per tensor, of ${only.buckets} in flight.` : '';
