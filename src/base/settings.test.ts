@@ -70,6 +70,8 @@ describe('readSettings', () => {
     ['SHOAL_IN_FLIGHT', '-1', 'from 1 to 62'],
     ['SHOAL_SLICE_BYTES', '25MX', '25MiB'],
     ['SHOAL_SLICE_BYTES', '1', 'at least 4KiB'],
+    ['SHOAL_SLICE_BYTES', '1000001', 'a multiple of 8'],
+    ['FAIRRING_TOTAL_MEMORY', '50000001', 'a multiple of 8'],
     ['FAIRRING_SLICE_SIZE', 'big', '25MiB'],
     ['SHOAL_NATIVE', 'maybe', '0, false, no, off'],
     ['SHOAL_ORDER', 'random', 'canonical | relaxed'],

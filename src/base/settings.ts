@@ -34,6 +34,8 @@ export interface SettingDefinition<V extends SettingValue = SettingValue> {
   /** Inclusive range of numbers. */
   readonly least?: number;
   readonly most?: number;
+  /** Of numbers: 1 unless it says more. */
+  readonly multipleOf?: number;
   /** kind `choice` only. */
   readonly choices?: readonly string[];
   /** The value is never printed. */
@@ -48,6 +50,7 @@ interface Extras {
 interface Range extends Extras {
   readonly least?: number;
   readonly most?: number;
+  readonly multipleOf?: number;
 }
 
 type Name = `SHOAL_${string}`;
@@ -99,6 +102,8 @@ const choice = <const C extends string>(
   description: string,
 ): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices });
 
+/** Of the widest dtype: what is cut into slices has whole elements. */
+const elementBytesMax = 8;
 const MiB = 2 ** 20;
 
 /** NCCL writes one sign before a whole list: `^docker,lo` excludes both, `=eth0,eth1` means exactly these. */
@@ -152,10 +157,12 @@ export const settingDefinitions = {
   }),
   stagingBytes: bytes('SHOAL_STAGING_BYTES', 'collectives', 50 * MiB, 'Staging memory per group: bounds how many slices are in flight.', {
     least: 4096,
+    multipleOf: elementBytesMax,
     aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
   }),
   sliceBytes: bytes('SHOAL_SLICE_BYTES', 'collectives', 25 * MiB, 'Largest slice of a tensor that is communicated as one piece.', {
     least: 4096,
+    multipleOf: elementBytesMax,
     aliases: [{ name: 'FAIRRING_SLICE_SIZE' }],
   }),
   syncBytesMax: bytes(
@@ -405,10 +412,11 @@ export function describeAccepted(definition: SettingDefinition): string {
   return `${syntax}${describeRange(definition)}`;
 }
 
-function describeRange({ kind, least, most }: SettingDefinition): string {
+function describeRange({ kind, least, most, multipleOf }: SettingDefinition): string {
   const show = (value: number): string => (kind === 'bytes' ? formatBytes(value) : String(value));
   if (least === undefined) return '';
-  return most === undefined ? `, at least ${show(least)}` : `, from ${show(least)} to ${show(most)}`;
+  const range = most === undefined ? `, at least ${show(least)}` : `, from ${show(least)} to ${show(most)}`;
+  return multipleOf === undefined ? range : `${range}, a multiple of ${multipleOf}`;
 }
 
 function resolveOne(definition: SettingDefinition, environment: Environment): { value: SettingValue; source: SettingSource } {
@@ -452,8 +460,11 @@ function parseValue(definition: SettingDefinition, written: string): SettingValu
   }
 }
 
-function inRange({ least = 0, most = Number.MAX_SAFE_INTEGER }: SettingDefinition, value: number | undefined): number | undefined {
-  return value !== undefined && value >= least && value <= most ? value : undefined;
+function inRange(
+  { least = 0, most = Number.MAX_SAFE_INTEGER, multipleOf = 1 }: SettingDefinition,
+  value: number | undefined,
+): number | undefined {
+  return value !== undefined && value >= least && value <= most && value % multipleOf === 0 ? value : undefined;
 }
 
 function itemsOf(written: string): string[] {
