@@ -75,6 +75,7 @@ export async function createNetwork(options: NetworkOptions): Promise<Network> {
   for (const [key, value] of Object.entries({ rateMbit, delayUs, jitterUs, lossPercent })) {
     if (!(value >= 0)) throw new Error(`${key} must be a number from 0, not ${value}`);
   }
+  if (lossPercent >= 100) throw new Error(`lossPercent must be below 100, not ${lossPercent}`);
   removeAbandoned();
   const name = `shoal-${process.pid}-${randomBytes(2).toString('hex')}`;
   const hosts = Array.from({ length: count }, (_, k): Host => {

@@ -105,6 +105,7 @@ try {
 async function main(): Promise<number> {
   const collectives = values.collectives.split(',').map(collectiveOf);
   const rounds = Number(values.rounds ?? (values.tiny ? 1 : 5));
+  if (!(Number.isInteger(rounds) && rounds > 0)) throw new Error(`--rounds ${values.rounds} is not a number of rounds`);
   const overNetwork = values.hosts !== undefined;
   const unavailable = overNetwork ? networkUnavailable() : undefined;
   if (unavailable !== undefined) {
