@@ -17,8 +17,18 @@ export function separateHosts(n: number): Topology {
 
 /** `hosts` hosts with `ranksPerHost` consecutive ranks each. */
 export function grid(hosts: number, ranksPerHost: number): Topology {
+  return hostsOf(new Array<number>(hosts).fill(ranksPerHost));
+}
+
+/** Hosts with so many ranks each, which are consecutive. */
+export function hostsOf(counts: readonly number[]): Topology {
+  let first = 0;
   return {
-    hosts: Array.from({ length: hosts }, (_, h) => Array.from({ length: ranksPerHost }, (_, d) => h * ranksPerHost + d)),
+    hosts: counts.map((count) => {
+      const ranks = Array.from({ length: count }, (_, rank) => first + rank);
+      first += count;
+      return ranks;
+    }),
   };
 }
 

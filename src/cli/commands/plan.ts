@@ -1,7 +1,7 @@
 /** `shoal plan`: shows what an operation does before anything runs: its steps, their proof, cost and picture; and which
  *  algorithm is chosen when. */
 import { Command } from 'commander';
-import { natural } from '../option-values.ts';
+import { natural, positive } from '../option-values.ts';
 import { addRequestOptions, type RequestFlags } from '../plan/request-options.ts';
 
 export function planCommand(setExitCode: (code: number) => void): Command {
@@ -11,6 +11,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
     .argument('[collective]', 'all-reduce, broadcast, reduce, all-gather, gather, scatter, reduce-scatter, all-to-all, barrier')
     .option('-a, --algorithm <name>', 'algorithm, or auto for what is chosen without being asked', 'auto');
   return addRequestOptions(plan, { hosts: 1, ranksPerHost: 2, bytes: { about: 'of the whole operation, such as 25MiB', value: '1MiB' } })
+    .option('--layout <counts>', 'instead of --hosts and --ranks-per-host: ranks of every host, such as 4,4,2', counts)
     .option('--print', 'prints every step')
     .option('--rank <rank>', 'with --print: only this rank', natural)
     .option('--verify', 'proves that every schedule gives the promised result')
@@ -34,6 +35,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
 /** As commander gives them. */
 export interface PlanFlags extends RequestFlags {
   readonly algorithm: string;
+  readonly layout?: readonly number[];
   readonly print?: true;
   readonly rank?: number;
   readonly verify?: true;
@@ -41,4 +43,8 @@ export interface PlanFlags extends RequestFlags {
   readonly draw?: string;
   readonly table?: true;
   readonly algorithms?: string;
+}
+
+function counts(text: string): number[] {
+  return text.split(',').map(positive);
 }

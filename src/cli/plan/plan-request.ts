@@ -6,8 +6,11 @@ import { buildPlan, collectives } from '../../collectives/build.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import type { Collective, Plan, PlanRequest } from '../../plan/ir.ts';
-import { grid, rankCount, type Topology } from '../../plan/topology.ts';
+import { grid, hostsOf, rankCount, type Topology } from '../../plan/topology.ts';
 import type { RequestFlags } from './request-options.ts';
+
+/** `layout`: ranks of every host, instead of hosts that have equally many. */
+export type WorldFlags = Pick<RequestFlags, 'hosts' | 'ranksPerHost'> & { readonly layout?: readonly number[] };
 
 /** Most ranks that are planned at once: programs of all ranks are in memory. */
 const ranksMax = 8192;
@@ -15,7 +18,7 @@ const ranksMax = 8192;
 const limitBytesMin = settingDefinitions.stagingBytes.least ?? 0;
 
 /** @throws ShoalError `usage` naming what is wrong and what would be right. */
-export function planRequest(collective: string | undefined, flags: RequestFlags): { request: PlanRequest; dtype: DType } {
+export function planRequest(collective: string | undefined, flags: RequestFlags & WorldFlags): { request: PlanRequest; dtype: DType } {
   const kind = collectiveOf(collective);
   const dtype = dtypes.find(({ name }) => name === flags.dtype)?.name;
   if (dtype === undefined)
@@ -56,10 +59,18 @@ export function collectiveOf(name: string | undefined): Collective {
 }
 
 /** @throws ShoalError `usage` for more ranks than can be planned. */
-export function worldOf({ hosts, ranksPerHost }: Pick<RequestFlags, 'hosts' | 'ranksPerHost'>): Topology {
-  const ranks = hosts * ranksPerHost;
-  if (ranks <= ranksMax) return grid(hosts, ranksPerHost);
-  throw new ShoalError('usage', `${hosts} hosts × ${ranksPerHost} ranks are ${ranks}; at most ${ranksMax} can be planned`);
+export function worldOf({ hosts, ranksPerHost, layout }: WorldFlags): Topology {
+  const ranks = layout === undefined ? hosts * ranksPerHost : layout.reduce((sum, count) => sum + count, 0);
+  if (ranks <= ranksMax) return layout === undefined ? grid(hosts, ranksPerHost) : hostsOf(layout);
+  const asked = layout === undefined ? `${hosts} hosts × ${ranksPerHost} ranks` : `--layout ${layout.join(',')}`;
+  throw new ShoalError('usage', `${asked} are ${ranks}; at most ${ranksMax} can be planned`);
+}
+
+/** `4 hosts × 2`, or `3 hosts of 4, 4, 2`. */
+export function worldText({ hosts }: Topology): string {
+  const counts = hosts.map((ranks) => ranks.length);
+  const each = counts.every((count) => count === counts[0]) ? `× ${counts[0]}` : `of ${counts.join(', ')}`;
+  return `${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} ${each}`;
 }
 
 /** The plan of the named algorithm, or with `auto` of the one that is chosen. */

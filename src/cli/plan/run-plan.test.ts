@@ -59,6 +59,15 @@ describe('shoal plan', () => {
     await expect(run('barriers', { table: true })).rejects.toThrow(/unknown collective 'barriers'/);
   });
 
+  it('plans for hosts with unequally many ranks', async () => {
+    const { text, ok } = await run('all-reduce', { layout: [4, 4, 2], verify: true });
+    expect(ok).toBe(true);
+    expect(text).toContain('on       10 ranks, 3 hosts of 4, 4, 2\n');
+    expect((await run('all-reduce', { layout: [2, 1], table: true })).text).toContain('2 hosts of 2, 1 ranks, with the rates');
+    await expect(run('all-reduce', { layout: [2, 1], algorithm: 'fairring' })).rejects.toThrow(/host 0 has 2, host 1 has 1/);
+    await expect(run('all-reduce', { layout: [8192, 1] })).rejects.toThrow(/--layout 8192,1 are 8193; at most 8192/);
+  });
+
   it('says what travels with the announcement', async () => {
     const { text } = await run('all-reduce', { hosts: 2, bytes: '64' });
     expect(text).toContain('in 0 messages, 0 hops\nmailbox  64 bytes per rank, at most, with its announcement\n');

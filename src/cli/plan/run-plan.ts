@@ -19,7 +19,7 @@ import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import type { PlanFlags } from '../commands/plan.ts';
-import { collectiveOf, planOf, planRequest, worldOf } from './plan-request.ts';
+import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 
 /** Rows of the cost table before ranks that cost the same as the one before are left out. */
 const rowsMax = 64;
@@ -55,14 +55,14 @@ function tables(name: string | undefined, flags: PlanFlags, settings: Settings, 
   const shown = name === undefined ? collectives : [collectiveOf(name)];
   const rules = selectionTable(overrides).filter(({ collective }) => shown.includes(collective));
   const topology = worldOf(flags);
-  const shape = { topology, loadStore: flags.hosts === 1, order: settings.order };
+  const shape = { topology, loadStore: topology.hosts.length === 1, order: settings.order };
   const tuning = loadTuning(settings.tuningFile)?.tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;
   const model = rates ?? defaultCostModel;
   const express = expressOf(topology, model, settings);
   const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, express }, shown);
   const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
-  return `${formatTable(rules)}\n\n${flags.hosts} hosts × ${flags.ranksPerHost} ranks, with ${source}:\n\n${predictions}`;
+  return `${formatTable(rules)}\n\n${worldText(topology)} ranks, with ${source}:\n\n${predictions}`;
 }
 
 /** What groups there take for small operations, with the rates of a network as far away as the model has it. */
@@ -74,14 +74,13 @@ function expressOf(topology: Topology, { networkLatency }: CostModel, { syncByte
 
 function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly dtype: string; readonly elementBytes: number }): string {
   const { algorithm, request, association, partials, programs } = plan;
-  const { hosts } = request.topology;
   const most = (pick: (rank: PlanCost['ranks'][number]) => number): number =>
     cost.ranks.reduce((value, rank) => Math.max(value, pick(rank)), 0);
   const mailboxCount = Math.max(...programs.map(({ entry }) => entry.reduce((sum, { source }) => sum + source.count, 0)));
   const rows = [
     ['plan', `${algorithm} ${request.collective}`],
     ['of', `${request.count} × ${dtype}, ${size(request.count * elementBytes)}`],
-    ['on', `${programs.length} ranks, ${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} × ${hosts[0].length}`],
+    ['on', `${programs.length} ranks, ${worldText(request.topology)}`],
     ['order', association === 'none' ? 'nothing is reduced' : `${association}${partials ? ', partial sums travel' : ''}`],
     [
       'network',
