@@ -6,6 +6,7 @@ import { abortConnection } from '../fabric/abortable.ts';
 import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
 import type { Region } from '../memory/region.ts';
+import { answerMs } from './inquiry.ts';
 import { startRanks } from './testing/in-process-world.ts';
 import type { ProcessGroup, Work } from './types.ts';
 
@@ -53,7 +54,7 @@ describe('a rank that goes after a timeout', () => {
     await delivered();
     clock.advance(510);
     await delivered();
-    clock.advance(490);
+    clock.advance(answerMs - 10);
     await first;
     ofRank0.forEach(abortConnection);
     await delivered();

@@ -4,7 +4,7 @@ import type { ShoalError } from '../base/errors.ts';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import { CallHistory } from './call-history.ts';
 import type { CollectiveCall } from './contract.ts';
-import { Inquiry } from './inquiry.ts';
+import { answerMs, Inquiry } from './inquiry.ts';
 import type { ControlMessage } from './wire.ts';
 
 const shape = { slotCount: 4, signalMax: 2 };
@@ -80,11 +80,11 @@ describe('Inquiry', () => {
     expect(sent).toHaveLength(3);
   });
 
-  it('names a rank that does not answer, after half a second', () => {
+  it('names a rank that does not answer, after a while', () => {
     const { clock, members } = createGroup(3, { silent: [1] });
     for (const { history } of members) history.remember(0, call);
     members[0].inquiry.begin('timeout', 0, 1000);
-    clock.advance(499);
+    clock.advance(answerMs - 1);
     expect(members[0].errors).toEqual([]);
     clock.advance(1);
     for (const rank of [0, 2]) {

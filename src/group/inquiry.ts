@@ -11,8 +11,11 @@ import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { ControlMessage } from './wire.ts';
 
-/** How long ranks have to say what they called before an error is made without them. */
-const answerMs = 500;
+/** How long ranks have to say what they called before an error is made without them: more than a rank is kept from answering
+ *  because its host is busy, so that only those are waited out that cannot answer. */
+export const answerMs = 2000;
+/** A call that this rank's main thread has made is in the hands of its comm thread after this time, or will not be. */
+const arrivalMs = 250;
 
 export interface InquiryOptions {
   readonly group: GroupSpec;
@@ -63,7 +66,7 @@ export class Inquiry {
     });
     // A call that the main thread is still trying to make by itself is on its way here, with its name and place.
     if (call || history.called <= sequence) this.#reportOwn();
-    else clock.setTimer(answerMs / 2, () => this.#reportOwn(), { keepAlive: true });
+    else clock.setTimer(arrivalMs, () => this.#reportOwn(), { keepAlive: true });
     clock.setTimer(answerMs, () => this.#conclude(), { keepAlive: true });
     this.#concludeIfComplete();
   }
