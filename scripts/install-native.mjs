@@ -39,7 +39,7 @@ function main() {
   mkdirSync(buildFolder, { recursive: true });
   rmSync(stampFile, { force: true });
   const headers = headersPrefix();
-  const run = spawnSync(process.execPath, [nodeGyp, 'configure', 'build', ...(headers ? [`--nodedir=${headers}`] : [])], {
+  const run = spawnSync(process.execPath, [nodeGyp, 'configure', 'build', '--jobs=max', ...(headers ? [`--nodedir=${headers}`] : [])], {
     cwd: root,
     encoding: 'utf8',
     maxBuffer: 64 * 1024 * 1024,
