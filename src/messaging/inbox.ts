@@ -45,19 +45,17 @@ export class Inbox {
 
   /** @throws the error that ended the socket, when everything has been taken. */
   take(): Msg | undefined {
-    const arrived = this.#arrived.shift();
-    if (arrived !== undefined) {
-      arrived.link.taken(arrived.epoch, arrived.bytes);
-      return arrived.msg;
-    }
-    if (this.#end !== undefined) throw this.#end;
-    return undefined;
+    const msg = this.#next();
+    if (msg === undefined && this.#end !== undefined) throw this.#end;
+    return msg;
   }
 
-  async receive(signal: AbortSignal | undefined): Promise<Msg> {
-    if (signal?.aborted) throw aborted(signal);
-    const msg = this.take();
-    if (msg !== undefined) return msg;
+  /** Not an async function: one that returns a promise settles three microtasks after it. */
+  receive(signal: AbortSignal | undefined): Promise<Msg> {
+    if (signal?.aborted) return Promise.reject(aborted(signal));
+    const msg = this.#next();
+    if (msg !== undefined) return Promise.resolve(msg);
+    if (this.#end !== undefined) return Promise.reject(this.#end);
     return new Promise<Msg>((resolve, reject) => {
       if (signal === undefined) {
         this.#receivers.push({ resolve, reject });
@@ -91,6 +89,12 @@ export class Inbox {
     this.#end = error;
     for (const receiver of this.#receivers.splice(0)) receiver.reject(error);
     for (const watcher of this.#watchers) watcher();
+  }
+
+  #next(): Msg | undefined {
+    const arrived = this.#arrived.shift();
+    arrived?.link.taken(arrived.epoch, arrived.bytes);
+    return arrived?.msg;
   }
 }
 

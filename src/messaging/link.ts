@@ -37,6 +37,8 @@ const packetCostBytes = 1024 * 1024;
 const packetMessages = 1024;
 /** How long a counter may wait for data to travel with. */
 const creditDelayMs = 2;
+/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
+const settled = Promise.resolve();
 
 export interface LinkOptions {
   /** Random, not 0. */
@@ -89,9 +91,25 @@ export class Link {
   #toldReceived = 0;
   #toldConsumed = 0;
   #toldConsumedBytes = 0;
+  #creditScheduled = false;
   #creditTimer: Timer | undefined;
+  /** After all that promises trigger: an answer that was sent at once has told the counters. Then no timer is started;
+   *  one that is due soon makes each wait of the event loop set the hardware's. */
+  readonly #creditTurn = (): void => {
+    this.#creditScheduled = false;
+    if (!this.#open || !this.#untold) return;
+    this.#creditTimer = this.#options.clock.setTimer(creditDelayMs, () => {
+      this.#creditTimer = undefined;
+      if (this.#untold) this.#tellCounters();
+    });
+  };
 
   #pumping = false;
+  /** One packet for everything that is sent in one turn. */
+  readonly #pumpTurn = (): void => {
+    this.#pumping = false;
+    this.#pump();
+  };
   #end: ShoalError | undefined;
   #flushWaiters: { resolve(): void; reject(error: ShoalError): void }[] = [];
   #roomWaiters: (() => void)[] = [];
@@ -262,11 +280,7 @@ export class Link {
   #schedulePump(): void {
     if (this.#pumping || !this.#open || this.#queue.length === 0) return;
     this.#pumping = true;
-    // One packet for everything that is sent in this turn.
-    queueMicrotask(() => {
-      this.#pumping = false;
-      this.#pump();
-    });
+    void settled.then(this.#pumpTurn);
   }
 
   #pump(): void {
@@ -388,11 +402,13 @@ export class Link {
   }
 
   #scheduleCredit(): void {
-    if (this.#creditTimer !== undefined || !this.#open) return;
-    this.#creditTimer = this.#options.clock.setTimer(creditDelayMs, () => {
-      this.#creditTimer = undefined;
-      if (this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed) this.#tellCounters();
-    });
+    if (this.#creditScheduled || this.#creditTimer !== undefined || !this.#open) return;
+    this.#creditScheduled = true;
+    process.nextTick(this.#creditTurn);
+  }
+
+  get #untold(): boolean {
+    return this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed;
   }
 
   #tellCounters(): void {

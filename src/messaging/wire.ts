@@ -247,8 +247,14 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   const kind = view.getUint8(3);
   const count = view.getUint32(4, true);
   const sequence = readCount(view, 8);
-  const counters = { received: readCount(view, 16), consumed: readCount(view, 24), consumedBytes: readCount(view, 32) };
-  if (kind === PacketKind.data) return { kind, sequence, ...counters, ...readMessages(parts, view, count, options) };
+  const received = readCount(view, 16);
+  const consumed = readCount(view, 24);
+  const consumedBytes = readCount(view, 32);
+  if (kind === PacketKind.data) {
+    const { messages, bytes } = readMessages(parts, view, count, options);
+    return { kind, sequence, received, consumed, consumedBytes, messages, bytes };
+  }
+  const counters = { received, consumed, consumedBytes };
   if (parts.length > 1) throw malformed(`kind ${kind} with ${parts.length} parts`);
   if (kind === PacketKind.error) {
     if (first.byteLength > packetPrefixBytes + errorTextBytes) throw malformed(`an error text of ${first.byteLength} bytes`);

@@ -11,6 +11,7 @@ import { chmodSync } from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
 import type * as Zmq from 'zeromq';
+import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../fabric/fifo.ts';
@@ -101,6 +102,8 @@ class ZeromqBackend implements Backend {
     const socket = new this.#zmq.Dealer({
       ...this.#socketOptions(url),
       ...security,
+      // It has one connection and no queue limit: it can always be sent to, and need not be asked first.
+      sendTimeout: 0,
       reconnectInterval: reconnectMs,
       reconnectMaxInterval: reconnectMostMs,
     });
@@ -348,7 +351,8 @@ class RouterListener implements Listener {
 
   async #receive(): Promise<void> {
     while (this.#open) {
-      const [id, ...parts] = await this.#socket.receive();
+      const parts = await this.#socket.receive();
+      const id = must(parts.shift(), () => 'a ROUTER socket tells who sent a message');
       const key = id.toString('latin1');
       let pipe = this.#pipes.get(key);
       if (pipe === undefined) {
