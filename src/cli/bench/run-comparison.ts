@@ -1,8 +1,7 @@
 /** Compares algorithms on ranks that are started here, or as a rank of a job that is there already, and prints the rows as they
  *  come. For `shoal bench --algorithms` and `shoal tune`. */
-import { writeFile } from 'node:fs/promises';
 import type { Writable } from 'node:stream';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
 import { packageVersion } from '../../base/version.ts';
@@ -101,18 +100,4 @@ function reportOf(event: Extract<CompareEvent, { event: 'comparison' }>, order: 
     worstAutoOverBest: rows.reduce((worst, row) => Math.max(worst, row.autoOverBest), 0),
     rows,
   };
-}
-
-/** `-`: standard output. @throws ShoalError `usage` when the file cannot be written. */
-export async function writeJson(file: string, value: unknown): Promise<void> {
-  const text = `${JSON.stringify(value, null, 2)}\n`;
-  if (file === '-') {
-    process.stdout.write(text);
-    return;
-  }
-  try {
-    await writeFile(file, text);
-  } catch (error) {
-    throw new ShoalError('usage', `--json ${file} cannot be written: ${messageOf(error)}`, { cause: error });
-  }
 }

@@ -1,11 +1,12 @@
 /** `shoal bench`: command line to benchmark. The vocabulary is that of nccl-tests. */
 import { Command, Option } from 'commander';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/nearest-name.ts';
 import { collectiveNames, isRooted, type CollectiveName } from '../../bench/collective.ts';
 import { checkOp, parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../bench/options.ts';
-import type { BenchEvent, BenchReport } from '../../bench/report.ts';
+import type { BenchEvent } from '../../bench/report.ts';
 import { natural, positive, sizeOption } from '../option-values.ts';
+import { writeJson } from '../write-json.ts';
 
 interface BenchFlags {
   readonly minbytes: number;
@@ -119,7 +120,7 @@ async function bench(name: string, flags: BenchFlags): Promise<number> {
   }
   const { report } = builder;
   if (report === undefined) return exitCode;
-  if (flags.json !== undefined) await writeReport(flags.json, report);
+  if (flags.json !== undefined) writeJson(flags.json, report);
   return exitCode === 0 && report.summary.wrong > 0 ? 1 : exitCode;
 }
 
@@ -139,10 +140,7 @@ async function compareAlgorithms(
   flags: BenchFlags,
   names: string,
 ): Promise<number> {
-  const [{ comparable }, { runComparison, writeJson }] = await Promise.all([
-    import('../../bench/compare.ts'),
-    import('../bench/run-comparison.ts'),
-  ]);
+  const [{ comparable }, { runComparison }] = await Promise.all([import('../../bench/compare.ts'), import('../bench/run-comparison.ts')]);
   const measured = comparable.find((each) => each === collective);
   if (measured === undefined) throw new ShoalError('usage', `${collective} has no algorithms to compare; use ${comparable.join(', ')}`);
   const { exitCode, report } = await runComparison({
@@ -154,7 +152,7 @@ async function compareAlgorithms(
     stdout: flags.json === '-' ? process.stderr : process.stdout,
   });
   if (report === undefined) return exitCode;
-  if (flags.json !== undefined) await writeJson(flags.json, report);
+  if (flags.json !== undefined) writeJson(flags.json, report);
   return exitCode === 0 && report.rows.some(({ wrong }) => wrong > 0) ? 1 : exitCode;
 }
 
@@ -228,18 +226,4 @@ function optionsOf(collective: CollectiveName, flags: BenchFlags): BenchOptions 
     backend: flags.backend,
     samples: flags.raw === true ? 'kept' : 'dropped',
   };
-}
-
-async function writeReport(file: string, report: BenchReport): Promise<void> {
-  const text = `${JSON.stringify(report, null, 2)}\n`;
-  if (file === '-') {
-    process.stdout.write(text);
-    return;
-  }
-  const { writeFile } = await import('node:fs/promises');
-  try {
-    await writeFile(file, text);
-  } catch (error) {
-    throw new ShoalError('usage', `--json ${file} cannot be written: ${messageOf(error)}`, { cause: error });
-  }
 }

@@ -1,6 +1,5 @@
 /** What `shoal plan` prints and writes. */
-import { writeFile } from 'node:fs/promises';
-import { ShoalError, messageOf } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
 import type { Settings } from '../../base/settings.ts';
 import { collectives } from '../../collectives/build.ts';
@@ -18,6 +17,7 @@ import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
+import { writeFileAt } from '../../trace/write-file.ts';
 import type { PlanFlags } from '../commands/plan.ts';
 import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 
@@ -46,7 +46,7 @@ export async function runPlan(
   const verdict = flags.verify === true ? verify(plan) : undefined;
   if (verdict !== undefined)
     parts.push(verdict.ok ? 'proved: every schedule gives the promised result' : `WRONG\n${verdict.problems.join('\n')}`);
-  if (flags.draw !== undefined) parts.push(await draw(plan, elementBytes, flags.draw));
+  if (flags.draw !== undefined) parts.push(draw(plan, elementBytes, flags.draw));
   return { text: `${parts.join('\n\n')}\n`, ok: verdict?.ok ?? true };
 }
 
@@ -125,11 +125,6 @@ function costTable({ ranks }: PlanCost): string {
   return ranks.length > rowsMax ? `${text}\n… ${ranks.length - rowsMax} more ranks` : text;
 }
 
-async function draw(plan: Plan, elementBytes: number, path: string): Promise<string> {
-  try {
-    await writeFile(path, drawPlan(plan, elementBytes));
-  } catch (thrown) {
-    throw new ShoalError('system', `cannot write the drawing to ${path}: ${messageOf(thrown)}`, { cause: thrown });
-  }
-  return `drawn    ${path}`;
+function draw(plan: Plan, elementBytes: number, path: string): string {
+  return `drawn    ${writeFileAt(path, drawPlan(plan, elementBytes))}`;
 }

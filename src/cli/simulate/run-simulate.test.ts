@@ -44,7 +44,7 @@ describe('shoal simulate', () => {
 
   it('writes JSON and a page', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'shoal-simulate-'));
-    const [json, html] = [join(folder, 'a.json'), join(folder, 'a.html')];
+    const [json, html] = [join(folder, 'new', 'a.json'), join(folder, 'other', 'a.html')];
     await run('all-reduce', { bytes: '64KiB,1MiB', json, html, operations: 3, inFlight: 2 });
     expect((JSON.parse(readFileSync(json, 'utf8')) as Result).rows.map(({ bytes }) => bytes)).toEqual([65536, 1048576]);
     expect(readFileSync(html, 'utf8')).toContain('<polyline');
@@ -54,7 +54,7 @@ describe('shoal simulate', () => {
     ['an unknown preset', 'all-reduce', { preset: 'fast' }, /unknown preset 'fast'; use one of tcp, gpu-cluster/],
     ['a port without rate', 'all-reduce', { gbit: 0 }, /--gbit 0 would never end/],
     ['a collective beside the micro-benchmarks', 'all-reduce', { microBenchmarks: true as const }, /takes no collective/],
-    ['a file that cannot be written', 'all-reduce', { html: '/no/such/folder/x.html' }, /cannot write \/no\/such/],
+    ['a file that cannot be written', 'all-reduce', { html: '/dev/null/x.html' }, /cannot write \/dev\/null\/x/],
   ])('refuses %s', async (_, collective, flags, message) => {
     await expect(run(collective, flags)).rejects.toThrow(message);
   });

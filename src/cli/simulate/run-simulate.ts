@@ -1,12 +1,12 @@
 /** What `shoal simulate` prints and writes. */
-import { writeFile } from 'node:fs/promises';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { figuresPage } from '../../simulate/chart.ts';
 import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts';
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
+import { writeFileAt } from '../../trace/write-file.ts';
 import type { SimulateFlags } from '../commands/simulate.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
 
@@ -101,22 +101,14 @@ function figureOf(collective: string, flags: SimulateFlags, rows: readonly Row[]
   };
 }
 
-async function publish(
+function publish(
   flags: SimulateFlags,
   { result, figures, text }: { readonly result: unknown; readonly figures: readonly Figure[]; readonly text: string },
-): Promise<string> {
+): string {
   const json = `${JSON.stringify(result, null, 2)}\n`;
-  if (flags.json !== undefined && flags.json !== '-') await write(flags.json, json);
-  if (flags.html !== undefined) await write(flags.html, figuresPage('Simulated', figures));
+  if (flags.json !== undefined && flags.json !== '-') writeFileAt(flags.json, json);
+  if (flags.html !== undefined) writeFileAt(flags.html, figuresPage('Simulated', figures));
   return flags.json === '-' ? json : `${text}\n`;
-}
-
-async function write(path: string, content: string): Promise<void> {
-  try {
-    await writeFile(path, content);
-  } catch (thrown) {
-    throw new ShoalError('system', `cannot write ${path}: ${messageOf(thrown)}`, { cause: thrown });
-  }
 }
 
 function tableOf(rows: readonly Row[]): string {

@@ -1,6 +1,5 @@
 /** What `shoal tune` does: compares, prints, and adds what it found to the file, whole or not at all. */
 import { existsSync, readFileSync } from 'node:fs';
-import { basename, dirname } from 'node:path';
 import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings.ts';
@@ -10,7 +9,7 @@ import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';
 import { formatTable } from '../../collectives/select.ts';
 import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
-import { writeFileWhole } from '../../trace/write-file.ts';
+import { writeFileAt } from '../../trace/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 import type { TuneFlags } from '../commands/tune.ts';
 
@@ -44,7 +43,7 @@ export async function runTune(flags: TuneFlags, { environment, stdout }: { envir
       `${wrong.collective} of ${wrong.bytes} bytes gave wrong results; nothing is written. Please report this`,
     );
   const tuning = tuningOf(known, report);
-  const path = writeFileWhole(dirname(flags.output), basename(flags.output), [`${JSON.stringify(tuning, null, 2)}\n`]);
+  const path = writeFileAt(flags.output, `${JSON.stringify(tuning, null, 2)}\n`);
   stdout.write(
     `\n${formatTable(tunedRules(tuning, { ...report, loadStore: report.topology.hosts.length === 1 }))}\n\nwritten to ${path}; use it with SHOAL_TUNING_FILE=${path}\n`,
   );
