@@ -27,7 +27,7 @@ describe('shoal simulate', () => {
   it('prints a row per size and algorithm', async () => {
     const lines = (await run('all-reduce', { bytes: '64KiB,1MiB', algorithms: 'auto,ring' })).trimEnd().split('\n');
     expect(lines).toHaveLength(5);
-    expect(lines[1]).toMatch(/64KiB +auto: fairring +[\d.]+ +\d+% +\d+% +\d+ +131072$/);
+    expect(lines[1]).toMatch(/64KiB +auto: fairring +[\d.]+ +\d+% +\d+% +\d+ +131072 +\d+\.\d\d$/);
     expect(lines[4]).toMatch(/1MiB +ring /);
   });
 

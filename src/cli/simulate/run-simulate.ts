@@ -1,6 +1,7 @@
 /** What `shoal simulate` prints and writes. */
 import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/quantity.ts';
+import { systemStopwatch } from '../../base/stopwatch.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { figuresPage } from '../../simulate/chart.ts';
 import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts';
@@ -20,6 +21,8 @@ interface Row {
   readonly threadShare: number;
   readonly messages: number;
   readonly networkBytes: number;
+  /** What building the plan and simulating it took here, in real time. */
+  readonly elapsedSeconds: number;
 }
 
 /** @returns what to print.
@@ -60,6 +63,7 @@ function simulateSize(
   return flags.algorithms.split(',').map((each) => {
     const asked = each.trim();
     onProgress?.(`${request.collective} of ${flags.bytes}, ${asked}`);
+    const beginUs = systemStopwatch.nowUs();
     const plan = planOf(asked, request);
     const result = simulate({ plan, elementBytes, operations: flags.operations, inFlight: flags.inFlight }, model);
     const shareOf = (seconds: number): number => (result.seconds > 0 ? seconds / result.seconds : 0);
@@ -72,6 +76,7 @@ function simulateSize(
       threadShare: shareOf(result.busiestThread),
       messages: result.messages,
       networkBytes: result.networkBytes,
+      elapsedSeconds: (systemStopwatch.nowUs() - beginUs) / 1e6,
     };
   });
 }
@@ -114,7 +119,7 @@ function publish(
 function tableOf(rows: readonly Row[]): string {
   const percent = (share: number): string => `${(share * 100).toFixed(0)}%`;
   return align([
-    ['size', 'algorithm', 'ms', 'wire busy', 'thread busy', 'messages', 'network bytes'],
+    ['size', 'algorithm', 'ms', 'wire busy', 'thread busy', 'messages', 'network bytes', 'took s'],
     ...rows.map((row) => [
       formatBytes(row.bytes),
       row.asked === row.algorithm ? row.algorithm : `${row.asked}: ${row.algorithm}`,
@@ -123,6 +128,7 @@ function tableOf(rows: readonly Row[]): string {
       percent(row.threadShare),
       String(row.messages),
       String(row.networkBytes),
+      row.elapsedSeconds.toFixed(2),
     ]),
   ]);
 }
