@@ -133,6 +133,8 @@ describe.each([2, 3, 4, 5, 6, 7, 8])('%s ranks', (n) => {
       }
     }
     expect([...used]).toEqual(expect.arrayContaining(['mailbox', 'one-shot', 'tree', 'halving-doubling', 'direct']));
+    const perHost = new Set(Array.from(hosts, (host) => Array.from(hosts).filter((each) => each === host).length));
+    expect(used.has('fairring'), 'fairring: where hosts have equally many ranks').toBe(perHost.size === 1);
   });
 });
 
