@@ -153,6 +153,55 @@ describe('strangers', () => {
   });
 });
 
+/** Between a dealer and a router; hears everything. */
+async function wiretap(url: string): Promise<{ url: string; heard: () => Buffer; close: () => void }> {
+  const chunks: Buffer[] = [];
+  const sockets: net.Socket[] = [];
+  const { port, hostname } = new URL(url);
+  const server = net.createServer((near) => {
+    const far = net.connect(Number(port), hostname);
+    for (const [from, to] of [
+      [near, far],
+      [far, near],
+    ]) {
+      sockets.push(from);
+      from.on('error', () => to.destroy());
+      from.on('data', (chunk: Buffer) => {
+        chunks.push(chunk);
+        to.write(chunk);
+      });
+      from.on('close', () => to.destroy());
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const close = (): void => {
+    server.close();
+    for (const socket of sockets) socket.destroy();
+  };
+  return { url: `tcp://127.0.0.1:${(server.address() as net.AddressInfo).port}`, heard: () => Buffer.concat(chunks), close };
+}
+
+describe('who hears the wire', () => {
+  it.each([
+    { title: 'cannot read frames, by default', options: {}, readable: false },
+    { title: 'can where encryption was switched off', options: { encryption: 'none' as const }, readable: true },
+  ])('$title', async ({ options, readable }) => {
+    await using context = new MessagingContext({ world: 'w', secret, clock, ...options });
+    await using router = new Router(context);
+    const tap = await wiretap(await router.bind('tcp://127.0.0.1:*'));
+    await using dealer = new Dealer(context, { address: 1n });
+    await dealer.connect(tap.url);
+    const msg = new Msg(1n, 0n);
+    msg.addFrame('a gradient that is nobody else’s business');
+    dealer.send(msg);
+    expect((await router.receive()).frameStr()).toMatch(/^a gradient/);
+    tap.close();
+    expect(tap.heard().byteLength).toBeGreaterThan(50);
+    expect(tap.heard().includes('a gradient that is')).toBe(readable);
+    expect(tap.heard().includes(Buffer.from(secret))).toBe(false);
+  });
+});
+
 describe('endpoints', () => {
   it('with a wildcard are returned as something to connect to', async () => {
     await using context = new MessagingContext({ world: 'w', secret, clock });
