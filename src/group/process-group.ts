@@ -1,22 +1,20 @@
-/** The process group as user code sees it: checks arguments, makes buffers reachable, and hands calls to the comm side.
- *  What a call does there is not known here. */
-import { CallSites } from '../base/call-site.ts';
+/** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
+ *  does there, is not known here. */
 import { ShoalError } from '../base/errors.ts';
 import type { DType } from '../memory/dtype.ts';
-import type { ReduceOp } from '../memory/reduce-op.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { CostModel } from '../plan/cost.ts';
 import type { Collective } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
-import { CallBuffers, operand, type BufferUse, type Operand } from './call-buffers.ts';
+import { operand, type BufferUse, type Operand } from './call-buffers.ts';
+import { CallDispatch } from './call-dispatch.ts';
 import type { CommClient } from './comm-client.ts';
-import type { SharedBuffer, WorldInfo } from './comm-protocol.ts';
+import type { WorldInfo } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
-import type { ExpressOperation } from './express.ts';
-import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
+import type { ExpressCaller } from './express-caller.ts';
 import { restrictHosts, worldGroupId, type GroupSpec } from './group-spec.ts';
-import { largestBlockBytes, type MemoryBlock, type TensorMemory } from './tensor-memory.ts';
+import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -40,9 +38,8 @@ import {
   reductionOf,
   rootOf,
 } from './call-arguments.ts';
-import { CompletedWork, PendingWork } from './work.ts';
-import type { HostLane, LaneRequest } from './host-lane.ts';
-import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
+import { PendingWork } from './work.ts';
+import type { HostLane } from './host-lane.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -61,39 +58,7 @@ export interface WorldHandle {
   close(timeoutMs: number): Promise<void>;
 }
 
-/** An all-reduce that needs no more preparation. */
-interface HotReduce {
-  readonly op: ReduceOp | undefined;
-  readonly operation: LaneOperation;
-  /** What the operation runs on: a private one may have run on another array since. */
-  readonly buffers: LaneBuffers;
-  /** Elements there were: an array whose buffer was taken away has none. */
-  readonly count: number;
-  readonly request: () => LaneRequest;
-}
-
-interface HotExpress {
-  readonly op: ReduceOp | undefined;
-  readonly operation: ExpressOperation;
-  readonly request: () => ExpressRequest;
-}
-
-/** A call that has been checked. */
-interface PreparedCall {
-  readonly call: CollectiveCall;
-  readonly uses: readonly BufferUse[];
-  readonly reach: CallBuffers;
-  /** `op`: only of calls that reduce. */
-  readonly options: ReduceOptions;
-  readonly timeoutMs: number;
-}
-
 const noOptions: ReduceOptions = {};
-
-/** Nothing but the operator is given. */
-function isPlain({ name, timeoutMs, factor }: ReduceOptions): boolean {
-  return name === undefined && timeoutMs === undefined && factor === undefined;
-}
 
 const destroyTimeoutMs = 10_000;
 
@@ -107,17 +72,9 @@ export class CommGroup implements ProcessGroup {
   readonly globalRanks: readonly number[];
   readonly #world: WorldHandle;
   readonly #spec: GroupSpec;
-  readonly #sites = new CallSites();
   readonly #blocks = new Map<Tensor, MemoryBlock>();
   readonly #released = new WeakSet<Tensor>();
-  readonly #lane: HostLane | undefined;
-  readonly #express: ExpressCaller | undefined;
-  /** Tensors and arrays whose all-reduce is bound, for the shortest way through a call. */
-  readonly #hot = new WeakMap<TensorLike, HotReduce>();
-  /** The same, over several hosts. */
-  readonly #hotExpress = new WeakMap<Tensor, HotExpress>();
-  /** Calls made on this group, whichever way they go. */
-  #calls = 0;
+  readonly #dispatch: CallDispatch;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -127,8 +84,8 @@ export class CommGroup implements ProcessGroup {
     this.rank = spec.rank;
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
-    this.#lane = world.openLane(spec);
-    this.#express = world.openExpress(spec);
+    const { client, memory } = world;
+    this.#dispatch = new CallDispatch({ spec, client, memory, lane: world.openLane(spec), express: world.openExpress(spec) });
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
@@ -152,8 +109,7 @@ export class CommGroup implements ProcessGroup {
         this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
       );
     this.#blocks.delete(tensor);
-    this.#hot.delete(tensor);
-    this.#hotExpress.delete(tensor);
+    this.#dispatch.forget(tensor);
     this.#released.add(tensor);
     this.#world.memory.free(block);
   }
@@ -161,16 +117,8 @@ export class CommGroup implements ProcessGroup {
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
-    if (this.#lane) {
-      const hot = this.#hot.get(data);
-      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options) && lengthOf(data) === hot.count)
-        return this.#runOnLane(this.#lane, hot.operation, hot.request, hot.buffers);
-    }
-    if (this.#express && data instanceof Tensor) {
-      const hot = this.#hotExpress.get(data);
-      if (hot && !this.#destroyed && options.op === hot.op && isPlain(options))
-        return this.#express.run(hot.operation, this.#nextSequence(), hot.request);
-    }
+    const repeated = this.#destroyed ? undefined : this.#dispatch.repeatAllReduce(data, options);
+    if (repeated) return repeated;
     const target = this.#operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
       { name: 'data', operand: target, reads: true, writes: true },
@@ -330,62 +278,8 @@ export class CommGroup implements ProcessGroup {
   ): Work {
     this.#checkUsable();
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const reach = new CallBuffers(this.#world.memory, uses);
     const call: CollectiveCall = { kind, dtype, count, name: options.name, ...extra };
-    const onLane = this.#lane?.bind(call, reach);
-    if (this.#lane && onLane) return this.#startOnLane(this.#lane, onLane, { call, uses, reach, options, timeoutMs });
-    const buffers = reach.share();
-    const onExpress = this.#express?.bind(call, buffers);
-    if (this.#express && onExpress) return this.#startOnExpress(this.#express, onExpress, { call, uses, reach, options, timeoutMs });
-    const sequence = this.#nextSequence();
-    const sited = { ...call, site: this.#sites.current()() };
-    return this.#world.client.start(
-      { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
-      `${kind} of group '${this.name}'`,
-      hooksOf(reach),
-    );
-  }
-
-  #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
-    const requestWith = (own: CallBuffers): LaneRequest => {
-      const buffers = own.share();
-      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
-    };
-    if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
-      const { value } = uses[0].operand;
-      // What nothing is staged for stays where it is.
-      const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#world.memory, uses) : reach);
-      this.#hot.set(value, { op: options.op, operation, buffers: operation.buffers, count: lengthOf(value), request });
-    }
-    const work = this.#runOnLane(lane, operation, () => requestWith(reach));
-    if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
-    return work;
-  }
-
-  #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
-    const buffers = reach.share();
-    const hooks = hooksOf(reach);
-    const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
-    const { value } = uses.at(0)?.operand ?? {};
-    if (call.kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
-      this.#hotExpress.set(value, { op: options.op, operation, request });
-    const work = express.run(operation, this.#nextSequence(), request);
-    if (work instanceof CompletedWork) hooks.onSuccess?.();
-    return work;
-  }
-
-  /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
-  #runOnLane(lane: HostLane, operation: LaneOperation, request: () => LaneRequest, buffers = operation.buffers): Work {
-    if (operation.privateBytes > largestBlockBytes)
-      for (const { view } of Object.values(buffers)) this.#world.memory.checkFits(view.length);
-    return lane.run(operation, this.#nextSequence(), request, buffers);
-  }
-
-  #nextSequence(): number {
-    const sequence = this.#calls++;
-    this.#lane?.announce(this.#calls);
-    this.#express?.announce(this.#calls);
-    return sequence;
+    return this.#dispatch.start({ call, uses, options, timeoutMs });
   }
 
   #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
@@ -397,20 +291,13 @@ export class CommGroup implements ProcessGroup {
     const tag = checkTag(options.tag ?? 0);
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
     const use = { name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' } as const;
-    const reach = new CallBuffers(this.#world.memory, [use]);
-    const buffer = reach.share().data as SharedBuffer;
-    const { dtype, count } = value;
-    return this.#world.client.start(
-      { type: 'message', group: this.#spec.id, direction, peer, tag, dtype, count, buffer, timeoutMs },
-      `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
-      hooksOf(reach),
-    );
+    return this.#dispatch.startMessage({ direction, peer, tag, timeoutMs, use });
   }
 
   /** An operation of several steps as one `Work`. */
   #deferred(description: string, run: (site: string | undefined) => Promise<void>): Work {
     const work = new PendingWork(this.#world.client, description);
-    run(this.#sites.current()()).then(
+    run(this.#dispatch.site()()).then(
       () => work.settle(undefined),
       (thrown: unknown) => work.settle(ShoalError.from(thrown)),
     );
@@ -425,8 +312,7 @@ export class CommGroup implements ProcessGroup {
 
   async #end(timeoutMs: number): Promise<void> {
     for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
-    this.#lane?.flush();
-    this.#express?.close();
+    this.#dispatch.close();
     if (this.#spec.id === worldGroupId) {
       await this.#world.close(timeoutMs);
       return;
@@ -459,18 +345,4 @@ export class CommGroup implements ProcessGroup {
     checkCounts(this, operation, options.counts ?? even(source.count, this.size), source, target);
     return { source, target, counts: options.counts };
   }
-}
-
-function lengthOf(value: TensorLike): number {
-  return value instanceof Tensor ? value.count : value.length;
-}
-
-function hooksOf(staging: CallBuffers): { onSuccess?: () => void } {
-  if (!staging.staged) return {};
-  return {
-    onSuccess: () => {
-      staging.copyOut();
-      staging.release();
-    },
-  };
 }

@@ -1,0 +1,212 @@
+/** Which way a call of a group takes from the main thread, and its place among the group's calls.
+ *
+ *      all-reduce of the same data as before ─▶ as it was bound then         nothing is prepared
+ *      collective ─▶ lane         all ranks share memory; small, or on private buffers
+ *                 ─▶ express      several hosts; small
+ *                 ─▶ comm thread  all others
+ *      message ────▶ comm thread
+ *
+ *  The way follows from what all ranks agree on. Arguments have been checked before; what a call does is not known here. */
+import { CallSites, type CallSite } from '../base/call-site.ts';
+import type { ReduceOp } from '../memory/reduce-op.ts';
+import { Tensor } from '../memory/tensor.ts';
+import { CallBuffers, type BufferUse } from './call-buffers.ts';
+import type { CommClient } from './comm-client.ts';
+import type { Command, SharedBuffer } from './comm-protocol.ts';
+import type { CollectiveCall } from './contract.ts';
+import type { ExpressOperation } from './express.ts';
+import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
+import type { GroupSpec } from './group-spec.ts';
+import type { HostLane, LaneRequest } from './host-lane.ts';
+import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
+import { largestBlockBytes, type TensorMemory } from './tensor-memory.ts';
+import type { ReduceOptions, TensorLike, Work } from './types.ts';
+import { CompletedWork, type WorkHooks } from './work.ts';
+
+/** A collective whose arguments have been checked. */
+export interface CheckedCall {
+  readonly call: CollectiveCall;
+  readonly uses: readonly BufferUse[];
+  /** As the user gave them. `op`, `factor`: only of calls that reduce. */
+  readonly options: ReduceOptions;
+  readonly timeoutMs: number;
+}
+
+/** A send or receive whose arguments have been checked. */
+export type CheckedMessage = Pick<Extract<Command, { type: 'message' }>, 'direction' | 'peer' | 'tag' | 'timeoutMs'> & {
+  readonly use: BufferUse & { readonly name: 'data' };
+};
+
+/** A checked call whose buffers are known. */
+interface PreparedCall extends CheckedCall {
+  readonly reach: CallBuffers;
+}
+
+/** An all-reduce that needs no more preparation. */
+interface BoundReduce<Operation, Request> {
+  readonly op: ReduceOp | undefined;
+  readonly operation: Operation;
+  readonly request: () => Request;
+}
+
+interface LaneReduce extends BoundReduce<LaneOperation, LaneRequest> {
+  /** What the operation runs on: a private one may have run on another array since. */
+  readonly buffers: LaneBuffers;
+  /** Elements there were: an array whose buffer was taken away has none. */
+  readonly count: number;
+}
+
+export interface CallDispatchOptions {
+  readonly spec: GroupSpec;
+  readonly client: CommClient;
+  readonly memory: TensorMemory;
+  readonly lane: HostLane | undefined;
+  readonly express: ExpressCaller | undefined;
+}
+
+export class CallDispatch {
+  readonly #spec: GroupSpec;
+  readonly #client: CommClient;
+  readonly #memory: TensorMemory;
+  readonly #lane: HostLane | undefined;
+  readonly #express: ExpressCaller | undefined;
+  readonly #sites = new CallSites();
+  /** By tensor or array: all-reduces bound on the lane. */
+  readonly #onLane = new WeakMap<TensorLike, LaneReduce>();
+  /** The same on the express. */
+  readonly #onExpress = new WeakMap<Tensor, BoundReduce<ExpressOperation, ExpressRequest>>();
+  /** Collectives called, whichever way they went. */
+  #calls = 0;
+
+  constructor({ spec, client, memory, lane, express }: CallDispatchOptions) {
+    this.#spec = spec;
+    this.#client = client;
+    this.#memory = memory;
+    this.#lane = lane;
+    this.#express = express;
+  }
+
+  /** Where the user's call that is being made comes from. */
+  site(): CallSite {
+    return this.#sites.current();
+  }
+
+  /** Runs an all-reduce as it was bound to the same data before, unchecked; undefined when it has not been, or not like this. */
+  repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
+    if (this.#lane) {
+      const bound = this.#onLane.get(data);
+      if (bound && options.op === bound.op && isPlain(options) && lengthOf(data) === bound.count)
+        return this.#runOnLane(this.#lane, bound.operation, bound.request, bound.buffers);
+    }
+    if (this.#express && data instanceof Tensor) {
+      const bound = this.#onExpress.get(data);
+      if (bound && options.op === bound.op && isPlain(options))
+        return this.#express.run(bound.operation, this.#nextSequence(), bound.request);
+    }
+    return undefined;
+  }
+
+  /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
+   *          stage private arguments. */
+  start({ call, uses, options, timeoutMs }: CheckedCall): Work {
+    const reach = new CallBuffers(this.#memory, uses);
+    const prepared: PreparedCall = { call, uses, options, timeoutMs, reach };
+    const onLane = this.#lane?.bind(call, reach);
+    if (this.#lane && onLane) return this.#startOnLane(this.#lane, onLane, prepared);
+    const buffers = reach.share();
+    const onExpress = this.#express?.bind(call, buffers);
+    if (this.#express && onExpress) return this.#startOnExpress(this.#express, onExpress, prepared);
+    const sequence = this.#nextSequence();
+    const sited = { ...call, site: this.#sites.current()() };
+    return this.#client.start(
+      { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
+      `${call.kind} of group '${this.#spec.name}'`,
+      hooksOf(reach),
+    );
+  }
+
+  /** @throws ShoalError `out-of-memory`, `unsupported` when there is no room to stage a private buffer. */
+  startMessage({ use, ...message }: CheckedMessage): Work {
+    const { dtype, count } = use.operand;
+    const reach = new CallBuffers(this.#memory, [use]);
+    const buffer = reach.share().data as SharedBuffer;
+    const { direction, peer } = message;
+    return this.#client.start(
+      { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer },
+      `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
+      hooksOf(reach),
+    );
+  }
+
+  /** The tensor's memory will be another's. */
+  forget(tensor: Tensor): void {
+    this.#onLane.delete(tensor);
+    this.#onExpress.delete(tensor);
+  }
+
+  /** No call follows. What was called before goes on. */
+  close(): void {
+    this.#lane?.flush();
+    this.#express?.close();
+  }
+
+  #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
+    const requestWith = (own: CallBuffers): LaneRequest => {
+      const buffers = own.share();
+      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
+    };
+    if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
+      const { value } = uses[0].operand;
+      // What nothing is staged for stays where it is.
+      const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#memory, uses) : reach);
+      this.#onLane.set(value, { op: options.op, operation, buffers: operation.buffers, count: lengthOf(value), request });
+    }
+    const work = this.#runOnLane(lane, operation, () => requestWith(reach));
+    if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
+    return work;
+  }
+
+  #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
+    const buffers = reach.share();
+    const hooks = hooksOf(reach);
+    const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
+    const { value } = uses.at(0)?.operand ?? {};
+    if (call.kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
+      this.#onExpress.set(value, { op: options.op, operation, request });
+    const work = express.run(operation, this.#nextSequence(), request);
+    if (work instanceof CompletedWork) hooks.onSuccess?.();
+    return work;
+  }
+
+  /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
+  #runOnLane(lane: HostLane, operation: LaneOperation, request: () => LaneRequest, buffers = operation.buffers): Work {
+    if (operation.privateBytes > largestBlockBytes) for (const { view } of Object.values(buffers)) this.#memory.checkFits(view.length);
+    return lane.run(operation, this.#nextSequence(), request, buffers);
+  }
+
+  #nextSequence(): number {
+    const sequence = this.#calls++;
+    this.#lane?.announce(this.#calls);
+    this.#express?.announce(this.#calls);
+    return sequence;
+  }
+}
+
+/** Nothing but the operator is given. */
+function isPlain({ name, timeoutMs, factor }: ReduceOptions): boolean {
+  return name === undefined && timeoutMs === undefined && factor === undefined;
+}
+
+function lengthOf(value: TensorLike): number {
+  return value instanceof Tensor ? value.count : value.length;
+}
+
+function hooksOf(reach: CallBuffers): WorkHooks {
+  if (!reach.staged) return {};
+  return {
+    onSuccess: () => {
+      reach.copyOut();
+      reach.release();
+    },
+  };
+}
