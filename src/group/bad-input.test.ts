@@ -167,6 +167,10 @@ describe('shapes and arguments', () => {
     await expect(group.newGroup([0, 0])).rejects.toMatchObject({ code: 'usage' });
     await expect(group.newGroup([2])).rejects.toMatchObject({ code: 'usage' });
     await expect(group.split(0.5)).rejects.toMatchObject({ code: 'usage' });
+    await expect(group.split(2 ** 64)).rejects.toMatchObject({ code: 'usage' });
+    for (const key of [0.5, NaN, 2 ** 64]) {
+      await expect(group.split(0, { key }), `key ${key}`).rejects.toMatchObject({ code: 'usage', message: expect.stringContaining('key') });
+    }
     await stillWorks(world.groups);
   });
 

@@ -36,9 +36,10 @@ export async function splitGroup(
   color: number | null,
   options: { readonly key?: number; readonly timeoutMs?: number },
 ): Promise<GroupSpec | null> {
-  if (color !== null && !Number.isInteger(color))
-    throw new ShoalError('usage', `the colour of split must be an integer or null, not ${color}`);
+  if (color !== null && !Number.isSafeInteger(color))
+    throw new ShoalError('usage', `the colour of split must be an integer of at most 53 bits or null, not ${color}`);
   const key = options.key ?? parent.rank;
+  if (!Number.isSafeInteger(key)) throw new ShoalError('usage', `the key of split must be an integer of at most 53 bits, not ${key}`);
   const mine = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key), BigInt(world.client.nextGroupId));
   const all = new BigInt64Array(mine.length * parent.size);
   await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
