@@ -117,7 +117,7 @@ export class CallDispatch {
     const onExpress = this.#express?.bind(call, buffers);
     if (this.#express && onExpress) return this.#startOnExpress(this.#express, onExpress, prepared);
     const sequence = this.#nextSequence();
-    const sited = { ...call, site: this.#sites.current()() };
+    const sited = { ...call, site: this.#siteOf(call)() };
     return this.#client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
       `${call.kind} of group '${this.#spec.name}'`,
@@ -153,7 +153,7 @@ export class CallDispatch {
   #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const requestWith = (own: CallBuffers): LaneRequest => {
       const buffers = own.share();
-      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#sites.current() };
+      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#siteOf(call) };
     };
     if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
       const { value } = uses[0].operand;
@@ -169,7 +169,7 @@ export class CallDispatch {
   #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const buffers = reach.share();
     const hooks = hooksOf(reach);
-    const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks });
+    const request = (): ExpressRequest => ({ call: { ...call, site: this.#siteOf(call)() }, buffers, timeoutMs, hooks });
     const { value } = uses.at(0)?.operand ?? {};
     if (call.kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
       this.#onExpress.set(value, { op: options.op, operation, request });
@@ -182,6 +182,11 @@ export class CallDispatch {
   #runOnLane(lane: HostLane, operation: LaneOperation, request: () => LaneRequest, buffers = operation.buffers): Work {
     if (operation.privateBytes > largestBlockBytes) for (const { view } of Object.values(buffers)) this.#memory.checkFits(view.length);
     return lane.run(operation, this.#nextSequence(), request, buffers);
+  }
+
+  /** Of the last of several steps it is known already, and on no stack any more. */
+  #siteOf({ site }: CollectiveCall): CallSite {
+    return site === undefined ? this.#sites.current() : () => site;
   }
 
   #nextSequence(): number {
