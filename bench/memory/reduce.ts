@@ -12,6 +12,7 @@ import { loadNative } from '../../src/memory/native.ts';
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
 import { createStepMachine } from '../../src/memory/step-machine/create-step-machine.ts';
 import { Opcode } from '../../src/memory/step-machine.ts';
+import { programArguments } from '../arguments.ts';
 
 export interface ReduceBenchOptions {
   /** Bytes of one vector. */
@@ -151,6 +152,7 @@ function percentile(values: readonly number[], share: number): number {
 }
 
 function main(): void {
+  const { values } = programArguments(import.meta.url, { options: { json: { type: 'boolean' } } });
   const KiB = 1024;
   const MiB = 1024 * KiB;
   const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version };
@@ -162,7 +164,7 @@ function main(): void {
     clock: systemClock,
   });
   const runCost = benchRunCost({ rounds: 21, repeats: 20_000, clock: systemClock });
-  if (process.argv.includes('--json')) {
+  if (values.json) {
     console.log(JSON.stringify({ machine, reduce, runCost }, null, 2));
     return;
   }
