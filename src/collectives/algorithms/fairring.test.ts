@@ -98,7 +98,7 @@ describe('fairring', () => {
   });
 
   it('stays within its staging, and always has room for one slice', () => {
-    for (const topology of [grid(2, 1), grid(4, 2), grid(16, 4), grid(3, 3)]) {
+    for (const topology of [grid(2, 1), grid(4, 2), grid(16, 4), grid(3, 3), grid(1000, 1), grid(250, 8)]) {
       for (const stagingCount of [1, 5000, 100_000, 10_000_000]) {
         for (const sliceCount of [1000, 100_000, 10_000_000]) {
           const layout = fairringLayout(request(topology, 500_000, { stagingCount, sliceCount, shardCount: 64 }));
@@ -106,6 +106,7 @@ describe('fairring', () => {
           expect(layout.scratchCount).toBeLessThanOrEqual(Math.max(stagingCount, least));
           expect(layout.inFlight).toBeGreaterThanOrEqual(1);
           for (const { count } of layout.slices) expect(count).toBeLessThanOrEqual(sliceCount);
+          expect(layout.slices.reduce((sum, { count }) => sum + count, 0)).toBe(500_000);
         }
       }
     }
