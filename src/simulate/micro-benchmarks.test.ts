@@ -1,7 +1,12 @@
 /** The shapes of the document's three figures. Fewer buckets than there: the times are scaled. */
 import { describe, expect, it } from 'vitest';
+import { buildPlan } from '../collectives/build.ts';
+import { costOf } from '../plan/cost.ts';
+import { grid } from '../plan/topology.ts';
 import { figuresPage } from './chart.ts';
 import { contestants, parallelism, scaling, singleTransfers, type Figure } from './micro-benchmarks.ts';
+import { presets, shardFloorBytes } from './model.ts';
+import { simulate } from './simulation.ts';
 
 function valuesOf({ series }: Figure, name: string): number[] {
   const found = series.find((each) => each.name === name);
@@ -23,6 +28,41 @@ describe('one transfer on 8 × 8', { timeout: 120_000 }, () => {
 
   it("Shoal's rules never lose to the better of both", () => {
     shoal.forEach((time, index) => expect(time).toBeLessThanOrEqual(Math.min(ring[index], original[index]) * 1.02));
+  });
+});
+
+describe('before anything is measured', { timeout: 120_000 }, () => {
+  const elementBytes = 4;
+  const [host, device] = [presets['gpu-cluster'], presets['gpu-cluster-device']];
+  const choices = [
+    { algorithm: 'fairring', model: host, limits: { shardCount: shardFloorBytes(host, 8) / elementBytes, stagingCount: 2 ** 40 } },
+    { algorithm: 'halving-doubling', model: host, limits: {} },
+    { algorithm: 'ring', model: device, limits: {} },
+  ];
+
+  /** What the choice that costs least by the model takes when it is simulated, in milliseconds. */
+  function untuned(hosts: number, bytes: number): number {
+    const candidates = choices.map(({ algorithm, model, limits }) => {
+      const count = bytes / elementBytes;
+      const plan = buildPlan(algorithm, { collective: 'all-reduce', topology: grid(hosts, 8), count, elementBytes, ...limits });
+      return { plan, model, expected: costOf(plan, elementBytes, model).seconds };
+    });
+    const { plan, model } = candidates.reduce((best, each) => (each.expected < best.expected ? each : best));
+    return simulate({ plan, elementBytes, operations: 1, inFlight: 1 }, model).seconds * 1e3;
+  }
+
+  it.each([
+    [8, [0.0625, 0.5, 3, 6.25, 12, 25, 50, 100]],
+    [4, [1, 25]],
+    [16, [6.25, 25]],
+    [32, [25]],
+  ])('the cost model takes what does not lose either: %i hosts × 8', (hosts, sizes) => {
+    for (const size of sizes) {
+      const bytes = size * 2 ** 20;
+      const contest = { hosts, bytes, operations: 1, inFlight: 1 };
+      const best = Math.min(contestants.ring(contest), contestants.original(contest));
+      expect(untuned(hosts, bytes), `${size} MiB`).toBeLessThanOrEqual(best * 1.02);
+    }
   });
 });
 
