@@ -70,6 +70,15 @@ export const measurements: readonly Measurement[] = [
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
+  simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
+    '--micro-benchmarks',
+    '--buckets',
+    '32',
+  ]),
+  simulated('simulate-128-hosts', '1,024 ranks, simulated', [
+    ...['all-reduce', '--hosts', '128', '--ranks-per-host', '8', '--bytes', '25MiB'],
+    ...['--algorithms', 'fairring,halving-doubling,auto'],
+  ]),
 ];
 
 function peers(name: string, title: string, args: readonly string[]): Measurement {
@@ -90,4 +99,9 @@ function algorithms(name: string, title: string, args: readonly string[], place?
 
 function report(name: string, title: string, program: string): Measurement {
   return { name, title, kind: 'report', command: ['--import', 'tsx', program, '--out', `{out}/${name}.json`] };
+}
+
+function simulated(name: string, title: string, args: readonly string[]): Measurement {
+  const files = ['--json', `{out}/${name}.json`, '--html', `{out}/${name}.html`];
+  return { name, title, kind: 'report', command: ['dist/cli/main.js', 'simulate', ...args, ...files] };
 }
