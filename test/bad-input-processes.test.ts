@@ -249,6 +249,21 @@ describe('recordings', () => {
     }
   });
 
+  it('a failure leaves the calls before it too, whichever thread ran them', async () => {
+    const folder = join(directory, 'flight-of-threads');
+    await using world = await startRanks({ fixture, n: 3, env: { SCENARIO: 'mismatch after many', SHOAL_FLIGHT_RECORDER_DIR: folder } });
+    for (const outcome of await world.outcomes()) expect(reportOf(outcome, 'call')).toMatchObject({ ok: false, code: 'mismatch' });
+    for (const rank of [0, 1, 2]) {
+      const dump = JSON.parse(readFileSync(join(folder, `flight-rank-${rank}.json`), 'utf8')) as { entries: Record<string, unknown>[] };
+      // A rank may fail before it makes the last call: whether the one before has ended is then not known.
+      const ended = dump.entries.filter(({ collective_seq_id: sequence }) => Number(sequence) < 19);
+      const sequences = ended.map(({ collective_seq_id: sequence }) => Number(sequence)).toSorted((a, b) => a - b);
+      expect(sequences).toEqual(Array.from({ length: 19 }, (_, sequence) => sequence));
+      for (const entry of ended)
+        expect(entry).toMatchObject({ profiling_name: 'shoal:all_reduce', input_sizes: [[2]], state: 'completed', retired: true });
+    }
+  });
+
   it('without SHOAL_TRACE and SHOAL_FLIGHT_RECORDER_DIR nothing is written', async () => {
     const folder = mkdtempSync(join(directory, 'cwd-'));
     await using world = await startRanks({ fixture, n: 3, env: { SCENARIO: 'mismatch' }, cwd: folder });

@@ -10,7 +10,9 @@
  *
  *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
  *    begin line      +64 published u32 = s + 1, written last   +80 contract, 16 B
- *    staging         after the slots, on a page: blocks of private buffers pass through it; only where all ranks share memory
+ *    call log        after the slots: the contracts of the owner's latest calls that its calling thread ran by itself, call s in
+ *                    place s mod loggedCalls: +0 s + 1, 0 while it is written   +4 the contract without its sequence number
+ *    staging         after the log, on a page: blocks of private buffers pass through it; only where all ranks share memory
  *    mailbox         +96 mailboxBytes: what the operation's entry steps put there; its first 32 bytes share the cache line of
  *                    the announcement, so that a tiny operation moves one line per rank
  *
@@ -32,6 +34,9 @@ export const mailboxOffset = 96;
 const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
 const pageBytes = 4096;
+/** Calls that the log holds. */
+const loggedCalls = 64;
+const contractWords = contractBytes / 4;
 
 /** Byte offset of a signal within a slot. */
 export function signalOffset(signal: number): number {
@@ -53,15 +58,19 @@ export interface ControlBlockShape {
 
 export function controlBlockBytes(shape: ControlBlockShape): number {
   const { bytes, count } = shape.staging ?? { bytes: 0, count: 0 };
-  return count === 0 ? slotsEnd(shape) : stagingStart(shape) + count * bytes;
+  return count === 0 ? logEnd(shape) : stagingStart(shape) + count * bytes;
 }
 
 function slotsEnd({ slotCount, signalMax }: ControlBlockShape): number {
   return headerBytes + slotCount * slotBytes(signalMax);
 }
 
+function logEnd(shape: ControlBlockShape): number {
+  return slotsEnd(shape) + loggedCalls * contractBytes;
+}
+
 function stagingStart(shape: ControlBlockShape): number {
-  return Math.ceil(slotsEnd(shape) / pageBytes) * pageBytes;
+  return Math.ceil(logEnd(shape) / pageBytes) * pageBytes;
 }
 
 /** Byte offset, within the begin line, of a buffer's address: rkey, then offset, both float64. `data` shares its place
@@ -88,6 +97,7 @@ export class ControlBlock {
   readonly staging: readonly Uint8Array[];
   readonly #words: Int32Array;
   readonly #lines: readonly DataView[];
+  readonly #log: Uint32Array;
   readonly #slotBytes: number;
 
   constructor(buffer: ArrayBufferLike, byteOffset: number, shape: ControlBlockShape) {
@@ -100,6 +110,7 @@ export class ControlBlock {
     this.staging = Array.from({ length: staging.count }, (_, index) => {
       return new Uint8Array(buffer, byteOffset + stagingStart(shape) + index * staging.bytes, staging.bytes);
     });
+    this.#log = new Uint32Array(buffer, byteOffset + slotsEnd(shape), loggedCalls * contractWords);
     this.#lines = this.slots.map((view) => new DataView(view.buffer, view.byteOffset, beginLineBytes));
   }
 
@@ -134,6 +145,33 @@ export class ControlBlock {
 
   set failed(value: boolean) {
     Atomics.store(this.#words, headerFailedOffset / 4, value ? 1 : 0);
+  }
+
+  /** Leaves the contract of the owner's call number `sequence` for whoever asks after a failure. Its first word is not looked at.
+   *  Plain stores: calls that take less than a microsecond pass here. Where CPUs reorder them, a report may get it wrong. */
+  logCall(sequence: number, contract: Uint32Array): void {
+    const log = this.#log;
+    const at = (sequence % loggedCalls) * contractWords;
+    log[at] = 0;
+    log[at + 1] = contract[1];
+    log[at + 2] = contract[2];
+    log[at + 3] = contract[3];
+    log[at] = sequence + 1;
+  }
+
+  /** The contract of a call, while its place in the log has not been used again. */
+  loggedCall(sequence: number): Uint8Array | undefined {
+    const at = (sequence % loggedCalls) * contractWords;
+    const isThere = (): boolean => Atomics.load(this.#log, at) === (sequence + 1) >>> 0;
+    if (!isThere()) return undefined;
+    const contract = Uint32Array.of(sequence, ...this.#log.subarray(at + 1, at + contractWords));
+    return isThere() ? new Uint8Array(contract.buffer) : undefined;
+  }
+
+  /** Sequence numbers of the calls in the log, ascending. */
+  get loggedSequences(): number[] {
+    const places = Array.from({ length: loggedCalls }, (_, place) => Atomics.load(this.#log, place * contractWords));
+    return places.flatMap((word) => (word === 0 ? [] : [word - 1])).sort((a, b) => a - b);
   }
 
   /** Sequence number + 1 of the operation last announced in the slot. */

@@ -1,20 +1,22 @@
 import { describe, expect, it } from 'vitest';
-import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
+import { contractBytes, ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import { CallHistory } from './call-history.ts';
 import { encodeContract, type CollectiveCall } from './contract.ts';
 
 const shape = { slotCount: 4, signalMax: 2 };
 const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', count: 8, op: 'sum' };
+const broadcast: CollectiveCall = { kind: 'broadcast', dtype: 'int32', count: 5, root: 1 };
 
-function createHistory(callsMax = 3): { own: ControlBlock; history: CallHistory; announce: (slot: number, sequence: number) => void } {
+function createHistory(callsMax = 3): { own: ControlBlock; history: CallHistory; alone: (sequence: number) => void } {
   const own = new ControlBlock(new SharedArrayBuffer(controlBlockBytes(shape)), 0, shape);
   return {
     own,
     history: new CallHistory(own, { callsMax }),
     // As the main thread does, which tells nobody else.
-    announce: (slot, sequence) => {
-      encodeContract({ kind: 'broadcast', dtype: 'int32', count: 5, root: 1 }, sequence, own.contract(slot), { strict: false });
-      own.publish(slot, sequence + 1);
+    alone: (sequence) => {
+      const contract = new Uint32Array(contractBytes / 4);
+      encodeContract(broadcast, sequence, new Uint8Array(contract.buffer), { strict: false });
+      own.logCall(sequence, contract);
       own.called = Math.max(own.called, sequence + 1);
     },
   };
@@ -35,38 +37,51 @@ describe('CallHistory', () => {
     expect(history.report(3)).toEqual({ text: 'has not called it; its last call was all-reduce #0 float32[8] sum', arrived: false });
   });
 
-  it('knows calls that the main thread made alone while their slots last', () => {
-    const { history, announce } = createHistory();
-    announce(2, 0);
+  it('knows calls that the main thread made alone while the log lasts', () => {
+    const { history, alone } = createHistory();
+    alone(0);
     expect(history.find(0)).toBeUndefined();
     expect(history.report(0)).toEqual({ text: expect.stringMatching(/^broadcast #0 int32\[5\] root 1/), arrived: true });
     expect(history.report(1).text).toMatch(/^has not called it; its last call was broadcast #0 int32\[5\] root 1/);
-    announce(2, 4);
-    expect(history.report(0)).toEqual({ text: 'made this call long ago and has made 5 since', arrived: true });
+    for (let sequence = 1; sequence <= 64; sequence++) alone(sequence);
+    expect(history.report(0)).toEqual({ text: 'made this call long ago and has made 65 since', arrived: true });
+    expect(history.report(1).text).toMatch(/^broadcast #1 /);
   });
 
   it('counts calls of both threads, in whatever order they are heard of', () => {
-    const { history, announce } = createHistory();
-    announce(0, 5);
+    const { history, alone } = createHistory();
+    alone(5);
     history.remember(3, call);
     expect(history.called).toBe(6);
   });
 
   it('finds the latest calls that the main thread made alone, for the flight recorder', () => {
-    const { history, announce } = createHistory();
-    expect(history.calledAlone(2)).toEqual([]);
+    const { history, alone } = createHistory();
+    expect(history.calledAlone()).toEqual([]);
     history.remember(0, call);
-    announce(0, 1);
-    announce(3, 3);
-    announce(2, 2);
-    const broadcast = { kind: 'broadcast', dtype: 'int32', count: 5, root: 1 };
-    // Slots below the lane's are those of the comm thread, whose operations are known anyway.
-    expect(history.calledAlone(2)).toEqual([
-      { sequence: 2, call: broadcast, done: true },
-      { sequence: 3, call: broadcast, done: false },
+    for (const sequence of [1, 63, 64, 65]) alone(sequence);
+    // Call 65 has taken the place of call 1.
+    expect(history.calledAlone()).toEqual([
+      { sequence: 63, call: broadcast, done: true },
+      { sequence: 64, call: broadcast, done: true },
+      { sequence: 65, call: broadcast, done: false },
     ]);
-    history.remember(3, call);
-    expect(history.calledAlone(2).map(({ sequence }) => sequence)).toEqual([2]);
+    // One that the comm thread took over is known there.
+    history.remember(64, call);
+    expect(history.calledAlone().map(({ sequence }) => sequence)).toEqual([63, 65]);
+  });
+
+  it('does not take a call for one that it is being overwritten by', () => {
+    const { history, own, alone } = createHistory();
+    alone(1);
+    const interrupted = new Proxy(new Uint32Array(contractBytes / 4), {
+      get: (contract, word) => {
+        if (word === '2') throw new Error('the writer is here');
+        return Reflect.get(contract, word) as unknown;
+      },
+    });
+    expect(() => own.logCall(65, interrupted)).toThrow('the writer is here');
+    expect(history.calledAlone()).toEqual([]);
   });
 
   it('keeps so many calls and no more', () => {

@@ -106,6 +106,7 @@ export class ExpressCaller {
     this.#open?.handOver();
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
     const startMs = trace.enabled ? trace.now() : 0;
+    own.logCall(sequence, operation.contract);
     this.#express.begin(operation, sequence, call.ordinal);
     const status = this.#express.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
     if (status === 'done') {

@@ -192,7 +192,7 @@ export class GroupEngine implements OperationHost {
     this.#failure = error;
     this.#own.failed = true;
     this.#watchdog.stop();
-    this.#world.recorder.found(this.spec, this.#history.calledAlone(this.#world.settings.inFlightMax));
+    this.#world.recorder.found(this.spec, this.#history.calledAlone());
     this.#world.recordFailure(this.spec, error);
     if (options.tellOthers) this.#members.tellOthers({ type: 'abort', group: this.spec.id, error: error.toData() });
     this.#opened?.reject(error);

@@ -187,6 +187,7 @@ export class HostLane {
   #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number): boolean {
     const { trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
+    this.#own.logCall(sequence, operation.contract);
     let status = lane.start(operation, sequence, ordinal, patienceNs);
     if (status === 'unmapped') {
       client.drain();

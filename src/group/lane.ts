@@ -16,7 +16,7 @@
 import { assert, must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
-import { beginBufferOffset, type ControlBlock, type ControlBlockShape } from '../collectives/control-block.ts';
+import { beginBufferOffset, contractBytes, type ControlBlock, type ControlBlockShape } from '../collectives/control-block.ts';
 import {
   addressesBytes,
   cardAddressesOffset,
@@ -114,7 +114,8 @@ export interface LaneOperation {
   readonly call: CollectiveCall;
   readonly plans: LanePlans;
   readonly card: Uint8Array;
-  readonly sequenceWord: Uint32Array;
+  /** This rank's, in the card; its first word is the sequence number. */
+  readonly contract: Uint32Array;
   /** What the last run took, and the next one tries first. */
   bound: BoundCode;
   /** The other one, once it has been needed. */
@@ -155,7 +156,7 @@ export class Lane {
   bind(call: CollectiveCall, plans: LanePlans, buffers: LaneBuffers, code: LaneCodeName = 'shared'): LaneOperation {
     const { size, rank } = this.#options;
     const card = new Uint8Array(cardBytes(size));
-    encodeContract(call, 0, card.subarray(0, 16), { strict: false });
+    encodeContract(call, 0, card.subarray(0, contractBytes), { strict: false });
     for (let peer = 0; peer < size; peer++) if (peer !== rank) this.#expected(card, peer).fill(unknownByte);
     writeAddresses(card, buffers);
     const first = hasPrivate(buffers) ? 'private' : code;
@@ -163,8 +164,8 @@ export class Lane {
     const privateBytes = hasPrivate(buffers) ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
     const { name: lane } = this.#options;
     const bytes = call.count * dtypeInfo(call.dtype).bytes;
-    const sequenceWord = new Uint32Array(card.buffer, 0, 1);
-    return { lane, call, plans, card, sequenceWord, bound, spare: undefined, buffers, privateBytes, bytes };
+    const contract = new Uint32Array(card.buffer, 0, contractBytes / 4);
+    return { lane, call, plans, card, contract, bound, spare: undefined, buffers, privateBytes, bytes };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
@@ -182,7 +183,7 @@ export class Lane {
   /** Starts the operation as number `sequence` of the group, `ordinal` of the lane. */
   start(operation: LaneOperation, sequence: number, ordinal: number, spinNs: number): LaneStatus {
     this.#state.pc = 0;
-    operation.sequenceWord[0] = sequence;
+    operation.contract[0] = sequence;
     number(operation.bound, sequence);
     return this.#run(operation, ordinal, spinNs);
   }
@@ -195,7 +196,7 @@ export class Lane {
   /** Continues an operation that was waiting or unmapped, from `position`. */
   resume(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, spinNs: number): LaneStatus {
     assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
-    operation.sequenceWord[0] = sequence;
+    operation.contract[0] = sequence;
     number(operation.bound, sequence);
     this.#state.pc = position.pc;
     return this.#run(operation, ordinal, spinNs);
@@ -252,7 +253,7 @@ export class Lane {
     const { plans, card, buffers, bound, spare } = operation;
     operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
     operation.spare = bound;
-    number(operation.bound, operation.sequenceWord[0]);
+    number(operation.bound, operation.contract[0]);
   }
 
   #bindPeers(operation: LaneOperation): boolean {

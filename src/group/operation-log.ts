@@ -4,6 +4,7 @@ import type { ShoalError } from '../base/errors.ts';
 import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
 import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { GroupSpec } from './group-spec.ts';
+import type { CallAlone } from './call-history.ts';
 import type { CollectiveCall } from './contract.ts';
 
 /** An operation of the comm thread: its own, or one of the lane that the main thread left to it. */
@@ -81,9 +82,14 @@ export class OperationLog {
     this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
   }
 
-  /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. */
-  found(group: GroupSpec, calls: readonly { readonly sequence: number; readonly call: CollectiveCall; readonly done: boolean }[]): void {
-    for (const { sequence, call, done } of calls) {
+  /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those
+   *  that are not recorded yet, the latest for which there is room without pushing out what is underway. */
+  found(group: GroupSpec, calls: readonly CallAlone[]): void {
+    const recorded = this.flight.sequencesOf(group.name);
+    const unrecorded = calls.filter(({ sequence }) => !recorded.has(sequence));
+    const underway = [...this.#operations.values()].map(({ record }) => record);
+    const room = this.flight.roomAfter(Math.min(...underway));
+    for (const { sequence, call, done } of unrecorded.slice(Math.max(0, unrecorded.length - room))) {
       const operation: RecordedOperation = { call, sequence, timeoutMs: 0, submittedMs: 0 };
       this.created(group, operation);
       const logged = this.#operations.get(operation);

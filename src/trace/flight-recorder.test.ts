@@ -106,6 +106,29 @@ describe('FlightRecorder', () => {
     );
   });
 
+  it('knows how many operations fit until an entry is overwritten', () => {
+    const { recorder } = start(3);
+    expect(recorder.roomAfter(Infinity)).toBe(3);
+    const id = recorder.schedule(allReduce(0));
+    expect(recorder.roomAfter(id)).toBe(2);
+    for (let room = 1; room >= 0; room--) {
+      recorder.schedule(allReduce(0));
+      expect(recorder.roomAfter(id)).toBe(room);
+    }
+    expect(recorder.dump().entries[0].record_id).toBe(id);
+    recorder.schedule(allReduce(0));
+    expect(recorder.roomAfter(id)).toBe(0);
+  });
+
+  it('knows which collectives of a group it has', () => {
+    const { recorder } = start(3);
+    recorder.schedule(allReduce(0));
+    recorder.schedule(allReduce(1));
+    recorder.schedule(allReduce(7, { isP2P: true }));
+    recorder.schedule(allReduce(8, { group: 'other' }));
+    expect([...recorder.sequencesOf('world')]).toEqual([1]);
+  });
+
   it('forgets a destroyed group but not its operations', () => {
     const { recorder } = start(2);
     recorder.schedule(allReduce(0));

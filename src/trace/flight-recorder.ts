@@ -139,6 +139,18 @@ export class FlightRecorder {
     this.#groups.delete(name);
   }
 
+  /** How many operations can be scheduled until the entry of this one is overwritten. Infinity asks for all that fit. */
+  roomAfter(recordId: RecordId): number {
+    const { size } = this.#options;
+    return Math.min(size, Math.max(0, size - (this.#nextRecord - recordId)));
+  }
+
+  /** Sequence numbers of the group's collectives that have an entry. */
+  sequencesOf(group: string): ReadonlySet<number> {
+    const ofGroup = this.#slots.filter(({ operation }) => operation.group === group && !operation.isP2P);
+    return new Set(ofGroup.map(({ operation }) => operation.sequence));
+  }
+
   /** The operation was called. */
   schedule(operation: FlightOperation): RecordId {
     const recordId = this.#nextRecord++;
