@@ -32,6 +32,26 @@ export function sleep(clock: Clock, delayMs: number): Promise<void> {
   });
 }
 
+/** So long at most does a pause of the process count, in a timer of served time. */
+const servedTickMs = 250;
+
+/** Calls back after `delayMs` in which the event loop turned: a process that gets no CPU for seconds first reads what has come
+ *  meanwhile. For conclusions from silence. Keeps the process alive. */
+export function setServedTimer(clock: Clock, delayMs: number, callback: () => void): Timer {
+  let leftMs = delayMs;
+  const next = (): Timer => {
+    const tickMs = Math.min(leftMs, servedTickMs);
+    leftMs -= tickMs;
+    return clock.setTimer(tickMs, onTick, { keepAlive: true });
+  };
+  const onTick = (): void => {
+    if (leftMs > 0) timer = next();
+    else callback();
+  };
+  let timer = next();
+  return { cancel: () => timer.cancel() };
+}
+
 /** A clock that moves only when told; timers fire in order of time, then of creation. */
 export class VirtualClock implements Clock {
   #nowMs = 0;
@@ -67,5 +87,17 @@ export class VirtualClock implements Clock {
       next.callback();
     }
     this.#nowMs = untilMs;
+  }
+
+  /** Time passes while the process gets no CPU: what fell due is fired afterwards, and what that starts begins then. */
+  stall(byMs: number): void {
+    this.#nowMs += byMs;
+    const due = this.#timers.filter(({ atMs }) => atMs <= this.#nowMs);
+    for (const timer of due) {
+      const index = this.#timers.indexOf(timer);
+      if (index < 0) continue;
+      this.#timers.splice(index, 1);
+      timer.callback();
+    }
   }
 }

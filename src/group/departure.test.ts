@@ -6,6 +6,7 @@ import { abortConnection } from '../fabric/abortable.ts';
 import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
 import type { Region } from '../memory/region.ts';
+import { suspicionMs } from './group-engine.ts';
 import { answerMs } from './inquiry.ts';
 import { startRanks } from './testing/in-process-world.ts';
 import type { ProcessGroup, Work } from './types.ts';
@@ -98,7 +99,7 @@ describe('a rank that leaves in order', () => {
   it('may be the reason of an error of ours, which is then forgotten', async () => {
     const clock = new VirtualClock();
     const { groups, works, x } = await broadcastWithBlink(clock);
-    clock.advance(249);
+    clock.advance(suspicionMs - 1);
     const left = groups[1].destroy();
     await delivered();
     clock.advance(1);
@@ -112,10 +113,21 @@ describe('a rank that leaves in order', () => {
     expect([...x]).toEqual([5, 2]);
   });
 
-  it('is waited for a quarter of a second only', async () => {
+  it('is heard by a rank that got no CPU when its word came', async () => {
+    const clock = new VirtualClock();
+    const { groups, works, x } = await broadcastWithBlink(clock);
+    const left = groups[1].destroy();
+    clock.stall(2 * suspicionMs);
+    await delivered();
+    await Promise.all(works);
+    expect([...x]).toEqual([2, 2]);
+    await left;
+  });
+
+  it('is waited for so long and no longer', async () => {
     const clock = new VirtualClock();
     const { works } = await broadcastWithBlink(clock);
-    clock.advance(249);
+    clock.advance(suspicionMs - 1);
     await delivered();
     expect(works[0].done).toBe(false);
     clock.advance(1);

@@ -10,7 +10,7 @@
  *  store-then-load on both sides. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { Timer } from '../base/clock.ts';
+import { setServedTimer, type Timer } from '../base/clock.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../fabric/fabric.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -38,8 +38,9 @@ import type { SharedRegions } from './shared-regions.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
 
-/** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. */
-const suspicionMs = 250;
+/** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. More than
+ *  its process is kept from closing that because its host is busy. */
+export const suspicionMs = 2000;
 /** Calls remembered for reports. */
 const callsMax = 64;
 
@@ -182,7 +183,7 @@ export class GroupEngine implements OperationHost {
       // Its error is the older one, and comes.
       if (!this.#inquiry.underway) this.fail(error);
     };
-    this.#suspicion = this.#world.clock.setTimer(suspicionMs, confirm, { keepAlive: true });
+    this.#suspicion = setServedTimer(this.#world.clock, suspicionMs, confirm);
   }
 
   /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */

@@ -65,6 +65,17 @@ function createGroup(
 }
 
 describe('Inquiry', () => {
+  it('hears what came while this rank got no CPU before it concludes without it', () => {
+    const { clock, members } = createGroup(2, { silent: [1] });
+    const { history, inquiry, errors } = members[0];
+    history.remember(0, call);
+    inquiry.begin('mismatch', 0, 1000);
+    clock.stall(2 * answerMs);
+    expect(errors).toEqual([]);
+    inquiry.onReport(1, { type: 'report', group: 1, code: 'mismatch', sequence: 0, timeoutMs: 1000, text: 'barrier #0', arrived: true });
+    expect(errors.map(({ message }) => message)).toEqual([expect.stringContaining('rank 1 (world rank 11): barrier #0')]);
+  });
+
   it('all ranks make one error of what all have called, without waiting', () => {
     const { clock, members, sent } = createGroup(3);
     members.forEach(({ history }, rank) => history.remember(0, { ...call, count: rank === 2 ? 9 : 8 }));

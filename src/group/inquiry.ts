@@ -4,7 +4,7 @@
  *      begin ─▶ own report, told to all ─▶ reports of the others ─▶ conclude (all are in, or `answerMs` passed)
  *
  *  One inquiry at most is held per group: its end is the end of the group. It must not know how a disagreement is noticed. */
-import type { Clock } from '../base/clock.ts';
+import { setServedTimer, type Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
@@ -67,7 +67,7 @@ export class Inquiry {
     // A call that the main thread is still trying to make by itself is on its way here, with its name and place.
     if (call || history.called <= sequence) this.#reportOwn();
     else clock.setTimer(arrivalMs, () => this.#reportOwn(), { keepAlive: true });
-    clock.setTimer(answerMs, () => this.#conclude(), { keepAlive: true });
+    setServedTimer(clock, answerMs, () => this.#conclude());
     this.#concludeIfComplete();
   }
 
