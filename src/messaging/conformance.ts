@@ -14,7 +14,7 @@ import { Msg } from './msg.ts';
 import { Poller } from './poller.ts';
 import { hostilePacket } from './testing/hostile-packets.ts';
 import { Router, type PeerEvent, type RouterOptions } from './router.ts';
-import { encodeControl, encodeData, encodeGreeting, inlineBytes, noCounters } from './wire.ts';
+import { encodeControl, encodeData, encodeGreeting, noCounters } from './wire.ts';
 
 export interface MessagingWorld {
   /** A context of its own for each socket, as processes have. */
@@ -470,7 +470,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
         return { pipe, answers };
       };
       const one = message(worker(2), stub);
-      const data = (sequence: number): Uint8Array[] => encodeData([one], inlineBytes(one), sequence, noCounters).parts;
+      const data = (sequence: number): Uint8Array[] => encodeData([one], sequence, noCounters).parts;
       const greeting = { session: 77, knownSession: 0, address: worker(2), windowMessages: 4, windowBytes: 1000 };
       const greet = encodeGreeting('hello', greeting, noCounters);
       const hostile: Uint8Array[][][] = [
@@ -511,7 +511,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       const hello = encodeGreeting('hello', greeting, noCounters);
       const small = message(worker(2), stub, 3, 'one', 'two');
       const large = message(worker(2), server(5), 4, pattern(40_000, 1), 'x');
-      const data = (msg: Msg): Uint8Array[] => encodeData([msg], inlineBytes(msg), 0, noCounters).parts;
+      const data = (msg: Msg): Uint8Array[] => encodeData([msg], 0, noCounters).parts;
       const controls = (['credit', 'goodbye', 'reset'] as const).map((kind) => [encodeControl(kind, noCounters)]);
       const corpus = [[hello], data(small), data(large), ...controls];
       const random = seededRandom(hostileInputs);

@@ -321,7 +321,7 @@ export class Link {
       cost += bytes;
     }
     if (messages.length === 0) return undefined;
-    const { parts, pointers } = encodeData(messages, inline, this.#sent, this.#counters());
+    const { parts, pointers } = encodeData(messages, this.#sent, this.#counters());
     return { parts, pointers, count: messages.length, cost };
   }
 

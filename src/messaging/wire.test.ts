@@ -15,6 +15,7 @@ import {
   encodeGreeting,
   inlineBytes,
   messageCost,
+  packetPrefixBytes,
   rebaseSequence,
   refreshCounters,
   type Packet,
@@ -23,6 +24,8 @@ import {
 const limits = limitsOf({ frames: 1000 });
 const options = { limits };
 const counters = { received: 7, consumed: 5, consumedBytes: 2 ** 40 };
+/** Packets are written in two ways: all targets within 32 bits, or not. */
+const target = fc.oneof({ weight: 9, arbitrary: fc.integer() }, fc.maxSafeInteger());
 const uint64 = fc.bigInt({ min: 0n, max: 0xffffffffffffffffn });
 
 const messages = fc.array(
@@ -30,8 +33,8 @@ const messages = fc.array(
     source: uint64,
     destination: uint64,
     type: fc.integer({ min: 0, max: 0xffff }),
-    value: fc.maxSafeInteger(),
-    version: fc.maxSafeInteger(),
+    value: target,
+    version: target,
     frames: fc.array(
       fc.oneof({ weight: 8, arbitrary: fc.uint8Array({ maxLength: 40 }) }, fc.constant(new Uint8Array(detachedBytes).fill(3))),
       {
@@ -72,12 +75,7 @@ function fieldsOf(msg: Msg): Fields {
 }
 
 function encoded(list: readonly Msg[], sequence = 0): Uint8Array[] {
-  return encodeData(
-    list,
-    list.reduce((sum, msg) => sum + inlineBytes(msg), 0),
-    sequence,
-    counters,
-  ).parts;
+  return encodeData(list, sequence, counters).parts;
 }
 
 /** The packet, or undefined when it is refused properly. Any other error fails the test. */
@@ -93,18 +91,43 @@ function tryDecode(parts: readonly Uint8Array[]): Packet | undefined {
 describe('packets', () => {
   it('carry messages unchanged', () => {
     fc.assert(
-      fc.property(
-        messages,
-        fc.maxSafeInteger().filter((n) => n >= 0),
-        (list, sequence) => {
-          const packet = decodePacket(encoded(list.map(messageOf), sequence), options);
-          if (packet.kind !== 3) throw new Error('not data');
-          expect(packet.messages.map(fieldsOf)).toEqual(list);
-          expect(packet.bytes).toEqual(packet.messages.map(messageCost));
-          expect(packet).toMatchObject({ ...counters, sequence });
-        },
-      ),
+      fc.property(messages, fc.nat({ max: 2 ** 48 - 1 }), (list, sequence) => {
+        const packet = decodePacket(encoded(list.map(messageOf), sequence), options);
+        if (packet.kind !== 3) throw new Error('not data');
+        expect(packet.messages.map(fieldsOf)).toEqual(list);
+        expect(packet.bytes).toEqual(packet.messages.map(messageCost));
+        expect(packet).toMatchObject({ ...counters, sequence });
+      }),
     );
+  });
+
+  it('are no larger than what the package zeromq copies, 128 bytes, for one frame of 64', () => {
+    const fields = { source: 1n, destination: 2n ** 64n - 1n, type: 0xffff, frames: [new Uint8Array(64)] };
+    const bytesWith = (value: number, version: number): number => {
+      const [first] = encoded([messageOf({ ...fields, value, version })]);
+      const packet = decodePacket([first], options);
+      expect(packet.kind === 3 && packet.messages.map(fieldsOf)).toEqual([{ ...fields, value, version }]);
+      return first.byteLength;
+    };
+    expect(bytesWith(-(2 ** 31), 2 ** 31 - 1)).toBe(128);
+    expect(bytesWith(2 ** 31, 0)).toBe(136);
+    expect(bytesWith(0, -(2 ** 31) - 1)).toBe(136);
+  });
+
+  it('are at most what is reckoned for their messages', () => {
+    fc.assert(
+      fc.property(messages, (list) => {
+        const all = list.map(messageOf);
+        const reckoned = all.reduce((sum, msg) => sum + inlineBytes(msg), packetPrefixBytes);
+        expect(encoded(all)[0].byteLength).toBeLessThanOrEqual(reckoned);
+      }),
+    );
+  });
+
+  it('of another version are refused, by their version', () => {
+    const first = encodeControl('credit', counters);
+    first[2] = 1;
+    expect(() => decodePacket([first], options)).toThrow(/version 1, here is 2; run the same Shoal everywhere/);
   });
 
   it('do not copy frames, neither when written nor when read, and align them', () => {
@@ -135,16 +158,20 @@ describe('packets', () => {
 
   it('can be sent again with newer counters and another number', () => {
     const parts = encoded([messageOf({ source: 1n, destination: 2n, type: 3, value: -4, version: 5, frames: [] })], 9);
-    refreshCounters(parts[0], { received: 1, consumed: 2, consumedBytes: 3 });
-    rebaseSequence(parts[0], 4);
-    expect(decodePacket(parts, options)).toMatchObject({ sequence: 4, received: 1, consumed: 2, consumedBytes: 3 });
+    const newer = { received: 2 ** 47 + 1, consumed: 2 ** 40 + 2, consumedBytes: 2 ** 52 + 3 };
+    refreshCounters(parts[0], newer);
+    rebaseSequence(parts[0], 2 ** 33 + 4);
+    expect(decodePacket(parts, options)).toMatchObject({ sequence: 2 ** 33 + 4, ...newer });
+    refreshCounters(parts[0], counters);
+    rebaseSequence(parts[0], 0);
+    expect(decodePacket(parts, options)).toMatchObject({ sequence: 0, ...counters });
   });
 
   it('with pointers are refused where none came with them', () => {
     const shared = new Uint8Array(new SharedArrayBuffer(8));
     const msg = new Msg(1n, 2n);
     msg.addFormatFrame('p', shared);
-    const { parts, pointers } = encodeData([msg], inlineBytes(msg), 0, counters);
+    const { parts, pointers } = encodeData([msg], 0, counters);
     const packet = decodePacket(parts, { limits, pointers });
     expect(packet.kind === 3 && packet.messages[0].parseFormatFrame('p')[0]).toBe(shared);
     expect(tryDecode(parts)).toBeUndefined();

@@ -2,13 +2,13 @@
  *  from outside is checked before it is used. A packet is one or more *parts* (buffers whose boundaries the pipe keeps):
  *  the first has the prefix and small frames, large frames are parts of their own, so that nobody copies them.
  *
- *  All little-endian; integers of 64 bits other than addresses are within ±2⁵³.
+ *  All little-endian. Messages are numbered with 48 bits: nine years at a million per second. i64 are within ±2⁵³.
  *
- *    byte 0       2        3     4       8          16         24         32              40
+ *    byte 0       2        3     4       6          12         18         24              32
  *        │'SM'   │version │kind │count  │sequence  │received  │consumed  │consumed bytes │ by kind …
- *        │u16    │u8      │u8   │u32    │i64       │i64       │i64       │i64            │
+ *        │u16    │u8      │u8   │u16    │u48       │u48       │u48       │i64            │
  *
- *    kind      count     from byte 40
+ *    kind      count     from byte 32
  *    1 hello   0         session i64 │ known session i64 │ address u64 │    "I am; I have `received` of what you sent"
  *                        window messages i64 │ window bytes i64
  *    2 welcome 0         the same                                           the answer
@@ -20,13 +20,15 @@
  *
  *  A message, aligned to 8 bytes, with its frames aligned to 8 bytes:
  *
- *    byte 0     2       4       8        16            24             32        40
- *        │type │frames │bytes  │source  │destination  │target value  │version  │ lengths u32 × frames, padded │ frames, each padded …
- *        │u16  │u16    │u32    │u64     │u64          │i64           │i64      │
+ *    byte 0     2       4       12           20            24       28
+ *        │type │frames │source │destination │target value │version │ lengths u32 × frames, padded │ frames, each padded …
+ *        │u16  │u16    │u64    │u64         │i32          │i32     │
  *
+ *    count     bit 15 of data: the target values and versions of this packet are i64, and headers 36 bytes
  *    length    bits 31…30: 0 the frame is inline, 1 it is the packet's next part, 2 it is the packet's next pointer
  *              (memory that threads share; inproc only); bits 29…0: its bytes
- *    bytes     of the message within this part: header, lengths, inline frames, padding */
+ *
+ *  So a message with one frame of 64 bytes is a packet of 128 bytes: what the package zeromq copies instead of lending. */
 import { dataViewOf } from '../base/bytes.ts';
 import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
@@ -38,12 +40,14 @@ export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5
 
 /** Frames from this size on travel as parts of their own. Below, a copy is cheaper than a part. */
 export const detachedBytes: number = 16 * 1024;
-export const packetPrefixBytes = 40;
-const helloBytes = 80;
-export const messageHeaderBytes = 40;
+export const packetPrefixBytes = 32;
+const helloBytes = 72;
+export const messageHeaderBytes = 28;
+const wideHeaderBytes = 36;
 const errorTextBytes = 512;
 const magic = 0x4d53;
-const version = 1;
+const version = 2;
+const wideFlag = 0x8000;
 const lengthMask = 0x3fffffff;
 const detachedFlag = 0x40000000;
 const pointerFlag = 0x80000000;
@@ -84,13 +88,13 @@ export type Packet = Counters &
 
 /** How a message counts against windows and queues: header, lengths and all frames. */
 export function messageCost(msg: Msg): number {
-  return messageHeaderBytes + 4 * msg.frameCount + msg.size;
+  return wideHeaderBytes + 4 * msg.frameCount + msg.size;
 }
 
-/** Bytes of the message within the packet's first part. */
-export function inlineBytes(msg: Msg): number {
+/** Bytes of the message within the packet's first part, at most. */
+export function inlineBytes(msg: Msg, headerBytes: number = wideHeaderBytes): number {
   const { frames, pointers } = msg;
-  let bytes = messageHeaderBytes + padded(4 * (frames.length + pointers.length));
+  let bytes = padded(headerBytes + 4 * (frames.length + pointers.length));
   for (const frame of frames) if (frame.byteLength < detachedBytes) bytes += padded(frame.byteLength);
   return bytes;
 }
@@ -102,17 +106,21 @@ export interface DataPacket {
   readonly cost: number;
 }
 
-/** `inline` is the sum of `inlineBytes`. */
-export function encodeData(messages: readonly Msg[], inline: number, sequence: number, counters: Counters): DataPacket {
-  const first = Buffer.allocUnsafe(packetPrefixBytes + inline);
+/** At most 2¹⁵ − 1 messages. */
+export function encodeData(messages: readonly Msg[], sequence: number, counters: Counters): DataPacket {
+  const wide = !messages.every(hasNarrowTarget);
+  const headerBytes = wide ? wideHeaderBytes : messageHeaderBytes;
+  let bytes = packetPrefixBytes;
+  for (const msg of messages) bytes += inlineBytes(msg, headerBytes);
+  const first = Buffer.allocUnsafe(bytes);
   const view = dataViewOf(first);
-  writePrefix(view, PacketKind.data, messages.length, sequence, counters);
+  writePrefix(view, PacketKind.data, wide ? messages.length + wideFlag : messages.length, sequence, counters);
   const parts: Uint8Array[] = [first];
   const pointers: Uint8Array[] = [];
   let at = packetPrefixBytes;
   let cost = 0;
   for (const msg of messages) {
-    at = writeMessage(msg, first, view, at, { parts, pointers });
+    at = writeMessage(msg, first, view, at, { wide, parts, pointers });
     cost += messageCost(msg);
   }
   return { parts, pointers, cost };
@@ -121,25 +129,23 @@ export function encodeData(messages: readonly Msg[], inline: number, sequence: n
 /** Writes newer counters into a data packet that is sent again. Its other parts stay. */
 export function refreshCounters(first: Uint8Array, counters: Counters): void {
   const view = dataViewOf(first);
-  writeInt53(view, 16, counters.received);
-  writeInt53(view, 24, counters.consumed);
-  writeInt53(view, 32, counters.consumedBytes);
+  writeCounters(view, counters);
 }
 
 /** Gives an encoded data packet another place in the sequence: its peer starts counting anew. */
 export function rebaseSequence(first: Uint8Array, sequence: number): void {
-  writeInt53(dataViewOf(first), 8, sequence);
+  writeUint48(dataViewOf(first), 6, sequence);
 }
 
 export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, counters: Counters): Uint8Array {
   const bytes = Buffer.alloc(helloBytes);
   const view = dataViewOf(bytes);
   writePrefix(view, PacketKind[kind], 0, 0, counters);
-  writeInt53(view, 40, greeting.session);
-  writeInt53(view, 48, greeting.knownSession);
-  view.setBigUint64(56, greeting.address, true);
-  writeInt53(view, 64, greeting.windowMessages);
-  writeInt53(view, 72, greeting.windowBytes);
+  writeInt53(view, 32, greeting.session);
+  writeInt53(view, 40, greeting.knownSession);
+  view.setBigUint64(48, greeting.address, true);
+  writeInt53(view, 56, greeting.windowMessages);
+  writeInt53(view, 64, greeting.windowBytes);
   return bytes;
 }
 
@@ -164,11 +170,19 @@ function writePrefix(view: DataView, kind: number, count: number, sequence: numb
   view.setUint16(0, magic, true);
   view.setUint8(2, version);
   view.setUint8(3, kind);
-  view.setUint32(4, count, true);
-  writeInt53(view, 8, sequence);
-  writeInt53(view, 16, counters.received);
-  writeInt53(view, 24, counters.consumed);
-  writeInt53(view, 32, counters.consumedBytes);
+  view.setUint16(4, count, true);
+  writeUint48(view, 6, sequence);
+  writeCounters(view, counters);
+}
+
+function writeCounters(view: DataView, { received, consumed, consumedBytes }: Counters): void {
+  writeUint48(view, 12, received);
+  writeUint48(view, 18, consumed);
+  writeInt53(view, 24, consumedBytes);
+}
+
+function hasNarrowTarget({ targetValue, targetVersion }: Msg): boolean {
+  return (targetValue | 0) === targetValue && (targetVersion | 0) === targetVersion;
 }
 
 /** @returns where the next message begins. */
@@ -177,18 +191,23 @@ function writeMessage(
   first: Buffer,
   view: DataView,
   start: number,
-  out: { parts: Uint8Array[]; pointers: Uint8Array[] },
+  out: { readonly wide: boolean; readonly parts: Uint8Array[]; readonly pointers: Uint8Array[] },
 ): number {
   const { frames, pointers } = msg;
   const entries = frames.length + pointers.length;
   view.setUint16(start, msg.type, true);
   view.setUint16(start + 2, entries, true);
-  view.setBigUint64(start + 8, msg.source, true);
-  view.setBigUint64(start + 16, msg.destination, true);
-  writeInt53(view, start + 24, msg.targetValue);
-  writeInt53(view, start + 32, msg.targetVersion);
-  let lengthAt = start + messageHeaderBytes;
-  let at = lengthAt + padded(4 * entries);
+  view.setBigUint64(start + 4, msg.source, true);
+  view.setBigUint64(start + 12, msg.destination, true);
+  let lengthAt = start + (out.wide ? wideHeaderBytes : messageHeaderBytes);
+  if (out.wide) {
+    writeInt53(view, start + 20, msg.targetValue);
+    writeInt53(view, start + 28, msg.targetVersion);
+  } else {
+    view.setInt32(start + 20, msg.targetValue, true);
+    view.setInt32(start + 24, msg.targetVersion, true);
+  }
+  let at = padded(lengthAt + 4 * entries);
   for (const frame of frames) {
     const bytes = frame.byteLength;
     if (bytes < detachedBytes) {
@@ -206,8 +225,7 @@ function writeMessage(
     out.pointers.push(pointer);
     lengthAt += 4;
   }
-  if (entries % 2 === 1) view.setUint32(lengthAt, 0, true);
-  view.setUint32(start + 4, at - start, true);
+  if (lengthAt % 8 !== 0) view.setUint32(lengthAt, 0, true);
   return at;
 }
 
@@ -220,6 +238,11 @@ function fillTo(bytes: Buffer, at: number): number {
 
 function padded(bytes: number): number {
   return (bytes + 7) & ~7;
+}
+
+function writeUint48(view: DataView, at: number, value: number): void {
+  view.setUint32(at, value >>> 0, true);
+  view.setUint16(at + 4, Math.floor(value / twoTo32), true);
 }
 
 function writeInt53(view: DataView, at: number, value: number): void {
@@ -245,11 +268,11 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   if (view.getUint8(2) !== version)
     throw malformed(`it has version ${view.getUint8(2)}, here is ${version}; run the same Shoal everywhere`);
   const kind = view.getUint8(3);
-  const count = view.getUint32(4, true);
-  const sequence = readCount(view, 8);
-  const received = readCount(view, 16);
-  const consumed = readCount(view, 24);
-  const consumedBytes = readCount(view, 32);
+  const count = view.getUint16(4, true);
+  const sequence = readUint48(view, 6);
+  const received = readUint48(view, 12);
+  const consumed = readUint48(view, 18);
+  const consumedBytes = readCount(view, 24);
   if (kind === PacketKind.data) {
     const { messages, bytes } = readMessages(parts, view, count, options);
     return { kind, sequence, received, consumed, consumedBytes, messages, bytes };
@@ -265,11 +288,11 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
   if (kind === PacketKind.hello || kind === PacketKind.welcome) {
     if (first.byteLength !== helloBytes) throw malformed(`a greeting of ${first.byteLength} bytes`);
     const greeting = {
-      session: readCount(view, 40),
-      knownSession: readCount(view, 48),
-      address: view.getBigUint64(56, true),
-      windowMessages: readCount(view, 64),
-      windowBytes: readCount(view, 72),
+      session: readCount(view, 32),
+      knownSession: readCount(view, 40),
+      address: view.getBigUint64(48, true),
+      windowMessages: readCount(view, 56),
+      windowBytes: readCount(view, 64),
     };
     if (greeting.session === 0) throw malformed('a greeting without session');
     if (greeting.windowMessages === 0 || greeting.windowBytes === 0) throw malformed('a greeting without window');
@@ -284,27 +307,25 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
 function readMessages(
   parts: readonly Uint8Array[],
   view: DataView,
-  count: number,
+  flaggedCount: number,
   options: DecodeOptions,
 ): { messages: Msg[]; bytes: number[] } {
   const end = view.byteLength;
+  const wide = flaggedCount >= wideFlag;
+  const count = wide ? flaggedCount - wideFlag : flaggedCount;
   // Each message has at least its header, so that a claimed count cannot make us allocate more than was sent.
   if (count === 0 || count > (end - packetPrefixBytes) / messageHeaderBytes) throw malformed(`${count} messages in ${end} bytes`);
   const messages: Msg[] = [];
   const bytes: number[] = [];
   const { pointers = [] } = options;
-  const reader: Reader = { parts, pointers, view, nextPart: 1, nextPointer: 0, options };
-  let at = packetPrefixBytes;
+  const headerBytes = wide ? wideHeaderBytes : messageHeaderBytes;
+  const reader: Reader = { parts, pointers, view, headerBytes, at: packetPrefixBytes, nextPart: 1, nextPointer: 0, options };
   for (let k = 0; k < count; k++) {
-    if (end - at < messageHeaderBytes) throw malformed(`message ${k} of ${count} begins at byte ${at} of ${end}`);
-    const inline = view.getUint32(at + 4, true);
-    if (inline > end - at || inline % 8 !== 0) throw malformed(`message ${k} claims ${inline} of ${end - at} bytes`);
-    const msg = readMessage(reader, at, inline);
+    const msg = readMessage(reader);
     messages.push(msg);
     bytes.push(messageCost(msg));
-    at += inline;
   }
-  if (at !== end) throw malformed(`${end - at} bytes follow the last message`);
+  if (reader.at !== end) throw malformed(`${end - reader.at} bytes follow the last message`);
   if (reader.nextPart !== parts.length) throw malformed(`${parts.length - reader.nextPart} parts belong to no frame`);
   if (reader.nextPointer !== pointers.length) throw malformed(`${pointers.length - reader.nextPointer} pointers belong to no message`);
   return { messages, bytes };
@@ -314,21 +335,26 @@ interface Reader {
   readonly parts: readonly Uint8Array[];
   readonly view: DataView;
   readonly pointers: readonly Uint8Array[];
+  readonly headerBytes: number;
+  /** Where the next message begins; at most `view.byteLength`. */
+  at: number;
   nextPart: number;
   nextPointer: number;
   readonly options: DecodeOptions;
 }
 
-function readMessage(reader: Reader, start: number, inline: number): Msg {
-  const { view, options } = reader;
-  const { limits } = options;
+function readMessage(reader: Reader): Msg {
+  const { view, at: start, headerBytes } = reader;
+  const { limits } = reader.options;
+  const end = view.byteLength;
+  const lengthsAt = start + headerBytes;
+  if (lengthsAt > end) throw malformed(`a message begins at byte ${start} of ${end}`);
   const entries = view.getUint16(start + 2, true);
-  const lengthsAt = start + messageHeaderBytes;
-  const end = start + inline;
-  let at = lengthsAt + padded(4 * entries);
-  if (at > end) throw malformed(`${entries} frame lengths in a message of ${inline} bytes`);
+  const lengthsEnd = lengthsAt + 4 * entries;
+  let at = padded(lengthsEnd);
+  if (at > end) throw malformed(`${entries} frame lengths in ${end - lengthsAt} bytes`);
   if (entries > limits.frames) throw malformed(`a message of ${entries} frames; at most ${limits.frames} are accepted`);
-  if (entries % 2 === 1 && view.getUint32(lengthsAt + 4 * entries, true) !== 0) throw malformed('padding that is not zero');
+  if (at > lengthsEnd && view.getUint32(lengthsEnd, true) !== 0) throw malformed('padding that is not zero');
   const { buffer, byteOffset } = reader.view;
   const frames: Uint8Array[] = [];
   const pointers: Uint8Array[] = [];
@@ -341,6 +367,7 @@ function readMessage(reader: Reader, start: number, inline: number): Msg {
       if (bytes > end - at) throw malformed(`frame ${k} claims ${bytes} of ${end - at} bytes`);
       frames.push(new Uint8Array(buffer, byteOffset + at, bytes));
       at += padded(bytes);
+      if (at > end) throw malformed(`frame ${k} ends in the middle of its padding`);
     } else if (flags === detachedFlag || flags === pointerFlag) {
       const part = flags === detachedFlag ? reader.parts[reader.nextPart++] : reader.pointers[reader.nextPointer++];
       if (part?.byteLength !== bytes) throw malformed(`frame ${k} claims a part of ${bytes} bytes, there is ${part?.byteLength ?? 'none'}`);
@@ -348,17 +375,22 @@ function readMessage(reader: Reader, start: number, inline: number): Msg {
     } else throw malformed(`frame ${k} has flags that mean nothing`);
     size += bytes;
   }
-  if (at !== end) throw malformed(`a message of ${inline} bytes whose frames end after ${at - start}`);
   if (size > limits.messageBytes) throw malformed(`a message of ${size} bytes; at most ${limits.messageBytes} are accepted`);
+  reader.at = at;
+  const wide = headerBytes === wideHeaderBytes;
   return Msg.received({
-    source: view.getBigUint64(start + 8, true),
-    destination: view.getBigUint64(start + 16, true),
+    source: view.getBigUint64(start + 4, true),
+    destination: view.getBigUint64(start + 12, true),
     type: view.getUint16(start, true),
-    targetValue: readInt53(view, start + 24),
-    targetVersion: readInt53(view, start + 32),
+    targetValue: wide ? readInt53(view, start + 20) : view.getInt32(start + 20, true),
+    targetVersion: wide ? readInt53(view, start + 28) : view.getInt32(start + 24, true),
     frames,
     pointers,
   });
+}
+
+function readUint48(view: DataView, at: number): number {
+  return view.getUint16(at + 4, true) * twoTo32 + view.getUint32(at, true);
 }
 
 function readInt53(view: DataView, at: number): number {

@@ -268,7 +268,7 @@ class DealerPipe implements Pipe {
     const receive = async (): Promise<void> => {
       while (this.#open) {
         const parts = await this.#socket.receive();
-        if (this.#open) handlers.onParts(joined(parts), []);
+        if (this.#open) handlers.onParts(parts, []);
         await afterAnswers();
       }
     };
@@ -276,7 +276,7 @@ class DealerPipe implements Pipe {
   }
 
   send(parts: readonly Uint8Array[]): void {
-    if (this.#open) this.#outbox.push(slicesOf(parts), (error) => this.#fail(error));
+    if (this.#open) this.#outbox.push(parts, (error) => this.#fail(error));
   }
 
   async close(timeoutMs: number): Promise<void> {
@@ -326,7 +326,7 @@ class RouterListener implements Listener {
   }
 
   push(id: Uint8Array, parts: readonly Uint8Array[], onError: (error: unknown) => void): void {
-    if (this.#open) this.#outbox.push([id, ...slicesOf(parts)], onError);
+    if (this.#open) this.#outbox.push([id, ...parts], onError);
   }
 
   forget(key: string): void {
@@ -360,7 +360,7 @@ class RouterListener implements Listener {
         this.#pipes.set(key, pipe);
         this.#onPipe(pipe);
       }
-      pipe.handlers?.onParts(joined(parts), []);
+      pipe.handlers?.onParts(parts, []);
       await afterAnswers();
     }
   }
@@ -405,25 +405,6 @@ class RouterPipe implements Pipe {
     this.#listener.forget(this.#key);
     this.handlers?.onClose(new ShoalError('peer-lost', `${this.description} is gone: ${messageOf(error)}`, { cause: error }));
   }
-}
-
-/** The package copies parts up to this size, and lends larger ones to ZeroMQ, which wakes the main thread to give them back:
- *  20 µs of each round trip. */
-const copiedBytes = 128;
-/** Small packets are sent in slices that are copied; they are one part. Other packets with several parts have large ones:
- *  frames that the wire format detaches. */
-const slicedMost = 4 * copiedBytes;
-
-function slicesOf(parts: readonly Uint8Array[]): readonly Uint8Array[] {
-  const [only] = parts;
-  if (parts.length > 1 || only.byteLength <= copiedBytes || only.byteLength > slicedMost) return parts;
-  const slices: Uint8Array[] = [];
-  for (let at = 0; at < only.byteLength; at += copiedBytes) slices.push(only.subarray(at, at + copiedBytes));
-  return slices;
-}
-
-function joined(parts: Buffer[]): Uint8Array[] {
-  return parts.length > 1 && parts[1].byteLength <= copiedBytes ? [Buffer.concat(parts)] : parts;
 }
 
 /** What the application does with a packet at once goes first: asking ZeroMQ for the next costs 10 µs, which would be

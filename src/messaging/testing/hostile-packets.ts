@@ -1,10 +1,19 @@
 /** Packets as a stranger, a broken peer or an attacker may send them: valid ones, mutated, cut, lengthened, mixed. For tests
  *  of the decoder and of every backend; the same seed gives the same packets. */
 import type { Random } from '../../base/random.ts';
-import { packetPrefixBytes } from '../wire.ts';
+import { messageHeaderBytes, packetPrefixBytes } from '../wire.ts';
 
 const interesting = [0, 1, 7, 8, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
 const lengthenedMost = 64;
+/** What says how much is read: the count of messages, and of the first one the count and the lengths of its frames. Beyond
+ *  the end of a shorter packet nothing is written. */
+const decisive = [
+  4,
+  5,
+  packetPrefixBytes + 2,
+  packetPrefixBytes + 3,
+  ...Array.from({ length: 12 }, (_, k) => packetPrefixBytes + messageHeaderBytes + k),
+];
 
 /** One packet, made of one of `corpus`; at least one part. Its bytes are its own. */
 export function hostilePacket(corpus: readonly (readonly Uint8Array[])[], random: Random): Uint8Array[] {
@@ -31,8 +40,7 @@ export function hostilePacket(corpus: readonly (readonly Uint8Array[])[], random
         if (at + 4 <= first.length) first.writeUInt32LE(random.integer(2 ** 32), at);
         break;
       case 4:
-        // Lengths and counts: the words that decide how much is read.
-        first[packetPrefixBytes + 2 + random.integer(6)] = interesting[random.integer(interesting.length)];
+        first[decisive[random.integer(decisive.length)]] = interesting[random.integer(interesting.length)];
         break;
       default:
         first[at] = interesting[random.integer(interesting.length)];
