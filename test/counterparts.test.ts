@@ -1,0 +1,81 @@
+/** The tables that say what stands for the classes and calls of others: nothing of theirs is left out, and what is named here
+ *  exists. */
+import { describe, expect, it } from 'vitest';
+import { readText } from '../scripts/repository.ts';
+import * as kvstore from '../src/kvstore/index.ts';
+import * as messaging from '../src/messaging/index.ts';
+
+interface Row {
+  readonly theirs: string;
+  readonly ours: string;
+}
+
+/** Of the first table below the heading: the code of its first two columns. */
+function rowsBelow(page: string, heading: string): Row[] {
+  const [, section = ''] = readText(page).split(`\n## ${heading}\n`);
+  const [, table = ''] = /^\s*\|.*\n\|[-|]+\n((?:\|.*\n)+)/.exec(section) ?? [];
+  const codeOf = (cell = ''): string => Array.from(cell.matchAll(/`([^`]+)`/g), ([, code]) => code).join('; ');
+  return table
+    .trimEnd()
+    .split('\n')
+    .map((line) => line.split(/(?<!\\)\|/))
+    .map(([, theirs, ours]) => ({ theirs: codeOf(theirs), ours: codeOf(ours) }));
+}
+
+const wordsOf = (text: string): Set<string> => new Set(text.match(/\w+/g));
+
+describe("SINGA's messages", () => {
+  const rows = rowsBelow('docs/messaging.md', 'The document and its counterpart');
+
+  it.each([
+    ['addresses', 'Addr AddrGrp AddrID AddrProc AddrType'],
+    ['Msg', 'Msg SwapAddr AddFrame FrameSize FrameData FrameStr FirstFrame LastFrame NextFrame AddFormatFrame ParseFormatFrame'],
+    ['its header', 'src set_src dst set_dst type set_type set_trgt trgt_val trgt_version size ParseFromZmsg DumpToZmsg'],
+    ['types of messages', 'kGet kPut kRequest kSync kFeaBlob kGradBlob'],
+    ['sockets', 'SocketInterface Send Receive InternalID Dealer Connect Router Bind Poller Add Wait Terminated'],
+    ['queues', 'SafeQueue Push Front Pop empty'],
+  ])('%s: all have a row', (_, names) => {
+    const named = wordsOf(rows.map(({ theirs }) => theirs).join(' '));
+    expect(names.split(' ').filter((name) => !named.has(name))).toEqual([]);
+  });
+
+  it('have counterparts that exist', () => {
+    const { Msg, Dealer, Router, Poller } = messaging;
+    const objects: Readonly<Record<string, readonly object[]>> = {
+      msg: [Msg.prototype],
+      socket: [Dealer.prototype, Router.prototype],
+      dealer: [Dealer.prototype],
+      router: [Router.prototype],
+      MessageType: [messaging.MessageType],
+    };
+    const ours = rows.map((row) => row.ours).join('; ');
+    const members = Array.from(ours.matchAll(/\b(msg|socket|dealer|router|MessageType)\.(\w+)/g));
+    expect(members.length).toBeGreaterThan(20);
+    expect(members.filter(([, object, name]) => !objects[object].every((each) => name in each)).map(([text]) => text)).toEqual([]);
+    const exported = Array.from(
+      ours.matchAll(/\bnew (\w+)|(?<![.\w])(\w+Of|makeAddress|parseAddress)\b/g),
+      ([, name, call]) => name ?? call,
+    );
+    expect(exported.length).toBeGreaterThan(7);
+    expect(exported.filter((name) => !(name in messaging))).toEqual([]);
+    expect(['add', 'wait', 'terminated'].filter((name) => !(name in Poller.prototype))).toEqual([]);
+  });
+});
+
+describe("MXNet's KVStore", () => {
+  const rows = rowsBelow('docs/kvstore.md', 'Calls');
+
+  it('has a row for each of its calls', () => {
+    const calls =
+      'create init push pull pushpull row_sparse_pull broadcast barrier set_optimizer set_updater set_gradient_compression save_optimizer_states rank num_workers type';
+    const named = wordsOf(rows.map(({ theirs }) => theirs).join(' '));
+    expect(calls.split(' ').filter((name) => !named.has(name))).toEqual([]);
+  });
+
+  it('has counterparts that exist', async () => {
+    const names = rows.flatMap(({ ours }) => Array.from(ours.matchAll(/(?:^|; )(\w+)/g), ([, name]) => name));
+    expect(names.length).toBeGreaterThan(18);
+    await using store = await kvstore.create('local');
+    expect(names.filter((name) => !(name in store || name in kvstore))).toEqual([]);
+  });
+});
