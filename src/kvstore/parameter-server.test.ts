@@ -172,6 +172,37 @@ describe.each([
     expect(await bench.pulled(1, 'w', 4)).toEqual(Array.from({ length: 4 }, () => 1033));
   });
 
+  it('sends what is urgent first; it overtakes what waits, and not what is under way', async () => {
+    const count = 1000;
+    /** Keys in the order in which their pushes end. A push begins at once, or when another has ended. */
+    const orderOf = async (pushes: readonly { key: string; priority: number; after?: string }[]): Promise<string> => {
+      // Any two exceed the credit: one push is under way at a time.
+      const place: KVTopology = { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 };
+      const bench = await Bench.of({ topology: place, mappable, stub: { creditBytes: 4 * count } });
+      await bench.init(pushes.map(({ key }) => ({ key, dtype: 'float32', shape: [count] })));
+      const entries = pushes.map(({ key }) => ({ key, push: bench.block(0, new Float32Array(count)).ref }));
+      // The server maps their memory, and nothing waits for that afterwards.
+      bench.begin(0, entries);
+      await bench.cluster.settle();
+      const outcomes = new Map<string, Outcome>();
+      const order: string[] = [];
+      do {
+        for (const [k, { key, priority, after }] of pushes.entries()) {
+          if (outcomes.has(key) || (after !== undefined && !order.includes(after))) continue;
+          outcomes.set(key, bench.begin(0, [entries[k]], { priority }));
+        }
+        await bench.cluster.breathe();
+        for (const [key, { done }] of outcomes) if (done && !order.includes(key)) order.push(key);
+      } while (bench.cluster.deliverOne());
+      return order.join('');
+    };
+    const alike = ['a', 'b', 'c', 'd'].map((key) => ({ key, priority: 0 }));
+    expect(await orderOf(alike)).toBe('abcd');
+    expect(await orderOf(alike.map(({ key }, k) => ({ key, priority: [0, 1, 3, 2][k] })))).toBe('acdb');
+    expect(await orderOf(alike.map(({ key }, k) => ({ key, priority: [0, -2, -1, 7][k] })))).toBe('adcb');
+    expect(await orderOf([...alike, { key: 'u', priority: 1, after: 'a' }])).toBe('abucd');
+  });
+
   it('carries every dtype', async () => {
     const bench = await Bench.of({ topology: sandblaster, mappable });
     const all = ['float64', 'float16', 'int64', 'int32', 'int8', 'uint32', 'uint16', 'uint8'] as const;
