@@ -30,5 +30,11 @@
       'cflags_cc': ['-std=c++17', '-fno-exceptions', '-fno-rtti'],
       'cflags_cc!': ['-std=gnu++17', '-std=gnu++20'],
     },
+    {
+      'target_name': 'shoal-rank',
+      'type': 'executable',
+      'sources': ['native/rank_start.cc'],
+      'cflags': ['-Wall', '-Wextra'],
+    },
   ],
 }

@@ -3,6 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { absentScript, allGone, isRunning, rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
@@ -88,6 +89,17 @@ describe('shoal run: ranks', () => {
   it('get a secret that no command line shows', async () => {
     const { stdout } = await shoalRun(rankScript, 'secret').ended;
     expect(JSON.parse(stdout.slice(stdout.indexOf('{')))).toEqual({ length: 64, shown: false });
+  });
+
+  it('have a process group each, and no session of their own unless a shell starts them', async () => {
+    const { stdout } = await shoalRun('-q', '--no-node', '-n', '2', 'sh', '-c', 'cut -d " " -f 1,5,6 /proc/$$/stat').ended;
+    const ranks = [...stdout.matchAll(/\] (\d+) (\d+) (\d+)$/gm)].map((match) => match.slice(1).map(Number));
+    expect(ranks).toHaveLength(2);
+    const [, , , ownSession] = (await readFile('/proc/self/stat', 'utf8')).split(') ')[1].split(' ').map(Number);
+    for (const [pid, group, session] of ranks) {
+      expect(group).toBe(pid);
+      expect(session).toBe(nativeUnavailableReason() === undefined ? ownSession : pid);
+    }
   });
 
   it('can be any program', async () => {

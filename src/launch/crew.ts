@@ -179,12 +179,12 @@ export class Crew {
   }
 
   #spawn({ command, environment }: Berth): ChildProcess {
-    const [program, ...args] = this.#guard.wrap(command) as [string, ...string[]];
+    // A group of its own: signals from the terminal reach the launcher alone, which forwards them once.
+    const { program, args, detached } = this.#guard.wrap(command);
     return spawn(program, args, {
       cwd: this.#options.directory,
       env: environment,
-      // A session of its own: signals from the terminal reach the launcher alone, which forwards them once.
-      detached: true,
+      detached,
       stdio: ['ignore', 'pipe', 'pipe', this.#guard.pipe],
     });
   }
@@ -246,7 +246,9 @@ export class Crew {
 
   #signal(members: readonly Member[], signal: NodeJS.Signals): void {
     for (const { child, ended } of members) {
-      if (!ended && child.pid !== undefined) signalGroup(child.pid, signal);
+      if (ended || child.pid === undefined) continue;
+      // One that has just been started may not have made its group.
+      if (!signalGroup(child.pid, signal)) child.kill(signal);
     }
   }
 

@@ -5,14 +5,20 @@
  *  last writing end is closed, by the launcher or by its death, the guard ends the groups it knows, and itself:
  *
  *      launcher ──────────── pipe ────────────▶ guard        "+ 4711"  a rank's group
- *         │ spawn (own session and group)         ▲          "- 4711"  it is gone, whole
- *         └──▶ sh: echo "+ $$" >&3 ───────────────┘          end       SIGTERM, at most 2 s, SIGKILL
- *               exec 3>&-; exec node train.js
+ *         │ spawn                                 ▲          "- 4711"  it is gone, whole
+ *         └──▶ shoal-rank: own group, "+ 4711" ───┘          end       SIGTERM, at most 2 s, SIGKILL
+ *               exec node train.js
  *
  *  Groups, so that processes a rank has started end with it, unless they make a session of their own. Works for any
- *  program and does not need its event loop; a preloaded watcher inside the rank would not notice while it computes. */
+ *  program and does not need its event loop; a preloaded watcher inside the rank would not notice while it computes.
+ *
+ *  `shoal-rank` (native/rank_start.cc) leaves ranks in the launcher's session. Where it is not built, a shell takes its place,
+ *  which has no command for a group without a session: then each rank gets both, and ranks that outnumber the CPUs wait longer
+ *  for each other. */
 import { spawn, type ChildProcess } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import type { Socket } from 'node:net';
+import { fileURLToPath } from 'node:url';
 
 const guardScript = `
 trap '' INT TERM HUP PIPE
@@ -37,12 +43,20 @@ for g in $groups; do kill -s KILL -- "-$g"; done 2>/dev/null
 exit 0
 `;
 
+const rankProgram = fileURLToPath(new URL('../../build/Release/shoal-rank', import.meta.url));
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
 
+/** How a command is started guarded. Descriptor 3 of the child must be the guard's pipe. */
+export interface GuardedCommand {
+  readonly program: string;
+  readonly args: readonly string[];
+  /** It must be started in a session of its own; otherwise it makes its group itself, soon after it has started. */
+  readonly detached: boolean;
+}
+
 export interface Guard {
-  /** The command that runs `command` guarded. Descriptor 3 of the child must be `pipe`. */
-  wrap(command: readonly string[]): string[];
+  wrap(command: readonly string[]): GuardedCommand;
   readonly pipe: Socket;
   /** The group has no member any more. */
   forget(group: number): void;
@@ -62,7 +76,10 @@ export function startGuard(): Guard {
   });
   return {
     pipe,
-    wrap: (command) => ['/bin/sh', '-c', rankScript, 'shoal-rank', ...command],
+    wrap: (command) =>
+      process.env.SHOAL_NATIVE !== '0' && existsSync(rankProgram)
+        ? { program: rankProgram, args: command, detached: false }
+        : { program: '/bin/sh', args: ['-c', rankScript, 'shoal-rank', ...command], detached: true },
     forget: (group) => void pipe.write(`- ${group}\n`),
     end: async () => {
       pipe.end();

@@ -1,0 +1,31 @@
+// The program `shoal-rank`: what the launcher starts instead of a rank, and what becomes the rank.
+//
+//   shoal-rank PROGRAM ARGUMENT…      descriptor 3: the guard's pipe (src/launch/guard.ts)
+//
+// It makes a process group of its own but stays in the launcher's session: Linux shares CPUs out among sessions first, and
+// sched_yield(2) of a rank that is alone in its session gives way to no other rank (sched(7), autogroup).
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <unistd.h>
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "shoal-rank: a program is missing; it is started by shoal run\n");
+    return 2;
+  }
+  setpgid(0, 0);
+  char line[32];
+  const int length = std::snprintf(line, sizeof line, "+ %d\n", static_cast<int>(getpid()));
+  // Where the guard is gone, the rank runs as well.
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool guarded = write(3, line, static_cast<size_t>(length)) == length;
+  std::signal(SIGPIPE, SIG_DFL);
+  if (guarded) close(3);
+  execvp(argv[1], argv + 1);
+  // As a shell says it, and with its codes.
+  const int reason = errno;
+  std::fprintf(stderr, "shoal-rank: %s: %s\n", argv[1], std::strerror(reason));
+  return reason == ENOENT ? 127 : 126;
+}
