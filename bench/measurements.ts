@@ -21,19 +21,20 @@ const delayed = [...gigabit, '--delay-us', '500'];
 
 export const measurements: readonly Measurement[] = [
   peers('peers-one-host-2-ranks', '2 ranks on one host', ['--ranks', '2', '--rounds', '5']),
+  // What the first calls run is interpreted JavaScript, for longer where ranks share CPUs: thousands of the smallest.
   peers('peers-one-host-4-ranks', '4 ranks on one host', [
     ...['--ranks', '4', '--rounds', '3', '--warmup', '5'],
-    ...['--sizes', '8:5000,1KiB:3000,8KiB:1500,64KiB:600,1MiB:100,4MiB:40,25MiB:12,100MiB:4'],
+    ...['--sizes', '8:20000,1KiB:5000,8KiB:1500,64KiB:600,1MiB:100,4MiB:40,25MiB:12,100MiB:4'],
   ]),
   peers('peers-one-host-8-ranks', '8 ranks on one host', [
     ...['--ranks', '8', '--rounds', '2', '--warmup', '3'],
-    ...['--sizes', '8:1000,1KiB:1000,8KiB:500,64KiB:200,1MiB:60,4MiB:40,25MiB:12,100MiB:4'],
+    ...['--sizes', '8:8000,1KiB:2000,8KiB:500,64KiB:200,1MiB:60,4MiB:40,25MiB:12,100MiB:4'],
   ]),
   peers('peers-one-host-64-buckets', '2 ranks on one host, 64 tensors back to back', [
     ...['--ranks', '2', '--rounds', '3', '--buckets', '64', '--sizes', '25MiB:2'],
     ...['--only', 'shoal sync,shoal async,open mpi,gloo'],
   ]),
-  // As on one host, the first calls are interpreted JavaScript and must not be the median: thousands of the smallest, dozens of 1 MiB.
+  // As on one host, the first calls must not be the median: thousands of the smallest, dozens of 1 MiB.
   network('peers-4-hosts-1gbit-small', '4 hosts, 1 Gbit/s, small tensors', [
     ...['--hosts', '4', ...gigabit, '--rounds', '5', '--warmup', '20', '--sizes', '8:10000,1KiB:5000,8KiB:2000,64KiB:300'],
   ]),
