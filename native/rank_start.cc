@@ -20,9 +20,11 @@ int main(int argc, char** argv) {
   const int length = std::snprintf(line, sizeof line, "+ %d\n", static_cast<int>(getpid()));
   // Where the guard is gone, the rank runs as well.
   std::signal(SIGPIPE, SIG_IGN);
-  const bool guarded = write(3, line, static_cast<size_t>(length)) == length;
+  if (write(3, line, static_cast<size_t>(length)) != length) {
+    std::fprintf(stderr, "shoal-rank: nobody guards this rank (%s); it may outlive its launcher\n", std::strerror(errno));
+  }
   std::signal(SIGPIPE, SIG_DFL);
-  if (guarded) close(3);
+  close(3);
   execvp(argv[1], argv + 1);
   // As a shell says it, and with its codes.
   const int reason = errno;

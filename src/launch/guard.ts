@@ -19,6 +19,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { fileURLToPath } from 'node:url';
+import { nativeUnavailableReason } from '../memory/native.ts';
 
 const guardScript = `
 trap '' INT TERM HUP PIPE
@@ -43,6 +44,7 @@ for g in $groups; do kill -s KILL -- "-$g"; done 2>/dev/null
 exit 0
 `;
 
+/** Built with the addon; where that cannot be loaded, this would not run either. */
 const rankProgram = fileURLToPath(new URL('../../build/Release/shoal-rank', import.meta.url));
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
@@ -68,6 +70,7 @@ export interface Guard {
 export function startGuard(): Guard {
   const child: ChildProcess = spawn('/bin/sh', ['-c', guardScript, 'shoal-guard'], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] });
   const pipe = child.stdin as Socket;
+  const hasRankProgram = nativeUnavailableReason() === undefined && existsSync(rankProgram);
   // The guard was killed: the ranks go on, and end as usual.
   pipe.on('error', () => undefined);
   const gone = new Promise<void>((resolve) => {
@@ -77,7 +80,7 @@ export function startGuard(): Guard {
   return {
     pipe,
     wrap: (command) =>
-      process.env.SHOAL_NATIVE !== '0' && existsSync(rankProgram)
+      hasRankProgram
         ? { program: rankProgram, args: command, detached: false }
         : { program: '/bin/sh', args: ['-c', rankScript, 'shoal-rank', ...command], detached: true },
     forget: (group) => void pipe.write(`- ${group}\n`),

@@ -17,7 +17,7 @@ import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
-import { writeFileAt } from '../../trace/write-file.ts';
+import { writeFileAt } from '../../base/write-file.ts';
 import type { PlanFlags } from '../commands/plan.ts';
 import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 

@@ -7,7 +7,7 @@ import { figuresPage } from '../../simulate/chart.ts';
 import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts';
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
-import { writeFileAt } from '../../trace/write-file.ts';
+import { writeFileAt } from '../../base/write-file.ts';
 import type { SimulateFlags } from '../commands/simulate.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
 

@@ -9,7 +9,7 @@ import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';
 import { formatTable } from '../../collectives/select.ts';
 import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
-import { writeFileAt } from '../../trace/write-file.ts';
+import { writeFileAt } from '../../base/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 import type { TuneFlags } from '../commands/tune.ts';
 

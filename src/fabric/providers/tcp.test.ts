@@ -31,6 +31,18 @@ describeFabric('tcp', () => ({
 
 const clock = new UnhurriedClock();
 
+/** Rank 0, as it introduces itself. */
+function dialerOf(seed: number): Handshake {
+  return new Handshake({
+    role: 'dialer',
+    secret: Buffer.from('s'),
+    purpose: 'fabric-tcp',
+    world: 'w',
+    rank: 0,
+    random: seededRandom(seed),
+  });
+}
+
 describe('tcp', () => {
   const cleanups: (() => unknown)[] = [];
   afterEach(async () => {
@@ -121,14 +133,7 @@ describe('tcp', () => {
       { rank: 0, description: 'tcp itself', clock, maxQueuedBytes: 1024, counters: emptyCounters() },
       (onread) => net.connect({ host: '127.0.0.1', port, localAddress: '127.0.0.1', localPort: port, onread }),
     );
-    const dialer = new Handshake({
-      role: 'dialer',
-      secret: Buffer.from('s'),
-      purpose: 'fabric-tcp',
-      world: 'w',
-      rank: 0,
-      random: seededRandom(1),
-    });
+    const dialer = dialerOf(1);
     await expect(stream.authenticate(dialer, 'w')).rejects.toMatchObject({
       code: 'peer-lost',
       message: expect.stringMatching(/nobody listens there/),
@@ -179,14 +184,7 @@ describe('tcp', () => {
     const dialRaw = ({ candidates }: FabricAddress): void => {
       socket = net.connect(Number(candidates[0].split(':').at(-1)), '127.0.0.1');
       cleanups.push(() => socket.destroy());
-      const dialer = new Handshake({
-        role: 'dialer',
-        secret: Buffer.from('s'),
-        purpose: 'fabric-tcp',
-        world: 'w',
-        rank: 0,
-        random: seededRandom(9),
-      });
+      const dialer = dialerOf(9);
       socket.write(dialer.start()!);
       socket.on('data', (bytes) => {
         const { send, done } = dialer.bytesWanted > 0 ? dialer.push(bytes) : {};

@@ -2,8 +2,8 @@
  *  meanwhile. */
 import { closeSync, lstatSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { messageOf, ShoalError } from '../base/errors.ts';
-import { makeFolders } from '../base/make-folders.ts';
+import { messageOf, ShoalError } from './errors.ts';
+import { makeFolders } from './make-folders.ts';
 
 const batchCharacters = 1 << 18;
 
