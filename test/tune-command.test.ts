@@ -43,6 +43,7 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
   const [world] = tuning.worlds;
   expect(world.rates?.networkLatency).toBeGreaterThan(0);
   expect(world.choices[0].measured.map(({ bytes }) => bytes)).toEqual([64, 4096]);
+  expect([world.choices[0].ranges.at(0)?.from, world.choices[0].ranges.at(-1)?.to]).toEqual([64, 4097]);
 
   // What the file says is what is taken, whatever would be faster.
   const only = { ...world, choices: [{ ...world.choices[0], ranges: [{ from: 0, to: null, algorithm: 'tree' }] }] };

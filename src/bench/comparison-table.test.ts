@@ -22,17 +22,18 @@ function row(bytes: number, timesUs: Record<string, number>, change: Partial<Com
 }
 
 describe('choicesOf', () => {
-  it('ranges meet half-way between sizes, on a logarithmic scale; the last has no end', () => {
+  it('ranges meet half-way between sizes, on a logarithmic scale, and cover what was measured and nothing else', () => {
     const [choice] = choicesOf([row(16, { tree: 1, direct: 9 }), row(1024, { tree: 1, direct: 9 }), row(65_536, { tree: 9, direct: 1 })]);
     expect(choice.ranges).toEqual([
-      { from: 0, to: 8192, algorithm: 'tree' },
-      { from: 8192, to: null, algorithm: 'direct' },
+      { from: 16, to: 8192, algorithm: 'tree' },
+      { from: 8192, to: 65_537, algorithm: 'direct' },
     ]);
     expect(choice.measured.map(({ bytes }) => bytes)).toEqual([16, 1024, 65_536]);
   });
 
   it('does not change for what may be noise: neither from the size before nor from what is taken anyway', () => {
     const rangesOf = (rows: ComparedRow[]): string[] => choicesOf(rows)[0].ranges.map(({ algorithm }) => algorithm);
+    expect(choicesOf([row(8, { tree: 1 })])[0].ranges).toEqual([{ from: 8, to: 9, algorithm: 'tree' }]);
     expect(rangesOf([row(8, { tree: 100, direct: 96 })])).toEqual(['tree']);
     expect(rangesOf([row(8, { tree: 100, direct: 94 })])).toEqual(['direct']);
     expect(rangesOf([row(8, { direct: 1, tree: 9 }), row(64, { tree: 96, direct: 100 })])).toEqual(['direct']);

@@ -24,7 +24,8 @@ export function formatComparison(row: ComparedRow, names: readonly string[]): st
   return `${row.collective.padEnd(14)}  ${formatBytes(row.bytes).padStart(8)}  ${cells.join('  ')}  ${verdict}\n`;
 }
 
-/** The fastest algorithm per range of sizes. Ranges meet half-way, on a logarithmic scale, between the sizes that were measured. */
+/** The fastest algorithm per range of sizes. Ranges meet half-way, on a logarithmic scale, between the sizes that were measured;
+ *  below the smallest and above the largest of them nothing is known, and nothing is said. */
 export function choicesOf(rows: readonly ComparedRow[]): TunedWorld['choices'] {
   const collectives = [...new Set(rows.map(({ collective }) => collective))];
   return collectives.map((collective) => ({
@@ -45,14 +46,14 @@ function rangesOf(rows: readonly (ComparedRow & { readonly collective: Comparabl
   const ranges: Range[] = [];
   for (const [index, row] of rows.entries()) {
     const before = ranges.at(-1);
-    const from = index === 0 ? 0 : Math.round(Math.sqrt(rows[index - 1].bytes * row.bytes));
+    const from = index === 0 ? row.bytes : Math.round(Math.sqrt(rows[index - 1].bytes * row.bytes));
     const good = [before?.algorithm, row.chosen].find(
       (name) => name !== undefined && (row.timesUs[name] ?? Number.POSITIVE_INFINITY) * worthChanging <= row.timesUs[row.best],
     );
     const algorithm = good ?? row.best;
-    if (before?.algorithm === algorithm) continue;
-    if (before !== undefined) before.to = from;
-    ranges.push({ from, to: null, algorithm });
+    const to = row.bytes + 1;
+    if (before !== undefined) before.to = before.algorithm === algorithm ? to : from;
+    if (before?.algorithm !== algorithm) ranges.push({ from, to, algorithm });
   }
   return ranges;
 }

@@ -25,7 +25,7 @@ const costModel: z.ZodType<CostModel> = z.strictObject({
 const range = z.strictObject({
   /** Bytes, inclusive. */
   from: z.int().min(0),
-  /** Bytes, exclusive; null: no end. */
+  /** Bytes, exclusive; null: no end, which is for who knows better than what was measured. */
   to: z.int().min(1).nullable(),
   algorithm: z.string(),
 });
