@@ -111,8 +111,20 @@ describe.each(fabricLists)('ranks that disagree, fabrics "%s"', (fabrics) => {
       const report = await world.ranks[rank].line<Report>(isReport('call'));
       expect(report).toMatchObject({ ok: false, code: 'timeout', peer: 1 });
       expect(report.message).toMatch(/waiting for rank 1/);
-      expect(report.message).toMatch(/rank 1: has not called it; its last call was barrier #0/);
+      expect(report.message).toMatch(/rank 1: had not called it by then; its last call was barrier #0/);
     }
+  });
+
+  it('a rank that makes fewer calls is named before one that is stopped, which may have called', async () => {
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'fewer, and one stopped' } });
+    await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
+    world.ranks[0].kill('SIGSTOP');
+    world.ranks[2].tell();
+    const report = await world.ranks[2].line<Report>(isReport('call'));
+    expect(report).toMatchObject({ ok: false, code: 'timeout', peer: 1 });
+    expect(report.message).toMatch(
+      /waiting for rank 1; perhaps for rank 0, which did not answer:\n  rank 0: did not answer\n  rank 1: had not/,
+    );
   });
 
   it('a rank that leaves early: mismatch that names it, at once', async () => {

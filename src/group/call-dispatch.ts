@@ -108,7 +108,17 @@ export class CallDispatch {
 
   /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
    *          stage private arguments. */
-  start({ call, uses, options, timeoutMs }: CheckedCall): Work {
+  start(checked: CheckedCall): Work {
+    // Copying arguments takes as long as it takes: whom others wait for in the meantime has called.
+    this.#announce(this.#calls + 1);
+    try {
+      return this.#start(checked);
+    } finally {
+      this.#announce(this.#calls);
+    }
+  }
+
+  #start({ call, uses, options, timeoutMs }: CheckedCall): Work {
     const reach = new CallBuffers(this.#memory, uses);
     const prepared: PreparedCall = { call, uses, options, timeoutMs, reach };
     const onLane = this.#lane?.bind(call, reach);
@@ -191,9 +201,14 @@ export class CallDispatch {
 
   #nextSequence(): number {
     const sequence = this.#calls++;
-    this.#lane?.announce(this.#calls);
-    this.#express?.announce(this.#calls);
+    this.#announce(this.#calls);
     return sequence;
+  }
+
+  /** Notes for other ranks that this one has made so many calls. */
+  #announce(calls: number): void {
+    this.#lane?.announce(calls);
+    this.#express?.announce(calls);
   }
 }
 

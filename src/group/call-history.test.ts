@@ -32,9 +32,13 @@ describe('CallHistory', () => {
 
   it('says what it did last, of a call it has not made', () => {
     const { history } = createHistory();
-    expect(history.report(0)).toEqual({ text: 'has not called it; it has called nothing yet', arrived: false });
+    expect(history.report(0)).toEqual({ text: 'had not called it by then; it had called nothing', arrived: false, calls: 0 });
     history.remember(0, call);
-    expect(history.report(3)).toEqual({ text: 'has not called it; its last call was all-reduce #0 float32[8] sum', arrived: false });
+    expect(history.report(3)).toEqual({
+      text: 'had not called it by then; its last call was all-reduce #0 float32[8] sum',
+      arrived: false,
+      calls: 1,
+    });
   });
 
   it('knows calls that the main thread made alone while the log lasts', () => {
@@ -42,7 +46,7 @@ describe('CallHistory', () => {
     alone(0);
     expect(history.find(0)).toBeUndefined();
     expect(history.report(0)).toEqual({ text: expect.stringMatching(/^broadcast #0 int32\[5\] root 1/), arrived: true });
-    expect(history.report(1).text).toMatch(/^has not called it; its last call was broadcast #0 int32\[5\] root 1/);
+    expect(history.report(1).text).toMatch(/^had not called it by then; its last call was broadcast #0 int32\[5\] root 1/);
     for (let sequence = 1; sequence <= 64; sequence++) alone(sequence);
     expect(history.report(0)).toEqual({ text: 'made this call long ago and has made 65 since', arrived: true });
     expect(history.report(1).text).toMatch(/^broadcast #1 /);

@@ -58,13 +58,15 @@ export class CallHistory {
     const logged = this.#logged(sequence);
     if (logged !== undefined) return { text: logged, arrived: true };
     const { called } = this;
+    // Announced by the main thread, which copies the arguments to where others reach them.
+    if (sequence === called - 1) return { text: 'was making this call', arrived: true };
     if (sequence < called) return { text: `made this call long ago and has made ${called} since`, arrived: true };
-    return { text: `has not called it; ${this.#lastCall()}`, arrived: false };
+    return { text: `had not called it by then; ${this.#lastCall()}`, arrived: false, calls: called };
   }
 
   #lastCall(): string {
     const { called } = this;
-    if (called === 0) return 'it has called nothing yet';
+    if (called === 0) return 'it had called nothing';
     const last = called - 1;
     const call = this.find(last);
     return `its last call was ${call ? describeCall(call, last) : (this.#logged(last) ?? `#${last}`)}`;

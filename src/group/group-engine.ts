@@ -461,9 +461,19 @@ export class GroupEngine implements OperationHost {
 
   #warnOf(pending: PendingCall): void {
     const { call, sequence } = pending;
-    const late = 'slot' in pending ? this.#members.late(pending.slot, sequence) : this.#express.late(pending);
+    const late = this.#late(pending);
     const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
     this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
+  }
+
+  /** World ranks whose part of the call has not been seen. */
+  #late(pending: PendingCall): number[] {
+    return 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#express.late(pending);
+  }
+
+  #hasAnnounced(rank: number, sequence: number): boolean {
+    const pending = this.#pending.find((each) => each.sequence === sequence);
+    return pending !== undefined && !this.#late(pending).includes(this.spec.globalRanks[rank]);
   }
 
   #leftError(rank: number): ShoalError {
@@ -511,6 +521,7 @@ export class GroupEngine implements OperationHost {
       clock: this.#world.clock,
       history: this.#history,
       callsAtLeave: this.#members.callsAtLeave,
+      hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
       isOpen: () => this.#status === 'open',
       tellOthers: (message) => this.#members.tellOthers(message),
       onConcluded: (error) => this.fail(error, { tellOthers: false }),

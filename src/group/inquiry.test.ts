@@ -4,13 +4,14 @@ import type { ShoalError } from '../base/errors.ts';
 import { ControlBlock, controlBlockBytes } from '../collectives/control-block.ts';
 import { CallHistory } from './call-history.ts';
 import type { CollectiveCall } from './contract.ts';
-import { answerMs, Inquiry } from './inquiry.ts';
+import { answerMs, Inquiry, lateMs } from './inquiry.ts';
 import type { ControlMessage } from './wire.ts';
 
 const shape = { slotCount: 4, signalMax: 2 };
 const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', count: 8, op: 'sum' };
 
 interface Member {
+  readonly own: ControlBlock;
   readonly history: CallHistory;
   readonly inquiry: Inquiry;
   readonly errors: ShoalError[];
@@ -20,9 +21,9 @@ interface Member {
 /** Ranks whose messages arrive at once, but for those in `silent`, which neither hear nor speak. */
 function createGroup(
   size: number,
-  options: { silent?: readonly number[]; left?: Readonly<Record<number, number>> } = {},
+  options: { silent?: readonly number[]; seen?: readonly number[]; left?: Readonly<Record<number, number>> } = {},
 ): { clock: VirtualClock; members: Member[]; sent: ControlMessage[] } {
-  const { silent = [], left = {} } = options;
+  const { silent = [], seen = [], left = {} } = options;
   const clock = new VirtualClock();
   const members: Member[] = [];
   const sent: ControlMessage[] = [];
@@ -30,6 +31,7 @@ function createGroup(
     const own = new ControlBlock(new SharedArrayBuffer(controlBlockBytes(shape)), 0, shape);
     const history = new CallHistory(own, { callsMax: 8 });
     const member: Member = {
+      own,
       history,
       errors: [],
       open: true,
@@ -44,6 +46,7 @@ function createGroup(
         clock,
         history,
         callsAtLeave: Array.from({ length: size }, (_, each) => left[each]),
+        hasAnnounced: (other) => seen.includes(other),
         isOpen: () => member.open,
         tellOthers: (message) => {
           if (silent.includes(rank)) return;
@@ -100,17 +103,104 @@ describe('Inquiry', () => {
     clock.advance(1);
     for (const rank of [0, 2]) {
       expect(members[rank].errors).toMatchObject([{ code: 'timeout', peer: 11, timeoutMs: 1000 }]);
-      expect(members[rank].errors[0].message).toMatch(/waiting for rank 1 \(world rank 11\):[^]*rank 1 \(world rank 11\): did not answer/);
+      expect(members[rank].errors[0].message).toMatch(
+        /waiting perhaps for rank 1 \(world rank 11\), which did not answer:[^]*rank 1 \(world rank 11\): did not answer/,
+      );
     }
     expect(members[1].errors).toEqual([]);
   });
 
   it('a rank that has not called says what it did last, and is the one that is waited for', () => {
-    const { members } = createGroup(2);
+    const { clock, members } = createGroup(2);
     members[0].history.remember(0, call);
     members[0].inquiry.begin('timeout', 0, 1000);
-    expect(members[1].errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
-    expect(members[0].errors[0].message).toContain('rank 1 (world rank 11): has not called it; it has called nothing yet');
+    clock.advance(lateMs);
+    for (const { errors } of members) {
+      expect(errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
+      expect(errors[0].message).toMatch(/waiting for rank 1 \(world rank 11\):\n/);
+      expect(errors[0].message).toContain('rank 1 (world rank 11): had not called it by then; it had called nothing');
+    }
+  });
+
+  it('names who says that it had not called before who does not answer, and says which is uncertain', () => {
+    const { clock, members } = createGroup(4, { silent: [1] });
+    for (const rank of [0, 3]) members[rank].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    clock.advance(answerMs);
+    for (const rank of [0, 2, 3]) {
+      expect(members[rank].errors).toMatchObject([{ code: 'timeout', peer: 12 }]);
+      expect(members[rank].errors[0].message).toMatch(
+        /waiting for rank 2 \(world rank 12\); perhaps for rank 1 \(world rank 11\), which did not answer:\n/,
+      );
+    }
+  });
+
+  it('names those first who had left, then those who had called least', () => {
+    const { clock, members } = createGroup(4, { left: { 3: 2 } });
+    for (let sequence = 0; sequence < 6; sequence++) {
+      members[0].history.remember(sequence, call);
+      if (sequence < 5) members[1].history.remember(sequence, call);
+      if (sequence < 3) members[2].history.remember(sequence, call);
+    }
+    members[0].inquiry.begin('timeout', 5, 1000);
+    clock.advance(lateMs);
+    expect(members[0].errors).toMatchObject([{ code: 'timeout', peer: 13 }]);
+    expect(members[0].errors[0].message).toMatch(/waiting for rank 3 \(world rank 13\), 2 \(world rank 12\), 1 \(world rank 11\):\n/);
+  });
+
+  it('does not wait for a rank whose call was seen here, though it does not answer', () => {
+    const { clock, members } = createGroup(3, { silent: [1], seen: [1] });
+    members[0].history.remember(0, call);
+    members[2].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    clock.advance(answerMs);
+    expect(members[0].errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
+    expect(members[0].errors[0].message).toMatch(
+      /all had called it, but rank 1 \(world rank 11\) did not answer any more:\n[^]*: did not answer, after it had called/,
+    );
+  });
+
+  it('a rank that is merely slow is not named before one that does not call at all', () => {
+    const { clock, members } = createGroup(3);
+    members[0].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    clock.advance(lateMs / 2);
+    members[1].history.remember(0, call);
+    members[1].inquiry.onCalled(0);
+    expect(members[0].errors).toEqual([]);
+    clock.advance(lateMs / 2);
+    for (const { errors } of members) {
+      expect(errors).toMatchObject([{ code: 'timeout', peer: 12 }]);
+      expect(errors[0].message).toMatch(/waiting for rank 2 \(world rank 12\); rank 1 \(world rank 11\) called it too late:\n/);
+      expect(errors[0].message).toContain('rank 1 (world rank 11): all-reduce #0 float32[8] sum\n');
+    }
+  });
+
+  it('says so when all had called, if too late', () => {
+    const { clock, members } = createGroup(2);
+    members[0].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 10);
+    clock.advance(1);
+    members[1].history.remember(0, call);
+    members[1].inquiry.onCalled(0);
+    for (const { errors } of members) {
+      expect(errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
+      expect(errors[0].message).toMatch(/timed out after 10 ms, rank 1 \(world rank 11\) called it too late:\n/);
+      expect(errors[0].message).not.toContain('not called');
+    }
+  });
+
+  it('a call that the main thread is still making counts as made', () => {
+    const { clock, members } = createGroup(2);
+    members[0].history.remember(0, call);
+    // The main thread has announced it, and copies its arguments.
+    members[1].own.called = 1;
+    members[0].inquiry.begin('timeout', 0, 10);
+    clock.advance(lateMs);
+    for (const { errors } of members) {
+      expect(errors[0].message).toContain('rank 1 (world rank 11): was making this call');
+      expect(errors[0].message).not.toContain('not called');
+    }
   });
 
   it('waits for a call that is on its way from the main thread, but not for ever', () => {
@@ -129,7 +219,7 @@ describe('Inquiry', () => {
     slow.members[0].history.remember(0, call);
     slow.members[1].history.remember(5, call);
     slow.members[0].inquiry.begin('mismatch', 0, 1000);
-    slow.clock.advance(249);
+    slow.clock.advance(lateMs - 1);
     expect(slow.members[0].errors).toEqual([]);
     slow.clock.advance(1);
     expect(slow.members[0].errors[0].message).toContain('made this call long ago and has made 6 since');

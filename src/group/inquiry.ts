@@ -11,11 +11,12 @@ import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { ControlMessage } from './wire.ts';
 
+/** How long a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
+ *  busy host, most make it in that time, and are not taken for the one that all wait for. */
+export const lateMs = 500;
 /** How long ranks have to say what they called before an error is made without them: more than a rank is kept from answering
  *  because its host is busy, so that only those are waited out that cannot answer. */
-export const answerMs = 2000;
-/** A call that this rank's main thread has made is in the hands of its comm thread after this time, or will not be. */
-const arrivalMs = 250;
+export const answerMs = lateMs + 2000;
 
 export interface InquiryOptions {
   readonly group: GroupSpec;
@@ -23,6 +24,8 @@ export interface InquiryOptions {
   readonly history: CallHistory;
   /** Calls each rank made before it left, by group rank; undefined while it stays. */
   readonly callsAtLeave: readonly (number | undefined)[];
+  /** The rank's call number `sequence` has been seen here. */
+  readonly hasAnnounced: (rank: number, sequence: number) => boolean;
   /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
   /** Sends to every other rank of the group. */
@@ -34,6 +37,8 @@ export interface InquiryOptions {
 export class Inquiry {
   readonly #options: InquiryOptions;
   #diagnosis: Diagnosis | undefined;
+  /** This rank had not made the call when it was asked. */
+  #late = false;
 
   constructor(options: InquiryOptions) {
     this.#options = options;
@@ -62,11 +67,13 @@ export class Inquiry {
     });
     this.#diagnosis = diagnosis;
     callsAtLeave.forEach((calls, rank) => {
-      if (calls !== undefined) diagnosis.add(rank, { text: `left the group after ${calls} calls`, arrived: false });
+      if (calls !== undefined) diagnosis.add(rank, { text: `left the group after ${calls} calls`, arrived: false, calls, left: true });
     });
-    // A call that the main thread is still trying to make by itself is on its way here, with its name and place.
-    if (call || history.called <= sequence) this.#reportOwn();
-    else clock.setTimer(arrivalMs, () => this.#reportOwn(), { keepAlive: true });
+    this.#late = history.called <= sequence;
+    // What this rank does instead of the call is an answer to a mismatch. A call that its main thread is still trying to make by
+    // itself is on its way here, with its name and place.
+    if (call || (this.#late && code === 'mismatch')) this.#reportOwn();
+    else setServedTimer(clock, lateMs, () => this.#reportOwn());
     setServedTimer(clock, answerMs, () => this.#conclude());
     this.#concludeIfComplete();
   }
@@ -88,7 +95,8 @@ export class Inquiry {
     const diagnosis = this.#diagnosis;
     if (!diagnosis || diagnosis.has(group.rank) || !isOpen()) return;
     const { code, sequence, timeoutMs } = diagnosis;
-    const own = history.report(sequence);
+    const report = history.report(sequence);
+    const own = { ...report, late: report.arrived && this.#late };
     diagnosis.add(group.rank, own);
     tellOthers({ type: 'report', group: group.id, code, sequence, timeoutMs, ...own });
     this.#concludeIfComplete();
@@ -99,7 +107,8 @@ export class Inquiry {
   }
 
   #conclude(): void {
-    const { group, isOpen, onConcluded } = this.#options;
-    if (this.#diagnosis && isOpen()) onConcluded(this.#diagnosis.error(group.name));
+    const { group, isOpen, hasAnnounced, onConcluded } = this.#options;
+    const diagnosis = this.#diagnosis;
+    if (diagnosis && isOpen()) onConcluded(diagnosis.error(group.name, (rank) => hasAnnounced(rank, diagnosis.sequence)));
   }
 }

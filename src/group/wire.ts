@@ -99,6 +99,8 @@ const controlMessage = z.discriminatedUnion('type', [
     sequence: z.number(),
     text: z.string().max(4096),
     arrived: z.boolean(),
+    late: z.boolean().optional(),
+    calls: z.number().optional(),
     timeoutMs: z.number(),
   }),
   z.object({ type: z.literal('ping'), sentMs: z.number() }),
