@@ -7,7 +7,7 @@
  *  Headers live in a ring of 256 slots. A slot is free again when its frame left `handed`, which is in order. */
 import type net from 'node:net';
 import type { ShoalError } from '../base/errors.ts';
-import { Fifo } from './fifo.ts';
+import { Fifo } from '../base/fifo.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from './limits.ts';
 import type { StreamCounters } from './stream-counters.ts';

@@ -1,6 +1,6 @@
 /** Messages that have arrived and not been taken. It is bounded by the windows of the links that fill it. */
 import { ShoalError } from '../base/errors.ts';
-import { Fifo } from '../fabric/fifo.ts';
+import { Fifo } from '../base/fifo.ts';
 import type { Link } from './link.ts';
 import type { Msg } from './msg.ts';
 

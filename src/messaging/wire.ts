@@ -32,6 +32,7 @@
 import { dataViewOf } from '../base/bytes.ts';
 import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
+import type { Counters, Greeting as SessionGreeting } from '../session/session.ts';
 import type { Address } from './address.ts';
 import type { MessagingLimits } from './limits.ts';
 import { Msg } from './msg.ts';
@@ -56,24 +57,9 @@ const twoTo32 = 0x100000000;
 /** By their code on the wire. */
 const errorCodes: readonly ErrorCode[] = ['protocol', 'config', 'aborted', 'auth', 'out-of-memory'];
 
-/** Counters that go with every packet; all count from the beginning of a session. */
-export interface Counters {
-  /** Messages of the peer that have arrived here. */
-  readonly received: number;
-  /** Of those, how many the application has taken, and their bytes. */
-  readonly consumed: number;
-  readonly consumedBytes: number;
-}
-
-export interface Greeting {
-  /** Of the sender; a new one each time its end of the link is made. */
-  readonly session: number;
-  /** The receiver's session that `received` is about; 0: none. */
-  readonly knownSession: number;
+/** As sessions greet, and which address it is. */
+export interface Greeting extends SessionGreeting {
   readonly address: Address;
-  /** What the receiver of the greeting may have on its way. */
-  readonly windowMessages: number;
-  readonly windowBytes: number;
 }
 
 export type Packet = Counters &

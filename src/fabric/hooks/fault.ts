@@ -5,7 +5,7 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
-import { Fifo } from '../fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import { FrameType } from '../frame.ts';
 import type { WireTap } from '../wire-tap.ts';
 import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../limits.ts';

@@ -16,7 +16,7 @@ import type {
   RemoteSpan,
   Span,
 } from '../fabric.ts';
-import { Fifo } from '../fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import {
   capabilitiesOf,
   checkBacklog,

@@ -4,7 +4,7 @@ import type { Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
-import { Fifo } from '../fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
 import type { FramedSocket } from '../framed-socket.ts';
 import type { StreamCounters } from '../stream-counters.ts';

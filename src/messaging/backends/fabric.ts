@@ -19,7 +19,7 @@
  *    5 freed    u8 0 │ u16 slot */
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection, Fabric, PeerIdentity, RegisteredRegion, RemoteRegion } from '../../fabric/fabric.ts';
-import { Fifo } from '../../fabric/fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import { loadNative } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';

@@ -13,7 +13,7 @@ import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
 import { allowedCpus } from '../../base/allowed-cpus.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../fabric/fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { ringBytes, RingReader, RingWriter } from './inproc-ring.ts';
 

@@ -14,7 +14,7 @@ import type * as Zmq from 'zeromq';
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../fabric/fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { within } from '../deadline.ts';
 import { deriveCurveKeys } from './curve-keys.ts';

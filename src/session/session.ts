@@ -1,0 +1,346 @@
+/** One end of a session: ordered delivery, each message exactly once, between two ends that may lose their connection or
+ *  restart. A state machine without clock, sockets or formats: its owner carries units and greetings, over connections that
+ *  keep order and lose everything when they break, and asks here what to do with them.
+ *
+ *      send ─▶ retained ──────────────── unit ───────────────▶ receive ─▶ arrived ─▶ taken by the application
+ *                 ▲ │ durable at the peer                          │
+ *                 │ └─▶ dropped      ◀──────── counters ───────────┘     received, consumed (opens the window), durable
+ *                 └── sent again, in order, from where a greeting says
+ *
+ *  A *unit* is what the owner sends at once: some messages with consecutive numbers. Each end has an id that is drawn anew
+ *  when its process starts. A greeting says the own id, the peer's id that one knows, and how far one has got:
+ *
+ *      the peer knows this id       goes on: what it has not is sent again, nothing twice. Also when it restarted from a saved
+ *                                   state that remembers this end
+ *      it does not                  it starts from nothing: what is retained is numbered from 0 and sent
+ *      its id is new here           what it sends counts from 0; `epoch` changes
+ *
+ *  What is received survives a break of the connection, what is *durable* survives the process that received it. An end that
+ *  keeps nothing calls durable what it has received: then a message is delivered once to each process that is the peer.
+ *
+ *  Sequence numbers with cumulative acknowledgements and windows are TCP's (RFC 9293); resumption by what each side has is
+ *  that of MQTT 5 sessions (OASIS, §4.1 and §4.4). */
+import { assert } from '../base/assert.ts';
+import { ShoalError } from '../base/errors.ts';
+import { Fifo } from '../base/fifo.ts';
+
+/** How far an end has got with what the peer sends. All count messages, or their bytes, since the peer's session began. */
+export interface Counters {
+  /** Have arrived. */
+  readonly received: number;
+  /** Of those, have been taken by the application, and their bytes. */
+  readonly consumed: number;
+  readonly consumedBytes: number;
+  /** Of those received, will still be there when this process has ended and been replaced. Default: all. */
+  readonly durable?: number;
+}
+
+/** What an end takes ahead of its application. */
+export interface Window {
+  readonly windowMessages: number;
+  /** One larger message is let through alone. */
+  readonly windowBytes: number;
+}
+
+export interface Greeting extends Window {
+  /** Id of who greets. */
+  readonly session: number;
+  /** The id that the counters beside this are about; 0: none. */
+  readonly knownSession: number;
+}
+
+export interface Unit {
+  /** Messages. */
+  readonly count: number;
+  readonly cost: number;
+}
+
+export interface SessionOptions extends Window {
+  /** Random, not 0; of this process and this peer. */
+  readonly id: number;
+  /** A saved state that this end goes on from: the peer that it is about, and what had been received and taken of it. */
+  readonly restored?: { readonly peer: number; readonly messages: number; readonly bytes: number };
+}
+
+export class Session<U extends Unit> {
+  readonly #options: SessionOptions;
+  #peer = 0;
+  #epoch = 0;
+  #open = false;
+
+  // Towards the peer.
+  #retained = new Fifo<U>();
+  /** Number of the first message in `#retained`. */
+  #retainedFrom = 0;
+  /** Retained too, and not sent over the present connection yet. */
+  #lost = new Fifo<U>();
+  #lostMessages = 0;
+  #lostBytes = 0;
+  #sent = 0;
+  #sentBytes = 0;
+  #peerConsumed = 0;
+  #peerConsumedBytes = 0;
+  #window: Window;
+
+  // From the peer.
+  #received = 0;
+  #receivedBytes = 0;
+  #consumed = 0;
+  #consumedBytes = 0;
+  #durable: number | undefined;
+  #toldReceived = 0;
+  #toldConsumed = 0;
+  #toldConsumedBytes = 0;
+  #toldDurable: number | undefined;
+
+  constructor(options: SessionOptions) {
+    assert(options.id !== 0, () => 'a session has an id');
+    this.#options = options;
+    this.#window = options;
+    const { restored } = options;
+    if (restored === undefined) return;
+    this.#peer = restored.peer;
+    this.#received = this.#consumed = this.#durable = restored.messages;
+    this.#receivedBytes = this.#consumedBytes = restored.bytes;
+  }
+
+  /** Units may be sent: the ends have greeted each other over the present connection. */
+  get open(): boolean {
+    return this.#open;
+  }
+
+  /** Changes when the peer is another process than before: what arrived earlier does not count for it. */
+  get epoch(): number {
+    return this.#epoch;
+  }
+
+  /** Id of the peer; 0 before it has greeted. */
+  get peer(): number {
+    return this.#peer;
+  }
+
+  // ── connection ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The connection broke, or another one is about to take its place: nothing moves before the next greeting. */
+  close(): void {
+    this.#open = false;
+  }
+
+  /** The peer will not come back; if it does, it starts from nothing. */
+  forgetPeer(): void {
+    this.#peer = 0;
+  }
+
+  get greeting(): Greeting {
+    const { id, windowMessages, windowBytes } = this.#options;
+    return { session: id, knownSession: this.#peer, windowMessages, windowBytes };
+  }
+
+  /** The peer has greeted. The owner answers a first greeting with its own, then sends what `again` gives.
+   *  @returns whether the peer goes on from what it has of ours, or has nothing: what its last process had is gone with it.
+   *  @throws ShoalError `protocol` when the peer claims what cannot be, or has lost what it had called durable. */
+  greet(greeting: Greeting, counters: Counters): 'resumed' | 'new' {
+    const resumes = this.#remembers(greeting, counters);
+    if (greeting.session !== this.#peer) {
+      this.#peer = greeting.session;
+      this.#epoch++;
+      this.#received = this.#receivedBytes = this.#consumed = this.#consumedBytes = 0;
+      this.#durable = undefined;
+      this.noteTold();
+    }
+    if (resumes) this.#drop(counters);
+    else this.#retainedFrom = 0;
+    this.#peerConsumed = resumes ? counters.consumed : 0;
+    this.#peerConsumedBytes = resumes ? counters.consumedBytes : 0;
+    this.#lose(resumes ? counters.received : 0);
+    if (!resumes) this.#sentBytes = 0;
+    this.#window = greeting;
+    this.#open = true;
+    return resumes ? 'resumed' : 'new';
+  }
+
+  /** The peer goes on from what it has of ours. A new process may know this id only because we have just greeted it: it has
+   *  nothing then. */
+  #remembers({ session, knownSession }: Greeting, counters: Counters): boolean {
+    if (knownSession !== this.#options.id) return false;
+    this.#check(counters);
+    const missing = this.#retainedFrom - counters.received;
+    if (missing <= 0) return true;
+    if (session !== this.#peer && counters.received === 0) return false;
+    throw new ShoalError('protocol', `peer has lost ${missing} of the messages that it had called durable`);
+  }
+
+  // ── towards the peer ───────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Number of the next message. */
+  get sent(): number {
+    return this.#sent;
+  }
+
+  /** Messages that are retained. */
+  get pending(): number {
+    return this.#sent - this.#retainedFrom + this.#lostMessages;
+  }
+
+  /** Units must be sent again, in order, before any other: `again` gives them, as far as there is room. */
+  get isBehind(): boolean {
+    return this.#lost.length > 0;
+  }
+
+  /** The unit to send next, with the number `sent`, of those that a broken connection may have lost; undefined when there is
+   *  none or the window has no room for it. The owner calls `send` with it. */
+  again(): U | undefined {
+    const next = this.#lost.peek();
+    if (next === undefined || !this.fits(next)) return undefined;
+    this.#lost.shift();
+    this.#lostMessages -= next.count;
+    this.#lostBytes -= next.cost;
+    return next;
+  }
+
+  /** The window has room for it, or nothing else is on its way. */
+  fits({ count, cost }: Unit): boolean {
+    return this.#sent === this.#peerConsumed || (count <= this.roomMessages && cost <= this.roomBytes);
+  }
+
+  /** Cost of what the peer's application has not taken. */
+  get pendingBytes(): number {
+    // Consumption may run ahead of or behind what is retained; the difference is within one window.
+    return this.#lostBytes + (this.#retained.length === 0 ? 0 : this.#sentBytes - this.#peerConsumedBytes);
+  }
+
+  /** Messages that the window has room for. */
+  get roomMessages(): number {
+    return this.#window.windowMessages - (this.#sent - this.#peerConsumed);
+  }
+
+  get roomBytes(): number {
+    return this.#window.windowBytes - (this.#sentBytes - this.#peerConsumedBytes);
+  }
+
+  /** The peer's application has taken everything: a message larger than the window may go alone. */
+  get idle(): boolean {
+    return this.#sent === this.#peerConsumed;
+  }
+
+  /** A unit is being sent, with number `sent`; it is retained until the peer has it for good. */
+  send(unit: U): void {
+    this.#retained.push(unit);
+    this.#sent += unit.count;
+    this.#sentBytes += unit.cost;
+    this.noteTold();
+  }
+
+  /** The peer's counters, as they come with everything it sends. @returns whether anything changed.
+   *  @throws ShoalError `protocol` when it claims what cannot be. */
+  acknowledge(counters: Counters): boolean {
+    this.#check(counters);
+    const { consumed, consumedBytes, durable = counters.received } = counters;
+    if (durable <= this.#retainedFrom && consumed <= this.#peerConsumed) return false;
+    this.#peerConsumed = Math.max(this.#peerConsumed, consumed);
+    this.#peerConsumedBytes = Math.max(this.#peerConsumedBytes, consumedBytes);
+    this.#drop(counters);
+    return true;
+  }
+
+  #check({ received, consumed, durable = received }: Counters): void {
+    if (durable <= received && received <= this.#sent && consumed <= received) return;
+    const claim = `${received} messages received, ${durable} durable and ${consumed} taken`;
+    throw new ShoalError('protocol', `peer claims ${claim} of ${this.#sent} sent`);
+  }
+
+  /** Forgets what the peer has for good. */
+  #drop({ received, durable = received }: Counters): void {
+    for (let next = this.#retained.peek(); next !== undefined; next = this.#retained.peek()) {
+      if (this.#retainedFrom + next.count > durable) break;
+      this.#retainedFrom += next.count;
+      this.#retained.shift();
+    }
+  }
+
+  /** What the peer has not received waits to be sent again. */
+  #lose(received: number): void {
+    const sentBefore = this.#retained;
+    const lostBefore = this.#lost;
+    this.#retained = new Fifo();
+    this.#lost = new Fifo();
+    this.#sent = this.#retainedFrom;
+    for (let unit = sentBefore.shift(); unit !== undefined; unit = sentBefore.shift()) {
+      if (this.#lost.length === 0 && this.#sent + unit.count <= received) {
+        this.#retained.push(unit);
+        this.#sent += unit.count;
+      } else {
+        this.#lost.push(unit);
+        this.#lostMessages += unit.count;
+        this.#lostBytes += unit.cost;
+        this.#sentBytes -= unit.cost;
+      }
+    }
+    for (let unit = lostBefore.shift(); unit !== undefined; unit = lostBefore.shift()) this.#lost.push(unit);
+  }
+
+  // ── from the peer ──────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** A unit has come. @returns how many of its first messages are here already; `lost` when messages before it are missing:
+   *           the ends must greet again. The owner calls `arrived` for each of the others, in order. */
+  receive(sequence: number): number | 'lost' {
+    const known = this.#received - sequence;
+    return known < 0 ? 'lost' : known;
+  }
+
+  /** One message is here. A correct peer keeps to the window it was told, so what waits is bounded whatever it does.
+   *  @throws ShoalError `protocol` beyond the window. */
+  arrived(bytes: number): void {
+    this.#received++;
+    this.#receivedBytes += bytes;
+    const { windowMessages, windowBytes } = this.#options;
+    const waiting = this.#received - this.#consumed;
+    const waitingBytes = this.#receivedBytes - this.#consumedBytes;
+    if (waiting <= windowMessages && (waitingBytes <= windowBytes || waiting === 1)) return;
+    throw new ShoalError(
+      'protocol',
+      `peer sent ${waiting} messages with ${waitingBytes} bytes ahead; its window is ${windowMessages} and ${windowBytes}`,
+    );
+  }
+
+  /** The application has taken a message that arrived in `epoch`. @returns false when that was another peer's. */
+  taken(epoch: number, bytes: number): boolean {
+    if (epoch !== this.#epoch) return false;
+    this.#consumed++;
+    this.#consumedBytes += bytes;
+    return true;
+  }
+
+  /** So many of the messages received survive this process. Once called, nothing else counts as durable. */
+  saved(messages: number): void {
+    this.#durable = Math.max(this.#durable ?? 0, messages);
+  }
+
+  get counters(): Counters {
+    const counters = { received: this.#received, consumed: this.#consumed, consumedBytes: this.#consumedBytes };
+    return this.#durable === undefined ? counters : { ...counters, durable: this.#durable };
+  }
+
+  // ── what the peer has been told ────────────────────────────────────────────────────────────────────────────────
+
+  /** The counters have gone out, with whatever was sent; the owner says so, but for units. What is taken between a greeting and
+   *  its answer is told afterwards: the peer may wait for it. */
+  noteTold(): void {
+    this.#toldReceived = this.#received;
+    this.#toldConsumed = this.#consumed;
+    this.#toldConsumedBytes = this.#consumedBytes;
+    this.#toldDurable = this.#durable;
+  }
+
+  get untold(): boolean {
+    return this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed || this.#durable !== this.#toldDurable;
+  }
+
+  /** A quarter of the window has been taken since the peer was told: it may be about to stop. */
+  get isDue(): boolean {
+    const { windowMessages, windowBytes } = this.#options;
+    return (
+      (this.#consumed - this.#toldConsumed) * 4 >= windowMessages || (this.#consumedBytes - this.#toldConsumedBytes) * 4 >= windowBytes
+    );
+  }
+}
