@@ -4,7 +4,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, test } from 'vitest';
-import { asyncOptimizer, kvstoreChecks, type KVCheck } from '../src/kvstore/conformance.ts';
+import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
+import type { KVCheck } from '../src/kvstore/testing/kv-check.ts';
 import type { KVStore, KVStoreType } from '../src/kvstore/types.ts';
 import { KVJob } from './support/kv-job.ts';
 

@@ -3,7 +3,7 @@ import { ShoalError } from '../base/errors.ts';
 import { algorithms } from '../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../memory/reduce-op.ts';
 import type { Operand } from './call-buffers.ts';
-import type { ReduceOptions, TensorLike } from './types.ts';
+import type { CountsOptions, ReduceOptions, TensorLike } from './types.ts';
 
 /** Where the caller is in its group. */
 export interface Place {
@@ -68,6 +68,11 @@ export function checkCounts(
   if (whole.count !== total)
     throw new ShoalError('usage', `${operation}: the whole has ${whole.count} elements, the parts of ${size} ranks have ${total}`);
   return total;
+}
+
+/** As given, for calls to keep: the caller's list may change when the call has returned. */
+export function keptCounts({ counts }: CountsOptions): readonly number[] | undefined {
+  return counts && [...counts];
 }
 
 /** The same count for every rank. */

@@ -20,6 +20,12 @@ function valueAt(rank: number, i: number, dtype: DType): number {
   return dtype === 'bool' ? small % 2 : small;
 }
 
+/** Where a rank's part begins and ends in the whole. */
+function bounds(counts: readonly number[], rank: number): [from: number, to: number] {
+  const from = counts.slice(0, rank).reduce((sum, count) => sum + count, 0);
+  return [from, from + counts[rank]];
+}
+
 /** Reads an element as a number, whatever the dtype's view is. */
 function numberAt(tensor: { data: ArrayLike<number | bigint>; dtype: DType }, i: number): number {
   const raw = tensor.data[i];
@@ -284,6 +290,46 @@ export const groupChecks: readonly GroupCheck[] = [
         const start = sum(splits(from).slice(0, rank));
         for (let i = 0; i < outputSplits[from]; i++) assert.equal(unevenOutput[at++], from * 1000 + start + i);
       }
+    },
+  },
+  {
+    name: 'a list may change when the call that it was given to has returned',
+    async run(group) {
+      const { rank, size } = group;
+      const counts = unevenCounts(size);
+      const total = counts.reduce((sum, count) => sum + count, 0);
+      const own = filled(group, 'float32', counts[rank]);
+      const whole = group.tensor('float32', [total]);
+      const expected = counts.flatMap((count, from) => Array.from({ length: count }, (_, i) => valueAt(from, i, 'float32')));
+      const calls: ((own: number[]) => PromiseLike<unknown>)[] = [
+        (list) => group.allGather(whole, own, { counts: list }),
+        (list) => group.gather(rank === 0 ? whole : null, own, { counts: list }),
+        (list) => group.scatter(own, rank === 0 ? whole : null, { counts: list }),
+        (list) => group.reduceScatter(group.tensor('float32', [counts[rank]]), whole, { counts: list }),
+        (list) =>
+          group.allToAll(group.tensor('float32', [counts[rank] * size]), whole, {
+            inputSplits: list,
+            outputSplits: Array<number>(size).fill(counts[rank]),
+          }),
+      ];
+      for (const call of calls) {
+        // One rank after the other, so that all but the last are still waiting when their list changes.
+        if (rank > 0) await group.recv(new Uint8Array(1), rank - 1);
+        const list = [...counts];
+        const work = call(list);
+        list.fill(0);
+        list[0] = total;
+        if (rank < size - 1) await group.send(new Uint8Array(1), rank + 1);
+        await work;
+        assert.deepEqual([...own.data], expected.slice(...bounds(counts, rank)));
+        if (rank === 0) assert.deepEqual([...whole.data], expected);
+      }
+      const ranks = Array.from({ length: size }, (_, k) => size - 1 - k);
+      const opening = group.newGroup(ranks);
+      ranks.fill(0);
+      const reversed = await opening;
+      assert.equal(reversed?.rank, size - 1 - rank);
+      await reversed.destroy();
     },
   },
   {

@@ -34,6 +34,7 @@ import {
   checkTag,
   checkTimeout,
   even,
+  keptCounts,
   localPlace,
   reductionOf,
   rootOf,
@@ -157,7 +158,7 @@ export class CommGroup implements ProcessGroup {
     const total = checkCounts(this, 'gather', counts, source, output === null ? undefined : this.#operand(output, 'the output of gather'));
     const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
     if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
-    return this.#collective('gather', source, total, options, { root, counts: options.counts }, buffers);
+    return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
   scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = {}): Work {
@@ -168,7 +169,7 @@ export class CommGroup implements ProcessGroup {
     const total = checkCounts(this, 'scatter', counts, target, input === null ? undefined : this.#operand(input, 'the input of scatter'));
     const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
     if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
-    return this.#collective('scatter', target, total, options, { root, counts: options.counts }, buffers);
+    return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
   reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = {}): Work {
@@ -343,6 +344,6 @@ export class CommGroup implements ProcessGroup {
     const source = this.#operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
     const target = this.#operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
     checkCounts(this, operation, options.counts ?? even(source.count, this.size), source, target);
-    return { source, target, counts: options.counts };
+    return { source, target, counts: keptCounts(options) };
   }
 }

@@ -63,10 +63,11 @@ export async function splitGroup(
 export async function groupOfRanks(
   parent: ParentGroup,
   world: ParentWorld,
-  ranks: readonly number[],
-  options: { readonly name?: string; readonly backend?: string; readonly timeoutMs?: number },
+  asked: readonly number[],
+  { name, backend, timeoutMs }: { readonly name?: string; readonly backend?: string; readonly timeoutMs?: number },
 ): Promise<GroupSpec | null> {
-  const { backend, timeoutMs } = options;
+  // The caller's list may change while ranks agree.
+  const ranks = [...asked];
   if (backend !== undefined) checkBackend(backend);
   const valid =
     ranks.length > 0 &&
@@ -80,7 +81,7 @@ export async function groupOfRanks(
   });
   const id = agreedId(world.client, ids);
   if (!ranks.includes(parent.rank)) return null;
-  return specOf(parent, world, ranks, { id, name: options.name ?? `${parent.name}/group-${id}`, backend });
+  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${id}`, backend });
 }
 
 /** The smallest number that no rank has used; used from now on. */

@@ -28,7 +28,8 @@ import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
 import { OrderedOperations } from './ordered-operations.ts';
 import { gatherRows, ParameterTable } from './parameter-table.ts';
-import { PushPlans, type PlannedPush, type PushCall, type PushPlan } from './push-plan.ts';
+import type { PlannedPush, PushPlan } from './push-plan.ts';
+import { RepeatedCalls, type TransferCall } from './repeated-calls.ts';
 import { sumRows, type PushedRows } from './row-sums.ts';
 import { StagingTensors } from './staging-tensors.ts';
 import type {
@@ -94,7 +95,7 @@ export class CollectiveStore extends WorkerStore implements KVStore {
   readonly #box: BlobBox;
   readonly #blobs: GroupBlobs;
   readonly #control: ControlBarrier;
-  readonly #plans = new PushPlans({ rememberedMax: 16 });
+  readonly #plans = new RepeatedCalls<PushPlan>({ rememberedMax: 16 });
   /** Keys of each operation that has not taken effect. */
   readonly #unfinished = new Set<readonly string[]>();
   #codec: GradientCodec | undefined;
@@ -150,19 +151,19 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     return this.#reduce('push', { keys, values, outs: undefined }, options);
   }
 
-  pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
+  pull(keys: Key | readonly Key[], outs: Values): KVWork {
     this.checkOpen();
     const names = keysOf(keys);
-    const copies = outsPerKey(names, outs).map((out, k) => {
+    const copies = outsPerKey(names, outs).map((list, k) => {
       const parameter = this.#table.get(names[k]);
-      return { key: parameter.key, target: fittingElements(parameter, out) };
+      return { key: parameter.key, targets: list.map((out) => fittingElements(parameter, out)) };
     });
     return this.#locally(`pull of ${listedKeys(names)}`, () => {
-      for (const { key, target } of copies) target.set(this.#table.get(key).data as never);
+      for (const { key, targets } of copies) for (const target of targets) target.set(this.#table.get(key).data as never);
     });
   }
 
-  pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options: TransferOptions = {}): KVWork {
     return this.#reduce('pushPull', { keys, values, outs: outs ?? values }, options);
   }
 
@@ -208,9 +209,9 @@ export class CollectiveStore extends WorkerStore implements KVStore {
   async setOptimizer(spec: OptimizerSpec): Promise<void> {
     this.checkOpen();
     this.checkLeader('setOptimizer');
-    createOptimizer(spec, this.#options.parameterKernels);
-    if (this.numWorkers === 1) this.#table.setOptimizer(spec);
-    else this.#control.announce({ optimizer: spec });
+    const { spec: complete } = createOptimizer(spec, this.#options.parameterKernels);
+    if (this.numWorkers === 1) this.#table.setOptimizer(complete);
+    else this.#control.announce({ optimizer: complete });
   }
 
   setUpdater(updater: Updater): void {
@@ -296,14 +297,13 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     });
   }
 
-  #plan(call: PushCall): PushPlan {
+  #plan(call: TransferCall): PushPlan {
     const remembered = this.#plans.find(call);
     if (remembered !== undefined) return remembered;
     const names = keysOf(call.keys);
     const lists = valuesPerKey(names, call.values);
     const { outs } = call;
-    const outLists =
-      outs === undefined ? lists.map(() => []) : outs === call.values ? lists : outsPerKey(names, outs as Value).map((out) => [out]);
+    const outLists = outs === undefined ? lists.map(() => []) : outs === call.values ? lists : outsPerKey(names, outs);
     const pushes = lists.map((list, k): PlannedPush => {
       const parameter = this.#table.get(names[k]);
       const elements = (value: Value): TypedArray => fittingElements(parameter, value);
@@ -314,13 +314,13 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       bucketing,
     );
     const plan = { names, pushes, buckets, digest: digest(names) };
-    this.#plans.remember(call, plan);
+    if (this.#plans.accepts(call)) this.#plans.remember(call, plan);
     return plan;
   }
 
   /** All-reduces what was pushed bucket by bucket, each an operation of its own: where its communication is complete when
    *  the call returns, as on one host, its effect comes while the sum is still in the cache. */
-  #reduce(verb: string, call: PushCall, { timeoutMs = this.#options.timeoutMs }: TransferOptions): KVWork {
+  #reduce(verb: string, call: TransferCall, { timeoutMs = this.#options.timeoutMs }: TransferOptions): KVWork {
     this.checkOpen();
     this.#operations.checkRoom();
     const { names, pushes, buckets, digest: ofNames } = this.#plan(call);

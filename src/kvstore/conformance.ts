@@ -4,46 +4,21 @@
  *  A check that is `fresh` needs stores with which nothing was done, and may leave them unusable; the others may share stores,
  *  in this order. With `dist_async` worker 0 must have called `setOptimizer(asyncOptimizer)` before those. */
 import assert from 'node:assert/strict';
-import type { ErrorCode } from '../base/errors.ts';
 import { dtypes } from '../memory/dtype.ts';
-import type { Tensor } from '../memory/tensor.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createCodec } from './compression/registry.ts';
 import type { CompressionSpec } from './compression/codec.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
+import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './testing/kv-check.ts';
 import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
+import { listChecks } from './testing/list-checks.ts';
 import type { KVStore, KVStoreType } from './types.ts';
-
-export interface KVCheck {
-  readonly name: string;
-  readonly types: readonly KVStoreType[];
-  readonly fresh: boolean;
-  /** @param folder empty, and the same for all workers */
-  run(kv: KVStore, folder: string): Promise<void>;
-}
 
 export const asyncOptimizer: OptimizerSpec = { name: 'sgd', learningRate: 1 };
 
-const all: readonly KVStoreType[] = ['local', 'collective', 'dist_sync', 'dist_async'];
-/** Those in which a version holds one push of every worker. */
-const sync: readonly KVStoreType[] = ['local', 'collective', 'dist_sync'];
 const withoutServers: readonly KVStoreType[] = ['local', 'collective'];
 
 const js = createParameterKernels();
-
-/** Thrown at the call or rejected: both are refusals. */
-async function refuses(code: ErrorCode, message: RegExp, call: () => PromiseLike<unknown> | void): Promise<void> {
-  await assert.rejects(
-    async () => {
-      await call();
-    },
-    (error: { code?: unknown; message?: unknown }) => {
-      assert.equal(error.code, code, String(error.message));
-      assert.match(String(error.message), message);
-      return true;
-    },
-  );
-}
 
 async function leaderSets(kv: KVStore, spec: OptimizerSpec): Promise<void> {
   if (kv.rank === 0) await kv.setOptimizer(spec);
@@ -149,31 +124,6 @@ const shared: readonly KVCheck[] = [
         await kv.pull(key, tensor);
         expectAll(tensor, 'float32', (i) => sumAt(kv, i + 2), `${count} pulled afterwards`);
       }
-    },
-  },
-  {
-    name: 'a list of values is the sum of devices',
-    types: sync,
-    fresh: false,
-    async run(kv) {
-      const device = (d: number) => filled('float32', 100, (i) => valueAt(kv.rank, i + d));
-      const expected = (i: number): number => sumAt(kv, i) + sumAt(kv, i + 1) + sumAt(kv, i + 2);
-      await kv.init(['devices/a', 'devices/b'], [new Float32Array(100), new Float32Array(100)]);
-      await kv.push('devices/a', [device(0), device(1), device(2)]);
-      await kv.push('devices/b', [[device(2), device(0), device(1)]]);
-      const out = new Float32Array(100);
-      for (const key of ['devices/a', 'devices/b']) {
-        await kv.pull(key, out.fill(0));
-        expectAll(out, 'float32', expected, key);
-      }
-      const outs = [new Float32Array(100), new Float32Array(100)];
-      await kv.pushPull(['devices/a', 'devices/b'], [[device(0), device(1), device(2)], [device(0)]], outs);
-      expectAll(outs[0], 'float32', expected, 'pushPull of three devices');
-      expectAll(outs[1], 'float32', (i) => sumAt(kv, i), 'pushPull of one device');
-      const inPlace = [device(0), kv.tensor('float32', [100]), device(2)];
-      (inPlace[1] as Tensor<'float32'>).data.set(device(1) as Float32Array);
-      await kv.pushPull('devices/a', inPlace);
-      inPlace.forEach((value, d) => expectAll(value, 'float32', expected, `in place, device ${d}`));
     },
   },
   {
@@ -342,8 +292,8 @@ const shared: readonly KVCheck[] = [
       }
       await refuses('mismatch', /float32\[4\].*float64/, () => kv.push('errors', new Float64Array(4)));
       await refuses('mismatch', /float32\[4\].*int32/, () => kv.pull('errors', new Int32Array(4)));
-      await refuses('usage', /one per key|value per key/, () => kv.push(['errors', 'x'], [four]));
-      await refuses('usage', /one per key|output per key/, () => kv.pull(['errors', 'x'], [four]));
+      await refuses('usage', /one per key/, () => kv.push(['errors', 'x'], [four]));
+      await refuses('usage', /one per key/, () => kv.pull(['errors', 'x'], [four]));
       await refuses('usage', /twice/, () => kv.push(['errors', 'errors'], [four, four]));
       await refuses('usage', /empty/, () => kv.push([], []));
       await refuses('usage', /key/, () => kv.push('', four));
@@ -642,4 +592,4 @@ const fresh: readonly KVCheck[] = [
   },
 ];
 
-export const kvstoreChecks: readonly KVCheck[] = [...shared, ...optimizing, ...compressing, ...fresh];
+export const kvstoreChecks: readonly KVCheck[] = [...shared, ...listChecks, ...optimizing, ...compressing, ...fresh];

@@ -18,6 +18,7 @@ import type { ProcessValues } from './process-values.ts';
 import { StagedValues } from './staged-values.ts';
 import type { StartHooks, StubChannel } from './stub-channel.ts';
 import type { BatchEntry, WorkerInfo } from './stub-protocol.ts';
+import { RepeatedCalls, type TransferCall } from './repeated-calls.ts';
 import type { InitEntry, StubParameterInfo } from './stub-options.ts';
 import { workerCount } from './topology.ts';
 import type {
@@ -65,16 +66,6 @@ export interface DistStoreOptions {
   readonly onClosed: () => Promise<void>;
 }
 
-/** A call that is repeated with the same lists is known to the stub by a number. */
-interface Batch {
-  readonly number: number;
-  readonly keys: readonly Key[];
-  readonly pushes: readonly Value[];
-  readonly outs: readonly Value[];
-}
-
-const batchesMax = 16;
-
 export class DistStore extends WorkerStore implements KVStore {
   readonly type: KVStoreType;
   readonly rank: number;
@@ -86,7 +77,8 @@ export class DistStore extends WorkerStore implements KVStore {
   readonly #channel: StubChannel;
   readonly #values: ProcessValues;
   readonly #parameters = new Map<string, NamedParameter>();
-  #batches: Batch[] = [];
+  /** Calls that the stub knows by a number. */
+  readonly #batches = new RepeatedCalls<number>({ rememberedMax: 16 });
   #compresses = false;
   #nextBatch = 1;
 
@@ -138,28 +130,29 @@ export class DistStore extends WorkerStore implements KVStore {
     return this.#transfer(built, { ...options, what: `push of ${listedKeys(names)}`, staged });
   }
 
-  pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options: TransferOptions = {}): KVWork {
+  pull(keys: Key | readonly Key[], outs: Values, options: TransferOptions = {}): KVWork {
     this.checkOpen();
     const names = keysOf(keys);
     const targets = outsPerKey(names, outs);
     const { staged, built } = this.#stage((staging) =>
-      names.map((key, index): BatchEntry => ({ key, out: this.#outOf(this.#parameter(key), targets[index], staging) })),
+      names.map((key, index): BatchEntry => ({ key, out: this.#outsOf(this.#parameter(key), targets[index], staging) })),
     );
     return this.#transfer(built, { ...options, what: `pull of ${listedKeys(names)}`, staged });
   }
 
-  pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options: TransferOptions = {}): KVWork {
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options: TransferOptions = {}): KVWork {
     this.checkOpen();
-    const repeated = this.#repeated(keys, values, outs);
+    const call = { keys, values, outs: outs ?? values };
+    const repeated = this.#batches.find(call);
     if (repeated !== undefined)
       return this.#transfer(repeated, { ...options, what: `pushPull of ${(keys as readonly Key[]).length} keys` });
     const names = keysOf(keys);
     const lists = valuesPerKey(names, values);
-    const targets = outs === undefined ? lists : outsPerKey(names, outs).map((out) => [out]);
+    const targets = outs === undefined ? lists : outsPerKey(names, outs);
     const { staged, built } = this.#stage((staging) =>
       names.map((key, index) => this.#pushPullEntry(this.#parameter(key), lists[index], targets[index], staging)),
     );
-    if (staged.empty && Array.isArray(keys)) this.#remember(keys as readonly Key[], values, outs, built);
+    if (staged.empty && this.#batches.accepts(call)) this.#remember(call, built);
     return this.#transfer(built, { ...options, what: `pushPull of ${listedKeys(names)}`, staged });
   }
 
@@ -202,7 +195,7 @@ export class DistStore extends WorkerStore implements KVStore {
   setGradientCompression(spec: CompressionSpec): void {
     this.checkOpen();
     createCodec(spec, this.#options.parameterKernels);
-    for (const { number } of this.#batches.splice(0)) this.#channel.post({ type: 'forget-batch', batch: number });
+    for (const batch of this.#batches.clear()) this.#channel.post({ type: 'forget-batch', batch });
     this.#channel.post({ type: 'compression', spec });
     this.#compresses = true;
   }
@@ -298,22 +291,25 @@ export class DistStore extends WorkerStore implements KVStore {
     return this.#ownRef(out) ?? staged.result(staged.take(data.byteLength), data);
   }
 
-  /** `targets`: where the new value goes; several only when they are the list itself. */
+  /** The first output, and what is copied from it to the others. */
+  #outsOf(parameter: NamedParameter, [first, ...others]: readonly Value[], staged: StagedValues): ValueRef {
+    const out = this.#outOf(parameter, first, staged);
+    const result = bytesOf(fittingElements(parameter, first));
+    for (const other of others) staged.spread(result, bytesOf(fittingElements(parameter, other)));
+    return out;
+  }
+
   #pushPullEntry(parameter: NamedParameter, list: readonly Value[], targets: readonly Value[], staged: StagedValues): BatchEntry {
     const { key } = parameter;
     const encoding = this.#encoding(parameter);
     const [first] = list;
-    const [target, ...others] = targets;
     if (list.length > 1) {
-      const entry = { key, push: this.#copyOf(parameter, list, staged), out: this.#outOf(parameter, target, staged), ...encoding };
-      const result = bytesOf(fittingElements(parameter, target));
-      for (const other of others) staged.spread(result, bytesOf(fittingElements(parameter, other)));
-      return entry;
+      return { key, push: this.#copyOf(parameter, list, staged), out: this.#outsOf(parameter, targets, staged), ...encoding };
     }
     const data = fittingElements(parameter, first);
     const own = this.#ownRef(first);
-    if (own !== undefined || target !== first) {
-      return { key, push: own ?? staged.copyIn(bytesOf(data)).ref, out: this.#outOf(parameter, target, staged), ...encoding };
+    if (own !== undefined || targets.length > 1 || targets[0] !== first) {
+      return { key, push: own ?? staged.copyIn(bytesOf(data)).ref, out: this.#outsOf(parameter, targets, staged), ...encoding };
     }
     // A staged value that is its own result comes back where it went in.
     const block = staged.copyIn(bytesOf(data));
@@ -351,30 +347,15 @@ export class DistStore extends WorkerStore implements KVStore {
     return this.#channel.start({ type: 'rows', direction, request }, what, hooksOf(staged));
   }
 
-  /** The number of a call with these very lists, all of whose values are reached in place. */
-  #repeated(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[] | undefined): number | undefined {
-    if (!Array.isArray(keys) || !Array.isArray(values)) return undefined;
-    const targets = (outs ?? values) as readonly Value[];
-    return this.#batches.find((batch) => same(batch.keys, keys) && same(batch.pushes, values) && same(batch.outs, targets))?.number;
-  }
-
-  #remember(keys: readonly Key[], values: Values, outs: Value | readonly Value[] | undefined, entries: readonly BatchEntry[]): void {
-    const number = this.#nextBatch++;
-    const pushes = [...(values as readonly Value[])];
-    this.#batches.unshift({ number, keys: [...keys], pushes, outs: outs === undefined ? pushes : [...(outs as readonly Value[])] });
-    this.#channel.post({ type: 'batch', batch: number, entries });
-    const oldest = this.#batches.length > batchesMax ? this.#batches.pop() : undefined;
-    if (oldest !== undefined) this.#channel.post({ type: 'forget-batch', batch: oldest.number });
+  #remember(call: TransferCall, entries: readonly BatchEntry[]): void {
+    const batch = this.#nextBatch++;
+    const forgotten = this.#batches.remember(call, batch);
+    this.#channel.post({ type: 'batch', batch, entries });
+    if (forgotten !== undefined) this.#channel.post({ type: 'forget-batch', batch: forgotten });
   }
 }
 
 function hooksOf(staged: StagedValues | undefined): StartHooks {
   if (staged === undefined) return {};
   return { onSuccess: () => staged.copyOut(), onSettled: (error) => staged.free(error) };
-}
-
-function same<T>(a: readonly T[], b: readonly T[]): boolean {
-  if (a.length !== b.length) return false;
-  for (let i = 0; i < a.length; i++) if (a[i] !== b[i]) return false;
-  return true;
 }

@@ -88,22 +88,24 @@ export class LocalStore extends WorkerStore implements KVStore {
     return new CompletedWork();
   }
 
-  pull(keys: Key | readonly Key[], outs: Value | readonly Value[]): KVWork {
+  pull(keys: Key | readonly Key[], outs: Values): KVWork {
     this.checkOpen();
     const names = keysOf(keys);
-    const targets = outsPerKey(names, outs);
-    const copies = names.map((key, k) => {
-      const parameter = this.#table.get(key);
-      return { parameter, target: fittingElements(parameter, targets[k]) };
+    const copies = outsPerKey(names, outs).map((list, k) => {
+      const parameter = this.#table.get(names[k]);
+      return { parameter, targets: list.map((out) => fittingElements(parameter, out)) };
     });
-    for (const { parameter, target } of copies) target.set(parameter.data as never);
+    for (const { parameter, targets } of copies) for (const target of targets) target.set(parameter.data as never);
     return new CompletedWork();
   }
 
-  pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[]): KVWork {
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values): KVWork {
     const pushes = this.#pushes(keys, values);
     const names = keysOf(keys);
-    const targets = outs === undefined ? undefined : outsPerKey(names, outs).map((out, k) => [fittingElements(pushes[k].parameter, out)]);
+    const targets =
+      outs === undefined
+        ? undefined
+        : outsPerKey(names, outs).map((list, k) => list.map((out) => fittingElements(pushes[k].parameter, out)));
     this.#push(pushes);
     for (const [k, { parameter, sources }] of pushes.entries()) {
       for (const target of targets?.[k] ?? sources) target.set(parameter.data as never);

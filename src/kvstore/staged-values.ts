@@ -16,9 +16,9 @@ export class StagedValues {
     this.#allocate = allocate;
   }
 
-  /** Nothing is staged: every value is reached where it is. */
+  /** Nothing is staged: every value is reached where it is, and nothing is copied afterwards. */
   get empty(): boolean {
-    return this.#blocks.length === 0;
+    return this.#blocks.length === 0 && this.#results.length === 0;
   }
 
   take(bytes: number): ValueBlock {

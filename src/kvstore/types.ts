@@ -64,7 +64,8 @@ export interface ParameterInfo {
   readonly staleness: number;
 }
 
-/** One value per key; a list of values per key stands for several devices and is summed first (not by `init`, which takes one). */
+/** One value per key, or a list of values per key, one for each of several devices: what is pushed is summed first, what is pulled
+ *  goes to all of them. `init` takes one. */
 export type Values = Value | readonly Value[] | readonly (readonly Value[])[];
 
 export interface KVStore extends AsyncDisposable {
@@ -91,11 +92,11 @@ export interface KVStore extends AsyncDisposable {
    *  several keys one by one must do so in the same order. */
   push(keys: Key | readonly Key[], values: Values, options?: TransferOptions): KVWork;
   /** Fetches values that contain at least this worker's own pushes so far. */
-  pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options?: TransferOptions): KVWork;
+  pull(keys: Key | readonly Key[], outs: Values, options?: TransferOptions): KVWork;
   /** Push, then pull, as one operation. Without `outs`, into `values`. Neither may be touched until it is done. */
-  pushPull(keys: Key | readonly Key[], values: Values, outs?: Value | readonly Value[], options?: TransferOptions): KVWork;
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options?: TransferOptions): KVWork;
   /** `init`, then `pull`. */
-  broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[], options?: TransferOptions): Promise<void>;
+  broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options?: TransferOptions): Promise<void>;
   rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork;
   rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork;
 

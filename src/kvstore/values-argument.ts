@@ -28,17 +28,26 @@ export function keysOf(keys: Key | readonly Key[]): string[] {
 
 /** For each key the values that are summed, at least one. */
 export function valuesPerKey(names: readonly string[], values: Values): (readonly Value[])[] {
+  return listsPerKey(names, values, 'value');
+}
+
+/** For each key where its value goes, at least one place. */
+export function outsPerKey(names: readonly string[], outs: Values): (readonly Value[])[] {
+  return listsPerKey(names, outs, 'output');
+}
+
+function listsPerKey(names: readonly string[], values: Values, what: 'value' | 'output'): (readonly Value[])[] {
   if (!Array.isArray(values)) {
     if (names.length === 1) return [[values as Value]];
-    throw new ShoalError('usage', `${names.length} keys have one value; pass a list with a value per key`);
+    throw new ShoalError('usage', `${names.length} keys have one ${what}; pass a list with one per key`);
   }
   const list = values as readonly (Value | readonly Value[])[];
   // One key: the list is that of its devices.
   if (names.length === 1 && list.length > 0 && list.every((value) => !Array.isArray(value))) return [list as readonly Value[]];
-  if (list.length !== names.length) throw new ShoalError('usage', `${names.length} keys have ${list.length} values; pass one per key`);
+  if (list.length !== names.length) throw new ShoalError('usage', `${names.length} keys have ${list.length} ${what}s; pass one per key`);
   return list.map((value, index) => {
     const own = Array.isArray(value) ? (value as readonly Value[]) : [value as Value];
-    if (own.length === 0) throw new ShoalError('usage', `the list of values of '${names[index]}' is empty`);
+    if (own.length === 0) throw new ShoalError('usage', `the list of ${what}s of '${names[index]}' is empty`);
     return own;
   });
 }
@@ -54,13 +63,6 @@ export function firstValues(names: readonly string[], values: Values): readonly 
   });
 }
 
-/** For each key where its value goes. */
-export function outsPerKey(names: readonly string[], outs: Value | readonly Value[]): readonly Value[] {
-  const list = Array.isArray(outs) ? (outs as readonly Value[]) : [outs as Value];
-  if (list.length === names.length) return list;
-  throw new ShoalError('usage', `${names.length} keys have ${list.length} outputs; pass one per key`);
-}
-
 /** What a value holds. An array has the shape given, or is a vector; `expected` settles what 16 bits mean.
  *  @throws ShoalError `usage` for a shape that does not fit, `unsupported` for arrays without a dtype. */
 export function elementsOf(
@@ -72,7 +74,8 @@ export function elementsOf(
   if (!ArrayBuffer.isView(value)) throw new ShoalError('usage', `a value is ${describe(value)}; pass a tensor or a typed array`);
   const dtype = expected !== undefined && isBitsOf(value, expected) ? expected : dtypeOfArray(value);
   if (shape === undefined) return { dtype, shape: [value.length], data: value };
-  if (countOf(shape) === value.length) return { dtype, shape, data: value };
+  // A copy: the caller's list may change.
+  if (countOf(shape) === value.length) return { dtype, shape: [...shape], data: value };
   throw new ShoalError('usage', `an array of ${value.length} elements has not the shape [${shape.join(', ')}]`);
 }
 

@@ -2,7 +2,7 @@
  *  worker to worker. How values change is each kind's own. */
 import { ShoalError } from '../base/errors.ts';
 import type { TypedArray } from '../memory/dtype.ts';
-import type { Blob, Key, KVWork, TransferOptions, Value, Values } from './types.ts';
+import type { Blob, Key, KVWork, TransferOptions, Values } from './types.ts';
 
 export abstract class WorkerStore implements AsyncDisposable {
   readonly role = 'worker';
@@ -17,7 +17,7 @@ export abstract class WorkerStore implements AsyncDisposable {
   }
 
   abstract init(keys: Key | readonly Key[], values: Values): Promise<void>;
-  abstract pull(keys: Key | readonly Key[], outs: Value | readonly Value[], options?: TransferOptions): KVWork;
+  abstract pull(keys: Key | readonly Key[], outs: Values, options?: TransferOptions): KVWork;
 
   /** To a worker that exists. `values` may change as soon as it returns. */
   protected abstract passBlob(worker: number, blob: Blob): Promise<void>;
@@ -25,7 +25,7 @@ export abstract class WorkerStore implements AsyncDisposable {
   /** Called once. */
   protected abstract shutDown(): Promise<void>;
 
-  async broadcast(keys: Key | readonly Key[], values: Values, outs: Value | readonly Value[], options?: TransferOptions): Promise<void> {
+  async broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options?: TransferOptions): Promise<void> {
     await this.init(keys, values);
     await this.pull(keys, outs, options);
   }

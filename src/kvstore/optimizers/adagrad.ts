@@ -9,7 +9,7 @@ import { positive, type OptimizerDefinition } from './definition.ts';
 
 export const adagrad: OptimizerDefinition = {
   name: 'adagrad',
-  options: { epsilon: { fallback: 1e-7, range: positive } },
+  options: { epsilon: { fallback: 1e-6, range: positive } },
   states: ['history'],
   rule: () => 'adagrad',
   parameters: ({ epsilon }) => [Number(epsilon)],

@@ -16,7 +16,7 @@ export interface OptimizerSpec {
   readonly momentum?: number;
   /** `momentum`: Nesterov's. Default `classic`. */
   readonly variant?: 'classic' | 'nesterov';
-  /** `adam`: defaults 0.9, 0.999, 1e-8. `adagrad`: epsilon 1e-7. */
+  /** `adam`: defaults 0.9, 0.999, 1e-8. `adagrad`: epsilon 1e-6. */
   readonly beta1?: number;
   readonly beta2?: number;
   readonly epsilon?: number;
