@@ -84,16 +84,19 @@ const fabricLists = ['', 'tcp'];
 describe.each(fabricLists)('ranks that disagree, fabrics "%s"', (fabrics) => {
   const env = { SHOAL_FABRICS: fabrics };
 
-  it.each(['op', 'dtype', 'count', 'root', 'kind'])('different %s: mismatch on every rank, naming every call', async (scenario) => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
-    await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
-    world.ranks[1].tell();
-    for (const { lines } of await world.outcomes()) {
-      const report = lines.find((line) => isReport('call')(line as Report)) as Report;
-      expect(report).toMatchObject({ ok: false, code: 'mismatch' });
-      for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
-    }
-  });
+  it.each(['op', 'dtype', 'count', 'counts', 'root', 'kind'])(
+    'different %s: mismatch on every rank, naming every call',
+    async (scenario) => {
+      await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
+      await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
+      world.ranks[1].tell();
+      for (const { lines } of await world.outcomes()) {
+        const report = lines.find((line) => isReport('call')(line as Report)) as Report;
+        expect(report).toMatchObject({ ok: false, code: 'mismatch' });
+        for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
+      }
+    },
+  );
 
   it('two named all-reduces in swapped order: mismatch on every rank, no result', async () => {
     await using world = await startRanks({ fixture: 'scenario', n: 2, env: { ...env, SCENARIO: 'swapped' } });

@@ -9,7 +9,7 @@
  *         slot 1 …   operation number s uses slot s mod slotCount
  *
  *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
- *    begin line      +64 published u32 = s + 1, written last   +80 contract, 16 B
+ *    begin line      +64 published u32 = s + 1, written last   +68 contract, 28 B
  *    call log        after the slots: the contracts of the owner's latest calls that its calling thread ran by itself, call s in
  *                    place s mod loggedCalls: +0 s + 1, 0 while it is written   +4 the contract without its sequence number
  *    staging         after the log, on a page: blocks of private buffers pass through it; only where all ranks share memory
@@ -28,8 +28,8 @@ const headerCalledOffset = 128;
 /** Addresses, announcement and contract: what a begin message carries. */
 export const beginLineBytes = 96;
 export const beginPublishedOffset = 64;
-export const beginContractOffset = 80;
-export const contractBytes = 16;
+export const beginContractOffset = 68;
+export const contractBytes = 28;
 export const mailboxOffset = 96;
 const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
@@ -153,9 +153,7 @@ export class ControlBlock {
     const log = this.#log;
     const at = (sequence % loggedCalls) * contractWords;
     log[at] = 0;
-    log[at + 1] = contract[1];
-    log[at + 2] = contract[2];
-    log[at + 3] = contract[3];
+    for (let word = 1; word < contractWords; word++) log[at + word] = contract[word];
     log[at] = sequence + 1;
   }
 

@@ -101,12 +101,14 @@ export interface LoweredWhole {
   readonly touchesPeers: boolean;
 }
 
-export const cardAddressesOffset = 16;
+export const cardAddressesOffset = Math.ceil(contractBytes / 8) * 8;
 export const addressesBytes = 48;
+const cardLineBytes = 64;
+const cardOwnBytes = Math.ceil((cardAddressesOffset + addressesBytes) / cardLineBytes) * cardLineBytes;
 
 /** Offset in the card of the addresses expected of a rank. */
 export function cardExpectedOffset(rank: number): number {
-  return 64 + rank * 64;
+  return cardOwnBytes + rank * cardLineBytes;
 }
 
 export function cardBytes(ranks: number): number {

@@ -174,6 +174,36 @@ describe('shapes and arguments', () => {
     await stillWorks(world.groups);
   });
 
+  it('outputs and wholes that are one element or one part too large or too small are refused on every rank', async () => {
+    await using world = await startRanks(2);
+    const counts = [3, 1];
+    for (const group of world.groups) {
+      const { rank } = group;
+      const array = (count: number): Float32Array => new Float32Array(count);
+      const own = array(counts[rank]);
+      for (const count of [0, 2, 3, 5, 6, 12]) {
+        const isRoot = rank === 0;
+        const calls: Record<string, (() => unknown) | false> = {
+          allToAll: () => group.allToAll(array(count), array(4)),
+          'allToAll of a larger input': () => group.allToAll(array(4), array(count)),
+          'allToAll with splits': () => group.allToAll(array(count), array(4), { inputSplits: [2, 2], outputSplits: [2, 2] }),
+          'allToAll with splits of the input': () => group.allToAll(array(4), array(count), { inputSplits: [2, 2] }),
+          allGather: () => group.allGather(array(count), array(2), {}),
+          'allGather with counts': () => group.allGather(array(count), own, { counts }),
+          reduceScatter: () => group.reduceScatter(array(2), array(count)),
+          'reduceScatter with counts': () => group.reduceScatter(own, array(count), { counts }),
+          gather: isRoot && (() => group.gather(array(count), array(2))),
+          'gather with counts': isRoot && (() => group.gather(array(count), own, { counts })),
+          scatter: isRoot && (() => group.scatter(array(2), array(count))),
+          'scatter with counts': isRoot && (() => group.scatter(own, array(count), { counts })),
+        };
+        for (const [what, call] of Object.entries(calls))
+          if (call) expect(refused(call), `${what}, ${count}`).toMatchObject({ code: 'usage' });
+      }
+    }
+    await stillWorks(world.groups);
+  });
+
   it('one tensor as input and output is refused where results would run over inputs', async () => {
     await using world = await startRanks(2);
     for (const group of world.groups) {

@@ -38,6 +38,14 @@ export function checkSameDtype(operation: string, a: Operand, b: Operand): void 
   if (a.dtype !== b.dtype) throw new ShoalError('usage', `${operation}: input is ${a.dtype}, output is ${b.dtype}; they must be the same`);
 }
 
+export function checkSameCount(operation: string, input: Operand, output: Operand): void {
+  if (input.count === output.count) return;
+  throw new ShoalError(
+    'usage',
+    `${operation}: the input has ${input.count} elements, the output ${output.count}; without splits they must have equally many`,
+  );
+}
+
 /** An argument that the root has, and nobody else. */
 export function checkRootOnly(role: string, value: TensorLike | null, root: number, rank: number): void {
   if ((value !== null) === (rank === root)) return;

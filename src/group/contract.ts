@@ -1,12 +1,15 @@
-/** The contract: 16 bytes that every rank publishes for every collective, compared byte for byte before any result is
+/** The contract: 28 bytes that every rank publishes for every collective, compared byte for byte before any result is
  *  returned. Ranks that called different things find out here.
  *
- *    0        4      5    6       7      8           12         14        16
- *    ┌────────┬──────┬────┬───────┬──────┬───────────┬──────────┬─────────┐
- *    │sequence│ kind │ op │ dtype │ 0    │ count low │ root     │ detail  │   little endian
- *    └────────┴──────┴────┴───────┴──────┴───────────┴──────────┴─────────┘
- *  detail: 16-bit hash of what else must agree (per-rank counts, the operation's name, count's high half, strict call site). */
+ *    0        4      5    6       7   8       16     20       28
+ *    ┌────────┬──────┬────┬───────┬───┬───────┬──────┬────────┐
+ *    │sequence│ kind │ op │ dtype │ 0 │ count │ root │ detail │   little endian
+ *    └────────┴──────┴────┴───────┴───┴───────┴──────┴────────┘
+ *  detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
+ *  else. All the rest is there as it is. */
+import { createHash } from 'node:crypto';
 import { dataViewOf } from '../base/bytes.ts';
+import { contractBytes } from '../collectives/control-block.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
 import type { Collective } from '../plan/ir.ts';
@@ -33,7 +36,7 @@ export function collectiveCode(kind: Collective): number {
 export interface CollectiveCall {
   readonly kind: Collective;
   readonly dtype: DType;
-  /** Elements, as in the plan request; for all-to-all this rank's own total is not comparable and 0 is used. */
+  /** Elements, as in the plan request. */
   readonly count: number;
   readonly op?: ReduceOp;
   readonly factor?: number;
@@ -45,27 +48,39 @@ export interface CollectiveCall {
   readonly site?: string;
 }
 
+/** Equal for calls that one plan serves. */
+export function planKey({ kind, dtype, op, count, root, counts, splits }: CollectiveCall): string {
+  const key = `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''}`;
+  return counts || splits ? key + JSON.stringify([counts, splits]) : key;
+}
+
+/** Equal for calls that agree in all but where they were made. */
+export function callKey(call: CollectiveCall): string {
+  return call.name === undefined ? planKey(call) : `${planKey(call)} ${JSON.stringify(call.name)}`;
+}
+
+const noRoot = 0xffffffff;
+const detailOffset = 20;
+
 export function encodeContract(call: CollectiveCall, sequence: number, target: Uint8Array, options: { strict: boolean }): void {
   const view = dataViewOf(target);
-  const count = call.kind === 'all-to-all' ? 0 : call.count;
   view.setUint32(0, sequence >>> 0, true);
   view.setUint8(4, collectiveCode(call.kind));
   view.setUint8(5, call.op === undefined ? 0xff : reduceOpCode(call.op));
   view.setUint8(6, dtypeInfo(call.dtype).code);
   view.setUint8(7, 0);
-  view.setUint32(8, count % 2 ** 32, true);
-  view.setUint16(12, call.root ?? 0xffff, true);
-  view.setUint16(14, detailHash(call, count, options.strict), true);
+  view.setUint32(8, call.count % 2 ** 32, true);
+  view.setUint32(12, Math.floor(call.count / 2 ** 32), true);
+  view.setUint32(16, call.root ?? noRoot, true);
+  writeDetail(call, target.subarray(detailOffset, contractBytes), options);
 }
 
-/** FNV-1a over what else must agree, folded to 16 bits. */
-function detailHash(call: CollectiveCall, count: number, strict: boolean): number {
-  const high = Math.floor(count / 2 ** 32);
-  if (call.counts === undefined && call.splits === undefined && call.name === undefined && high === 0 && !strict) return 0;
-  const text = JSON.stringify([call.counts ?? 0, call.splits ?? 0, call.name ?? 0, high, strict ? (call.site ?? 0) : 0]);
-  let hash = 0x811c9dc5;
-  for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 0x01000193);
-  return ((hash >>> 16) ^ hash) & 0xffff;
+/** Nothing where there is nothing more to compare, as in most calls: a digest takes microseconds. */
+function writeDetail({ counts, splits, name, site }: CollectiveCall, target: Uint8Array, { strict }: { readonly strict: boolean }): void {
+  target.fill(0);
+  if (counts === undefined && splits === undefined && name === undefined && !strict) return;
+  const text = JSON.stringify([counts ?? null, splits ?? null, name ?? null, strict ? (site ?? null) : null]);
+  target.set(createHash('sha256').update(text).digest().subarray(0, target.length));
 }
 
 /** True when both hold the same bytes. */
@@ -74,16 +89,28 @@ export function sameContract(a: Uint8Array, b: Uint8Array): boolean {
   return true;
 }
 
-/** `all-reduce #17 float32[1024] sum 'ddp/bucket-0'`: a call as its caller sees it. */
+/** `all-reduce #17 float32[1024] sum 'ddp/bucket-0'`: a call as its caller sees it, in a line of bounded length. */
 export function describeCall(call: CollectiveCall, sequence: number): string {
   const parts = [`${call.kind} #${sequence}`];
   if (call.kind !== 'barrier') parts.push(`${call.dtype}[${call.count}]`);
   if (call.op !== undefined) parts.push(call.op);
   if (call.root !== undefined) parts.push(`root ${call.root}`);
-  if (call.counts !== undefined) parts.push(`counts [${call.counts.join(', ')}]`);
-  if (call.name !== undefined) parts.push(`'${call.name}'`);
+  if (call.counts !== undefined) parts.push(`counts ${listText(call.counts)}`);
+  if (call.name !== undefined) parts.push(`'${shortened(call.name)}'`);
   if (call.site !== undefined) parts.push(`at ${call.site}`);
   return parts.join(' ');
+}
+
+const listedMax = 32;
+const nameMax = 128;
+
+function listText(counts: readonly number[]): string {
+  const more = counts.length > listedMax ? `, … ${counts.length - listedMax} more` : '';
+  return `[${counts.slice(0, listedMax).join(', ')}${more}]`;
+}
+
+function shortened(name: string): string {
+  return name.length > nameMax ? `${name.slice(0, nameMax)}…` : name;
 }
 
 /** As `describeCall`, from another rank's contract alone. */
@@ -99,13 +126,13 @@ export function describeContract(contract: Uint8Array): string {
 /** What a contract says of the call. Undefined: it has none, or a code that is not known here. */
 export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & { readonly sequence: number; readonly count: number } {
   const view = dataViewOf(contract);
-  const [op, root] = [view.getUint8(5), view.getUint16(12, true)];
+  const [op, root] = [view.getUint8(5), view.getUint32(16, true)];
   return {
     sequence: view.getUint32(0, true),
     kind: kinds[view.getUint8(4)],
     dtype: dtypes[view.getUint8(6)]?.name,
-    count: view.getUint32(8, true),
+    count: view.getUint32(8, true) + view.getUint32(12, true) * 2 ** 32,
     ...(op === 0xff ? {} : { op: reduceOps[op] }),
-    ...(root === 0xffff ? {} : { root }),
+    ...(root === noRoot ? {} : { root }),
   };
 }

@@ -12,7 +12,7 @@ import type { BufferName } from '../plan/ir.ts';
 import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
-import type { CollectiveCall } from './contract.ts';
+import { callKey, type CollectiveCall } from './contract.ts';
 import { Express, servesExpress, type ExpressOperation } from './express.ts';
 import type { ExpressBuffers, ExpressWire } from './express-wire.ts';
 import type { GroupSpec } from './group-spec.ts';
@@ -226,11 +226,9 @@ class ExpressWork implements Work {
 }
 
 function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): string {
-  const { kind, dtype, op, count, root, name, counts, splits } = call;
   const places = (['data', 'input', 'output'] as const).map((each) => {
     const buffer = buffers[each];
     return buffer ? `${buffer.regionId}+${buffer.offset}+${buffer.bytes}` : '';
   });
-  const uneven = counts || splits ? JSON.stringify([counts, splits]) : '';
-  return [kind, dtype, op, count, root, name, uneven, ...places].join(' ');
+  return [callKey(call), ...places].join(' ');
 }

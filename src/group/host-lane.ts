@@ -18,12 +18,11 @@ import type { CallBuffers } from './call-buffers.ts';
 import type { NameId, TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
-import type { CollectiveCall } from './contract.ts';
+import { callKey, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
 import {
   blockShape,
-  callKey,
   hasPrivate,
   Lane,
   laneNames,

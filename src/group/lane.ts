@@ -28,7 +28,7 @@ import {
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { MachineState, Segments, StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
-import { encodeContract, type CollectiveCall } from './contract.ts';
+import { callKey, encodeContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { LanePlans } from './plan-runner.ts';
 
@@ -362,13 +362,6 @@ function writeAddresses(card: Uint8Array, buffers: LaneBuffers): void {
 /** Equal for calls that can use the same bound operation. */
 export function operationKey(call: CollectiveCall, buffers: LaneBuffers): string {
   return callKey(call) + buffersKey(buffers);
-}
-
-export function callKey(call: CollectiveCall): string {
-  const { kind, dtype, op, count, root, counts, splits, name } = call;
-  let key = `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${name ?? ''}`;
-  if (counts || splits) key += JSON.stringify([counts, splits]);
-  return key;
 }
 
 function buffersKey(buffers: LaneBuffers): string {

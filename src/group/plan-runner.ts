@@ -16,7 +16,7 @@ import type { StepMachine } from '../memory/step-machine.ts';
 import type { CostModel } from '../plan/cost.ts';
 import type { Collective, Plan, PlanRequest, Program } from '../plan/ir.ts';
 import type { Topology } from '../plan/topology.ts';
-import type { CollectiveCall } from './contract.ts';
+import { planKey, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 
 const plansMax = 256;
@@ -113,7 +113,7 @@ export class PlanRunner implements Plans {
 
   /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
   prepare(call: CollectiveCall): PreparedPlan {
-    const key = keyOf(call);
+    const key = planKey(call);
     const known = this.#prepared.get(key);
     if (known) {
       this.#prepared.delete(key);
@@ -223,12 +223,6 @@ function lanePlans(
  *  others not, and the ranks would wait for each other in different places. */
 function allRunWhole(algorithm: string, request: PlanRequest, lowering: LoweringOptions): boolean {
   return buildPlan(algorithm, request).programs.every((program) => lowerWhole(program, lowering) !== undefined);
-}
-
-function keyOf(call: CollectiveCall): string {
-  const { kind, dtype, op, count, root, counts, splits } = call;
-  const uneven = counts || splits ? JSON.stringify([counts, splits]) : '';
-  return `${kind} ${dtype} ${op ?? ''} ${count} ${root ?? ''} ${uneven}`;
 }
 
 export type { PreparedPlan };

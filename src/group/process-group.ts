@@ -30,6 +30,7 @@ import { exchangeSplits, splitsOf } from './all-to-all-splits.ts';
 import {
   checkCounts,
   checkRootOnly,
+  checkSameCount,
   checkSameDtype,
   checkTag,
   checkTimeout,
@@ -191,8 +192,8 @@ export class CommGroup implements ProcessGroup {
       { name: 'output', operand: target, reads: false, writes: true },
     ];
     if (options.inputSplits === undefined && options.outputSplits === undefined) {
-      const splits = this.globalRanks.map(() => even(source.count / this.size, this.size));
-      return this.#collective('all-to-all', source, source.count * this.size, options, { splits }, buffers);
+      checkSameCount('allToAll', source, target);
+      return this.#collective('all-to-all', source, source.count * this.size, options, {}, buffers);
     }
     return this.#deferred('allToAll', async (site) => {
       const matrix = await exchangeSplits(this, inputSplits, outputSplits, options);

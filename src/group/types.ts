@@ -100,7 +100,7 @@ export interface ProcessGroup {
   /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
   reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work;
   /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
-   *  equal: `size` divides the counts of input and output. */
+   *  equal: input and output have equally many elements, and `size` divides their number. */
   allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work;
   /** Sends to another rank of the group. Done when the data may change again. */
   send(data: TensorLike, peer: number, options?: PeerOptions): Work;

@@ -8,6 +8,7 @@
  *  What worker 0 alone says (`setOptimizer`, `loadState`) reaches the others at the next `barrier`; a push before that
  *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a group of their own,
  *  whose order of calls they do not share with pushes. Priorities cannot reorder anything and are not used. */
+import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { CallOptions, ProcessGroup, Work } from '../group/types.ts';
@@ -399,11 +400,7 @@ function* once(effect: () => void): Effect {
   yield* [];
 }
 
-/** FNV-1a over all parts, for names of calls that are compared between ranks. */
+/** Of all parts, for names of calls that are compared between ranks. */
 function digest(parts: readonly string[]): string {
-  let hash = 0x811c9dc5;
-  for (const text of parts) {
-    for (let k = 0; k <= text.length; k++) hash = Math.imul(hash ^ (k < text.length ? text.charCodeAt(k) : 0x10000), 0x01000193);
-  }
-  return (hash >>> 0).toString(16).padStart(8, '0');
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 16);
 }

@@ -263,10 +263,9 @@ class MpiExecution implements RunningPlan {
     const { kind, counts, splits, count } = this.#plan.call;
     const givers: readonly Collective[] = ['scatter', 'reduce-scatter'];
     if (kind === 'all-to-all') {
-      const matrix = must(splits, () => 'an all-to-all has splits');
-      const first = matrix[0][0];
-      if (matrix.every((row) => row.every((each) => each === first))) return { inputCounts: [first], outputCounts: [first] };
-      return { inputCounts: matrix[rank], outputCounts: matrix.map((row) => row[rank]) };
+      const first = splits ? splits[0][0] : count / size / size;
+      if (!splits?.some((row) => row.some((each) => each !== first))) return { inputCounts: [first], outputCounts: [first] };
+      return { inputCounts: splits[rank], outputCounts: splits.map((row) => row[rank]) };
     }
     const each = counts ?? (kind === 'reduce-scatter' ? new Array<number>(size).fill(count / size) : []);
     return givers.includes(kind) ? { inputCounts: each, outputCounts: [] } : { inputCounts: [], outputCounts: each };
