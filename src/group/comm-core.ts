@@ -14,6 +14,7 @@ import type { BufferName } from '../plan/ir.ts';
 import { bootstrap, type Joined } from './bootstrap.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
+import { noteCause } from './ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
 import { worldSpec, type GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
@@ -93,7 +94,9 @@ export class CommCore {
       world.log.debug(`links: ${joined.fabricOf[world.rank].map((fabric, rank) => `${rank}:${fabric}`).join(' ')}`);
       await this.#ready(joined, await measureClockOffset(world, clock));
     } catch (thrown) {
-      this.#emit({ type: 'failed', error: ShoalError.from(thrown).toData() });
+      const error = ShoalError.from(thrown);
+      this.#tellCause(error);
+      this.#emit({ type: 'failed', error: error.toData() });
       await this.#shutDown(0);
     }
   }
@@ -153,7 +156,16 @@ export class CommCore {
       onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
       onExpress: (group, share) => this.#emit({ type: 'express', group, share }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
+      onFailure: (group, error) => {
+        this.#tellCause(error);
+        this.#environment.onFailure?.(group, error);
+      },
     });
+  }
+
+  /** On its way before the script hears of the error, which may end this process. */
+  #tellCause(error: ShoalError): void {
+    if (this.#store) void noteCause(this.#store, this.#plan.rank, error);
   }
 
   /** Opens the group of all ranks and reports. */

@@ -134,3 +134,52 @@ describe('a rank that leaves in order', () => {
     for (const work of [works[0], works[2]]) await expect(work).rejects.toMatchObject({ code: 'system', message: 'its memory is gone' });
   });
 });
+
+describe('a rank that ends while its group opens', () => {
+  /** Rank 0 cannot reach the memory of rank 1 from now on, as if that had been given back. */
+  async function openingWithoutMemory(clock: VirtualClock): Promise<{ groups: readonly ProcessGroup[]; ofRank1: Connection[] }> {
+    let gone = false;
+    const ofRank1: Connection[] = [];
+    class UnmappableConnection extends ForwardingConnection {
+      override map(remote: RemoteRegion): Region {
+        if (gone) throw new ShoalError('unsupported', 'its memory is gone');
+        return super.map(remote);
+      }
+    }
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) => {
+        if (rank === 1) ofRank1.push(connection);
+        return rank === 0 ? new UnmappableConnection(connection) : connection;
+      });
+    const { groups } = await startRanks(2, { clock, wrap });
+    gone = true;
+    return { groups, ofRank1 };
+  }
+
+  it('has left it: the group opens, and its calls say so', async () => {
+    const { groups } = await openingWithoutMemory(new VirtualClock());
+    const [first] = await Promise.all([groups[0].newGroup([0, 1]), groups[1].newGroup([0, 1]).then((group) => group?.destroy())]);
+    const call = Promise.resolve(first?.barrier());
+    await expect(call).rejects.toMatchObject({ code: 'mismatch' });
+    await expect(call).rejects.toThrow(/rank 1: left the group after 0 calls/);
+  });
+
+  it('has died: it is named as lost', async () => {
+    const { groups, ofRank1 } = await openingWithoutMemory(new VirtualClock());
+    const opening = groups[0].newGroup([0, 1]);
+    void groups[1].newGroup([0, 1]).catch(() => undefined);
+    await delivered();
+    ofRank1.forEach(abortConnection);
+    await expect(opening).rejects.toMatchObject({ code: 'peer-lost', peer: 1 });
+  });
+
+  it('is still there: its memory is what is wrong', async () => {
+    const clock = new VirtualClock();
+    const { groups } = await openingWithoutMemory(clock);
+    const opening = groups[0].newGroup([0, 1]);
+    void groups[1].newGroup([0, 1]).catch(() => undefined);
+    await delivered();
+    clock.advance(suspicionMs);
+    await expect(opening).rejects.toMatchObject({ code: 'unsupported', peer: 1, message: expect.stringMatching(/memory of rank 1/) });
+  });
+});

@@ -175,8 +175,8 @@ export class GroupEngine implements OperationHost {
     this.#express.close();
   }
 
-  /** Stops, and fails unless a closing connection names a better reason first. */
-  #suspect(thrown: unknown, sequence: number): void {
+  /** Stops, and fails with what was thrown unless the end of a rank explains it first: its connection closes, or it leaves. */
+  suspect(thrown: unknown, sequence?: number): void {
     if (this.#suspicion) return;
     const error = ShoalError.from(thrown, 'system', { rank: this.rank, sequence });
     const confirm = (): void => {
@@ -392,7 +392,7 @@ export class GroupEngine implements OperationHost {
       case 'leave':
         this.#members.leave(rank, message.calls);
         this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.spec.globalRanks[rank]);
-        this.pump();
+        this.#reconsider();
         return;
       case 'abort':
         this.fail(ShoalError.fromData(message.error), { tellOthers: false });
@@ -413,10 +413,7 @@ export class GroupEngine implements OperationHost {
   onLinkClosed(rank: number, error: ShoalError | undefined): void {
     if (this.#status === 'closed' || this.#status === 'failed') return;
     if (error === undefined && this.#members.callsAtLeave[rank] !== undefined) {
-      // What was not there any more is not needed any more.
-      this.#suspicion?.cancel();
-      this.#suspicion = undefined;
-      this.pump();
+      this.#reconsider();
       return;
     }
     // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
@@ -439,9 +436,22 @@ export class GroupEngine implements OperationHost {
     );
   }
 
+  /** A rank has left: what was not there any more is not needed any more. */
+  #reconsider(): void {
+    this.#suspicion?.cancel();
+    this.#suspicion = undefined;
+    this.#checkOpen();
+    this.pump();
+  }
+
   #checkOpen(): void {
     // Others may have opened before this rank has said so itself.
     if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
+    const { unusable } = this.#members;
+    if (unusable) {
+      this.suspect(unusable);
+      return;
+    }
     this.#express.settle(() => {
       this.#status = 'open';
       const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
@@ -511,7 +521,7 @@ export class GroupEngine implements OperationHost {
       hasPlans: this.#plans instanceof PlanRunner,
       onReadable: () => this.pump(),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
-      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
     });
   }
 
@@ -542,7 +552,7 @@ export class GroupEngine implements OperationHost {
       isDisputed: () => this.#inquiry.underway,
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onUnprepared: (thrown, sequence) => this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence })),
-      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
     });
   }
 
@@ -562,7 +572,7 @@ export class GroupEngine implements OperationHost {
       spinNs: this.#spinMs * 1e6,
       ring: (doorbells) => this.ring(doorbells),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
-      onThrown: (thrown, sequence) => this.#suspect(thrown, sequence),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
     });
   }
 }

@@ -71,14 +71,17 @@ export async function initProcessGroup(options: InitOptions = {}): Promise<Proce
     tuning: loadTuning(settings.tuningFile),
   };
   const client = new CommClient((handlers) => hostOf(plan, handlers));
-  let info: WorldInfo;
   try {
-    info = await client.ready();
+    return openWorldGroup(options, plan, client, await client.ready());
   } catch (thrown) {
     const error = ShoalError.from(thrown);
     await client.terminate(error);
     throw error;
   }
+}
+
+/** The group of all ranks of a world that this process has joined. */
+function openWorldGroup(options: InitOptions, plan: WorldPlan, client: CommClient, info: WorldInfo): CommGroup {
   const world = openWorld(plan, client, info);
   if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info.topology));
   // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.

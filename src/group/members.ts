@@ -12,7 +12,7 @@ import { ShoalError } from '../base/errors.ts';
 import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBlockShape } from '../collectives/control-block.ts';
 import type { RemoteSpan, Span } from '../fabric/fabric.ts';
 import { decodeHandle } from '../fabric/region-handle.ts';
-import type { RegionShare } from '../memory/region.ts';
+import type { Region, RegionShare } from '../memory/region.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { blockShape, laneOf, type LaneName } from './lane.ts';
 import type { PeerLink } from './peer-link.ts';
@@ -46,6 +46,8 @@ export class Members {
   readonly #slotCount: number;
   readonly #blocks: ControlBlock[] = [];
   readonly #blockKeys: number[] = [];
+  /** Ranks of this host whose control blocks could not be mapped, and why. */
+  readonly #unmapped = new Map<number, ShoalError>();
   readonly #callsAtLeave: (number | undefined)[];
   #rung = 0;
 
@@ -76,15 +78,32 @@ export class Members {
   join(rank: number, key: number, offset: number): void {
     const link = must(this.links[rank], () => 'another rank opens');
     if (this.#blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.#group.name}' twice`);
-    if (link.loadStore) {
-      const region = link.map(key);
-      if (offset + this.#blockBytes > region.bytes)
-        throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
-      this.#blocks[rank] = this.#block(region.buffer, offset);
-    } else {
-      this.#blocks[rank] = this.#block(new ArrayBuffer(this.#blockBytes), 0);
-    }
     this.#blockKeys[rank] = key;
+    const mapped = link.loadStore ? this.#mapBlock(rank, key, offset) : undefined;
+    this.#blocks[rank] = mapped ?? this.#block(new ArrayBuffer(this.#blockBytes), 0);
+  }
+
+  /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
+  #mapBlock(rank: number, key: number, offset: number): ControlBlock | undefined {
+    const link = must(this.links[rank], () => 'another rank opens');
+    let region: Region;
+    try {
+      region = link.map(key);
+    } catch (thrown) {
+      const peer = this.#group.globalRanks[rank];
+      const error = ShoalError.from(thrown);
+      const message = `memory of rank ${peer} cannot be used by group '${this.#group.name}': ${error.message}`;
+      this.#unmapped.set(rank, new ShoalError(error.code, message, { peer, cause: error }));
+      return undefined;
+    }
+    if (offset + this.#blockBytes > region.bytes) throw new ShoalError('protocol', `control block of rank ${rank} does not fit its region`);
+    return this.#block(region.buffer, offset);
+  }
+
+  /** Why some rank that is still there cannot take part; undefined: all can. */
+  get unusable(): ShoalError | undefined {
+    for (const [rank, error] of this.#unmapped) if (this.#callsAtLeave[rank] === undefined) return error;
+    return undefined;
   }
 
   /** World ranks that have not joined. */
@@ -172,9 +191,9 @@ export class Members {
     return link.memory(key);
   }
 
-  /** How another thread of this process maps the blocks; undefined unless all ranks share memory. */
+  /** How another thread of this process maps the blocks; undefined unless all ranks are there and share memory. */
   shares(): RegionShare[] | undefined {
-    if (this.networkPeers.length > 0) return undefined;
+    if (this.networkPeers.length > 0 || this.#unmapped.size > 0) return undefined;
     return this.links.map((link, rank) => {
       if (link === undefined) return this.nothing.region.share;
       return decodeHandle(link.remote(this.#blockKeys[rank]).handle);

@@ -1,6 +1,7 @@
 /** How the main thread opens the lane of a group, once the comm thread has told where the control blocks are. */
 import { allowedCpus } from '../base/allowed-cpus.ts';
-import type { RegionAllocator } from '../memory/region.ts';
+import { ShoalError } from '../base/errors.ts';
+import type { Region, RegionAllocator, RegionShare } from '../memory/region.ts';
 import type { TraceRecorder } from '../trace/recorder.ts';
 import { usesMpi } from './call-arguments.ts';
 import type { CommClient } from './comm-client.ts';
@@ -27,10 +28,11 @@ export function laneOpener({ plan, client, allocator, trace, plans }: LaneOpener
     const size = spec.globalRanks.length;
     if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
     const signalMax = signalMaxOf(size);
-    const blocks = shares.map((share) => {
-      const region = allocator.open(share);
-      return laneBlock(spec, new Uint8Array(region.buffer, 0, region.bytes), { slotCount: settings.inFlightMax, signalMax });
-    });
+    const regions = openAll(allocator, shares);
+    if (!regions) return undefined;
+    const blocks = regions.map(({ buffer, bytes }) =>
+      laneBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
+    );
     const yields = size > cpus;
     return new HostLane({
       spec,
@@ -46,4 +48,19 @@ export function laneOpener({ plan, client, allocator, trace, plans }: LaneOpener
       plans: new PlanRunner({ ...planning(plans, spec), loadStore: spec.globalRanks.map(() => true) }),
     });
   };
+}
+
+/** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call.
+ *  @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+function openAll(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
+  const regions: Region[] = [];
+  try {
+    for (const share of shares) regions.push(allocator.open(share));
+    return regions;
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    const error = ShoalError.from(thrown);
+    if (error.code === 'unsupported') return undefined;
+    throw error;
+  }
 }

@@ -10,6 +10,7 @@ import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
+import type { Region } from '../memory/region.ts';
 import type { BoundBuffer } from './operation.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { GroupSpec } from './group-spec.ts';
@@ -31,6 +32,8 @@ export interface TransferGroup {
   refusal(): ShoalError | undefined;
   /** Ends the group. */
   fail(error: ShoalError): void;
+  /** Ends the group, unless it turns out that a rank has ended. */
+  suspect(thrown: unknown): void;
 }
 
 export interface PointToPointRequest {
@@ -227,7 +230,8 @@ export class PointToPoint {
         throw new ShoalError('protocol', `message of ${offer.payload.length} bytes announced ${buffer.bytes}`);
       new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes).set(offer.payload);
     } else if (link.loadStore) {
-      const region = link.map(offer.key);
+      const region = this.#mapOffered(receiver, offer);
+      if (region === undefined) return;
       if (offer.offset + buffer.bytes > region.bytes) throw new ShoalError('protocol', 'an offer reaches beyond its region');
       this.#options.kernels.copy(
         new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes),
@@ -240,6 +244,18 @@ export class PointToPoint {
     }
     link.post(encodeTaken(offer.id));
     this.#end(receiver, undefined);
+  }
+
+  /** Undefined where the sender's memory is gone, and probably the sender: whose end then ends the transfer. */
+  #mapOffered({ link, group }: Transfer, { key }: Offer): Region | undefined {
+    try {
+      return link.map(key);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'protocol') throw error;
+      group.suspect(error);
+      return undefined;
+    }
   }
 
   #takeOffered(link: PeerLink, id: number): Transfer | undefined {

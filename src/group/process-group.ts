@@ -308,8 +308,15 @@ export class CommGroup implements ProcessGroup {
 
   async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup | null> {
     if (spec === null) return null;
-    await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
-    return new CommGroup(this.#world, spec);
+    const { client } = this.#world;
+    await client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
+    try {
+      return new CommGroup(this.#world, spec);
+    } catch (thrown) {
+      // This rank cannot take part: the others hear of it.
+      await client.start({ type: 'close-group', group: spec.id, timeoutMs: 0 }, `destroying group '${spec.name}'`);
+      throw thrown;
+    }
   }
 
   async #end(timeoutMs: number): Promise<void> {

@@ -44,7 +44,7 @@ export interface CrewOptions {
   /** One line about a process. */
   readonly report: (line: string) => void;
   /** A rank has ended, well or not; `ending` as in `describeEnding`. */
-  readonly onRankEnd: (rank: number, ending: string) => void;
+  readonly onRankEnd: (rank: number, ending: string, casualty: Casualty | undefined) => void;
 }
 
 /** A process that has ended badly and is not started again. */
@@ -91,6 +91,7 @@ export class Crew {
   readonly #members: Member[];
   readonly #startMs: number;
   readonly #allEnded: Promise<void>;
+  readonly #casualties: Casualty[] = [];
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
@@ -152,6 +153,11 @@ export class Crew {
     timer.cancel();
   }
 
+  /** The process of this rank, if it has ended badly; without a rank, the first process that is none. */
+  casualty(rank: number | undefined): Casualty | undefined {
+    return this.#casualties.find((each) => each.rank === rank);
+  }
+
   get #running(): Member[] {
     return this.#members.filter((member) => !member.ended);
   }
@@ -211,10 +217,12 @@ export class Crew {
     if (!well && this.#startAgain(member)) return;
     member.ended = true;
     const { name, rank } = berth;
-    if (rank !== undefined) this.#options.onRankEnd(rank, text);
-    if (!well) {
-      const afterMs = this.#options.clock.now() - this.#startMs;
-      this.#settle({ name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() });
+    const afterMs = this.#options.clock.now() - this.#startMs;
+    const casualty = well ? undefined : { name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() };
+    if (rank !== undefined) this.#options.onRankEnd(rank, text, casualty);
+    if (casualty) {
+      this.#casualties.push(casualty);
+      this.#settle(casualty);
     }
     const running = this.#running;
     if (running.every((other) => other.berth.kind === 'server')) this.#settle(undefined);

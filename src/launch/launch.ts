@@ -198,7 +198,7 @@ class Run {
       }
       await crew.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await crew.disembark();
-      this.#tell(failure, await crew.firstCasualty);
+      this.#tell(failure, crew.casualty(failure.rank));
       return failure;
     } finally {
       over.abort();
@@ -214,7 +214,10 @@ class Run {
   ): Promise<{ failure: JobFailure | undefined }> {
     const casualty = await run.crew.firstCasualty;
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
-    if (casualty !== undefined) return { failure: await agreement.fail(run.generation, this.#failureOf(casualty)) };
+    if (casualty !== undefined) {
+      const failure = await agreement.firstCause(run.generation, this.#failureOf(casualty));
+      return { failure: await agreement.fail(run.generation, failure) };
+    }
     try {
       await agreement.done(run.generation, run.signal);
       return { failure: undefined };
@@ -246,7 +249,8 @@ class Run {
       route: this.#route,
       logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
       report: (line) => this.#event(line),
-      onRankEnd: (rank, ending) => void agreement.rankEnded(generation, rank, ending),
+      onRankEnd: (rank, ending, casualty) =>
+        void agreement.rankEnded(generation, { rank, ending, failure: casualty && this.#failureOf(casualty) }),
     });
     return this.#crew;
   }
@@ -317,7 +321,7 @@ class Run {
   /** The failure, and what its rank wrote last, after everything else. */
   #tell(failure: JobFailure, casualty: Casualty | undefined): void {
     const lines = [describeFailure(failure, this.#node)];
-    const own = casualty !== undefined && failure.node === this.#node && failure.rank === casualty.rank;
+    const own = casualty !== undefined && failure.node === this.#node;
     if (own) lines.push(...tailLines(casualty));
     for (const line of lines) this.#say(line);
   }

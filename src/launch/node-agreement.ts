@@ -4,6 +4,7 @@
  *
  *      launch/node/<k>            sizes of node k                  all wait for all
  *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
+ *      launch/<g>/failed/<rank>   how a rank has failed            who looks for the cause of a failure
  *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose
@@ -11,10 +12,10 @@
  *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
 import { hostname } from 'node:os';
 import { isCount } from '../base/bytes.ts';
-import type { Clock } from '../base/clock.ts';
+import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import { reportEnded } from '../group/ended-ranks.ts';
+import { causeOf, reportEnded } from '../group/ended-ranks.ts';
 import { HashStore } from '../group/store/hash-store.ts';
 import { generationPrefix } from '../group/store/open-store.ts';
 import { PrefixStore } from '../group/store/prefix-store.ts';
@@ -55,6 +56,15 @@ export interface JobFailure {
 /** Launchers name themselves beyond all ranks in the store's handshake. */
 const launcherNumber = 0x4000_0000;
 const foreverMs = 0x7fffffff;
+/** More than one turn of a timer of served time, so that the event loop has looked in between. */
+const onItsWayMs = 500;
+
+/** How a rank of this node has ended; `failure` unless it has ended well. */
+interface RankEnd {
+  readonly rank: number;
+  readonly ending: string;
+  readonly failure: JobFailure | undefined;
+}
 
 export class NodeAgreement {
   readonly #options: NodeOptions;
@@ -113,12 +123,44 @@ export class NodeAgreement {
   }
 
   /** A rank of this node has ended: those that wait for it to join fail at once. */
-  async rankEnded(generation: number, rank: number, ending: string): Promise<void> {
+  async rankEnded(generation: number, { rank, ending, failure }: RankEnd): Promise<void> {
     try {
-      await reportEnded(new PrefixStore(this.#store, generationPrefix(generation)), rank, ending);
+      if (failure) await this.#store.set(rankFailureKey(generation, rank), encode(failure));
+      await reportEnded(this.#ranksPart(generation), rank, ending);
     } catch {
       // Without the store there is nobody to tell.
     }
+  }
+
+  /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
+   *  seen first. */
+  async firstCause(generation: number, failure: JobFailure): Promise<JobFailure> {
+    const { clock } = this.#options;
+    const store = this.#ranksPart(generation);
+    const followed = new Set<number>();
+    for (let last = failure; ;) {
+      const { rank } = last;
+      if (rank === undefined || followed.has(rank)) return last;
+      followed.add(rank);
+      const peer = await withinServed(clock, (signal) => causeOf(store, rank, signal));
+      if (peer === undefined || followed.has(peer)) return last;
+      const cause = await withinServed(clock, (signal) => this.#rankFailure(generation, peer, signal));
+      if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which has not failed` };
+      last = cause;
+    }
+  }
+
+  async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | undefined> {
+    try {
+      return decodeFailure(await this.#store.get(rankFailureKey(generation, rank), { timeoutMs: foreverMs, signal }));
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** The part of the store that belongs to the ranks of a generation. */
+  #ranksPart(generation: number): Store {
+    return new PrefixStore(this.#store, generationPrefix(generation));
   }
 
   /** This node's ranks ended well; resolves when those of all nodes did. */
@@ -242,6 +284,22 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
 
 function failedKey(generation: number): string {
   return `launch/${generation}/failed`;
+}
+
+function rankFailureKey(generation: number, rank: number): string {
+  return `launch/${generation}/failed/${rank}`;
+}
+
+/** Gives what is already on its way here the time to come: what a process has said before it ended, and the end of one that others
+ *  have noticed. */
+async function withinServed<T>(clock: Clock, wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
+  const over = new AbortController();
+  const timer = setServedTimer(clock, onItsWayMs, () => over.abort());
+  try {
+    return await wait(over.signal);
+  } finally {
+    timer.cancel();
+  }
 }
 
 function keysOf(prefix: string, nodes: number): string[] {

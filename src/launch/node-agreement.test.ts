@@ -1,0 +1,77 @@
+/** Who is said to have failed first: the rank that others failed because of, in whatever order their ends are seen. */
+import { describe, expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { systemRandom } from '../base/random.ts';
+import { noteCause } from '../group/ended-ranks.ts';
+import { generationPrefix } from '../group/store/open-store.ts';
+import { PrefixStore } from '../group/store/prefix-store.ts';
+import { StoreClient } from '../group/store/store-client.ts';
+import { NodeAgreement, type JobFailure } from './node-agreement.ts';
+
+const secret = 'a secret';
+
+function failureOf(rank: number): JobFailure {
+  return { node: 0, host: 'here', rank, exitCode: 10 + rank, text: `exited with code ${10 + rank}`, final: false };
+}
+
+/** The first cause of the failure of rank `first`, when all of `failed` have ended badly, and each of `causes` failed because of the
+ *  rank behind it. */
+async function firstCause(first: number, failed: readonly number[], causes: readonly (readonly [number, number])[]): Promise<JobFailure> {
+  const agreement = await NodeAgreement.join({
+    clock: systemClock,
+    random: systemRandom,
+    job: 'test',
+    secret,
+    node: 0,
+    nodes: 1,
+    localSize: 4,
+    masterAddress: '127.0.0.1',
+    masterPort: 0,
+    joinTimeoutMs: 60_000,
+    signal: new AbortController().signal,
+  });
+  const place = { clock: systemClock, random: systemRandom, host: '127.0.0.1', port: agreement.masterPort };
+  const client = await StoreClient.connect({ ...place, secret: new TextEncoder().encode(secret), world: 'test', rank: 0 });
+  try {
+    const ranks = new PrefixStore(client, generationPrefix(0));
+    for (const [rank, peer] of causes) await noteCause(ranks, rank, new ShoalError('peer-lost', 'gone', { peer }));
+    for (const rank of failed) await agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
+    return await agreement.firstCause(0, failureOf(first));
+  } finally {
+    await client.close();
+    await agreement.leave(1000);
+  }
+}
+
+describe('the first failure', () => {
+  it('is that of a rank that names nobody', async () => {
+    expect(await firstCause(1, [1], [])).toEqual(failureOf(1));
+  });
+
+  it('is that of the rank which another one lost', async () => {
+    expect(await firstCause(0, [0, 1], [[0, 1]])).toEqual(failureOf(1));
+  });
+
+  it('is found behind ranks that waited for each other', async () => {
+    const causes = [
+      [0, 2],
+      [2, 3],
+      [3, 1],
+    ] as const;
+    expect(await firstCause(0, [0, 1, 2, 3], causes)).toEqual(failureOf(1));
+  });
+
+  it('is one of those that blame each other', async () => {
+    const causes = [
+      [0, 1],
+      [1, 0],
+    ] as const;
+    expect(await firstCause(0, [0, 1], causes)).toEqual(failureOf(1));
+  });
+
+  it('names who is to blame and has not failed', async () => {
+    const text = 'exited with code 10, because of rank 1, which has not failed';
+    expect(await firstCause(0, [0], [[0, 1]])).toEqual({ ...failureOf(0), text });
+  });
+});
