@@ -226,6 +226,8 @@ export class CommCore {
   #message(command: Extract<Command, { type: 'message' }>): void {
     const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
     const group = this.#group(command.group);
+    const { recorder } = this.#environment;
+    const startMs = recorder.trace.now();
     const request = {
       group,
       peer,
@@ -234,7 +236,10 @@ export class CommCore {
       count,
       timeoutMs,
       buffer: this.#bound(command.buffer),
-      complete: (error?: ShoalError) => this.#done(work, error),
+      complete: (error?: ShoalError) => {
+        recorder.messageEnded(group.spec, command, startMs);
+        this.#done(work, error);
+      },
     };
     if (direction === 'send') this.#open.pointToPoint.send(request);
     else this.#open.pointToPoint.recv(request);

@@ -4,14 +4,16 @@
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ ExpressWork ── waitSync ─▶ goes on waiting here, for a while
  *                              └── awaited, or left alone, or too late ─▶ comm thread ─▶ work      later calls queue behind it */
+import { CallSites } from '../base/call-site.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
-import type { NameId, TraceRecorder } from '../trace/recorder.ts';
+import type { TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
+import { waitName, workName, type CallSpan } from './collective-spans.ts';
 import { callKey, type CollectiveCall } from './contract.ts';
 import { Express, servesExpress, type ExpressOperation } from './express.ts';
 import type { ExpressBuffers, ExpressWire } from './express-wire.ts';
@@ -62,7 +64,7 @@ export class ExpressCaller {
   readonly #options: ExpressCallerOptions;
   readonly #express: Express;
   readonly #bound = new Map<string, ExpressOperation>();
-  readonly #traceNames = new Map<string, NameId>();
+  readonly #sites = new CallSites();
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
@@ -110,11 +112,11 @@ export class ExpressCaller {
     this.#express.begin(operation, sequence, call.ordinal);
     const status = this.#express.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
     if (status === 'done') {
-      if (trace.enabled) trace.complete(this.#traceName(operation.call.kind), startMs, 0, operation.call.count);
+      if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
       return completedWork;
     }
     if (status !== 'waiting') return this.#handOver(call, request(), { begun: true });
-    this.#open = this.#openWork(call, request());
+    this.#open = this.#openWork(call, request(), startMs);
     return this.#open;
   }
 
@@ -122,22 +124,28 @@ export class ExpressCaller {
     this.#options.wire.close();
   }
 
-  #openWork(call: ExpressCall, request: ExpressRequest): ExpressWork {
+  #openWork(call: ExpressCall, request: ExpressRequest, startMs: number): ExpressWork {
     const { operation, sequence, ordinal } = call;
+    const { trace } = this.#options;
+    const drawn = trace.enabled ? this.#drawnWait(call, startMs, request.call.site) : undefined;
     const work = new ExpressWork({
       now: this.#options.client.now,
       // True when it is done.
       advance: () => {
         const { spinNs } = this.#options;
+        drawn?.look();
         const done = this.#express.advance(operation, sequence, ordinal, { spinNs, sleepMs }) === 'done';
         if (done) {
           this.#open = undefined;
+          if (drawn) this.#draw(call, drawn.end(), request.call.site);
           request.hooks.onSuccess?.();
         }
         return done;
       },
       handOver: () => {
         this.#open = undefined;
+        drawn?.look();
+        drawn?.end();
         return this.#handOver(call, request, { begun: true });
       },
     });
@@ -167,13 +175,30 @@ export class ExpressCaller {
     }
   }
 
-  #traceName(kind: string): NameId {
-    let id = this.#traceNames.get(kind);
-    if (id === undefined) {
-      id = this.#options.trace.name(`${kind} (express)`, { category: 'collective', argument: 'count' });
-      this.#traceNames.set(kind, id);
-    }
-    return id;
+  /** The wait for other ranks since `startMs`, drawn when it ends: when the last of them is seen to have called, or this thread waits
+   *  no more. `end` gives that moment. */
+  #drawnWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): { look(): void; end(): number } {
+    const { trace, spec } = this.#options;
+    let last = spec.rank;
+    let endMs: number | undefined;
+    const end = (): number => {
+      if (endMs !== undefined) return endMs;
+      const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
+      trace.complete(waitName(trace, spec, span), startMs, 0, sequence, last === spec.rank ? Number.NaN : spec.globalRanks[last]);
+      return (endMs = trace.now());
+    };
+    const look = (): void => {
+      const late = this.#express.late(sequence, ordinal).find((rank) => rank !== spec.rank);
+      if (late === undefined) end();
+      else last = late;
+    };
+    return { look, end };
+  }
+
+  #draw({ operation: { call, algorithm }, sequence }: ExpressCall, startMs: number, site: string | undefined): void {
+    const { trace, spec } = this.#options;
+    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'express' };
+    trace.complete(workName(trace, spec, span, '(express)'), startMs, 0, sequence);
   }
 }
 

@@ -29,7 +29,13 @@ export interface ExpressCommand {
 
 export interface ExpressEntry extends ExpressCommand, Watched {
   readonly operation: ExpressOperation;
+  readonly path: 'express';
+  readonly algorithm: string;
   begun: boolean;
+  /** All ranks have announced it. */
+  started: boolean;
+  /** The last rank that was seen not to have announced it. */
+  waitedFor: number | undefined;
 }
 
 export interface ExpressQueueOptions {
@@ -39,6 +45,8 @@ export interface ExpressQueueOptions {
   readonly members: Members;
   /** Something has come. */
   readonly onReadable: () => void;
+  /** All ranks have announced the head. */
+  readonly onStarted: (entry: ExpressEntry) => void;
   /** Ranks called different things, or this one's call went the express's way and another's did not. */
   readonly onMismatch: (entry: ExpressEntry) => void;
   /** The head cannot be ended. */
@@ -73,7 +81,18 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
     const operation = this.#express.bind(request.call, this.#options.plans.prepare(request.call), viewsOf(request.buffers));
     Object.assign(operation.progress, request.progress);
     const begun = request.progress !== undefined;
-    const entry: ExpressEntry = { ...request, complete: request.complete, submittedMs, operation, begun, warned: false };
+    const entry: ExpressEntry = {
+      ...request,
+      complete: request.complete,
+      submittedMs,
+      operation,
+      begun,
+      warned: false,
+      path: 'express',
+      started: false,
+      waitedFor: undefined,
+      algorithm: operation.algorithm,
+    };
     this.#entries.push(entry);
     return entry;
   }
@@ -86,12 +105,14 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
     const { operation, sequence, ordinal } = entry;
     const { onMismatch, onThrown, onReadable } = this.#options;
     wire.watch(onReadable, { on: true });
+    this.#noteStart(entry);
     try {
       if (!entry.begun) this.#express.begin(operation, sequence, ordinal);
       entry.begun = true;
       this.#express.announceToAll(operation, ordinal);
       const status = this.#express.advance(operation, sequence, ordinal, noPatience);
       if (status === 'done') {
+        this.#start(entry);
         this.#entries.shift();
         // Before the main thread hears of it: the sockets are its again then.
         if (this.#entries.length === 0) wire.watch(onReadable, { on: false });
@@ -104,6 +125,19 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
       onThrown(thrown, sequence);
     }
     return false;
+  }
+
+  #noteStart(entry: ExpressEntry): void {
+    if (entry.started) return;
+    const late = this.#express.late(entry.sequence, entry.ordinal).find((rank) => rank !== this.#options.express.rank);
+    if (late === undefined) this.#start(entry);
+    else entry.waitedFor = late;
+  }
+
+  #start(entry: ExpressEntry): void {
+    if (entry.started) return;
+    entry.started = true;
+    this.#options.onStarted(entry);
   }
 
   /** World ranks that have not announced the entry's operation. */

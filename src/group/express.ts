@@ -55,6 +55,7 @@ export type ExpressStatus = 'done' | 'waiting' | 'mismatch' | 'ended';
 /** An operation bound to its buffers; may be run again and again, one run at a time. */
 export interface ExpressOperation {
   readonly call: CollectiveCall;
+  readonly algorithm: string;
   readonly lowered: Lowered;
   /** Puts at the beginning of each channel that go to scratch. */
   readonly eager: readonly number[];
@@ -124,7 +125,7 @@ export class Express {
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
     const progress = { positions: eager.map(() => 0), announced: 0 };
     const [spreads, incoming] = [spreadsAnnouncements(plan), incomingOf(plan, rank)];
-    return { call, lowered, eager, spreads, incoming, buffers, segments, contract, progress };
+    return { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, buffers, segments, contract, progress };
   }
 
   /** Begins the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone is sent at

@@ -258,7 +258,6 @@ export class GroupEngine implements OperationHost {
       complete(error);
     }, clock.now());
     recorder.created(this.spec, entry);
-    recorder.started(this.spec, entry);
     this.#watchdog.watch(entry);
     this.#remember(entry.sequence, entry.call);
     this.pump();
@@ -520,6 +519,7 @@ export class GroupEngine implements OperationHost {
       members: this.#members,
       hasPlans: this.#plans instanceof PlanRunner,
       onReadable: () => this.pump(),
+      onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
     });
@@ -570,7 +570,9 @@ export class GroupEngine implements OperationHost {
       },
       members: this.#members,
       spinNs: this.#spinMs * 1e6,
+      traced: this.#world.recorder.trace.enabled,
       ring: (doorbells) => this.ring(doorbells),
+      onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
     });

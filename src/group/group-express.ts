@@ -41,7 +41,7 @@ export interface ExpressWorld extends WorldPlanning {
   onExpress(group: number, share: ExpressShare): void;
 }
 
-export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members' | 'onReadable' | 'onMismatch' | 'onThrown'> {
+export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members' | 'onReadable' | 'onStarted' | 'onMismatch' | 'onThrown'> {
   readonly group: GroupSpec;
   readonly world: ExpressWorld;
   readonly members: Members;
@@ -153,7 +153,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
   }
 
   #open({ descriptors, rates }: AgreedExpress): void {
-    const { group, world, members, onReadable, onMismatch, onThrown } = this.#options;
+    const { group, world, members, onReadable, onStarted, onMismatch, onThrown } = this.#options;
     const { wires, allocator, settings, machine } = world;
     const native = must(wires, () => 'who has sockets has the addon');
     const { rank } = group;
@@ -169,6 +169,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
       plans,
       members,
       onReadable,
+      onStarted,
       onMismatch,
       onThrown,
     });

@@ -8,16 +8,17 @@
  *
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
-import type { CallSite } from '../base/call-site.ts';
+import { CallSites, type CallSite } from '../base/call-site.ts';
 import { ShoalError } from '../base/errors.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { CallBuffers } from './call-buffers.ts';
-import type { NameId, TraceRecorder } from '../trace/recorder.ts';
+import type { TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
+import { waitName, workName } from './collective-spans.ts';
 import { callKey, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
@@ -32,6 +33,7 @@ import {
   type LaneOperation,
   type LaneOptions,
   type LanePosition,
+  type LaneStatus,
 } from './lane.ts';
 import type { LanePlans, PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
@@ -90,6 +92,7 @@ const completedWork = new CompletedWork();
 /** An operation that the comm thread has, or will have, and has not finished. */
 interface HandedOver extends Place {
   readonly operation: LaneOperation;
+  readonly site: CallSite;
   /** Undefined: it cannot come back. */
   readonly claim: LaneClaim | undefined;
   readonly work: PendingWork;
@@ -114,7 +117,7 @@ export class HostLane {
   readonly #own: ControlBlock;
   /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
-  readonly #traceNames = new Map<string, NameId>();
+  readonly #sites = new CallSites();
   /** Operations that were waited for, or awaited, right after their last call. When the turn of the event loop ends, the comm thread
    *  hears of those that this thread has not run and does not run then: waking it would cost a fifth of a 25 MiB all-reduce. */
   readonly #waitedFor = new WeakSet<LaneOperation>();
@@ -182,8 +185,9 @@ export class HostLane {
     return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation) }, request);
   }
 
-  /** Runs the operation here; false when it came to a wait that took too long. */
-  #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number): boolean {
+  /** Runs the operation here; false when it came to a wait that took too long.
+   *  @param site undefined: the call that is being made. */
+  #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number, site?: CallSite): boolean {
     const { trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
     this.#own.logCall(sequence, operation.contract);
@@ -195,9 +199,8 @@ export class HostLane {
     // The machine stops for bells to be rung before it waits.
     while (this.#ring(lane) && status === 'waiting')
       status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
-    if (status !== 'done') return false;
-    if (trace.enabled) trace.complete(this.#traceName(operation.call.kind), startMs, 0, operation.call.count);
-    return true;
+    if (trace.enabled) this.#draw(status, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
+    return status === 'done';
   }
 
   /** This thread has nothing to do but wait for `work`: it runs what the comm thread has not begun, in order, up to that. */
@@ -211,7 +214,7 @@ export class HostLane {
       if (next.sent && handedOver.length > 1) return;
       if (this.#own.failed || !claim?.take('main')) return this.flush();
       this.#noteWaiting(next);
-      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte);
+      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, next.site);
       const position = ended ? undefined : lane.positionOf(operation);
       if (ended) {
         claim.end();
@@ -277,6 +280,7 @@ export class HostLane {
     const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
     const handedOver: HandedOver = {
       operation,
+      site,
       sequence,
       ordinal,
       claim,
@@ -313,13 +317,18 @@ export class HostLane {
     return bound;
   }
 
-  #traceName(kind: string): NameId {
-    let id = this.#traceNames.get(kind);
-    if (id === undefined) {
-      id = this.#options.trace.name(`${kind} (synchronous)`, { category: 'collective', argument: 'count' });
-      this.#traceNames.set(kind, id);
+  /** A call that has not ended here has waited here; the comm thread draws the rest. */
+  #draw(status: LaneStatus, operation: LaneOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+    const { trace, spec, blocks } = this.#options;
+    const { call, plans, bound } = operation;
+    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'lane' } as const;
+    if (status === 'done') {
+      trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
+      return;
     }
-    return id;
+    const slot = this.#tracks[operation.lane].lane.slotOf(ordinal);
+    const late = spec.globalRanks.find((_, rank) => blocks[rank].published(slot) !== (sequence + 1) >>> 0);
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
   }
 }
 

@@ -46,6 +46,13 @@ export interface LaneCall {
 export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
   readonly slot: number;
   readonly plans: LanePlans;
+  readonly path: 'lane';
+  /** All ranks have announced it. */
+  started: boolean;
+  /** The last rank that was seen not to have announced it. */
+  waitedFor: number | undefined;
+  /** What the code it is in was made from. */
+  readonly algorithm: string;
   /** Undefined until it is the head, and this thread's. */
   operation: LaneOperation | undefined;
   claim: LaneClaim | undefined;
@@ -59,10 +66,14 @@ export interface LaneQueueOptions {
   readonly members: Members;
   /** How long the head waits for other ranks in native code, each time it is continued. */
   readonly spinNs: number;
+  /** Work is drawn apart from waiting. */
+  readonly traced: boolean;
   /** Rings the ranks named, one bit each, and clears them. */
   readonly ring: (doorbells: Uint32Array) => void;
   /** Ranks called different things, or this one's call went the lane's way and another's did not. */
   readonly onMismatch: (entry: LaneEntry) => void;
+  /** All ranks have announced the head, and it runs on this thread. */
+  readonly onStarted: (entry: LaneEntry) => void;
   /** Running the head threw. */
   readonly onThrown: (thrown: unknown, sequence: number) => void;
 }
@@ -99,6 +110,12 @@ export class LaneQueue implements CallQueue<LaneEntry> {
       operation: undefined,
       claim: request.claim,
       warned: false,
+      path: 'lane',
+      started: false,
+      waitedFor: undefined,
+      get algorithm() {
+        return plans.algorithms[this.position.code];
+      },
       adopted: request.position.pc === 0,
     };
     this.#entries.push(entry);
@@ -130,21 +147,25 @@ export class LaneQueue implements CallQueue<LaneEntry> {
       return true;
     }
     const { sequence, ordinal } = entry;
-    const { ring, spinNs, onMismatch, onThrown } = this.#options;
+    const { ring, spinNs, traced, onMismatch, onThrown } = this.#options;
     const lane = this.#lane;
     entry.operation ??= this.#bind(entry);
     const { operation } = entry;
+    this.#noteStart(entry);
     let status;
     try {
       // The other thread bound peers' memory as it maps it; here it is bound anew, once.
       if (!entry.adopted) this.#adopt(entry, operation);
-      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, spinNs) : 'unmapped';
+      // Who is told when work begins does not let native code wait for that.
+      const patienceNs = traced && !entry.started ? 0 : spinNs;
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, patienceNs) : 'unmapped';
     } catch (thrown) {
       onThrown(thrown, sequence);
       return false;
     }
     ring(lane.doorbells);
     if (status === 'done') {
+      this.#start(entry);
       this.#entries.shift();
       entry.complete();
       return true;
@@ -155,6 +176,19 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     entry.position = position;
     if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
     return moved;
+  }
+
+  #noteStart(entry: LaneEntry): void {
+    if (entry.started) return;
+    const late = this.#options.members.firstLate(entry.slot, entry.sequence);
+    if (late === undefined) this.#start(entry);
+    else entry.waitedFor = late;
+  }
+
+  #start(entry: LaneEntry): void {
+    if (entry.started) return;
+    entry.started = true;
+    this.#options.onStarted(entry);
   }
 
   #adopt(entry: LaneEntry, operation: LaneOperation): void {

@@ -148,6 +148,14 @@ export class Members {
     return false;
   }
 
+  /** The first other rank that has not announced its call `sequence` in `slot`; undefined: all have. */
+  firstLate(slot: number, sequence: number): number | undefined {
+    const announced = (sequence + 1) >>> 0;
+    for (let rank = 0; rank < this.#blocks.length; rank++)
+      if (rank !== this.#group.rank && this.#blocks[rank].published(slot) !== announced) return rank;
+    return undefined;
+  }
+
   /** World ranks that have not announced their call `sequence` in `slot`. */
   late(slot: number, sequence: number): number[] {
     return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);

@@ -2,32 +2,35 @@
  *  failure) and the trace (when asked for). */
 import type { ShoalError } from '../base/errors.ts';
 import type { FlightRecorder, RecordId } from '../trace/flight-recorder.ts';
-import type { LaneId, NameId, TraceRecorder } from '../trace/recorder.ts';
-import type { GroupSpec } from './group-spec.ts';
+import type { LaneId, TraceRecorder } from '../trace/recorder.ts';
 import type { CallAlone } from './call-history.ts';
+import { messageName, waitName, workName, type CallPath, type CallSpan, type MessageSpan } from './collective-spans.ts';
 import type { CollectiveCall } from './contract.ts';
+import type { GroupSpec } from './group-spec.ts';
 
-/** An operation of the comm thread: its own, or one of the lane that the main thread left to it. */
+/** An operation of the comm thread: its own, or one that the main thread left to it. */
 export interface RecordedOperation {
   readonly call: CollectiveCall;
   readonly sequence: number;
   readonly timeoutMs: number;
   readonly submittedMs: number;
-  /** Absent for operations of the lane. */
-  readonly plan?: { readonly plan: { readonly algorithm: string } };
+  readonly path: CallPath;
+  readonly algorithm: string;
+  /** The last rank, of the group, that was seen not to have called; undefined: none was. */
+  readonly waitedFor: number | undefined;
 }
 
 interface Logged {
   readonly group: GroupSpec;
   readonly record: RecordId;
-  startedMs: number;
+  /** Undefined: not all ranks have called. */
+  startedMs: number | undefined;
 }
 
 export class OperationLog {
   readonly flight: FlightRecorder;
   readonly trace: TraceRecorder;
   readonly #operations = new Map<RecordedOperation, Logged>();
-  readonly #names = new Map<string, NameId>();
   readonly #lanes = new Map<string, LaneId>();
 
   constructor(flight: FlightRecorder, trace: TraceRecorder) {
@@ -57,18 +60,26 @@ export class OperationLog {
       timeoutMs,
       stack: call.site === undefined ? undefined : `Error\n    at ${call.site}:1`,
     });
-    this.#operations.set(operation, { group, record, startedMs: 0 });
+    this.#operations.set(operation, { group, record, startedMs: undefined });
   }
 
+  /** All ranks have called it. */
   started(group: GroupSpec, operation: RecordedOperation): void {
     const logged = this.#operations.get(operation);
     if (!logged) return;
     this.flight.start(logged.record);
-    if (!this.trace.enabled) return;
-    logged.startedMs = this.trace.now();
-    // The wait for the others is drawn apart from the work, so that a straggler shows as somebody else's wait.
-    const waited = this.#name(`${operation.call.kind} wait`, 'bytes');
-    this.trace.complete(waited, operation.submittedMs, this.#lane(`${group.name} waits`), operation.call.count);
+    const { trace } = this;
+    if (!trace.enabled) return;
+    this.#drawWait(group, operation);
+    logged.startedMs = trace.now();
+  }
+
+  /** The wait for the others is drawn apart from the work, so that a straggler shows as somebody else's wait. */
+  #drawWait(group: GroupSpec, operation: RecordedOperation): void {
+    const { submittedMs, sequence, waitedFor } = operation;
+    const name = waitName(this.trace, group, spanOf(operation));
+    const last = waitedFor === undefined ? Number.NaN : group.globalRanks[waitedFor];
+    this.trace.complete(name, submittedMs, this.#lane(`${group.name} waits`), sequence, last);
   }
 
   finished(group: GroupSpec, operation: RecordedOperation, error: ShoalError | undefined): void {
@@ -77,9 +88,19 @@ export class OperationLog {
     this.#operations.delete(operation);
     if (error) this.flight.fail(logged.record, error.message);
     else this.flight.complete(logged.record);
-    if (!this.trace.enabled || logged.startedMs === 0) return;
-    const name = this.#name(`${operation.call.kind} ${operation.plan?.plan.algorithm ?? 'taken over from the main thread'}`, 'count');
-    this.trace.complete(name, logged.startedMs, this.#lane(group.name), operation.call.count);
+    if (!this.trace.enabled) return;
+    // What the main thread took back it has drawn itself.
+    if (logged.startedMs === undefined) {
+      if (error) this.#drawWait(group, operation);
+    } else
+      this.trace.complete(workName(this.trace, group, spanOf(operation)), logged.startedMs, this.#lane(group.name), operation.sequence);
+  }
+
+  /** A message that was asked for at `startMs` has been sent or received, or has failed. */
+  messageEnded(group: GroupSpec, message: MessageSpan, startMs: number): void {
+    const { trace } = this;
+    if (!trace.enabled) return;
+    trace.complete(messageName(trace, group, message), startMs, this.#lane(`${group.name} messages`), group.globalRanks[message.peer]);
   }
 
   /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those
@@ -90,7 +111,15 @@ export class OperationLog {
     const underway = [...this.#operations.values()].map(({ record }) => record);
     const room = this.flight.roomAfter(Math.min(...underway));
     for (const { sequence, call, done } of unrecorded.slice(Math.max(0, unrecorded.length - room))) {
-      const operation: RecordedOperation = { call, sequence, timeoutMs: 0, submittedMs: 0 };
+      const operation: RecordedOperation = {
+        call,
+        sequence,
+        timeoutMs: 0,
+        submittedMs: 0,
+        path: 'lane',
+        algorithm: '',
+        waitedFor: undefined,
+      };
       this.created(group, operation);
       const logged = this.#operations.get(operation);
       this.#operations.delete(operation);
@@ -105,15 +134,6 @@ export class OperationLog {
     for (const logged of this.#operations.values()) if (logged.group === group) this.flight.fail(logged.record, error.message);
   }
 
-  #name(text: string, argument: string): NameId {
-    let id = this.#names.get(text);
-    if (id === undefined) {
-      id = this.trace.name(text, { category: 'collective', argument });
-      this.#names.set(text, id);
-    }
-    return id;
-  }
-
   #lane(text: string): LaneId {
     let id = this.#lanes.get(text);
     if (id === undefined) {
@@ -122,4 +142,8 @@ export class OperationLog {
     }
     return id;
   }
+}
+
+function spanOf({ call, algorithm, path }: RecordedOperation): CallSpan {
+  return { call, algorithm, path };
 }

@@ -179,6 +179,7 @@ export class OperationQueue implements CallQueue<Operation> {
       const published = members.blocks[rank].published(slot);
       if (published !== sequence + 1) {
         all = false;
+        operation.waitedFor = rank;
         if (published > sequence + 1 || members.leftBefore(rank, sequence) || members.tookLane(rank, sequence)) onMismatch(operation);
       } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {

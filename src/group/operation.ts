@@ -61,6 +61,9 @@ export class Operation implements ExecutionContext {
   readonly timeoutMs: number;
   readonly submittedMs: number;
   readonly plan: PreparedPlan;
+  readonly path = 'comm thread';
+  /** The last rank that was seen not to have called it. */
+  waitedFor: number | undefined;
   phase: OperationPhase = 'queued';
   warned = false;
   execution: RunningPlan | undefined;
@@ -97,6 +100,10 @@ export class Operation implements ExecutionContext {
     this.agreed = host.links.map((link) => link === undefined);
     this.#buffers = { ...request.buffers };
     this.#complete = request.complete;
+  }
+
+  get algorithm(): string {
+    return this.plan.plan.algorithm;
   }
 
   /** Takes scratch, stages what must be staged, and writes the buffers' addresses into the begin line. */

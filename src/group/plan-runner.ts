@@ -33,6 +33,8 @@ interface PreparedPlan {
 
 /** A call as the lane runs it. */
 export interface LanePlans {
+  /** The algorithm of either code. */
+  readonly algorithms: Readonly<Record<'shared' | 'private', string>>;
   /** When all ranks reach all buffers. */
   readonly shared: LoweredWhole;
   /** When some rank's buffers are private; undefined: there is no such plan, and buffers must be made shared first. */
@@ -199,10 +201,11 @@ function lanePlans(
   const limited = { ...lowering, scratchBytesMax: ownBuffersOnly ? stagingBlockBytes : 0 };
   const shared = lowerWhole(program, limited);
   if (!shared || !allRunWhole(algorithm, request, limited)) return undefined;
-  if (ownBuffersOnly) return { shared, private: shared, hasPrivate: true };
+  if (ownBuffersOnly) return { algorithms: { shared: algorithm, private: algorithm }, shared, private: shared, hasPrivate: true };
   const staged = algorithmNamed(selectAlgorithm({ ...selection, buffers: 'private' }));
   const hasPrivate = staged.ownBuffersOnly === true && whyUnsupported(staged, request) === undefined;
-  if (!hasPrivate) return { shared, private: undefined, hasPrivate };
+  const algorithms = { shared: algorithm, private: staged.name };
+  if (!hasPrivate) return { algorithms, shared, private: undefined, hasPrivate };
   let made: LoweredWhole | undefined;
   const make = (): LoweredWhole => {
     const { programs } = buildPlan(staged.name, request, { onlyRank: program.rank });
@@ -210,6 +213,7 @@ function lanePlans(
     return must(whole, () => `${staged.name} runs whole`);
   };
   return {
+    algorithms,
     shared,
     hasPrivate,
     get private() {

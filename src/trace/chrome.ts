@@ -91,7 +91,7 @@ function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { p
     events.push({ ph: 'M', name: 'thread_sort_index', pid, tid, ts: 0, args: { sort_index: tid } });
   }
   for (const index of rows.order) {
-    const { text: name, category: cat, argument } = snapshot.names[snapshot.nameIds[index]];
+    const { text: name, category: cat, argument, second, details } = snapshot.names[snapshot.nameIds[index]];
     const tid = place.tid + rows.ofEvent[index];
     const ts = micros(snapshot.timesMs[index]);
     const kind = snapshot.kinds[index];
@@ -99,7 +99,8 @@ function appendThread(events: ChromeEvent[], snapshot: TraceSnapshot, place: { p
       events.push({ ph: 'C', name, pid, tid, ts, cat, args: { [argument ?? 'value']: finite(snapshot.values[index]) } });
       continue;
     }
-    const args = argument === undefined ? {} : { args: { [argument]: finite(snapshot.arguments[index]) } };
+    const values = { ...valueOf(argument, snapshot.arguments[index]), ...valueOf(second, snapshot.seconds[index]), ...details };
+    const args = Object.keys(values).length === 0 ? {} : { args: values };
     if (kind === spanKind) {
       // From the rounded end, so that a span that ends with its parent still does after rounding.
       const endTs = micros(snapshot.timesMs[index] + Math.max(0, snapshot.values[index]));
@@ -147,6 +148,10 @@ function assignRows(snapshot: TraceSnapshot): { names: string[]; ofEvent: Uint32
     ofEvent[index] = place.row;
   }
   return { names, ofEvent, order };
+}
+
+function valueOf(name: string | undefined, value: number): Record<string, number | string> {
+  return name === undefined || Number.isNaN(value) ? {} : { [name]: finite(value) };
 }
 
 /** JSON has no infinities; the document must stay valid whatever a counter holds. */

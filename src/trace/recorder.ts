@@ -4,7 +4,7 @@
  *
  *    slot   0      1      2     …    capacity−1
  *         ┌──────┬──────┬──────┬───┬──────┐
- *         │kind  │name  │lane  │ time │ value │ argument      one typed array each
+ *         │kind  │name  │lane  │ time │ value │ two arguments      one typed array each
  *         └──────┴──────┴──────┴───┴──────┘
  *                  ▲ written % capacity: the next slot, which holds the oldest event once the ring is full */
 import { assert } from '../base/assert.ts';
@@ -21,6 +21,10 @@ export interface NameOptions {
   readonly category?: string;
   /** What the argument of events with this name means, such as `bytes`. Default: it is not written. */
   readonly argument?: string;
+  /** What the second one means. Default: it is not written. */
+  readonly second?: string;
+  /** What is the same for all events with this name. Names with other details are others. */
+  readonly details?: Readonly<Record<string, string | number>>;
 }
 
 /** Records what one thread does. Methods never throw and never block. */
@@ -35,8 +39,9 @@ export interface TraceRecorder {
   begin(name: NameId, lane?: LaneId, argument?: number): void;
   /** Closes the lane's innermost span. Without one it does nothing. */
   end(lane?: LaneId): void;
-  /** A span whose start (of this recorder's clock, milliseconds) was kept by the caller, ending now. Spans of one lane may overlap. */
-  complete(name: NameId, startMs: number, lane?: LaneId, argument?: number): void;
+  /** A span whose start (of this recorder's clock, milliseconds) was kept by the caller, ending now. Spans of one lane may overlap.
+   *  Arguments that are NaN are not written. */
+  complete(name: NameId, startMs: number, lane?: LaneId, argument?: number, second?: number): void;
   instant(name: NameId, lane?: LaneId, argument?: number): void;
   /** A value that is drawn as a curve. */
   counter(name: NameId, value: number): void;
@@ -50,6 +55,8 @@ export interface NameInfo {
   readonly text: string;
   readonly category: string;
   readonly argument: string | undefined;
+  readonly second: string | undefined;
+  readonly details: Readonly<Record<string, string | number>> | undefined;
 }
 
 /** Kinds of events. The order is that of `TraceSnapshot.kinds`. */
@@ -75,6 +82,7 @@ export interface TraceSnapshot {
   /** Duration of spans in milliseconds, value of counters. */
   readonly values: Float64Array;
   readonly arguments: Float64Array;
+  readonly seconds: Float64Array;
 }
 
 export interface RecorderOptions {
@@ -104,6 +112,7 @@ const noEvents: TraceSnapshot = {
   timesMs: new Float64Array(0),
   values: new Float64Array(0),
   arguments: new Float64Array(0),
+  seconds: new Float64Array(0),
 };
 
 /** Records nothing: the recorder when tracing is off. */
@@ -134,7 +143,7 @@ class RingRecorder implements TraceRecorder {
 
   readonly #namesMax: number;
   readonly #nameIds = new Map<string, NameId>();
-  readonly #names: NameInfo[] = [{ text: '(other)', category: 'shoal', argument: undefined }];
+  readonly #names: NameInfo[] = [{ text: '(other)', category: 'shoal', argument: undefined, second: undefined, details: undefined }];
   readonly #lanesMax: number;
   readonly #lanes: string[];
 
@@ -146,6 +155,7 @@ class RingRecorder implements TraceRecorder {
   readonly #time: Float64Array;
   readonly #value: Float64Array;
   readonly #argument: Float64Array;
+  readonly #second: Float64Array;
 
   // Open spans: lane l, depth d at l * depthMax + d. #depth counts beyond depthMax too, so that ends still match begins.
   readonly #depthMax: number;
@@ -171,6 +181,7 @@ class RingRecorder implements TraceRecorder {
     this.#time = new Float64Array(eventsMax);
     this.#value = new Float64Array(eventsMax);
     this.#argument = new Float64Array(eventsMax);
+    this.#second = new Float64Array(eventsMax);
     this.#depthMax = depthMax;
     this.#depth = new Uint32Array(lanesMax);
     this.#openName = new Uint32Array(lanesMax * depthMax);
@@ -178,12 +189,12 @@ class RingRecorder implements TraceRecorder {
     this.#openArgument = new Float64Array(lanesMax * depthMax);
   }
 
-  name(text: string, { category = 'shoal', argument }: NameOptions = {}): NameId {
-    const key = `${category}\n${argument ?? ''}\n${text}`;
+  name(text: string, { category = 'shoal', argument, second, details }: NameOptions = {}): NameId {
+    const key = `${category}\n${argument ?? ''}\n${second ?? ''}\n${details ? JSON.stringify(details) : ''}\n${text}`;
     const known = this.#nameIds.get(key);
     if (known !== undefined) return known;
     if (this.#names.length >= this.#namesMax) return 0;
-    const id = this.#names.push({ text, category, argument }) - 1;
+    const id = this.#names.push({ text, category, argument, second, details }) - 1;
     this.#nameIds.set(key, id);
     return id;
   }
@@ -207,19 +218,19 @@ class RingRecorder implements TraceRecorder {
     if (depth >= this.#depthMax) return;
     const at = lane * this.#depthMax + depth;
     const startMs = this.#openTime[at];
-    this.#push(spanKind, this.#openName[at], lane, startMs, this.#clock.now() - startMs, this.#openArgument[at]);
+    this.#push(spanKind, this.#openName[at], lane, startMs, this.#clock.now() - startMs, this.#openArgument[at], Number.NaN);
   }
 
-  complete(name: NameId, startMs: number, lane: LaneId = 0, argument = 0): void {
-    this.#push(spanKind, name, lane, startMs, this.#clock.now() - startMs, argument);
+  complete(name: NameId, startMs: number, lane: LaneId = 0, argument = 0, second = Number.NaN): void {
+    this.#push(spanKind, name, lane, startMs, this.#clock.now() - startMs, argument, second);
   }
 
   instant(name: NameId, lane: LaneId = 0, argument = 0): void {
-    this.#push(instantKind, name, lane, this.#clock.now(), 0, argument);
+    this.#push(instantKind, name, lane, this.#clock.now(), 0, argument, Number.NaN);
   }
 
   counter(name: NameId, value: number): void {
-    this.#push(counterKind, name, 0, this.#clock.now(), value, 0);
+    this.#push(counterKind, name, 0, this.#clock.now(), value, 0, Number.NaN);
   }
 
   now(): number {
@@ -243,6 +254,7 @@ class RingRecorder implements TraceRecorder {
       timesMs: new Float64Array(count),
       values: new Float64Array(count),
       arguments: new Float64Array(count),
+      seconds: new Float64Array(count).fill(Number.NaN),
     };
     for (let i = 0; i < kept; i++) {
       const slot = (this.#written - kept + i) % this.#capacity;
@@ -252,6 +264,7 @@ class RingRecorder implements TraceRecorder {
       snapshot.timesMs[i] = this.#time[slot];
       snapshot.values[i] = this.#value[slot];
       snapshot.arguments[i] = this.#argument[slot];
+      snapshot.seconds[i] = this.#second[slot];
     }
     const nowMs = this.#clock.now();
     for (const [index, { lane, at }] of open.entries()) {
@@ -273,7 +286,7 @@ class RingRecorder implements TraceRecorder {
     });
   }
 
-  #push(kind: number, name: NameId, lane: LaneId, timeMs: number, value: number, argument: number): void {
+  #push(kind: number, name: NameId, lane: LaneId, timeMs: number, value: number, argument: number, second: number): void {
     const slot = this.#written++ % this.#capacity;
     this.#kind[slot] = kind;
     this.#name[slot] = name;
@@ -281,5 +294,6 @@ class RingRecorder implements TraceRecorder {
     this.#time[slot] = timeMs;
     this.#value[slot] = value;
     this.#argument[slot] = argument;
+    this.#second[slot] = second;
   }
 }

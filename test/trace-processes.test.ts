@@ -1,0 +1,68 @@
+/** What traces of real processes say of a call that one rank makes late. */
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { nativeUnavailableReason } from '../src/memory/native.ts';
+import type { ChromeEvent, ChromeTrace } from '../src/trace/chrome.ts';
+import { startRanks } from './support/ranks.ts';
+
+/** How much later rank 1 calls, at least. */
+const lateMs = 700;
+
+let folder: string;
+
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'shoal-trace-'));
+});
+
+afterAll(async () => {
+  await rm(folder, { recursive: true });
+});
+
+it.for([
+  { path: 'lane', fabrics: '', count: 4 },
+  { path: 'lane', fabrics: '', count: 1 << 20 },
+  { path: 'express', fabrics: 'tcp', count: 4 },
+  { path: 'comm thread', fabrics: 'tcp', count: 1 << 18 },
+])('the wait for a late rank is drawn as that: $path, $count elements', { timeout: 120_000 }, async ({ path, fabrics, count }, context) => {
+  const missing = nativeUnavailableReason();
+  if (missing !== undefined && path !== 'comm thread') context.skip(missing);
+  const into = join(folder, `${path}-${count}`);
+  const env = { SCENARIO: 'late', COUNT: String(count), SHOAL_FABRICS: fabrics, SHOAL_TRACE: into };
+  await using world = await startRanks({ fixture: 'scenario', n: 2, env });
+  const [first, late] = world.ranks;
+  await Promise.all([first, late].map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
+  await sleep(lateMs);
+  late.tell();
+  for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+
+  const trace = JSON.parse(await readFile(join(into, 'trace-rank-0.json'), 'utf8')) as ChromeTrace;
+  const spans = trace.traceEvents.filter(({ ph, cat }) => ph === 'X' && cat === 'collective');
+  const call = { name: 'bucket-0', group: 'world', dtype: 'float32', count, bytes: 4 * count, op: 'sum', sequence: 0, path, peers: '1' };
+  for (const { args } of spans)
+    expect(args).toMatchObject({
+      ...call,
+      algorithm: expect.stringMatching(/^[a-z-]+$/),
+      site: expect.stringMatching(/^scenario\.ts:\d+$/),
+    });
+  const waits = spans.filter(({ name }) => name === 'all-reduce wait');
+  const works = spans.filter(({ name }) => name !== 'all-reduce wait');
+  expect(works).toHaveLength(1);
+  // The rank may have been kept from calling for part of the time: not for a tenth of it.
+  expect(total(waits)).toBeGreaterThan(lateMs * 900);
+  expect(waits.every(({ args }) => args?.waitedFor === 1)).toBe(true);
+  // What is left is the work, which began when the last rank had called.
+  const end = Math.max(...waits.map(({ ts, dur = 0 }) => ts + dur));
+  expect(works[0].ts).toBeGreaterThan(end - 1);
+  const messages = trace.traceEvents.filter(({ cat }) => cat === 'message');
+  expect(messages.map(({ name, args }) => [name, args])).toEqual([
+    ['send', { peer: 1, group: 'world', tag: 7, dtype: 'int32', count: 1, bytes: 4 }],
+    ['recv', { peer: 1, group: 'world', tag: 7, dtype: 'int32', count: 1, bytes: 4 }],
+  ]);
+});
+
+function total(spans: readonly ChromeEvent[]): number {
+  return spans.reduce((sum, { dur = 0 }) => sum + dur, 0);
+}
