@@ -11,6 +11,7 @@ import type { CompressionSpec } from './compression/codec.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './testing/kv-check.ts';
 import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
+import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
 import type { KVStore, KVStoreType } from './types.ts';
 
@@ -592,4 +593,4 @@ const fresh: readonly KVCheck[] = [
   },
 ];
 
-export const kvstoreChecks: readonly KVCheck[] = [...shared, ...listChecks, ...optimizing, ...compressing, ...fresh];
+export const kvstoreChecks: readonly KVCheck[] = [...shared, ...listChecks, ...emptyChecks, ...optimizing, ...compressing, ...fresh];

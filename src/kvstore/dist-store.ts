@@ -98,7 +98,7 @@ export class DistStore extends WorkerStore implements KVStore {
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
     this.checkOpen();
-    const { ref } = this.#values.allocate(Math.max(1, countOf(shape)) * dtypeInfo(dtype).bytes);
+    const { ref } = this.#values.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
     return new Tensor(dtype, shape, this.#values.regionOf(ref.region), ref.offset);
   }
 
@@ -262,7 +262,7 @@ export class DistStore extends WorkerStore implements KVStore {
 
   /** What `build` stages is given back when it throws, else by whoever receives it. */
   #stage<T>(build: (staged: StagedValues) => T): { staged: StagedValues; built: T } {
-    const staged = new StagedValues((bytes) => this.#values.allocate(Math.max(1, bytes)));
+    const staged = new StagedValues((bytes) => this.#values.allocate(bytes));
     try {
       return { staged, built: build(staged) };
     } catch (error) {

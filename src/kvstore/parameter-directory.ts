@@ -120,7 +120,7 @@ export class ParameterDirectory {
       let covered = 0;
       for (const { server, elements, slab } of pieces) {
         if (!isCount(server) || server >= this.#servers) throw bad(`'${key}' has a piece on server ${server} of ${this.#servers}`);
-        if (!isCount(elements) || elements === 0) throw bad(`'${key}' has a piece of ${elements} elements`);
+        if (!isCount(elements) || (elements === 0 && pieces.length > 1)) throw bad(`'${key}' has a piece of ${elements} elements`);
         if (!isCount(slab) || slab < this.#slabs[server]) throw bad(`'${key}' lies in slab ${slab} of another batch`);
         if ((slabDTypes[server].get(slab) ?? dtype) !== dtype) throw bad(`slab ${slab} of server ${server} has two dtypes`);
         slabDTypes[server].set(slab, dtype);

@@ -374,9 +374,9 @@ describe('what can go wrong', () => {
       ],
       [(done) => bench.cluster.stubs[1].core.setOptimizer(1, adding, done), 'usage', /only worker 0/],
       [
-        (done) => stub.core.init(0, [{ key: 'z', dtype: 'float32', shape: [0], value: { region: 1, offset: 0, bytes: 0 } }], done),
+        (done) => stub.core.init(0, [{ key: 'z', dtype: 'float32', shape: [-1], value: { region: 1, offset: 0, bytes: 0 } }], done),
         'usage',
-        /shape \[0\]/,
+        /shape \[-1\]/,
       ],
       [
         (done) =>

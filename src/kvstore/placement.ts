@@ -14,11 +14,10 @@ import { dtypeInfo, type DType } from '../memory/dtype.ts';
 
 export interface Placeable {
   readonly dtype: DType;
-  /** At least one element. */
   readonly shape: readonly number[];
 }
 
-/** A parameter is its pieces in order. */
+/** A parameter is its pieces in order; one without elements is one piece without any. */
 export interface Piece {
   readonly server: number;
   readonly elements: number;
@@ -146,6 +145,12 @@ export function elementsOf(shape: readonly number[]): number {
 /** Elements of one row of a matrix (or of whatever the first dimension counts). */
 export function rowElements(shape: readonly number[]): number {
   return shape.length < 2 ? 1 : elementsOf(shape.slice(1));
+}
+
+/** Rows that so many elements of a parameter are; not whole when one is cut. Rows without elements lie in one piece. */
+export function rowsOf(shape: readonly number[], elements: number): number {
+  const width = rowElements(shape);
+  return width === 0 ? shape[0] : elements / width;
 }
 
 /** Elements between which a parameter may be cut: whole rows and, where these are small, whole cache lines. */

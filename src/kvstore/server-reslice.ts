@@ -78,7 +78,7 @@ class OwnParts {
       for (const part of this.#parts.get(key) ?? []) {
         const from = Math.max(firstElement, part.firstElement);
         const to = Math.min(firstElement + elements, part.firstElement + part.elements);
-        if (from >= to) continue;
+        if (from > to || (from === to && elements > 0)) continue;
         part.found += to - from;
         part.version = Math.min(part.version, versions[slot]);
         part.steps = Math.min(part.steps, steps[slot]);

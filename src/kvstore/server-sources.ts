@@ -5,7 +5,7 @@ import { dtypeInfo } from '../memory/dtype.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { GradientCodec } from './compression/codec.ts';
-import { rowElements } from './placement.ts';
+import { rowElements, rowsOf } from './placement.ts';
 import type { ServerSession } from './server-session.ts';
 import { aligned, type ServerSlots } from './server-slots.ts';
 import type { RemoteValues } from './value-space.ts';
@@ -49,7 +49,8 @@ export class SourceReader {
       return bytes;
     });
     if (payloadBytes > payloadBytesMax) throw malformed(`an answer would have ${payloadBytes} bytes`);
-    const payload = payloadBytes > 0 ? new Uint8Array(new ArrayBuffer(payloadBytes)) : undefined;
+    const inline = runs.some(({ target }) => target === TargetKind.inline);
+    const payload = inline ? new Uint8Array(new ArrayBuffer(payloadBytes)) : undefined;
     const remote = this.#valuesOf(session.address);
     const sources = runs.map((run) => this.#source(remote, msg, run));
     let at = 0;
@@ -116,7 +117,8 @@ export class SourceReader {
 
   #rows(msg: Msg, run: Run): RunSource | undefined {
     const rowBytes = this.#rowBytes(run);
-    const count = this.#bytesOf(run) / rowBytes;
+    const { shape, dtype } = this.#slots.parameterOf(run.firstSlot);
+    const count = rowsOf(shape, this.#bytesOf(run) / dtypeInfo(dtype).bytes);
     if (!Number.isInteger(count)) {
       throw new ShoalError('protocol', `rows of ${this.#slots.describe(run.firstSlot)} are cut: they are larger than a slice`);
     }

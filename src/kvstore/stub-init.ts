@@ -53,8 +53,8 @@ export class StubInit {
       if (known.has(key) || seen.has(key))
         throw new ShoalError('usage', `worker ${worker} has initialised '${key}' already; init names each key once`);
       seen.add(key);
-      if (shape.some((size) => !Number.isSafeInteger(size) || size < 1)) {
-        throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; every dimension must be a whole number from 1`);
+      if (shape.some((size) => !Number.isSafeInteger(size) || size < 0)) {
+        throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; every dimension must be a whole number from 0`);
       }
       const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
       if (value.bytes !== bytes)

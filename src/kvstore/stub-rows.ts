@@ -3,7 +3,7 @@
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { Msg } from '../messaging/msg.ts';
-import { elementsOf, rowElements } from './placement.ts';
+import { elementsOf, rowElements, rowsOf } from './placement.ts';
 import { sumRows, type Rows } from './sparse-rows.ts';
 import type { StubOperation } from './stub-operation.ts';
 import type { RowsRequest } from './stub-options.ts';
@@ -34,8 +34,8 @@ export class StubRows {
     if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
     const { dtype, shape, pieces } = directory.parameter(index);
     const width = rowElements(shape);
-    const count = elementsOf(shape) / width;
-    if (pieces.some(({ elements }) => elements % width !== 0)) {
+    const count = rowsOf(shape, elementsOf(shape));
+    if (pieces.some(({ elements }) => !Number.isInteger(rowsOf(shape, elements)))) {
       throw new ShoalError('unsupported', `rows of '${key}' are cut: one is larger than a slice; push and pull it whole`);
     }
     for (const [k, row] of rows.entries()) {
@@ -158,14 +158,14 @@ export class StubRows {
   /** Rows by server and piece; with `all`, also pieces without rows. */
   #byServer(parameter: number, rows: Uint32Array, { all }: { readonly all: boolean }): Map<number, PieceRows[]> {
     const { directory } = this.#context;
-    const width = rowElements(directory.parameter(parameter).shape);
+    const { shape } = directory.parameter(parameter);
     const servers = new Map<number, PieceRows[]>();
     // Rows of a pull come in any order: find them by piece through a sorted list of positions.
     const order = Uint32Array.from(rows, (_, k) => k).sort((a, b) => rows[a] - rows[b]);
     let next = 0;
     let firstRow = 0;
     for (let piece = directory.firstPiece[parameter]; piece < directory.firstPiece[parameter + 1]; piece++) {
-      const endRow = firstRow + directory.pieceElements[piece] / width;
+      const endRow = firstRow + rowsOf(shape, directory.pieceElements[piece]);
       const start = next;
       while (next < order.length && rows[order[next]] < endRow) next++;
       if (all || next > start) {

@@ -227,9 +227,9 @@ export class StubUnit implements StubRequest {
 
   retain(): number {
     if (this.#retained !== undefined) return 0;
+    if (this.#sourceRegions.every((region) => region === noRegion)) return 0;
     let bytes = 0;
     for (let k = 0; k < this.slots.length; k++) if (this.#sourceRegions[k] !== noRegion) bytes += alignedBytes(this.#sizes[k]);
-    if (bytes === 0) return 0;
     const block = this.#options.values.allocate(bytes);
     this.#retained = block;
     let at = 0;
@@ -306,7 +306,7 @@ class ValueFrames {
 
   /** The frame of small values is there also when it is empty. */
   finish(): Uint8Array[] {
-    if (this.#at === 0 && this.#large.length === 0) return [];
+    if (this.frame === 0) return [];
     return [this.#small.bytes, ...this.#large];
   }
 

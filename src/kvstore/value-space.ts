@@ -23,7 +23,7 @@ export interface RemoteValues {
 
 /** The memory of this process that values are kept in. */
 export interface OwnValues {
-  /** 8-byte aligned, zero-filled. @throws ShoalError `out-of-memory`. */
+  /** 8-byte aligned, zero-filled; of no bytes, too. @throws ShoalError `out-of-memory`. */
   allocate(bytes: number): ValueBlock;
   view(ref: ValueRef): Uint8Array;
   /** What another process needs to map a region; undefined when it cannot be mapped by others. */
