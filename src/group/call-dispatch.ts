@@ -8,6 +8,7 @@
  *
  *  The way follows from what all ranks agree on. Arguments have been checked before; what a call does is not known here. */
 import { CallSites, type CallSite } from '../base/call-site.ts';
+import { isPlainObject, noOptions } from '../base/options.ts';
 import type { ReduceOp } from '../memory/reduce-op.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { CallBuffers, type BufferUse } from './call-buffers.ts';
@@ -95,12 +96,12 @@ export class CallDispatch {
   repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
     if (this.#lane) {
       const bound = this.#onLane.get(data);
-      if (bound && options.op === bound.op && isPlain(options) && lengthOf(data) === bound.count)
+      if (bound && isPlain(options) && options.op === bound.op && lengthOf(data) === bound.count)
         return this.#runOnLane(this.#lane, bound.operation, bound.request, bound.buffers);
     }
     if (this.#express && data instanceof Tensor) {
       const bound = this.#onExpress.get(data);
-      if (bound && options.op === bound.op && isPlain(options))
+      if (bound && isPlain(options) && options.op === bound.op)
         return this.#express.run(bound.operation, this.#nextSequence(), bound.request);
     }
     return undefined;
@@ -212,9 +213,15 @@ export class CallDispatch {
   }
 }
 
-/** Nothing but the operator is given. */
-function isPlain({ name, timeoutMs, factor }: ReduceOptions): boolean {
-  return name === undefined && timeoutMs === undefined && factor === undefined;
+/** These are options, and give nothing but the operator. Of calls that repeat, nothing else is checked. */
+function isPlain(options: ReduceOptions): boolean {
+  if (options === noOptions) return true;
+  for (const key in options) if (key !== 'op') return othersUndefined(options);
+  return options?.op !== undefined || isPlainObject(options);
+}
+
+function othersUndefined(options: ReduceOptions): boolean {
+  return isPlainObject(options) && Object.entries(options).every(([key, value]) => key === 'op' || value === undefined);
 }
 
 function lengthOf(value: TensorLike): number {

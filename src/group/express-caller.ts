@@ -6,6 +6,7 @@
  *                              └── awaited, or left alone, or too late ─▶ comm thread ─▶ work      later calls queue behind it */
 import { CallSites } from '../base/call-site.ts';
 import type { ShoalError } from '../base/errors.ts';
+import { checkKind } from '../base/options.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -228,6 +229,7 @@ class ExpressWork implements Work {
   }
 
   waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
     const { now, advance } = this.#options;
     const startMs = now();
     const hereMs = Math.min(timeoutMs, waitHereMs);

@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
+import { checkOptions, noOptions, optionTable } from '../base/options.ts';
 import { readSettings, type Environment, type Settings } from '../base/settings.ts';
 import { parseSelection } from '../collectives/select.ts';
 import { loadNative } from '../memory/native.ts';
@@ -10,7 +11,7 @@ import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { createStepMachine } from '../memory/step-machine/create-step-machine.ts';
 import { writeChromeTrace } from '../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../trace/recorder.ts';
-import { checkBackend } from './call-arguments.ts';
+import { checkBackend, checkTimeout } from './call-arguments.ts';
 import { CommClient } from './comm-client.ts';
 import { CommCore } from './comm-core.ts';
 import { InlineHost, WorkerHost, type CommHostHandlers } from './comm-host.ts';
@@ -51,10 +52,22 @@ export interface InitOptions {
   readonly environment?: Environment;
 }
 
+const initOptions = optionTable<InitOptions>({
+  backend: 'string',
+  initMethod: 'string',
+  rank: 'number',
+  worldSize: 'number',
+  timeoutMs: 'number',
+  joinTimeoutMs: 'number',
+  environment: 'object',
+});
+
 /** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.
  *  @throws ShoalError `config` for contradictory settings, `timeout` naming the ranks that did not come, `peer-lost`,
  *          `auth`, `usage`. */
-export async function initProcessGroup(options: InitOptions = {}): Promise<ProcessGroup> {
+export async function initProcessGroup(options: InitOptions = noOptions): Promise<ProcessGroup> {
+  checkOptions('initProcessGroup', options, initOptions);
+  for (const limitMs of [options.timeoutMs, options.joinTimeoutMs]) if (limitMs !== undefined) checkTimeout(limitMs);
   const environment = options.environment ?? process.env;
   const settings = settingsOf(options, environment);
   const { rank, size } = placeOf(options, environment);

@@ -1,6 +1,7 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { ShoalError } from '../base/errors.ts';
+import { checkOptions, noOptions } from '../base/options.ts';
 import type { DType } from '../memory/dtype.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
@@ -40,6 +41,20 @@ import {
   reductionOf,
   rootOf,
 } from './call-arguments.ts';
+import {
+  allToAllOptions,
+  callOptions,
+  countsOfRootOptions,
+  countsOptions,
+  destroyOptions,
+  newGroupOptions,
+  peerOptions,
+  reduceOptions,
+  reduceScatterOptions,
+  reduceToRootOptions,
+  rootOptions,
+  splitOptions,
+} from './call-options.ts';
 import { PendingWork } from './work.ts';
 import type { HostLane } from './host-lane.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
@@ -59,8 +74,6 @@ export interface WorldHandle {
   /** Ends the world; called when its first group is destroyed. */
   close(timeoutMs: number): Promise<void>;
 }
-
-const noOptions: ReduceOptions = {};
 
 const destroyTimeoutMs = 10_000;
 
@@ -121,13 +134,15 @@ export class CommGroup implements ProcessGroup {
   allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
     const repeated = this.#destroyed ? undefined : this.#dispatch.repeatAllReduce(data, options);
     if (repeated) return repeated;
+    checkOptions('allReduce', options, reduceOptions);
     const target = this.#operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
       { name: 'data', operand: target, reads: true, writes: true },
     ]);
   }
 
-  broadcast(data: TensorLike, options: RootOptions = {}): Work {
+  broadcast(data: TensorLike, options: RootOptions = noOptions): Work {
+    checkOptions('broadcast', options, rootOptions);
     const target = this.#operand(data, 'the data of broadcast');
     const root = rootOf(options, this.size);
     return this.#collective('broadcast', target, target.count, options, { root }, [
@@ -135,7 +150,8 @@ export class CommGroup implements ProcessGroup {
     ]);
   }
 
-  reduce(data: TensorLike, options: ReduceOptions & RootOptions = {}): Work {
+  reduce(data: TensorLike, options: ReduceOptions & RootOptions = noOptions): Work {
+    checkOptions('reduce', options, reduceToRootOptions);
     const target = this.#operand(data, 'the data of reduce');
     const root = rootOf(options, this.size);
     return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [
@@ -143,7 +159,8 @@ export class CommGroup implements ProcessGroup {
     ]);
   }
 
-  allGather(output: TensorLike, input: TensorLike, options: CountsOptions = {}): Work {
+  allGather(output: TensorLike, input: TensorLike, options: CountsOptions = noOptions): Work {
+    checkOptions('allGather', options, countsOptions);
     const { source, target, counts } = this.#gathering('allGather', output, input, options);
     return this.#collective('all-gather', target, target.count, options, { counts }, [
       { name: 'input', operand: source, reads: true, writes: false },
@@ -151,7 +168,8 @@ export class CommGroup implements ProcessGroup {
     ]);
   }
 
-  gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = {}): Work {
+  gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = noOptions): Work {
+    checkOptions('gather', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the output of gather', output, root, this.rank);
     const source = this.#operand(input, 'the input of gather');
@@ -162,7 +180,8 @@ export class CommGroup implements ProcessGroup {
     return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
-  scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = {}): Work {
+  scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = noOptions): Work {
+    checkOptions('scatter', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the input of scatter', input, root, this.rank);
     const target = this.#operand(output, 'the output of scatter');
@@ -173,7 +192,8 @@ export class CommGroup implements ProcessGroup {
     return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
-  reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = {}): Work {
+  reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = noOptions): Work {
+    checkOptions('reduceScatter', options, reduceScatterOptions);
     const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
     return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
       { name: 'input', operand: target, reads: true, writes: false },
@@ -181,7 +201,8 @@ export class CommGroup implements ProcessGroup {
     ]);
   }
 
-  allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = {}): Work {
+  allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = noOptions): Work {
+    checkOptions('allToAll', options, allToAllOptions);
     const source = this.#operand(input, 'the input of allToAll');
     const target = this.#operand(output, 'the output of allToAll');
     checkSameDtype('allToAll', source, target);
@@ -202,38 +223,43 @@ export class CommGroup implements ProcessGroup {
     });
   }
 
-  barrier(options: CallOptions = {}): Work {
+  barrier(options: CallOptions = noOptions): Work {
+    checkOptions('barrier', options, callOptions);
     return this.#collective('barrier', { dtype: 'uint8' }, 0, options, {}, []);
   }
 
-  monitoredBarrier(options: CallOptions = {}): Work {
+  monitoredBarrier(options: CallOptions = noOptions): Work {
+    checkOptions('monitoredBarrier', options, callOptions);
     return this.#collective('barrier', { dtype: 'uint8' }, 0, { name: 'monitored', ...options }, {}, []);
   }
 
   // ── point to point ──────────────────────────────────────────────────────────────────────────────────────────────
 
-  send(data: TensorLike, peer: number, options: PeerOptions = {}): Work {
+  send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     return this.#message('send', data, peer, options);
   }
 
-  recv(data: TensorLike, peer: number, options: PeerOptions = {}): Work {
+  recv(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     return this.#message('recv', data, peer, options);
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  async split(color: number | null, options: { key?: number; timeoutMs?: number } = {}): Promise<ProcessGroup | null> {
+  async split(color: number | null, options: { key?: number; timeoutMs?: number } = noOptions): Promise<ProcessGroup | null> {
+    checkOptions('split', options, splitOptions);
     return this.#open(await splitGroup(this, this.#world, color, options), options.timeoutMs);
   }
 
   async newGroup(
     ranks: readonly number[],
-    options: { timeoutMs?: number; name?: string; backend?: string } = {},
+    options: { timeoutMs?: number; name?: string; backend?: string } = noOptions,
   ): Promise<ProcessGroup | null> {
+    checkOptions('newGroup', options, newGroupOptions);
     return this.#open(await groupOfRanks(this, this.#world, ranks, options), options.timeoutMs);
   }
 
-  destroy(options: { timeoutMs?: number } = {}): Promise<void> {
+  destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
+    checkOptions('destroy', options, destroyOptions);
     this.#destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
     return this.#destroyed;
   }
@@ -285,6 +311,7 @@ export class CommGroup implements ProcessGroup {
   }
 
   #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
+    checkOptions(direction, options, peerOptions);
     this.#checkUsable();
     const value = this.#operand(data, `the data of ${direction}`);
     if (!Number.isInteger(peer) || peer < 0 || peer >= this.size || peer === this.rank) {

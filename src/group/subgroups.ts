@@ -6,6 +6,7 @@
  *
  *  It must not know how a group is opened. */
 import { ShoalError } from '../base/errors.ts';
+import { checkKind } from '../base/options.ts';
 import { checkBackend } from './call-arguments.ts';
 import type { WorldInfo } from './comm-protocol.ts';
 import { restrictHosts, type GroupSpec } from './group-spec.ts';
@@ -69,6 +70,7 @@ export async function groupOfRanks(
   // The caller's list may change while ranks agree.
   const ranks = [...asked];
   if (backend !== undefined) checkBackend(backend);
+  checkKind('newGroup: ranks', ranks, 'list');
   const valid =
     ranks.length > 0 &&
     new Set(ranks).size === ranks.length &&

@@ -1,6 +1,7 @@
 /** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
  *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
 import { ShoalError } from '../base/errors.ts';
+import { checkKind } from '../base/options.ts';
 import type { Work } from './types.ts';
 
 /** How a `Work` waits without the event loop; given by the comm client. */
@@ -70,6 +71,7 @@ export class PendingWork implements Work {
   }
 
   waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
     const deadlineMs = this.#waiter.now() + timeoutMs;
     while (!this.#done) {
       this.#onWait?.();
@@ -113,7 +115,9 @@ export class CompletedWork implements Work {
   readonly done = true;
   readonly error = undefined;
 
-  waitSync(): void {}
+  waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+  }
 
   then<A = void, B = never>(
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,

@@ -1,5 +1,6 @@
 /** Tensors: a dtype and a shape over part of a region. Row-major, contiguous. */
 import { ShoalError } from '../base/errors.ts';
+import { checkKind, describeValue } from '../base/options.ts';
 import { dtypeInfo, viewOf, type DType, type DTypeViews } from './dtype.ts';
 import type { Region } from './region.ts';
 
@@ -19,12 +20,14 @@ export class Tensor<D extends DType = DType> {
   constructor(dtype: D, shape: readonly number[], region: Region, byteOffset: number) {
     const { bytes: elementBytes } = dtypeInfo(dtype);
     this.dtype = dtype;
-    this.shape = [...shape];
     this.count = countOf(shape);
+    this.shape = [...shape];
     this.bytes = this.count * elementBytes;
     this.region = region;
     this.byteOffset = byteOffset;
-    if (byteOffset % elementBytes !== 0 || byteOffset + this.bytes > region.bytes) {
+    if (!isMemory(region?.buffer))
+      throw new ShoalError('usage', `tensor ${dtype}[${shape.join(', ')}]: its region is ${describeValue(region)}`);
+    if (!Number.isSafeInteger(byteOffset) || byteOffset < 0 || byteOffset % elementBytes !== 0 || byteOffset + this.bytes > region.bytes) {
       throw new ShoalError(
         'usage',
         `tensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset} does not fit the region of ${region.bytes} bytes`,
@@ -34,9 +37,14 @@ export class Tensor<D extends DType = DType> {
   }
 }
 
+function isMemory(buffer: unknown): boolean {
+  return buffer instanceof ArrayBuffer || buffer instanceof SharedArrayBuffer;
+}
+
 /** Elements of a shape; 1 for a scalar `[]`, 0 when any dimension is 0.
- *  @throws ShoalError `usage` for a dimension that is not a non-negative integer. */
+ *  @throws ShoalError `usage` for what is no list, and for a dimension that is not a non-negative integer. */
 export function countOf(shape: readonly number[]): number {
+  checkKind('shape', shape, 'list');
   let count = 1;
   for (const dimension of shape) {
     if (!Number.isSafeInteger(dimension) || dimension < 0) {

@@ -1,0 +1,103 @@
+/** The walk over public functions: each is called with every kind of value in the place of each argument, with options nobody knows,
+ *  and with a bare value where options belong. Whatever it does not take it must refuse, as `usage` or `unsupported`. */
+import { expect } from 'vitest';
+import { isShoalError } from '../../src/base/errors.ts';
+
+/** One value of every kind. */
+const samples = {
+  undefined: undefined,
+  null: null,
+  boolean: true,
+  number: 7.5,
+  NaN: Number.NaN,
+  string: 'text',
+  bigint: 5n,
+  function: () => undefined,
+  list: ['text'],
+  object: { nonsense: 1 },
+  map: new Map(),
+  promise: Promise.resolve(),
+};
+
+type Sample = keyof typeof samples;
+
+/** One argument: a value that is right, and which kinds of others are right as well. */
+export interface Argument {
+  readonly value: unknown;
+  readonly takes: readonly Sample[];
+  /** The argument is an object with these keys, of which some may be left out. */
+  readonly keys?: readonly string[];
+}
+
+/** A function and arguments that it would take. Those that stand for an object of its own are made anew for each call. */
+export interface PublicCall {
+  readonly call: (...given: never[]) => unknown;
+  readonly given: readonly Argument[];
+}
+
+/** Why a function need not refuse anything. */
+export type Exempt = string;
+
+/** Required, unless `takes` has `undefined`. */
+export function argument(value: unknown, ...takes: Sample[]): Argument {
+  return { value, takes };
+}
+
+/** Options with these keys. */
+export function options(...keys: string[]): Argument {
+  return { value: undefined, takes: ['undefined'], keys };
+}
+
+/** An object that must be there, with these keys. */
+export function fields(value: Readonly<Record<string, unknown>>, ...optional: string[]): Argument {
+  return { value, takes: [], keys: [...Object.keys(value), ...optional] };
+}
+
+export function call(run: (...given: never[]) => unknown, ...given: Argument[]): PublicCall {
+  return { call: run, given };
+}
+
+/** Names of the functions that objects of a type have. */
+export type MethodsOf<T> = { [K in keyof T & string]: T[K] extends (...given: never[]) => unknown ? K : never }[keyof T & string];
+
+/** Everything that can be called on it: a line that is missing is an error of types. */
+export type CallsOf<T> = { readonly [K in MethodsOf<T>]: PublicCall | Exempt };
+
+/** @returns how many wrong arguments were refused. */
+export async function refusesEverythingElse(name: string, { call: run, given }: PublicCall): Promise<number> {
+  let refused = 0;
+  const right = given.map(({ value }) => value);
+  const refuse = async (what: string, position: number, value: unknown): Promise<string> => {
+    refused++;
+    return messageOfRefusal(`${name}: ${what} as argument ${position + 1}`, run, right.with(position, value));
+  };
+  for (const [position, { value, takes, keys }] of given.entries()) {
+    for (const [sample, wrong] of Object.entries(samples)) {
+      if (!takes.includes(sample as Sample)) await refuse(sample, position, wrong);
+    }
+    if (keys === undefined) continue;
+    const right = typeof value === 'object' ? value : {};
+    expect(await refuse('an unknown key', position, { ...right, nonsense: 1 }), name).toContain("'nonsense'");
+    for (const key of keys) {
+      const misspelt = `${key}${key.at(-1)}`;
+      const message = await refuse(`the key ${misspelt}`, position, { ...right, [misspelt]: 1 });
+      expect(message, name).toMatch(new RegExp(`'${misspelt}'; did you mean '${key}'`));
+      await refuse(`a symbol for ${key}`, position, { ...right, [key]: Symbol('nonsense') });
+    }
+  }
+  return refused;
+}
+
+async function messageOfRefusal(what: string, run: (...given: never[]) => unknown, given: readonly unknown[]): Promise<string> {
+  let result: unknown;
+  try {
+    result = run(...(given as never[]));
+    if (result instanceof Promise) result = await result;
+  } catch (thrown) {
+    expect(thrown, what).toSatisfy(isShoalError);
+    const { code, message } = thrown as { code: string; message: string };
+    expect(['usage', 'unsupported'], `${what}: ${code}: ${message}`).toContain(code);
+    return message;
+  }
+  throw new Error(`${what} was not refused`);
+}
