@@ -67,10 +67,10 @@ export async function groupOfRanks(
   asked: readonly number[],
   { name, backend, timeoutMs }: { readonly name?: string; readonly backend?: string; readonly timeoutMs?: number },
 ): Promise<GroupSpec | null> {
+  checkKind('newGroup: ranks', asked, 'list');
   // The caller's list may change while ranks agree.
   const ranks = [...asked];
   if (backend !== undefined) checkBackend(backend);
-  checkKind('newGroup: ranks', ranks, 'list');
   const valid =
     ranks.length > 0 &&
     new Set(ranks).size === ranks.length &&
