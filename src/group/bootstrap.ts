@@ -8,7 +8,7 @@
  *
  *  Every wait ends early when the store says that a rank has ended. */
 import * as z from 'zod';
-import { sleep } from '../base/clock.ts';
+import type { Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Settings } from '../base/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../fabric/fabric.ts';
@@ -225,31 +225,32 @@ function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
 /** Dials the lower ranks, awaits the higher ones. */
 async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
   const { world, store } = options;
-  const { connectTimeoutMs } = world.settings;
+  const timeoutMs = world.settings.connectTimeoutMs * 2;
   const done = new AbortController();
   const dialled = Promise.all(infos.slice(0, world.rank).map((info) => dial(options, info, infos[world.rank], done.signal)));
-  const deadline = sleep(world.clock, connectTimeoutMs * 2).then(() => {
-    const missing = world.missingLinks();
-    throw new ShoalError(
-      'timeout',
-      `no connection with rank ${missing.join(', ')} after ${connectTimeoutMs * 2} ms; can these hosts reach each other? (SHOAL_INTERFACES)`,
-      {
-        rank: world.rank,
-        peer: missing[0],
-        timeoutMs: connectTimeoutMs * 2,
-      },
-    );
+  let timer: Timer | undefined;
+  const deadline = new Promise<never>((_, reject) => {
+    timer = world.clock.setTimer(timeoutMs, () => reject(notLinked(world, timeoutMs)), { keepAlive: true });
   });
   try {
     await Promise.race([
       Promise.all([dialled, world.linked()]),
-      rankEnded(store, world.rank, { timeoutMs: connectTimeoutMs * 2, signal: done.signal }),
+      rankEnded(store, world.rank, { timeoutMs, signal: done.signal }),
       deadline,
     ]);
   } finally {
     done.abort();
-    deadline.catch(() => undefined);
+    timer?.cancel();
   }
+}
+
+function notLinked(world: World, timeoutMs: number): ShoalError {
+  const missing = world.missingLinks();
+  return new ShoalError(
+    'timeout',
+    `no connection with rank ${missing.join(', ')} after ${timeoutMs} ms; can these hosts reach each other? (SHOAL_INTERFACES)`,
+    { rank: world.rank, peer: missing[0], timeoutMs },
+  );
 }
 
 async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, signal: AbortSignal): Promise<void> {

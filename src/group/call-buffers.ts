@@ -7,8 +7,10 @@ import { Tensor } from '../memory/tensor.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { SharedBuffer } from './comm-protocol.ts';
 import { privateKey, type LaneBuffer, type LaneBuffers } from './lane.ts';
+import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
 import type { TensorLike } from './types.ts';
+import type { WorkHooks } from './work.ts';
 
 /** An argument whose dtype and size are known. */
 export interface Operand {
@@ -19,7 +21,10 @@ export interface Operand {
 
 /** Checks one argument. @throws ShoalError `usage` or `unsupported`, naming the argument. */
 export function operand(value: TensorLike, role: string): Operand {
-  if (value instanceof Tensor) return { value, dtype: value.dtype, count: value.count };
+  if (value instanceof Tensor) {
+    if (value.released) throw new ShoalError('usage', `${role} has been released`);
+    return { value, dtype: value.dtype, count: value.count };
+  }
   if (!ArrayBuffer.isView(value) || value instanceof DataView) {
     throw new ShoalError('usage', `${role} must be a tensor or a typed array, not ${value === null ? 'null' : typeof value}`);
   }
@@ -48,10 +53,19 @@ interface Staged {
   readonly copyOut: (() => void) | undefined;
 }
 
+/** Memory of a tensor that an argument is, or is a view of. */
+interface HeldBlock {
+  readonly block: TensorBlock;
+  /** By other ranks: it is not staged. */
+  readonly isReached: boolean;
+}
+
 /** The buffers of one call, and what to do when it has ended. */
 export class CallBuffers {
   readonly #memory: TensorMemory;
   readonly #placed: readonly Placed[];
+  /** Of tensors that arguments are, or are views of; found when they are first held. */
+  #blocks: readonly HeldBlock[] | undefined;
   #staged: Staged[] = [];
   #shared: Partial<Record<BufferName, SharedBuffer>> | undefined;
 
@@ -80,30 +94,60 @@ export class CallBuffers {
   share(): Partial<Record<BufferName, SharedBuffer>> {
     if (this.#shared) return this.#shared;
     const buffers: Partial<Record<BufferName, SharedBuffer>> = {};
-    for (const placed of this.#placed) buffers[placed.name] = placed.shared ?? this.#stage(placed);
+    try {
+      for (const placed of this.#placed) buffers[placed.name] = placed.shared ?? this.#stage(placed);
+    } catch (thrown) {
+      this.#release();
+      throw thrown;
+    }
     this.#shared = buffers;
     return buffers;
   }
 
-  /** Results go to the caller's arrays. @throws ShoalError `usage` when one of them is gone; nothing is left staged then. */
-  copyOut(): void {
+  /** The call goes on after it has returned: until it has ended, memory of its arguments is not given to other tensors. */
+  pend(): WorkHooks {
+    this.#blocks ??= this.#placed.flatMap((placed) => this.#blockOf(placed));
+    for (const { block } of this.#blocks) block.hold();
+    return {
+      onSuccess: this.staged ? () => this.#copyOut() : undefined,
+      onSettled: (touched) => this.#letGo(touched),
+    };
+  }
+
+  /** The call has ended well before it returned. @throws ShoalError `usage` when an array for a result is gone. */
+  end(): void {
     try {
-      for (const { copyOut } of this.#staged) copyOut?.();
-    } catch (thrown) {
-      this.release();
-      throw thrown;
+      this.#copyOut();
+    } finally {
+      this.#release();
     }
   }
 
-  /** Staging may be reused. Not after a failure: peers may still be writing. */
-  release(): void {
+  get staged(): boolean {
+    return this.#staged.length > 0;
+  }
+
+  /** Results go to the caller's arrays. */
+  #copyOut(): void {
+    for (const { copyOut } of this.#staged) copyOut?.();
+  }
+
+  /** @param touched as WorkHooks has it: other ranks may still be writing to what they reach, which then is given to nobody. */
+  #letGo(touched: boolean): void {
+    for (const { block, isReached } of this.#blocks ?? []) block.letGo({ touched: touched && isReached });
+    if (!touched) this.#release();
+  }
+
+  /** Staging may be reused. */
+  #release(): void {
     for (const { block } of this.#staged) this.#memory.free(block);
     this.#staged = [];
     this.#shared = undefined;
   }
 
-  get staged(): boolean {
-    return this.#staged.length > 0;
+  #blockOf({ operand: { value }, view, shared }: Placed): HeldBlock[] {
+    const region = value instanceof Tensor ? value.region : this.#memory.blockAt(view.buffer, view.byteOffset);
+    return region instanceof TensorBlock ? [{ block: region, isReached: shared !== undefined }] : [];
   }
 
   #place(use: BufferUse): Placed {

@@ -20,9 +20,10 @@ import type { ExpressCaller, ExpressRequest } from './express-caller.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { HostLane, LaneRequest } from './host-lane.ts';
 import { hasPrivate, type LaneBuffers, type LaneOperation } from './lane.ts';
+import { TensorBlock } from './tensor-block.ts';
 import { largestBlockBytes, type TensorMemory } from './tensor-memory.ts';
 import type { ReduceOptions, TensorLike, Work } from './types.ts';
-import { CompletedWork, type WorkHooks } from './work.ts';
+import { CompletedWork } from './work.ts';
 
 /** A collective whose arguments have been checked. */
 export interface CheckedCall {
@@ -46,6 +47,8 @@ interface PreparedCall extends CheckedCall {
 /** An all-reduce that needs no more preparation. */
 interface BoundReduce<Operation, Request> {
   readonly op: ReduceOp | undefined;
+  /** Memory of the tensor: once it is released, or its group is gone, nothing is bound to it. */
+  readonly block: TensorBlock | undefined;
   readonly operation: Operation;
   readonly request: () => Request;
 }
@@ -96,12 +99,12 @@ export class CallDispatch {
   repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
     if (this.#lane) {
       const bound = this.#onLane.get(data);
-      if (bound && isPlain(options) && options.op === bound.op && lengthOf(data) === bound.count)
+      if (bound && isPlain(options) && options.op === bound.op && lengthOf(data) === bound.count && bound.block?.live !== false)
         return this.#runOnLane(this.#lane, bound.operation, bound.request, bound.buffers);
     }
     if (this.#express && data instanceof Tensor) {
       const bound = this.#onExpress.get(data);
-      if (bound && isPlain(options) && options.op === bound.op)
+      if (bound && isPlain(options) && options.op === bound.op && bound.block?.live !== false)
         return this.#express.run(bound.operation, this.#nextSequence(), bound.request);
     }
     return undefined;
@@ -132,7 +135,7 @@ export class CallDispatch {
     return this.#client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
       `${call.kind} of group '${this.#spec.name}'`,
-      hooksOf(reach),
+      reach.pend(),
     );
   }
 
@@ -145,14 +148,14 @@ export class CallDispatch {
     return this.#client.start(
       { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer },
       `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
-      hooksOf(reach),
+      reach.pend(),
     );
   }
 
-  /** The tensor's memory will be another's. */
-  forget(tensor: Tensor): void {
-    this.#onLane.delete(tensor);
-    this.#onExpress.delete(tensor);
+  /** Memory of arguments is not given to other tensors until the function returned is called. */
+  hold(uses: readonly BufferUse[]): () => void {
+    const { onSettled } = new CallBuffers(this.#memory, uses).pend();
+    return () => onSettled?.(false, undefined);
   }
 
   /** No call follows. What was called before goes on. */
@@ -164,28 +167,34 @@ export class CallDispatch {
   #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const requestWith = (own: CallBuffers): LaneRequest => {
       const buffers = own.share();
-      return { call, buffers, timeoutMs, hooks: hooksOf(own), site: this.#siteOf(call) };
+      return { call, buffers, timeoutMs, hooks: own.pend(), site: this.#siteOf(call) };
     };
     if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
       const { value } = uses[0].operand;
       // What nothing is staged for stays where it is.
       const request = (): LaneRequest => requestWith(hasPrivate(operation.buffers) ? new CallBuffers(this.#memory, uses) : reach);
-      this.#onLane.set(value, { op: options.op, operation, buffers: operation.buffers, count: lengthOf(value), request });
+      this.#onLane.set(value, {
+        op: options.op,
+        block: blockOf(value),
+        operation,
+        buffers: operation.buffers,
+        count: lengthOf(value),
+        request,
+      });
     }
     const work = this.#runOnLane(lane, operation, () => requestWith(reach));
-    if (work instanceof CompletedWork) hooksOf(reach).onSuccess?.();
+    if (work instanceof CompletedWork) reach.end();
     return work;
   }
 
   #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const buffers = reach.share();
-    const hooks = hooksOf(reach);
-    const request = (): ExpressRequest => ({ call: { ...call, site: this.#siteOf(call)() }, buffers, timeoutMs, hooks });
+    const request = (): ExpressRequest => ({ call: { ...call, site: this.#siteOf(call)() }, buffers, timeoutMs, hooks: reach.pend() });
     const { value } = uses.at(0)?.operand ?? {};
-    if (call.kind === 'all-reduce' && value instanceof Tensor && isPlain(options))
-      this.#onExpress.set(value, { op: options.op, operation, request });
+    if (call.kind === 'all-reduce' && value instanceof Tensor && !reach.staged && isPlain(options))
+      this.#onExpress.set(value, { op: options.op, block: blockOf(value), operation, request });
     const work = express.run(operation, this.#nextSequence(), request);
-    if (work instanceof CompletedWork) hooks.onSuccess?.();
+    if (work instanceof CompletedWork) reach.end();
     return work;
   }
 
@@ -228,12 +237,6 @@ function lengthOf(value: TensorLike): number {
   return value instanceof Tensor ? value.count : value.length;
 }
 
-function hooksOf(reach: CallBuffers): WorkHooks {
-  if (!reach.staged) return {};
-  return {
-    onSuccess: () => {
-      reach.copyOut();
-      reach.release();
-    },
-  };
+function blockOf(value: TensorLike): TensorBlock | undefined {
+  return value instanceof Tensor && value.region instanceof TensorBlock ? value.region : undefined;
 }

@@ -67,7 +67,7 @@ export class CommClient implements WorkWaiter {
   /** Sends the command of a work that was made before. */
   submit(pending: PendingWork, command: Unnumbered<WorkCommand>): void {
     if (this.#lost) {
-      pending.settle(this.#lost);
+      pending.settle(this.#lost, { begun: false });
       return;
     }
     const work = this.#nextWork++;
@@ -119,7 +119,7 @@ export class CommClient implements WorkWaiter {
         if (event.trace) this.#trace = event.trace;
         const pending = this.#pending.get(event.work);
         this.#pending.delete(event.work);
-        pending?.settle(event.error && ShoalError.fromData(event.error));
+        pending?.settle(event.error && ShoalError.fromData(event.error), { begun: event.begun ?? true });
         this.#release();
       }
     }

@@ -255,11 +255,12 @@ export class CommCore {
     await this.#store?.close();
   }
 
+  /** What throws has not begun. */
   #attempt(work: number, run: () => void): void {
     try {
       run();
     } catch (thrown) {
-      this.#done(work, ShoalError.from(thrown));
+      this.#emit({ type: 'done', work, error: ShoalError.from(thrown).toData(), begun: false });
     }
   }
 

@@ -143,4 +143,5 @@ export type CommEvent =
   | { readonly type: 'ready'; readonly info: WorldInfo }
   /** The world could not be set up; nothing else follows. */
   | { readonly type: 'failed'; readonly error: ErrorData }
-  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly trace?: TraceSnapshot };
+  /** `begun` false: it was refused, and no other rank has heard of it from the comm thread. */
+  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly begun?: boolean; readonly trace?: TraceSnapshot };

@@ -21,7 +21,7 @@ import type { ExpressBuffers, ExpressWire } from './express-wire.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
-import { CompletedWork } from './work.ts';
+import { CompletedWork, type WorkHooks } from './work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
@@ -49,7 +49,7 @@ export interface ExpressRequest {
   readonly call: CollectiveCall;
   readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
   readonly timeoutMs: number;
-  readonly hooks: { onSuccess?: () => void };
+  readonly hooks: WorkHooks;
 }
 
 /** A call on its way. */
@@ -139,7 +139,11 @@ export class ExpressCaller {
         if (done) {
           this.#open = undefined;
           if (drawn) this.#draw(call, drawn.end(), request.call.site);
-          request.hooks.onSuccess?.();
+          try {
+            request.hooks.onSuccess?.();
+          } finally {
+            request.hooks.onSettled?.(false, undefined);
+          }
         }
         return done;
       },
@@ -165,7 +169,13 @@ export class ExpressCaller {
     return client.start(
       { type: 'express', group: spec.id, sequence, ordinal, progress, call, buffers, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
-      { ...hooks, onSettled: () => (this.#handedOver -= 1) },
+      {
+        ...hooks,
+        onSettled: (touched, error) => {
+          this.#handedOver -= 1;
+          hooks.onSettled?.(touched || (error !== undefined && begun), error);
+        },
+      },
     );
   }
 

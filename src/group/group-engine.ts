@@ -203,19 +203,15 @@ export class GroupEngine implements OperationHost {
 
   // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** @throws ShoalError why it is not taken; then nothing is known of it. */
   submit(request: SubmittedCall): void {
-    const error = this.refusal();
-    if (error) {
-      request.complete(error);
-      return;
-    }
+    this.#checkTakes();
     const { call, sequence } = request;
     let plan: PreparedPlan;
     try {
       plan = this.#plans.prepare(call);
     } catch (thrown) {
-      request.complete(ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind }));
-      return;
+      throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
     }
     const operation = this.#operations.add(request, plan, this.#world.clock.now());
     this.#watchdog.watch(operation);
@@ -223,7 +219,7 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  /** Takes over an operation of the lane where the main thread left it. Only its head runs. */
+  /** Takes over an operation of the lane where the main thread left it. Only its head runs. @throws as `submit`. */
   submitLane(request: LaneCall): void {
     this.#takeOver(request, (complete, nowMs) => {
       const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
@@ -237,7 +233,7 @@ export class GroupEngine implements OperationHost {
     this.pump();
   }
 
-  /** Takes over an operation of the express where the main thread left it. Only its head runs. */
+  /** Takes over an operation of the express where the main thread left it. Only its head runs. @throws as `submit`. */
   submitExpress(request: ExpressCommand): void {
     this.#takeOver(request, (complete, nowMs) => this.#express.add({ ...request, complete }, nowMs));
   }
@@ -247,11 +243,7 @@ export class GroupEngine implements OperationHost {
     { complete }: LaneCall | ExpressCommand,
     add: (complete: (error?: ShoalError) => void, nowMs: number) => LaneEntry | ExpressEntry,
   ): void {
-    const refused = this.refusal();
-    if (refused) {
-      complete(refused);
-      return;
-    }
+    this.#checkTakes();
     const { recorder, clock } = this.#world;
     const entry = add((error) => {
       recorder.finished(this.spec, entry, error);
@@ -268,6 +260,11 @@ export class GroupEngine implements OperationHost {
     if (this.#failure) return this.#failure;
     if (this.#status === 'closed') return new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank });
     return undefined;
+  }
+
+  #checkTakes(): void {
+    const refusal = this.refusal();
+    if (refusal) throw refusal;
   }
 
   #remember(sequence: number, call: CollectiveCall): void {

@@ -37,7 +37,7 @@ import {
 } from './lane.ts';
 import type { LanePlans, PlanRunner } from './plan-runner.ts';
 import type { Work } from './types.ts';
-import { CompletedWork, PendingWork } from './work.ts';
+import { CompletedWork, PendingWork, type WorkHooks } from './work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
@@ -75,7 +75,7 @@ export interface LaneRequest {
   readonly timeoutMs: number;
   /** Where the call was made. */
   readonly site: CallSite;
-  readonly hooks: { onSuccess?: () => void };
+  readonly hooks: WorkHooks;
 }
 
 /** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
@@ -101,6 +101,8 @@ interface HandedOver extends Place {
   /** Tells the comm thread, which goes on from `position`. */
   readonly send: (position: LanePosition, claim?: LaneClaim) => void;
   sent: boolean;
+  /** This thread has announced it. */
+  begun: boolean;
 }
 
 /** One of the lanes, as far as this thread has come. */
@@ -178,11 +180,11 @@ export class HostLane {
     const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
     if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
       const position: LanePosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
-      return this.#handOver(track, operation, { sequence, ordinal, position }, request);
+      return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
     }
     const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
     if (this.#attempt(lane, operation, sequence, ordinal, patienceNs)) return completedWork;
-    return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation) }, request);
+    return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation), begun: true }, request);
   }
 
   /** Runs the operation here; false when it came to a wait that took too long.
@@ -214,6 +216,7 @@ export class HostLane {
       if (next.sent && handedOver.length > 1) return;
       if (this.#own.failed || !claim?.take('main')) return this.flush();
       this.#noteWaiting(next);
+      next.begun = true;
       const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, next.site);
       const position = ended ? undefined : lane.positionOf(operation);
       if (ended) {
@@ -266,14 +269,22 @@ export class HostLane {
     }
   }
 
-  #handOver(track: Track, operation: LaneOperation, at: Place & { readonly position: LanePosition }, request: () => LaneRequest): Work {
+  #handOver(
+    track: Track,
+    operation: LaneOperation,
+    at: Place & { readonly position: LanePosition; readonly begun: boolean },
+    request: () => LaneRequest,
+  ): Work {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call, buffers, timeoutMs, site, hooks } = request();
-    const { sequence, ordinal, position } = at;
+    const { sequence, ordinal, position, begun } = at;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
-      onSettled: () => settled(track, ordinal),
+      onSettled: (touched, error) => {
+        settled(track, ordinal);
+        hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
+      },
       onWait: () => this.#runUpTo(track, work, nsPerClaimedByte),
     });
     const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, buffers, announced, timeoutMs } as const;
@@ -288,6 +299,7 @@ export class HostLane {
       returnedMs: 0,
       send: (from, shared) => client.submit(work, { ...command, call: { ...call, site: site() }, position: from, claim: shared?.memory }),
       sent: false,
+      begun,
     };
     this.flush();
     const postponed = claim !== undefined && track.handedOver.length === 0 && this.#waitedFor.has(operation);

@@ -17,6 +17,7 @@ const mapped = linkTo.bind(undefined, () => ({
   buffer: Uint8Array.of(1, 2, 3, 0).buffer,
   share: {} as never,
   close: () => {},
+  retire: () => {},
 }));
 
 describe("a peer's memory", () => {
@@ -28,6 +29,14 @@ describe("a peer's memory", () => {
     expect([link.knows(2), [...(link.memory(2) ?? [])]]).toEqual([true, [1, 2, 3]]);
     link.withdraw(2);
     expect([link.knows(2), link.memory(2)?.length]).toEqual([true, 0]);
+  });
+
+  it('is nothing when it is gone before the news of that has come', () => {
+    const link = linkTo(() => {
+      throw new ShoalError('unsupported', 'the descriptor now names another file');
+    });
+    link.announce(2, region);
+    expect(link.memory(2)?.length).toBe(0);
   });
 
   it('is nothing once the peer has left, and an error when it was lost', () => {

@@ -1,6 +1,6 @@
 /** A link to another rank of the world: one connection, and the regions that rank lets us write to or map.
  *  It must not know groups or collectives. */
-import { ShoalError } from '../base/errors.ts';
+import { isShoalError, ShoalError } from '../base/errors.ts';
 import type { Connection, RemoteRegion, RemoteSpan, Span } from '../fabric/fabric.ts';
 import type { Region } from '../memory/region.ts';
 import { MessageType } from './wire.ts';
@@ -63,8 +63,8 @@ export class PeerLink {
     if (this.#withdrawn.has(key)) return nowhere;
     if (!this.#regions.has(key)) return undefined;
     if (this.#left) return nowhere;
-    const region = this.map(key);
-    return new Uint8Array(region.buffer, 0, region.bytes);
+    const region = this.#mapUnlessGone(key);
+    return region ? new Uint8Array(region.buffer, 0, region.bytes) : nowhere;
   }
 
   remote(key: number): RemoteRegion {
@@ -76,6 +76,16 @@ export class PeerLink {
   /** The peer's memory as seen from here. */
   map(key: number): Region {
     return this.connection.map(this.remote(key));
+  }
+
+  /** Memory of the peer could be mapped when the link was made: what cannot be any more has been freed, and the news is on its way. */
+  #mapUnlessGone(key: number): Region | undefined {
+    try {
+      return this.map(key);
+    } catch (thrown) {
+      if (isShoalError(thrown) && thrown.code === 'unsupported') return undefined;
+      throw thrown;
+    }
   }
 
   /** Fire and forget: loss of the connection is reported by its close, not by each message. */

@@ -85,9 +85,9 @@ export class PointToPoint {
     this.#options = options;
   }
 
+  /** @throws ShoalError when the group takes no calls. */
   send(request: PointToPointRequest): void {
     const transfer = this.#start(request, 'send');
-    if (!transfer) return;
     const { link, buffer, group, tag, dtype, count } = transfer;
     const id = this.#nextId;
     this.#nextId = (this.#nextId % 0x7fffffff) + 1;
@@ -115,9 +115,9 @@ export class PointToPoint {
     }
   }
 
+  /** @throws ShoalError when the group takes no calls. */
   recv(request: PointToPointRequest): void {
     const transfer = this.#start(request, 'recv');
-    if (!transfer) return;
     const queue = this.#unmatched.get(transfer.key);
     const offer = queue?.shift();
     if (queue?.length === 0) this.#unmatched.delete(transfer.key);
@@ -185,13 +185,10 @@ export class PointToPoint {
     }
   }
 
-  #start(request: PointToPointRequest, direction: 'send' | 'recv'): Transfer | undefined {
+  #start(request: PointToPointRequest, direction: 'send' | 'recv'): Transfer {
     const { group, peer, tag, timeoutMs } = request;
     const refused = group.refusal();
-    if (refused) {
-      request.complete(refused);
-      return undefined;
-    }
+    if (refused) throw refused;
     const link = must(group.links[peer], () => 'messages go to other ranks');
     const transfer: Transfer = {
       ...request,

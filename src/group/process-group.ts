@@ -15,7 +15,8 @@ import type { WorldInfo } from './comm-protocol.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { ExpressCaller } from './express-caller.ts';
 import { restrictHosts, worldGroupId, type GroupSpec } from './group-spec.ts';
-import type { MemoryBlock, TensorMemory } from './tensor-memory.ts';
+import type { TensorBlock } from './tensor-block.ts';
+import type { TensorMemory } from './tensor-memory.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -87,8 +88,7 @@ export class CommGroup implements ProcessGroup {
   readonly globalRanks: readonly number[];
   readonly #world: WorldHandle;
   readonly #spec: GroupSpec;
-  readonly #blocks = new Map<Tensor, MemoryBlock>();
-  readonly #released = new WeakSet<Tensor>();
+  readonly #blocks = new Map<Tensor, TensorBlock>();
   readonly #dispatch: CallDispatch;
   #destroyed: Promise<void> | undefined;
 
@@ -109,24 +109,24 @@ export class CommGroup implements ProcessGroup {
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
     this.#checkUsable();
-    const block = this.#world.memory.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
-    const tensor = new Tensor(dtype, shape, block.region, block.offset);
-    new Uint8Array(block.region.buffer, block.offset, tensor.bytes).fill(0);
+    const { block, offset } = this.#world.memory.allocateTensor(countOf(shape) * dtypeInfo(dtype).bytes);
+    const tensor = new Tensor(dtype, shape, block, offset);
+    new Uint8Array(block.buffer, offset, tensor.bytes).fill(0);
     this.#blocks.set(tensor, block);
     return tensor;
   }
 
   release(tensor: Tensor): void {
     const block = this.#blocks.get(tensor);
-    if (!block)
+    if (!block) {
+      if (this.#destroyed) throw new ShoalError('usage', `group '${this.name}' was destroyed, and with it the tensor is given back`);
       throw new ShoalError(
         'usage',
-        this.#released.has(tensor) ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
+        tensor.released ? 'this tensor has been released before' : `this tensor was not made by group '${this.name}'`,
       );
+    }
     this.#blocks.delete(tensor);
-    this.#dispatch.forget(tensor);
-    this.#released.add(tensor);
-    this.#world.memory.free(block);
+    block.release();
   }
 
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -135,7 +135,7 @@ export class CommGroup implements ProcessGroup {
     const repeated = this.#destroyed ? undefined : this.#dispatch.repeatAllReduce(data, options);
     if (repeated) return repeated;
     checkOptions('allReduce', options, reduceOptions);
-    const target = this.#operand(data, 'the data of allReduce');
+    const target = operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
       { name: 'data', operand: target, reads: true, writes: true },
     ]);
@@ -143,7 +143,7 @@ export class CommGroup implements ProcessGroup {
 
   broadcast(data: TensorLike, options: RootOptions = noOptions): Work {
     checkOptions('broadcast', options, rootOptions);
-    const target = this.#operand(data, 'the data of broadcast');
+    const target = operand(data, 'the data of broadcast');
     const root = rootOf(options, this.size);
     return this.#collective('broadcast', target, target.count, options, { root }, [
       { name: 'data', operand: target, reads: root === this.rank, writes: root !== this.rank },
@@ -152,7 +152,7 @@ export class CommGroup implements ProcessGroup {
 
   reduce(data: TensorLike, options: ReduceOptions & RootOptions = noOptions): Work {
     checkOptions('reduce', options, reduceToRootOptions);
-    const target = this.#operand(data, 'the data of reduce');
+    const target = operand(data, 'the data of reduce');
     const root = rootOf(options, this.size);
     return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [
       { name: 'data', operand: target, reads: true, writes: root === this.rank },
@@ -172,9 +172,9 @@ export class CommGroup implements ProcessGroup {
     checkOptions('gather', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the output of gather', output, root, this.rank);
-    const source = this.#operand(input, 'the input of gather');
+    const source = operand(input, 'the input of gather');
     const counts = options.counts ?? even(source.count, this.size);
-    const total = checkCounts(this, 'gather', counts, source, output === null ? undefined : this.#operand(output, 'the output of gather'));
+    const total = checkCounts(this, 'gather', counts, source, output === null ? undefined : operand(output, 'the output of gather'));
     const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
     if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
     return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
@@ -184,9 +184,9 @@ export class CommGroup implements ProcessGroup {
     checkOptions('scatter', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the input of scatter', input, root, this.rank);
-    const target = this.#operand(output, 'the output of scatter');
+    const target = operand(output, 'the output of scatter');
     const counts = options.counts ?? even(target.count, this.size);
-    const total = checkCounts(this, 'scatter', counts, target, input === null ? undefined : this.#operand(input, 'the input of scatter'));
+    const total = checkCounts(this, 'scatter', counts, target, input === null ? undefined : operand(input, 'the input of scatter'));
     const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
     if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
     return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
@@ -203,8 +203,8 @@ export class CommGroup implements ProcessGroup {
 
   allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = noOptions): Work {
     checkOptions('allToAll', options, allToAllOptions);
-    const source = this.#operand(input, 'the input of allToAll');
-    const target = this.#operand(output, 'the output of allToAll');
+    const source = operand(input, 'the input of allToAll');
+    const target = operand(output, 'the output of allToAll');
     checkSameDtype('allToAll', source, target);
     const inputSplits = splitsOf('inputSplits', options.inputSplits, source, this.size);
     const outputSplits = splitsOf('outputSplits', options.outputSplits, target, this.size);
@@ -216,10 +216,15 @@ export class CommGroup implements ProcessGroup {
       checkSameCount('allToAll', source, target);
       return this.#collective('all-to-all', source, source.count * this.size, options, {}, buffers);
     }
+    const letGo = this.#dispatch.hold(buffers);
     return this.#deferred('allToAll', async (site) => {
-      const matrix = await exchangeSplits(this, inputSplits, outputSplits, options);
-      const total = matrix.flat().reduce((sum, count) => sum + count, 0);
-      await this.#collective('all-to-all', source, total, options, { splits: matrix, site }, buffers);
+      try {
+        const matrix = await exchangeSplits(this, inputSplits, outputSplits, options);
+        const total = matrix.flat().reduce((sum, count) => sum + count, 0);
+        await this.#collective('all-to-all', source, total, options, { splits: matrix, site }, buffers);
+      } finally {
+        letGo();
+      }
     });
   }
 
@@ -313,7 +318,7 @@ export class CommGroup implements ProcessGroup {
   #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
     checkOptions(direction, options, peerOptions);
     this.#checkUsable();
-    const value = this.#operand(data, `the data of ${direction}`);
+    const value = operand(data, `the data of ${direction}`);
     if (!Number.isInteger(peer) || peer < 0 || peer >= this.size || peer === this.rank) {
       throw new ShoalError('usage', `${direction} needs another rank of 0…${this.size - 1}, not ${peer} (this is rank ${this.rank})`);
     }
@@ -347,26 +352,20 @@ export class CommGroup implements ProcessGroup {
   }
 
   async #end(timeoutMs: number): Promise<void> {
-    for (const tensor of this.#blocks.keys()) this.#released.add(tensor);
+    for (const block of this.#blocks.values()) block.leave();
+    this.#blocks.clear();
     this.#dispatch.close();
     if (this.#spec.id === worldGroupId) {
       await this.#world.close(timeoutMs);
       return;
     }
     await this.#world.client.start({ type: 'close-group', group: this.#spec.id, timeoutMs }, `destroying group '${this.name}'`);
-    for (const block of this.#blocks.values()) this.#world.memory.free(block);
-    this.#blocks.clear();
   }
 
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #checkUsable(): void {
     if (this.#destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
-  }
-
-  #operand(value: TensorLike, role: string): Operand {
-    if (value instanceof Tensor && this.#released.has(value)) throw new ShoalError('usage', `${role} has been released`);
-    return operand(value, role);
   }
 
   /** The arguments of an operation between one part per rank and the whole. */
@@ -376,8 +375,8 @@ export class CommGroup implements ProcessGroup {
     part: TensorLike,
     options: CountsOptions,
   ): { source: Operand; target: Operand; counts?: readonly number[] } {
-    const source = this.#operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
-    const target = this.#operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
+    const source = operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
+    const target = operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
     checkCounts(this, operation, options.counts ?? even(source.count, this.size), source, target);
     return { source, target, counts: keptCounts(options) };
   }

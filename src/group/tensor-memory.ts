@@ -3,10 +3,13 @@
  *    ≤ 512 KiB    blocks of a power of two (128 B and up) cut from 1 MiB slabs, so that small tensors share regions
  *    larger       a region each, size rounded up to a page
  *
- *  Freed blocks are reused; freed large regions are kept up to a budget, because mapping memory costs more than copying it. */
+ *  Freed blocks are reused; freed large regions are kept up to a budget, because mapping memory costs more than copying it.
+ *  Retired blocks are not reused. A region of which nothing but retired blocks is left is dropped: the comm thread and other ranks
+ *  unmap it, and on this thread it is mapped for as long as something refers to it. */
 import { must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Region, RegionAllocator } from '../memory/region.ts';
+import { TensorBlock, type BlockOwner } from './tensor-block.ts';
 
 const smallestBytes = 128;
 const slabBytes = 2 ** 20;
@@ -29,9 +32,24 @@ export interface TensorMemoryOptions {
   readonly onDrop: (region: Region) => void;
 }
 
-export class TensorMemory {
+/** A region and what it is cut into. */
+interface Cut {
+  readonly region: Region;
+  readonly key: number;
+  /** Size of its blocks; of a large one: its own. */
+  blockBytes: number;
+  /** Blocks that somebody has. */
+  taken: number;
+  /** Blocks that somebody can get. */
+  free: number;
+  /** By offset: those of tensors. */
+  readonly tensors: Map<number, TensorBlock>;
+}
+
+export class TensorMemory implements BlockOwner {
   readonly #options: TensorMemoryOptions;
-  readonly #regions = new Map<string, { region: Region; key: number }>();
+  readonly #regions = new Map<string, Cut>();
+  readonly #byBuffer = new Map<ArrayBufferLike, Cut>();
   #nextKey = 2;
   readonly #freeBlocks = new Map<number, MemoryBlock[]>();
   readonly #freeRegions = new Map<number, Region[]>();
@@ -44,12 +62,19 @@ export class TensorMemory {
 
   /** True for memory of this world, which communication reaches in place. */
   owns(region: Region): boolean {
+    if (region instanceof TensorBlock) return !this.#closed && region.isLiveIn(this);
     return this.#regions.get(region.id)?.region === region;
+  }
+
+  /** The memory of the tensor that lies there; undefined where there is none. */
+  blockAt(buffer: ArrayBufferLike, offset: number): TensorBlock | undefined {
+    const cut = this.#byBuffer.get(buffer);
+    return cut?.tensors.get(offset - (offset % cut.blockBytes));
   }
 
   /** The region and the name under which ranks know it. */
   lookUp(regionId: string): { region: Region; key: number } {
-    return must(this.#regions.get(regionId), () => `region ${regionId} belongs to this memory`);
+    return this.#cutOf(regionId);
   }
 
   /** Garbage or zeros. @throws ShoalError `out-of-memory`, `unsupported`, `closed`. */
@@ -57,13 +82,24 @@ export class TensorMemory {
     if (this.#closed) throw new ShoalError('closed', 'the process group was destroyed; make tensors before');
     if (bytes > largestBlockBytes) {
       const size = Math.ceil(bytes / pageBytes) * pageBytes;
-      return { region: this.#takeRegion(size), offset: 0, bytes: size };
+      const region = this.#takeRegion(size);
+      this.#cutOf(region.id).taken = 1;
+      return { region, offset: 0, bytes: size };
     }
     const size = Math.max(smallestBytes, 2 ** Math.ceil(Math.log2(Math.max(1, bytes))));
-    const free = this.#freeBlocks.get(size) ?? this.#cutSlab(size);
-    const block = free.pop();
-    if (block) return block;
-    return this.#cutSlab(size).pop() as MemoryBlock;
+    const block = must(this.#freeBlocks.get(size)?.pop() ?? this.#cutSlab(size).pop(), () => 'a slab has blocks');
+    const cut = this.#cutOf(block.region.id);
+    cut.free -= 1;
+    cut.taken += 1;
+    return block;
+  }
+
+  /** The memory of a tensor. Garbage or zeros. @throws ShoalError as `allocate`. */
+  allocateTensor(bytes: number): { readonly block: TensorBlock; readonly offset: number } {
+    const memory = this.allocate(bytes);
+    const block = new TensorBlock(this, memory);
+    this.#cutOf(memory.region.id).tensors.set(memory.offset, block);
+    return { block, offset: memory.offset };
   }
 
   /** Whether the budget has room for a block of so many bytes, which may be needed later. @throws ShoalError `out-of-memory`. */
@@ -76,12 +112,15 @@ export class TensorMemory {
 
   free(block: MemoryBlock): void {
     if (this.#closed) return;
+    const cut = this.#takeBack(block);
     if (block.bytes <= largestBlockBytes) {
+      cut.free += 1;
       this.#freeBlocks.get(block.bytes)?.push(block);
       return;
     }
     if (this.#cachedBytes + block.bytes > this.#options.cacheBytesMax) {
       this.#drop(block.region);
+      block.region.close();
       return;
     }
     this.#cachedBytes += block.bytes;
@@ -90,12 +129,33 @@ export class TensorMemory {
     else this.#freeRegions.set(block.bytes, [block.region]);
   }
 
+  /** Nobody gets the block again; its contents stay for those who still refer to them. */
+  retire(block: MemoryBlock): void {
+    if (this.#closed) return;
+    const cut = this.#takeBack(block);
+    if (cut.taken + cut.free > 0) return;
+    this.#drop(block.region);
+    block.region.retire();
+  }
+
   close(): void {
     this.#closed = true;
     this.#freeBlocks.clear();
     this.#freeRegions.clear();
     // Mappings are left to the garbage collector: the caller may still read its tensors.
     this.#regions.clear();
+    this.#byBuffer.clear();
+  }
+
+  #cutOf(regionId: string): Cut {
+    return must(this.#regions.get(regionId), () => `region ${regionId} belongs to this memory`);
+  }
+
+  #takeBack({ region, offset }: MemoryBlock): Cut {
+    const cut = this.#cutOf(region.id);
+    cut.taken -= 1;
+    cut.tensors.delete(offset);
+    return cut;
   }
 
   #takeRegion(bytes: number): Region {
@@ -107,13 +167,18 @@ export class TensorMemory {
     const region = this.#options.allocator.create(bytes);
     const key = this.#nextKey;
     this.#nextKey += 2;
-    this.#regions.set(region.id, { region, key });
+    const cut: Cut = { region, key, blockBytes: bytes, taken: 0, free: 0, tensors: new Map() };
+    this.#regions.set(region.id, cut);
+    this.#byBuffer.set(region.buffer, cut);
     this.#options.onCreate(region, key);
     return region;
   }
 
   #cutSlab(size: number): MemoryBlock[] {
     const region = this.#takeRegion(slabBytes);
+    const cut = this.#cutOf(region.id);
+    cut.blockBytes = size;
+    cut.free = slabBytes / size;
     const blocks = this.#freeBlocks.get(size) ?? [];
     this.#freeBlocks.set(size, blocks);
     for (let offset = slabBytes - size; offset >= 0; offset -= size) blocks.push({ region, offset, bytes: size });
@@ -121,8 +186,8 @@ export class TensorMemory {
   }
 
   #drop(region: Region): void {
-    this.#regions.delete(region.id);
     this.#options.onDrop(region);
-    region.close();
+    this.#regions.delete(region.id);
+    this.#byBuffer.delete(region.buffer);
   }
 }

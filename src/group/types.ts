@@ -78,10 +78,12 @@ export interface ProcessGroup {
   /** Rank in the world of each group rank. */
   readonly globalRanks: readonly number[];
 
-  /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back, else `destroy`.
+  /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back; what `destroy`
+   *  leaves stays readable for as long as something refers to it.
    *  @throws ShoalError `usage` for a shape that cannot be; `unsupported` for more bytes than an ArrayBuffer has; `out-of-memory`. */
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
-  /** Gives the tensor's memory back now rather than at `destroy`.
+  /** Gives the tensor's memory back now rather than at `destroy`; operations that use it go on, and keep it until they end. No group
+   *  takes the tensor any more.
    *  @throws ShoalError `usage` when it has been released before, or is not of this group. */
   release(tensor: Tensor): void;
 

@@ -13,8 +13,9 @@ export interface WorkWaiter {
 
 export interface WorkHooks {
   /** Before the work counts as done. */
-  readonly onSuccess?: () => void;
-  readonly onSettled?: () => void;
+  readonly onSuccess?: (() => void) | undefined;
+  /** @param touched it failed, and other ranks may still be reading and writing its buffers. */
+  readonly onSettled?: (touched: boolean, error: ShoalError | undefined) => void;
   /** This thread is about to block for the work: it may do some of it. */
   readonly onWait?: () => void;
 }
@@ -27,7 +28,7 @@ export class PendingWork implements Work {
   #error: ShoalError | undefined;
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
   #onSuccess: (() => void) | undefined;
-  #onSettled: (() => void) | undefined;
+  #onSettled: WorkHooks['onSettled'];
   readonly #onWait: (() => void) | undefined;
   #promise: Promise<void> | undefined;
   #resolve: (() => void) | undefined;
@@ -54,7 +55,8 @@ export class PendingWork implements Work {
     return this.#awaited;
   }
 
-  settle(error: ShoalError | undefined): void {
+  /** @param begun other ranks may have heard of it. */
+  settle(error: ShoalError | undefined, { begun }: { readonly begun: boolean } = { begun: true }): void {
     if (this.#done) return;
     this.#error = error;
     try {
@@ -63,7 +65,7 @@ export class PendingWork implements Work {
       this.#error = ShoalError.from(thrown, 'usage');
     }
     this.#done = true;
-    this.#onSettled?.();
+    this.#onSettled?.(error !== undefined && begun, error);
     this.#onSuccess = undefined;
     this.#onSettled = undefined;
     if (this.#error) this.#reject?.(this.#error);

@@ -19,8 +19,12 @@ export interface Region {
   /** The mapping in this thread, page-aligned. `buffer.byteLength >= bytes`. */
   readonly buffer: ArrayBuffer | SharedArrayBuffer;
   readonly share: RegionShare;
+  /** Its owner has taken it back: no operation may use it. */
+  readonly released?: boolean;
   /** Releases this mapping (and, for the creator, the descriptor). Views must not be used afterwards. Idempotent. */
   close(): void;
+  /** Leaves it to the garbage collector: this mapping stays for as long as something refers to its buffer. */
+  retire(): void;
 }
 
 /** Creates regions and maps those of others. One per thread. */

@@ -35,6 +35,11 @@ export class Tensor<D extends DType = DType> {
     }
     this.data = viewOf(dtype, region.buffer, byteOffset, this.count);
   }
+
+  /** Its memory has been given back: no operation takes it. */
+  get released(): boolean {
+    return this.region.released === true;
+  }
 }
 
 function isMemory(buffer: unknown): boolean {

@@ -210,5 +210,6 @@ function sharedArrayRegion(bytes: number): Region {
     buffer,
     share: { kind: 'thread', id: 'local', bytes: buffer.byteLength, buffer },
     close: () => undefined,
+    retire: () => undefined,
   };
 }

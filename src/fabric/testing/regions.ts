@@ -6,5 +6,5 @@ let made = 0;
 export function threadRegion(bytes: number): Region {
   const buffer = new SharedArrayBuffer(bytes);
   const id = `test-${made++}`;
-  return { id, bytes, buffer, share: { kind: 'thread', id, bytes, buffer }, close: () => undefined };
+  return { id, bytes, buffer, share: { kind: 'thread', id, bytes, buffer }, close: () => undefined, retire: () => undefined };
 }

@@ -101,6 +101,12 @@ class SharedRegion implements Region {
     this.#native.closeRegion(this.#handle, this.buffer);
     onClose();
   }
+
+  /** Mapping and descriptor go when handle and buffer are collected. */
+  retire(): void {
+    this.#onClose?.();
+    this.#onClose = undefined;
+  }
 }
 
 const memoryErrors: readonly string[] = ['ENOMEM', 'ENOSPC', 'EFBIG', 'EMFILE', 'ENFILE'];

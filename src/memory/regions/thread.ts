@@ -48,14 +48,16 @@ export class ThreadRegionAllocator implements RegionAllocator {
 
 function threadRegion(share: Extract<RegionShare, { kind: 'thread' }>, onClose: () => void): Region {
   let open = true;
+  const close = (): void => {
+    if (open) onClose();
+    open = false;
+  };
   return {
     id: share.id,
     bytes: share.bytes,
     buffer: share.buffer,
     share,
-    close: () => {
-      if (open) onClose();
-      open = false;
-    },
+    close,
+    retire: close,
   };
 }

@@ -414,7 +414,7 @@ class FabricPipe implements Pipe {
 /** A frame's memory as the source of a write: only its bytes are looked at. */
 function regionOver(buffer: ArrayBufferLike): Region {
   const share = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer } as const;
-  return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined };
+  return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
 }
 
 function violation(what: string): ShoalError {
