@@ -11,6 +11,7 @@
 import { createHash } from 'node:crypto';
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { silentLogger, type Logger } from '../base/log.ts';
 import type { CallOptions, ProcessGroup, Work } from '../group/types.ts';
 import type { DType, TypedArray } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -69,6 +70,8 @@ export interface CollectiveStoreOptions {
   readonly clock: Clock;
   /** Of calls that name none. */
   readonly timeoutMs: number;
+  /** Told of saved state that is damaged while the state before it is used. Default: nobody. */
+  readonly log?: Logger;
   /** What was made for this store alone ends with it. Default: the group stays. */
   readonly onClosed?: () => Promise<void>;
 }
@@ -230,16 +233,16 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     this.checkOpen();
     this.checkLeader('saveState');
     await this.#operations.idle();
-    await new SnapshotFolder(folder).save(this.#table.snapshot());
+    await this.#folder(folder).save(this.#table.snapshot());
   }
 
   /** Takes effect, on all workers, at the next `barrier`; only worker 0 reads the folder. */
   async loadState(folder: string): Promise<void> {
     this.checkOpen();
     this.checkLeader('loadState');
-    const snapshot = await new SnapshotFolder(folder).loadSaved();
+    const snapshot = await this.#folder(folder).loadSaved();
     // Refused here, not on all workers at the barrier.
-    new ParameterTable(this.#options).restore(snapshot);
+    this.#table.check(snapshot);
     if (this.numWorkers === 1) {
       this.#table.restore(snapshot);
       this.#plans.clear();
@@ -378,6 +381,10 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       const [from, to] = [at, (at += count)];
       return { rows: all.rows.subarray(from, to), values: all.values.subarray(from * width, to * width) };
     });
+  }
+
+  #folder(path: string): SnapshotFolder {
+    return SnapshotFolder.warning(path, this.#options.log ?? silentLogger);
   }
 
   #locally(what: string, effect: () => void): KVWork {

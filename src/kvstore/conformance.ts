@@ -13,6 +13,7 @@ import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './tes
 import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
 import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
+import { stateChecks } from './testing/state-checks.ts';
 import type { KVStore, KVStoreType } from './types.ts';
 
 export const asyncOptimizer: OptimizerSpec = { name: 'sgd', learningRate: 1 };
@@ -593,4 +594,12 @@ const fresh: readonly KVCheck[] = [
   },
 ];
 
-export const kvstoreChecks: readonly KVCheck[] = [...shared, ...listChecks, ...emptyChecks, ...optimizing, ...compressing, ...fresh];
+export const kvstoreChecks: readonly KVCheck[] = [
+  ...shared,
+  ...listChecks,
+  ...emptyChecks,
+  ...stateChecks,
+  ...optimizing,
+  ...compressing,
+  ...fresh,
+];

@@ -2,6 +2,7 @@
  *  are compared with. Every operation is complete when its call returns. */
 import type { Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { silentLogger, type Logger } from '../base/log.ts';
 import { CompletedWork } from '../group/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -38,6 +39,8 @@ export interface LocalStoreOptions {
   readonly clock: Clock;
   /** Of calls that name none; only `receiveBlob` can wait. */
   readonly timeoutMs: number;
+  /** Told of saved state that is damaged while the state before it is used. Default: nobody. */
+  readonly log?: Logger;
 }
 
 /** Blobs to itself, and askers for them, that wait. */
@@ -154,12 +157,12 @@ export class LocalStore extends WorkerStore implements KVStore {
 
   async saveState(folder: string): Promise<void> {
     this.checkOpen();
-    await new SnapshotFolder(folder).save(this.#table.snapshot());
+    await this.#folder(folder).save(this.#table.snapshot());
   }
 
   async loadState(folder: string): Promise<void> {
     this.checkOpen();
-    const snapshot = await new SnapshotFolder(folder).loadSaved();
+    const snapshot = await this.#folder(folder).loadSaved();
     this.#table.restore(snapshot);
   }
 
@@ -183,6 +186,10 @@ export class LocalStore extends WorkerStore implements KVStore {
 
   protected override async shutDown(): Promise<void> {
     this.#blobs.close(new ShoalError('closed', 'the store was closed'));
+  }
+
+  #folder(path: string): SnapshotFolder {
+    return SnapshotFolder.warning(path, this.#options.log ?? silentLogger);
   }
 
   #pushes(keys: Key | readonly Key[], values: Values): { parameter: Parameter; sources: TypedArray[] }[] {

@@ -575,7 +575,7 @@ describe('checkpoints that cannot be written', () => {
     disk!.failure = undefined;
     await period();
     expect(events.at(-1)).toEqual({ state: 'recovered' });
-    expect(disk!.saves).toBe(1);
+    expect(disk!.written).toBe(1);
     expect(bench.cluster.faults).toEqual([]);
   });
 });
@@ -681,5 +681,15 @@ describe('state', () => {
     const bench = await Bench.of({ topology: { ...sandblaster, serversPerGroup: 1 }, folders });
     await bench.init([small, { key: 'v', dtype: 'float32', shape: [8] }]);
     await expect(load(bench)).rejects.toThrow(/no state of server 1 of the 2 that saved in f; every server must see/);
+    // Nor on the server that has its part.
+    const two = await Bench.of({ topology: sandblaster, folders });
+    await two.init([small, { key: 'v', dtype: 'float32', shape: [8] }], () => 5);
+    await expect(load(two)).rejects.toThrow(/no state of server 1 of the 2 that saved/);
+    for (const [key, count] of [
+      ['w', 4],
+      ['v', 8],
+    ] as const) {
+      expect(await two.pulled(0, key, count)).toEqual(Array.from({ length: count }, () => 5));
+    }
   });
 });

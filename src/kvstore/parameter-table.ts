@@ -11,6 +11,7 @@ import type { Snapshot, SnapshotTensor } from './checkpoint/snapshot.ts';
 import { copyElements } from './device-values.ts';
 import type { Optimizer, OptimizerSpec } from './optimizers/optimizer.ts';
 import { createOptimizer } from './optimizers/registry.ts';
+import { checkSame } from './same-parameters.ts';
 import type { Updater } from './types.ts';
 import { bytesOf, type NamedParameter } from './values-argument.ts';
 
@@ -138,9 +139,23 @@ export class ParameterTable {
     return { tensors, metadata: { layout, progress: JSON.stringify(Object.fromEntries(progress)), ...optimizer } };
   }
 
-  /** All parameters, their versions and the optimiser become those of the snapshot. Nothing changes when it is refused.
-   *  @throws ShoalError `protocol` for a snapshot of something else. */
-  restore({ tensors, metadata }: Snapshot): void {
+  /** Values, versions and the optimiser become those of the snapshot; without parameters, those of the snapshot are taken. Nothing
+   *  changes when it is refused.
+   *  @throws ShoalError `mismatch` for a snapshot of other parameters, `protocol` for one of something else. */
+  restore(snapshot: Snapshot): void {
+    const { optimizer, entries } = this.#read(snapshot);
+    this.#optimizer = optimizer;
+    if (optimizer !== undefined) this.#updater = undefined;
+    this.#entries.clear();
+    for (const entry of entries) this.#entries.set(entry.key, entry);
+  }
+
+  /** Whether the snapshot can be restored. @throws ShoalError as `restore`. */
+  check(snapshot: Snapshot): void {
+    this.#read(snapshot);
+  }
+
+  #read({ tensors, metadata }: Snapshot): { readonly optimizer: Optimizer | undefined; readonly entries: readonly Entry[] } {
     if (metadata.layout !== layout) throw foreign(`its layout is '${metadata.layout ?? 'none'}', not '${layout}'`);
     const spec = parsed(metadata.optimizer ?? 'null', 'optimizer') as OptimizerSpec | null;
     const optimizer = spec === null ? undefined : createOptimizer(spec, this.#options.parameterKernels);
@@ -158,10 +173,8 @@ export class ParameterTable {
       });
       entries.push({ key, dtype, shape, count: countOf(shape), data: elements({ dtype, shape, data }), states, version, steps });
     }
-    this.#optimizer = optimizer;
-    if (optimizer !== undefined) this.#updater = undefined;
-    this.#entries.clear();
-    for (const entry of entries) this.#entries.set(entry.key, entry);
+    if (this.#entries.size > 0) checkSame(this.#entries, new Map(entries.map((entry) => [entry.key, entry])));
+    return { optimizer, entries };
   }
 
   #entry(key: string): Entry {

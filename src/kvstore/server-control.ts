@@ -2,15 +2,13 @@
 import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
-import type { SnapshotStore } from './checkpoint/snapshot.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { packBatch, unpackBatch } from './parameter-directory.ts';
 import type { ServerBarrier } from './server-barrier.ts';
 import type { ServerCheckpoints } from './server-checkpoints.ts';
 import type { ServerFollowers } from './server-followers.ts';
 import type { ServerSession } from './server-session.ts';
-import { fits, reslice } from './server-reslice.ts';
-import { replaceValues, takeSnapshot } from './server-snapshot.ts';
+import { ServerFiles } from './server-files.ts';
 import type { ServerState } from './server-state.ts';
 import { Control, packError, packNotice, type ControlFields } from './wire-control.ts';
 import { KVMessage } from './wire.ts';
@@ -34,6 +32,7 @@ export class ServerControl {
   readonly #followers: ServerFollowers;
   readonly #checkpoints: ServerCheckpoints;
   readonly #callbacks: ControlCallbacks;
+  readonly #files: ServerFiles;
   readonly #lookups: { session: ServerSession; request: number; epoch: number; known: number }[] = [];
   #served = false;
 
@@ -47,6 +46,7 @@ export class ServerControl {
     this.#followers = parts.followers;
     this.#checkpoints = parts.checkpoints;
     this.#callbacks = callbacks;
+    this.#files = new ServerFiles(state, callbacks);
   }
 
   /** @throws ShoalError `protocol` for a message that no stub sends; other errors go into the answer. */
@@ -99,9 +99,13 @@ export class ServerControl {
           this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
         });
       case KVMessage.saveState:
-        return this.#save(session, request, control.text('folder'));
+        return this.#files.save(session, request, { folder: control.text('folder'), save: control.text('save') });
+      case KVMessage.listState:
+        return this.#files.list(session, request, control.text('folder'));
+      case KVMessage.prepareState:
+        return this.#files.prepare(session, request, { folder: control.text('folder'), save: control.text('save') });
       case KVMessage.loadState:
-        return this.#load(session, request, control.text('folder'));
+        return this.#files.load(session, request, { folder: control.text('folder'), save: control.text('save') });
       case KVMessage.inquire:
         return this.#inquire(session, request, control.count('request'));
       case KVMessage.barrier:
@@ -164,42 +168,6 @@ export class ServerControl {
       const batches = options.server === 0 ? from.map((k) => packBatch(directory.batch(k))) : undefined;
       this.#callbacks.reply(session, request, { committed, batches });
     }
-  }
-
-  #save(session: ServerSession, request: number, folder: string): void {
-    const stores = this.#storesAt(folder);
-    stores(this.#state.options.server)
-      .save(takeSnapshot(this.#state))
-      .then(
-        () => this.#done(session, request),
-        (error: unknown) => this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) }),
-      );
-  }
-
-  #load(session: ServerSession, request: number, folder: string): void {
-    const stores = this.#storesAt(folder);
-    const load = async (): Promise<void> => {
-      try {
-        const own = await stores(this.#state.options.server).load();
-        const whole = own !== undefined && fits(this.#state, own) ? own : await reslice(this.#state, stores, folder);
-        replaceValues(this.#state, whole);
-        session.lastConfiguration = request;
-        this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
-      } catch (error) {
-        this.#callbacks.reply(session, request, { error: packError(ShoalError.from(error)) });
-      }
-    };
-    this.#callbacks.pause(load());
-  }
-
-  /** Where each server of the group saves in a folder. */
-  #storesAt(folder: string): (server: number) => SnapshotStore {
-    const { storeAt, topology } = this.#state.options;
-    if (storeAt === undefined) throw new ShoalError('unsupported', 'this server has no place for files');
-    if (topology.serverGroups > 1) {
-      throw new ShoalError('unsupported', 'state of several server groups is never one state; save and load with one server group');
-    }
-    return (server) => storeAt(folder, server);
   }
 
   /** `about` 0: the stub holds its requests back, because it waits for a snapshot. */

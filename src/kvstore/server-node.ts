@@ -122,7 +122,8 @@ export class ServerNode {
       return;
     }
     const twin = topology.replicas === 2 ? standbyAddress(serverGroup, server) : undefined;
-    const folderOf = (folder: string, of: number): SnapshotFolder => new SnapshotFolder(join(folder, `server-${serverGroup}-${of}`));
+    const folderOf = (folder: string, of: number): SnapshotFolder =>
+      SnapshotFolder.warning(join(folder, `server-${serverGroup}-${of}`), this.#log);
     this.#core = await ServerCore.start({
       topology,
       group: serverGroup,

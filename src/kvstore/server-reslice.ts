@@ -10,6 +10,7 @@ import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { Snapshot, SnapshotStore, SnapshotTensor } from './checkpoint/snapshot.ts';
 import { ParameterDirectory, unpackBatch, type DeclaredParameter } from './parameter-directory.ts';
+import { checkSame } from './same-parameters.ts';
 import { damaged, fieldsOf, metadataOf, numbers, packBatches, readNumbers, slotName } from './server-snapshot.ts';
 import type { ServerState } from './server-state.ts';
 import type { Control } from './wire-control.ts';
@@ -36,11 +37,15 @@ export function fits({ directory, options }: ServerState, snapshot: Snapshot): b
 /** @param stores of all servers that saved, by number
  *  @returns what `replaceValues` takes.
  *  @throws ShoalError `usage` when files are missing, `mismatch` when the parameters are others. */
-export async function reslice(state: ServerState, stores: (server: number) => SnapshotStore, folder: string): Promise<Snapshot> {
+export async function reslice(
+  state: ServerState,
+  stores: (server: number) => SnapshotStore,
+  { folder, save }: { folder: string; save: string },
+): Promise<Snapshot> {
   const own = new OwnParts(state);
   let fields: Control | undefined;
   for (let server = 0, servers = 1; server < servers; server++) {
-    const snapshot = await stores(server).load();
+    const snapshot = await stores(server).load(save);
     if (snapshot === undefined) {
       const what = server === 0 ? 'no saved state' : `no state of server ${server} of the ${servers} that saved`;
       throw new ShoalError('usage', `there is ${what} in ${folder}; every server must see the folder that saveState wrote`);
@@ -70,7 +75,7 @@ class OwnParts {
   take(snapshot: Snapshot, fields: Control, { server, servers }: { readonly server: number; readonly servers: number }): void {
     const saved = new ParameterDirectory(servers);
     for (const batch of fields.list('batches')) saved.add(unpackBatch(batch));
-    this.#compare(saved);
+    checkSame(parametersOf(this.#state.directory), parametersOf(saved));
     const prefixes = [...new Set([...snapshot.tensors.keys()].map((name) => /^(parameter|state\/[^/]+)\//.exec(name)?.[1]))];
     const [versions, steps] = ['version', 'steps'].map((name) => countsOf(snapshot, name, saved.slots(server).length));
     for (const [slot, { parameter, firstElement, elements }] of saved.slots(server).entries()) {
@@ -110,20 +115,6 @@ class OwnParts {
     tensors.set('steps', numbers(steps));
     return { tensors, metadata: metadataOf({ group: options.group, server: options.server, optimizer: saved.value('optimizer') }) };
   }
-
-  /** @throws ShoalError `mismatch` when the saved parameters are not those of the store. */
-  #compare(saved: ParameterDirectory): void {
-    const { directory } = this.#state;
-    const [there, here] = [parametersOf(saved), parametersOf(directory)];
-    for (const [key, { dtype, shape }] of there) {
-      const own = here.get(key);
-      if (own === undefined) throw mismatch(`'${key}' is in the files and not in the store`);
-      if (own.dtype === dtype && own.shape.join() === shape.join()) continue;
-      throw mismatch(`'${key}' is ${own.dtype} [${own.shape.join(', ')}] here and ${dtype} [${shape.join(', ')}] in the files`);
-    }
-    const missing = [...here.keys()].find((key) => !there.has(key));
-    if (missing !== undefined) throw mismatch(`'${missing}' is not in the files`);
-  }
 }
 
 function serversOf(fields: Control): number {
@@ -141,8 +132,4 @@ function countsOf(snapshot: Snapshot, name: string, length: number): number[] {
   const counts = Array.from({ length }, () => 0);
   readNumbers(snapshot, name, counts);
   return counts;
-}
-
-function mismatch(what: string): ShoalError {
-  return new ShoalError('mismatch', `${what}; init the same parameters before loadState`);
 }

@@ -14,6 +14,7 @@ import { StubOperation } from './stub-operation.ts';
 import type { Done, InfoDone, InitEntry, RowsRequest, StubOptions, TransferRequest } from './stub-options.ts';
 import { fixedRequest } from './stub-request.ts';
 import { StubRows } from './stub-rows.ts';
+import { StubStates } from './stub-states.ts';
 import { StubTransfers } from './stub-transfers.ts';
 import { StubUnit } from './stub-unit.ts';
 import { serverAddress, serverGroupOf, stubAddress } from './topology.ts';
@@ -37,6 +38,7 @@ export class StubCore {
   readonly #init: StubInit;
   readonly #transfers: StubTransfers;
   readonly #rows: StubRows;
+  readonly #states: StubStates;
   readonly #operations = new Set<StubOperation>();
   /** By local worker: barriers called; and who waits for which. */
   readonly #barriers: number[];
@@ -87,6 +89,7 @@ export class StubCore {
     this.#init = new StubInit(options, this.#directory, this.#links);
     this.#transfers = new StubTransfers(context);
     this.#rows = new StubRows(context);
+    this.#states = new StubStates({ links: this.#links, clock: options.clock });
   }
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,16 +166,16 @@ export class StubCore {
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
-    this.#askAll(`setOptimizer by worker ${worker}`, worker, KVMessage.setOptimizer, { spec }, done);
+    this.#lead('setOptimizer', worker, done, (operation) => this.#toAll(operation, KVMessage.setOptimizer, { spec }, { repeats: true }));
   }
 
   /** `folder` as the servers see it. */
   saveState(worker: number, folder: string, done: Done): void {
-    this.#askAll(`saveState to ${folder} by worker ${worker}`, worker, KVMessage.saveState, { folder }, done);
+    this.#lead(`saveState to ${folder}`, worker, done, (operation) => this.#states.save(operation, folder));
   }
 
   loadState(worker: number, folder: string, done: Done): void {
-    this.#askAll(`loadState from ${folder} by worker ${worker}`, worker, KVMessage.loadState, { folder }, done);
+    this.#lead(`loadState from ${folder}`, worker, done, (operation) => this.#states.load(operation, folder));
   }
 
   info(worker: number, key: string, done: InfoDone): void {
@@ -265,11 +268,12 @@ export class StubCore {
     return operation.arrive();
   }
 
-  /** What only worker 0 may ask, of all servers. */
-  #askAll(name: string, worker: number, type: number, fields: Record<string, unknown>, done: Done): void {
+  /** What only worker 0 may call. */
+  #lead(call: string, worker: number, done: Done, begin: (operation: StubOperation) => void): void {
+    const name = `${call} by worker ${worker}`;
     this.#run(name, done, undefined, (operation) => {
       if (worker !== 0) throw new ShoalError('usage', `${name}: only worker 0 may call it`);
-      this.#toAll(operation, type, fields, { repeats: type !== KVMessage.saveState });
+      begin(operation);
     });
   }
 

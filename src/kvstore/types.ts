@@ -112,7 +112,8 @@ export interface KVStore extends AsyncDisposable {
   /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */
   saveState(folder: string): Promise<void>;
   /** Replaces all of it; the number of servers may be another. Worker 0 calls it, when no push is under way. `collective`: at
-   *  the next `barrier`.  @throws `usage` when there is no state, `mismatch` when it is of other parameters. */
+   *  the next `barrier`. Of a damaged state the one before it is loaded.  @throws `usage` when there is no state, `mismatch` when it is
+   *  of other parameters, `protocol` when it is damaged; then nothing has changed. */
   loadState(folder: string): Promise<void>;
   info(key: Key): Promise<ParameterInfo>;
 

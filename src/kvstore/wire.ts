@@ -70,6 +70,9 @@ export const KVMessage = {
   leave: MessageType.user + 20,
   /** Make a snapshot soon. */
   checkpoint: MessageType.user + 21,
+  /** Before `loadState`: what a folder has; whether a save can be loaded. */
+  listState: MessageType.user + 22,
+  prepareState: MessageType.user + 23,
   /** Between server groups: first values; barriers. */
   follow: MessageType.user + 30,
   followed: MessageType.user + 31,

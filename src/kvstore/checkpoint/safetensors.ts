@@ -55,12 +55,20 @@ const names: { readonly [D in DType]: string } = {
 };
 const dtypesByName = new Map(Object.entries(names).map(([dtype, name]) => [name, dtype as DType]));
 
-/** What comes before the data, and the tensors in the order in which their data follows.
+/** What comes before the data, and the tensors in the order in which their data follows. `last` are tensors of bytes that come after
+ *  all others.
  *  @throws ShoalError `usage` for a tensor whose data does not have its shape, `unsupported` for a header beyond the limit. */
-export function encodeHeader(snapshot: Snapshot): { readonly prefix: Uint8Array; readonly tensors: readonly SnapshotTensor[] } {
+export function encodeHeader(
+  snapshot: Snapshot,
+  last: readonly (readonly [name: string, tensor: SnapshotTensor])[] = [],
+): { readonly prefix: Uint8Array; readonly tensors: readonly SnapshotTensor[] } {
   const ordered = [...snapshot.tensors].sort(
     ([a, x], [b, y]) => dtypeInfo(y.dtype).bytes - dtypeInfo(x.dtype).bytes || (a < b ? -1 : a > b ? 1 : 0),
   );
+  for (const [name, tensor] of last) {
+    if (snapshot.tensors.has(name)) throw new ShoalError('usage', `a tensor cannot be called ${name}; that name is kept for another`);
+    ordered.push([name, tensor]);
+  }
   // By hand: an object would lose a tensor that is called __proto__, and reorder those that are called by numbers.
   const members = [`${JSON.stringify(metadataKey)}:${JSON.stringify(snapshot.metadata)}`];
   let at = 0;

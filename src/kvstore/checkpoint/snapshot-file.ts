@@ -2,11 +2,14 @@
  *  data in memory. Durability and names are not its business; see snapshot-folder.ts. */
 import type { FileHandle } from 'node:fs/promises';
 import { ShoalError } from '../../base/errors.ts';
-import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes } from './safetensors.ts';
+import { checkChecksums, Checksums, checksumsBytes, checksumsName } from './checksums.ts';
+import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, type SafetensorsHeader } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
 /** Per system call; a large tensor is written in pieces, so that other work on the thread pool gets its turn. */
 const batchBytes = 2 ** 23;
+/** Checksums are made of so much at once: this thread has other work, too. */
+const pieceBytes = 2 ** 21;
 /** Linux takes 1024 pieces per call. */
 const batchPieces = 512;
 /** Tensors smaller than this are read together. */
@@ -15,42 +18,92 @@ const readAheadBytes = 2 ** 20;
 /** Writes the whole file from its start. The tensors' data must not change meanwhile.
  *  @throws ShoalError `usage`; errors of the file system as they are. */
 export async function writeSnapshot(file: FileHandle, snapshot: Snapshot): Promise<void> {
-  const { prefix, tensors } = encodeHeader(snapshot);
-  let batch: Uint8Array[] = [];
-  let bytes = 0;
-  for (const piece of piecesOf([prefix, ...tensors.map(({ data }) => data)])) {
-    batch.push(piece);
-    bytes += piece.byteLength;
-    if (bytes < batchBytes && batch.length < batchPieces) continue;
-    await writeAll(file, batch);
-    batch = [];
-    bytes = 0;
+  const { size } = snapshot.tensors;
+  const room = new Uint8Array(checksumsBytes(size));
+  const { prefix, tensors } = encodeHeader(snapshot, [[checksumsName, { dtype: 'uint8', shape: [room.length], data: room }]]);
+  const checksums = new Checksums([prefix], size);
+  const batch = new WriteBatch(file);
+  await batch.add(prefix);
+  for (const { data } of tensors.slice(0, -1)) {
+    for (let at = 0; at < data.byteLength; at += pieceBytes) {
+      const piece = data.subarray(at, at + pieceBytes);
+      checksums.update(piece);
+      await batch.add(piece);
+    }
+    checksums.endTensor();
   }
-  await writeAll(file, batch);
+  await batch.add(checksums.bytes);
+  await batch.flush();
 }
 
-/** @throws ShoalError `protocol` for a file that is not one, whole; `unsupported` for a dtype that is not ours. */
+/** @throws ShoalError `protocol` for a file that is not one, whole and unchanged; `unsupported` for a dtype that is not ours. */
 export async function readSnapshot(file: FileHandle): Promise<Snapshot> {
+  const { reader, length, header, entries, metadata } = await readHeader(file);
+  const last = entries.at(-1);
+  const described = entries.slice(0, -1);
+  if (last?.name !== checksumsName || last.to - last.from !== checksumsBytes(described.length)) {
+    throw new ShoalError('protocol', 'damaged, or not saved by Shoal: it has no checksums');
+  }
+  const tensors = new Map<string, SnapshotTensor>();
+  const checksums = new Checksums([length, header], described.length);
+  for (const { name, dtype, shape, from, to } of described) {
+    // An array of its own is aligned for every dtype, whoever wrote the file.
+    const data = new Uint8Array(to - from);
+    for (let at = 0; at < data.length; at += pieceBytes) {
+      const piece = data.subarray(at, at + pieceBytes);
+      await reader.read(piece);
+      checksums.update(piece);
+    }
+    checksums.endTensor();
+    tensors.set(name, { dtype, shape, data });
+  }
+  const found = new Uint8Array(checksums.bytes.length);
+  await reader.read(found);
+  checkChecksums(
+    checksums.bytes,
+    found,
+    described.map(({ name }) => name),
+  );
+  return { tensors, metadata };
+}
+
+/** What the header says, which nobody has checked against the checksums. @throws as `readSnapshot`. */
+export async function readMetadata(file: FileHandle): Promise<Snapshot['metadata']> {
+  return (await readHeader(file)).metadata;
+}
+
+async function readHeader(
+  file: FileHandle,
+): Promise<SafetensorsHeader & { readonly reader: SequentialReader; readonly length: Uint8Array; readonly header: Uint8Array }> {
   const { size } = await file.stat();
-  const reader = new SequentialReader(file);
+  const reader = new SequentialReader(file, size);
   const length = new Uint8Array(Math.min(lengthBytes, size));
   await reader.read(length);
   const header = new Uint8Array(decodeHeaderLength(length, size));
   await reader.read(header);
-  const { entries, metadata } = decodeHeader(header, size - lengthBytes - header.length);
-  const tensors = new Map<string, SnapshotTensor>();
-  for (const { name, dtype, shape, from, to } of entries) {
-    // An array of its own is aligned for every dtype, whoever wrote the file.
-    const data = new Uint8Array(to - from);
-    await reader.read(data);
-    tensors.set(name, { dtype, shape, data });
-  }
-  return { tensors, metadata };
+  return { reader, length, header, ...decodeHeader(header, size - lengthBytes - header.length) };
 }
 
-function* piecesOf(parts: readonly Uint8Array[]): Generator<Uint8Array> {
-  for (const part of parts) {
-    for (let at = 0; at < part.byteLength; at += batchBytes) yield part.subarray(at, at + batchBytes);
+/** What is written by one system call. */
+class WriteBatch {
+  readonly #file: FileHandle;
+  #pieces: Uint8Array[] = [];
+  #bytes = 0;
+
+  constructor(file: FileHandle) {
+    this.#file = file;
+  }
+
+  async add(piece: Uint8Array): Promise<void> {
+    this.#pieces.push(piece);
+    this.#bytes += piece.byteLength;
+    if (this.#bytes >= batchBytes || this.#pieces.length >= batchPieces) await this.flush();
+  }
+
+  async flush(): Promise<void> {
+    await writeAll(this.#file, this.#pieces);
+    this.#pieces = [];
+    this.#bytes = 0;
   }
 }
 
@@ -74,12 +127,15 @@ async function writeAll(file: FileHandle, batch: readonly Uint8Array[]): Promise
 /** Small reads out of a buffer, large ones straight into their target. */
 class SequentialReader {
   readonly #file: FileHandle;
-  readonly #buffer = new Uint8Array(readAheadBytes);
+  readonly #buffer: Uint8Array;
   #from = 0;
   #to = 0;
+  /** In the file. */
+  #position = 0;
 
-  constructor(file: FileHandle) {
+  constructor(file: FileHandle, size: number) {
     this.#file = file;
+    this.#buffer = new Uint8Array(Math.min(size, readAheadBytes));
   }
 
   async read(target: Uint8Array): Promise<void> {
@@ -101,8 +157,9 @@ class SequentialReader {
   }
 
   async #fill(target: Uint8Array): Promise<number> {
-    const { bytesRead } = await this.#file.read(target, 0, target.length, null);
+    const { bytesRead } = await this.#file.read(target, 0, target.length, this.#position);
     if (bytesRead === 0) throw new ShoalError('protocol', 'safetensors: the file became shorter while it was read');
+    this.#position += bytesRead;
     return bytesRead;
   }
 }

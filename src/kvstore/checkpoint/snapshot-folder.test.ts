@@ -2,8 +2,9 @@ import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { isShoalError } from '../../base/errors.ts';
 import { SnapshotFolder, type FileCalls } from './snapshot-folder.ts';
-import type { Snapshot } from './snapshot.ts';
+import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 
 let folder: string;
 beforeEach(async () => {
@@ -162,7 +163,8 @@ describe('SnapshotFolder', () => {
           get(target, name) {
             if (name === 'writev') return (pieces: Uint8Array[]) => target.writev([pieces[0].subarray(0, 4099)]);
             if (name === 'read') {
-              return (into: Uint8Array, offset: number, length: number) => target.read(into, offset, Math.min(length, 777), null);
+              return (into: Uint8Array, offset: number, length: number, position: number) =>
+                target.read(into, offset, Math.min(length, 777), position);
             }
             const member: unknown = Reflect.get(target, name, target);
             return typeof member === 'function' ? member.bind(target) : member;
@@ -188,19 +190,67 @@ describe('SnapshotFolder', () => {
     expect(await fs.readdir(folder)).toEqual(['snapshot-00000001.safetensors']);
   });
 
-  it('names the damaged file and what to do', async () => {
-    const store = new SnapshotFolder(folder);
-    await store.save(version(1));
-    await store.save(version(2));
+  it('uses the one before a damaged file, says so, and names all files when none is whole', async () => {
+    const damages: string[] = [];
+    const store = new SnapshotFolder(folder, { onDamaged: ({ code, message }) => damages.push(`${code} ${message}`) });
+    await store.save({ ...version(1), metadata: { version: '1', save: 'first' } });
+    await store.save({ ...version(2), metadata: { version: '2', save: 'second' } });
+    expect(await store.saves()).toEqual(['second', 'first']);
     await fs.truncate(join(folder, 'snapshot-00000002.safetensors'), 700);
+    expect(versionOf(await store.load())).toBe(1);
+    expect(damages).toEqual([expect.stringMatching(/^protocol .*snapshot-00000002\.safetensors: safetensors: /)]);
+    expect(await store.saves()).toEqual(['first']);
+    expect(versionOf(await store.load('first'))).toBe(1);
+    await expect(store.load('second')).rejects.toMatchObject({ code: 'protocol' });
+    expect(await new SnapshotFolder(join(folder, 'nowhere')).load('second')).toBeUndefined();
+    const file = await fs.open(join(folder, 'snapshot-00000001.safetensors'), 'r+');
+    await file.write(Uint8Array.of(77), 0, 1, 600);
+    await file.close();
     await expect(store.load()).rejects.toMatchObject({
       code: 'protocol',
-      message: expect.stringMatching(
-        /snapshot-00000002\.safetensors: safetensors: .* remove the file to use the snapshot before it/,
-      ) as string,
+      message: expect.stringMatching(/snapshot-00000002\.safetensors: .*; .*snapshot-00000001\.safetensors: damaged: /) as string,
     });
-    await fs.rm(join(folder, 'snapshot-00000002.safetensors'));
-    expect(versionOf(await store.load())).toBe(1);
+    await store.save(version(3));
+    expect(versionOf(await store.load())).toBe(3);
+  });
+
+  it('finds every flipped bit, wherever it is', async () => {
+    const tensors = new Map<string, SnapshotTensor>([
+      ['weights', { dtype: 'float32', shape: [2, 3], data: new Uint8Array(Float32Array.of(1, -2, 0, 4, NaN, 6).buffer) }],
+      ['flags', { dtype: 'bool', shape: [3], data: Uint8Array.of(1, 0, 1) }],
+      ['7', { dtype: 'int64', shape: [0], data: new Uint8Array() }],
+    ]);
+    await new SnapshotFolder(folder).save({ tensors, metadata: { a: 'text', b: '{"c":[1,2]}' } });
+    const path = join(folder, 'snapshot-00000001.safetensors');
+    const bytes = await fs.readFile(path);
+    const handle = (content: Uint8Array): fs.FileHandle =>
+      ({
+        stat: () => Promise.resolve({ size: content.length }),
+        read: (into: Uint8Array, offset: number, length: number, position: number) => {
+          const part = content.subarray(position, position + length);
+          into.set(part, offset);
+          return Promise.resolve({ bytesRead: part.length });
+        },
+        close: () => Promise.resolve(),
+      }) as unknown as fs.FileHandle;
+    const store = (content: Uint8Array): SnapshotFolder =>
+      new SnapshotFolder(folder, { files: { ...fs, open: () => Promise.resolve(handle(content)) } });
+    expect((await store(bytes).load())?.tensors).toEqual(tensors);
+    for (let bit = 0; bit < 8 * bytes.length; bit++) {
+      const flipped = Uint8Array.from(bytes);
+      flipped[bit >> 3] ^= 1 << (bit & 7);
+      const outcome = await store(flipped)
+        .load()
+        .catch((error: unknown) => error);
+      if (!isShoalError(outcome) || !outcome.message.includes(path)) expect.fail(`bit ${bit} of ${8 * bytes.length} went unnoticed`);
+    }
+    for (const [what, content] of [
+      ['shorter', bytes.subarray(0, -1)],
+      ['longer', Buffer.concat([bytes, Uint8Array.of(0)])],
+      ['empty', new Uint8Array()],
+    ] as const) {
+      await expect(store(content).load(), what).rejects.toMatchObject({ code: 'protocol' });
+    }
   });
 
   it('refuses a second save at the same time, and a folder that cannot be one', async () => {

@@ -7,12 +7,14 @@
  *    write .part ─▶ fsync ─▶ rename to the next number ─▶ fsync the folder ─▶ remove all but the newest two
  *
  *  A file under its number is whole, because its data was durable before it had the name; the folder is synced before
- *  anything is removed. One process writes a folder at a time.
+ *  anything is removed. What has changed since is found by checksums; then the one before is used, and somebody is told.
+ *  One process writes a folder at a time.
  *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
 import * as fs from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
-import { readSnapshot, writeSnapshot } from './snapshot-file.ts';
+import type { Logger } from '../../base/log.ts';
+import { readMetadata, readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
 
 /** What is called of the file system. */
@@ -27,12 +29,24 @@ const suffix = '.safetensors';
 export class SnapshotFolder implements SnapshotStore {
   readonly #folder: string;
   readonly #files: FileCalls;
+  readonly #onDamaged: (error: ShoalError) => void;
   #saving = false;
 
-  /** The folder is made by the first `save`. `files` is for tests. */
-  constructor(folder: string, { files = fs }: { readonly files?: FileCalls } = {}) {
+  /** The folder is made by the first `save`. `onDamaged`: a file is damaged, and the one before it is tried. `files` is for tests. */
+  constructor(
+    folder: string,
+    { files = fs, onDamaged = () => undefined }: { readonly files?: FileCalls; readonly onDamaged?: (error: ShoalError) => void } = {},
+  ) {
     this.#folder = folder;
     this.#files = files;
+    this.#onDamaged = onDamaged;
+  }
+
+  /** One whose damaged files are warned of. */
+  static warning(folder: string, log: Logger): SnapshotFolder {
+    return new SnapshotFolder(folder, {
+      onDamaged: ({ message }) => log.warn(`${message}; what was saved before is used where it is whole`),
+    });
   }
 
   async save(snapshot: Snapshot): Promise<void> {
@@ -47,23 +61,37 @@ export class SnapshotFolder implements SnapshotStore {
     }
   }
 
-  async load(): Promise<Snapshot | undefined> {
+  async load(save?: string): Promise<Snapshot | undefined> {
     try {
-      const latest = (await this.#numbers()).at(-1);
-      if (latest === undefined) return undefined;
-      const path = join(this.#folder, fileName(latest));
-      const file = await this.#files.open(path, 'r');
-      try {
-        return await readSnapshot(file);
-      } catch (thrown) {
-        if (!isShoalError(thrown)) throw thrown;
-        throw new ShoalError(thrown.code, `${path}: ${thrown.message}; remove the file to use the snapshot before it`, { cause: thrown });
-      } finally {
-        await file.close();
+      const damages: ShoalError[] = [];
+      for (const number of (await this.#numbers()).toReversed()) {
+        const found = await this.#read(number, async (file) => {
+          if (save !== undefined && (await readMetadata(file)).save !== save) return undefined;
+          return readSnapshot(file);
+        });
+        if (isShoalError(found)) {
+          damages.push(found);
+          this.#onDamaged(found);
+        } else if (found !== undefined) return found;
       }
+      if (damages.length === 0) return undefined;
+      throw new ShoalError(damages[0].code, damages.map(({ message }) => message).join('; '), { cause: damages[0] });
     } catch (thrown) {
       throw this.#failed('loaded from', thrown);
     }
+  }
+
+  async saves(): Promise<string[]> {
+    const found: string[] = [];
+    try {
+      for (const number of (await this.#numbers()).toReversed()) {
+        const metadata = await this.#read(number, readMetadata);
+        if (!isShoalError(metadata) && metadata.save !== undefined) found.push(metadata.save);
+      }
+    } catch (thrown) {
+      throw this.#failed('found in', thrown);
+    }
+    return found;
   }
 
   /** As `load`, for who wants what was saved. @throws ShoalError `usage` when there is nothing. */
@@ -72,6 +100,20 @@ export class SnapshotFolder implements SnapshotStore {
     if (snapshot === undefined)
       throw new ShoalError('usage', `there is no saved state in ${this.#folder}; load from where saveState wrote`);
     return snapshot;
+  }
+
+  /** What is wrong with the file, when something is. @throws errors of the file system as they are. */
+  async #read<T>(number: number, read: (file: fs.FileHandle) => Promise<T>): Promise<T | ShoalError> {
+    const path = join(this.#folder, fileName(number));
+    const file = await this.#files.open(path, 'r');
+    try {
+      return await read(file);
+    } catch (thrown) {
+      if (!isShoalError(thrown)) throw thrown;
+      return new ShoalError(thrown.code, `${path}: ${thrown.message}`, { cause: thrown });
+    } finally {
+      await file.close();
+    }
   }
 
   async #save(snapshot: Snapshot): Promise<void> {

@@ -10,6 +10,7 @@ export interface SnapshotTensor {
 
 export interface Snapshot {
   readonly tensors: ReadonlyMap<string, SnapshotTensor>;
+  /** `save`: which save it is a part of, where several places are saved together. */
   readonly metadata: Readonly<Record<string, string>>;
 }
 
@@ -17,6 +18,9 @@ export interface Snapshot {
 export interface SnapshotStore {
   /** Resolves when it is durable: a crash at any moment leaves this one or the one before, whole. */
   save(snapshot: Snapshot): Promise<void>;
-  /** The latest; undefined when there is none. @throws ShoalError `system`, `protocol` for a damaged file. */
-  load(): Promise<Snapshot | undefined>;
+  /** The latest that is whole; undefined when there is none. With `save`, the one that has this text in its metadata.
+   *  @throws ShoalError `system`, `protocol` naming the file when all that there are are damaged. */
+  load(save?: string): Promise<Snapshot | undefined>;
+  /** The texts `save` of those that there are, the latest first. Whether they are whole is not known. */
+  saves(): Promise<string[]>;
 }

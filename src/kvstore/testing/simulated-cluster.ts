@@ -64,11 +64,13 @@ const truncatingCodec: GradientCodec = {
 
 export const testCodec: GradientCodec = truncatingCodec;
 
-/** Keeps what has been written; a crash keeps the one before. */
+/** Keeps the last two that have been written; a crash keeps those before. */
 export class SimulatedDisk implements SnapshotStore {
-  #latest: Snapshot | undefined;
+  /** The latest first. */
+  #kept: Snapshot[] = [];
+  readonly #damaged = new Set<Snapshot>();
   #writing: (() => void)[] = [];
-  saves = 0;
+  written = 0;
   /** Writes finish at once. */
   immediate = false;
   /** Why nothing can be written. */
@@ -78,8 +80,8 @@ export class SimulatedDisk implements SnapshotStore {
     if (this.failure !== undefined) return Promise.reject(this.failure);
     return new Promise((resolve) => {
       const finish = (): void => {
-        this.#latest = snapshot;
-        this.saves++;
+        this.#kept = [snapshot, ...this.#kept].slice(0, 2);
+        this.written++;
         resolve();
       };
       if (this.immediate) finish();
@@ -87,8 +89,21 @@ export class SimulatedDisk implements SnapshotStore {
     });
   }
 
-  load(): Promise<Snapshot | undefined> {
-    return Promise.resolve(this.#latest);
+  load(save?: string): Promise<Snapshot | undefined> {
+    const fitting = this.#kept.filter(({ metadata }) => save === undefined || metadata.save === save);
+    const whole = fitting.find((snapshot) => !this.#damaged.has(snapshot));
+    if (whole !== undefined || fitting.length === 0) return Promise.resolve(whole);
+    return Promise.reject(new ShoalError('protocol', 'this disk: damaged'));
+  }
+
+  saves(): Promise<string[]> {
+    return Promise.resolve(this.#kept.flatMap(({ metadata }) => metadata.save ?? []));
+  }
+
+  /** The latest cannot be read any more. */
+  damage(): void {
+    const [latest] = this.#kept;
+    if (latest !== undefined) this.#damaged.add(latest);
   }
 
   get busy(): boolean {
@@ -405,11 +420,12 @@ function mortalClock(clock: Clock, node: Node): Clock {
 function mortalDisk(disk: SimulatedDisk, node: Node): SnapshotStore {
   return {
     save: (snapshot) => (node.alive ? disk.save(snapshot) : new Promise(() => undefined)),
-    load: () => disk.load(),
+    load: (save) => disk.load(save),
+    saves: () => disk.saves(),
   };
 }
 
 /** Promises that are settled are heard. */
 async function breath(): Promise<void> {
-  for (let k = 0; k < 8; k++) await Promise.resolve();
+  for (let k = 0; k < 32; k++) await Promise.resolve();
 }

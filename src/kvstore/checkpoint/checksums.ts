@@ -1,0 +1,77 @@
+/** Checksums of a snapshot's file, as the last tensor in it, so that the file is written in one go and any reader of the format
+ *  can still read it.
+ *
+ *    data      │ tensor 0 │ tensor 1 │ … │ checksums, U8 [16 · (tensors + 1)]      │
+ *    checksums                           │ of tensor 0 │ of tensor 1 │ … │ of all │     each SHA-256, its first 16 bytes
+ *
+ *  The last one covers the header with its length and all checksums before it: no bit of a file is outside. */
+import { createHash, type Hash } from 'node:crypto';
+import { ShoalError } from '../../base/errors.ts';
+
+/** Of the tensor that holds them. */
+export const checksumsName = 'checksums';
+const checksumBytes = 16;
+
+/** Room for the checksums of so many tensors. */
+export function checksumsBytes(tensors: number): number {
+  return checksumBytes * (tensors + 1);
+}
+
+/** Takes what is written or read in the order of the file, and makes its checksums. */
+export class Checksums {
+  /** As the file has them, when all of it has been taken. */
+  readonly bytes: Uint8Array;
+  readonly #whole: Hash;
+  #tensor = newHash();
+  #count = 0;
+
+  /** @param header with its length before it */
+  constructor(header: readonly Uint8Array[], tensors: number) {
+    this.bytes = new Uint8Array(checksumsBytes(tensors));
+    this.#whole = newHash();
+    for (const part of header) this.#whole.update(part);
+    this.#endWhole();
+  }
+
+  /** Data of the present tensor. */
+  update(data: Uint8Array): void {
+    this.#tensor.update(data);
+  }
+
+  /** The present tensor ends. After the last one all checksums are there. */
+  endTensor(): void {
+    this.#put(this.#tensor);
+    this.#tensor = newHash();
+    this.#endWhole();
+  }
+
+  #endWhole(): void {
+    if (checksumsBytes(this.#count) < this.bytes.length) return;
+    this.#whole.update(this.bytes.subarray(0, -checksumBytes));
+    this.#put(this.#whole);
+  }
+
+  #put(hash: Hash): void {
+    this.bytes.set(hash.digest().subarray(0, checksumBytes), this.#count * checksumBytes);
+    this.#count++;
+  }
+}
+
+/** @param names of the tensors, in the order of their data  @throws ShoalError `protocol` naming what is damaged. */
+export function checkChecksums(made: Uint8Array, found: Uint8Array, names: readonly string[]): void {
+  const differs = (k: number): boolean => {
+    const part = (bytes: Uint8Array): Uint8Array => bytes.subarray(k * checksumBytes, (k + 1) * checksumBytes);
+    return Buffer.compare(part(made), part(found)) !== 0;
+  };
+  const name = names.find((_, k) => differs(k));
+  if (name !== undefined) throw damaged(`the data of tensor '${name}' or its checksum has changed`);
+  if (differs(names.length)) throw damaged('the header or a checksum has changed');
+}
+
+function newHash(): Hash {
+  return createHash('sha256');
+}
+
+function damaged(what: string): ShoalError {
+  return new ShoalError('protocol', `damaged: ${what} since it was saved`);
+}
