@@ -1,4 +1,6 @@
-// Watching: an event loop is told when something can be read on any socket of a wire (wire.h).
+// Watching: an event loop is told when something can be read on any socket of a wire (wire.h), or on one descriptor.
+#include <cerrno>
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 #include <uv.h>
@@ -12,7 +14,8 @@ namespace {
 struct Watch {
   napi_env env;
   uv_poll_t poll;
-  int epoll_fd;
+  /// Its own.
+  int fd;
   napi_ref callback;
   napi_async_context context;
   napi_async_cleanup_hook_handle cleanup;
@@ -28,7 +31,7 @@ struct Watch {
     napi_async_destroy(env, context);
     uv_close(reinterpret_cast<uv_handle_t*>(&poll), [](uv_handle_t* closed) {
       auto* watch = static_cast<Watch*>(closed->data);
-      ::close(watch->epoll_fd);
+      ::close(watch->fd);
       napi_remove_async_cleanup_hook(watch->cleanup);
       watch->unreference();
     });
@@ -52,29 +55,19 @@ void on_readable(uv_poll_t* poll, int, int) {
   napi_close_handle_scope(watch->env, scope);
 }
 
-/// watchWire(wire, callback): a handle; nothing is watched until `setWatching`.
-napi_value watch_wire(napi_env env, napi_callback_info info) {
-  napi_value values[2], name, handle;
-  Wire* wire;
+/// A handle; nothing is watched until `setWatching`. Takes the descriptor over, also when it fails.
+napi_value create_watch(napi_env env, int fd, napi_value callback) {
+  napi_value name, handle;
   uv_loop_t* loop;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || napi_get_uv_event_loop(env, &loop) != napi_ok) return fail_arguments(env);
-  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_fd < 0) return fail(env, "EMFILE", "epoll_create1 failed");
-  for (const Peer& peer : wire->peers) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, peer.fd, &event);
-  }
-  wire->epoll_fd = epoll_fd;
-  auto* watch = new Watch{env, {}, epoll_fd, nullptr, nullptr, nullptr, false, 2};
+  auto* watch = new Watch{env, {}, fd, nullptr, nullptr, nullptr, false, 2};
   watch->poll.data = watch;
-  if (uv_poll_init(loop, &watch->poll, epoll_fd) != 0) {
-    close(epoll_fd);
+  if (napi_get_uv_event_loop(env, &loop) != napi_ok || uv_poll_init(loop, &watch->poll, fd) != 0) {
+    close(fd);
     delete watch;
     return fail(env, "EINVAL", "uv_poll_init failed");
   }
-  napi_create_string_utf8(env, "shoal:wire", NAPI_AUTO_LENGTH, &name);
-  napi_create_reference(env, values[1], 1, &watch->callback);
+  napi_create_string_utf8(env, "shoal:watch", NAPI_AUTO_LENGTH, &name);
+  napi_create_reference(env, callback, 1, &watch->callback);
   napi_async_init(env, nullptr, name, &watch->context);
   const auto clean_up = [](napi_async_cleanup_hook_handle, void* data) { static_cast<Watch*>(data)->close(); };
   napi_add_async_cleanup_hook(env, clean_up, watch, &watch->cleanup);
@@ -84,6 +77,33 @@ napi_value watch_wire(napi_env env, napi_callback_info info) {
   };
   if (napi_create_external(env, watch, finalize, nullptr, &handle) != napi_ok) return fail(env, "EINVAL", "napi_create_external failed");
   return handle;
+}
+
+/// watchWire(wire, callback)
+napi_value watch_wire(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  Wire* wire;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
+  const int epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd < 0) return fail(env, "EMFILE", "epoll_create1 failed");
+  for (const Peer& peer : wire->peers) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, peer.fd, &event);
+  }
+  napi_value handle = create_watch(env, epoll_fd, values[1]);
+  if (handle != nullptr) wire->epoll_fd = epoll_fd;
+  return handle;
+}
+
+/// watchDescriptor(descriptor, callback): of a duplicate, so that its owner may close it when he likes.
+napi_value watch_descriptor(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  double fd;
+  if (!arguments(env, info, values) || !get(env, values[0], fd)) return fail_arguments(env);
+  const int duplicate = fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 0);
+  if (duplicate < 0) return fail(env, errno == EBADF ? "EBADF" : "EMFILE", "the descriptor cannot be duplicated");
+  return create_watch(env, duplicate, values[1]);
 }
 
 /// setWatching(watch, on)
@@ -113,6 +133,7 @@ napi_value close_watch(napi_env env, napi_callback_info info) {
 void export_watches(napi_env env, napi_value exports) {
   using namespace wire;
   set_function(env, exports, "watchWire", watch_wire);
+  set_function(env, exports, "watchDescriptor", watch_descriptor);
   set_function(env, exports, "setWatching", set_watching);
   set_function(env, exports, "closeWatch", close_watch);
 }

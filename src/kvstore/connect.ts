@@ -7,6 +7,7 @@ import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { loadNative } from '../memory/native.ts';
 import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
+import { ThreadGate } from '../messaging/thread-gate.ts';
 import { DistStore } from './dist-store.ts';
 import { detectPlace } from './environment.ts';
 import { ProcessValues } from './process-values.ts';
@@ -34,12 +35,16 @@ export async function connect(
 ): Promise<{ store: KVStore; tickets: StubTicket[] }> {
   const place = detectPlace(environment, { async: type === 'dist_async', localWorkers });
   if (place.role !== 'worker') return { store: await serve(type, environment), tickets: [] };
-  const plan: StubPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers };
+  const gate = new ThreadGate();
+  const plan: StubPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers, gate: gate.memory };
   const own = newTicket(0);
   const workerData = { plan, ticket: own.theirs };
   // No execArgv: loaders and inspectors of this thread are not for the stub.
   const thread = new Worker(builtEntry('stub-entry.js'), { workerData, transferList: [own.theirs.port], execArgv: [], name: 'shoal-stub' });
   thread.unref();
+  // A process that ends stops its threads wherever they are.
+  const onExit = (): void => gate.close();
+  process.once('exit', onExit);
   const channel = new StubChannel(own.ours);
   thread.on('error', (error) => channel.fail(new ShoalError('system', `the stub thread failed: ${error.message}`, { cause: error })));
   thread.on('exit', () => channel.fail(new ShoalError('closed', 'the stub thread has ended')));
@@ -50,11 +55,16 @@ export async function connect(
     channel.post({ type: 'attach', ticket: theirs });
   }
   const ended = new Promise<void>((resolve) => thread.once('exit', () => resolve()));
+  void ended.then(() => process.off('exit', onExit));
+  const terminate = (): Promise<number> => {
+    gate.close();
+    return thread.terminate();
+  };
   const onClosed = async (): Promise<void> => {
     // It ends by itself when its last worker has left; being terminated in the midst of its sockets is the last resort.
     if (localWorkers > 1) return;
     thread.ref();
-    const timer = systemClock.setTimer(endMs, () => void thread.terminate(), { keepAlive: true });
+    const timer = systemClock.setTimer(endMs, () => void terminate(), { keepAlive: true });
     await ended;
     timer.cancel();
   };

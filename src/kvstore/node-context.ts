@@ -14,6 +14,7 @@ import { createParameterKernels } from '../memory/parameter-kernels/create-param
 import type { RegionAllocator } from '../memory/region.ts';
 import { createRegionAllocator } from '../memory/regions/allocator.ts';
 import { MessagingContext } from '../messaging/context.ts';
+import type { ThreadGate } from '../messaging/thread-gate.ts';
 import { ServerRecords } from './server-records.ts';
 
 export interface NodeContext {
@@ -30,7 +31,7 @@ export interface NodeContext {
 }
 
 /** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */
-export async function openNode(environment: Environment): Promise<NodeContext> {
+export async function openNode(environment: Environment, { gate }: { readonly gate?: ThreadGate } = {}): Promise<NodeContext> {
   const settings = readSettings(environment);
   const opened = await openStore('env://', {
     clock: systemClock,
@@ -41,7 +42,7 @@ export async function openNode(environment: Environment): Promise<NodeContext> {
     insecure: settings.insecure ? 'allow' : 'refuse',
   });
   const native = loadNative({ enabled: settings.native });
-  const messaging = new MessagingContext({ world: `${opened.world}/kvstore`, secret: opened.secret });
+  const messaging = new MessagingContext({ world: `${opened.world}/kvstore`, secret: opened.secret, ...(gate && { gate }) });
   return {
     clock: systemClock,
     settings,

@@ -9,6 +9,7 @@ import { ShoalError } from '../base/errors.ts';
 import { detectWorld } from '../group/environment.ts';
 import type { TypedArray } from '../memory/dtype.ts';
 import type { Address } from '../messaging/address.ts';
+import { ThreadGate } from '../messaging/thread-gate.ts';
 import { Blobs } from './blobs.ts';
 import type { GradientCodec } from './compression/codec.ts';
 import { createCodec } from './compression/registry.ts';
@@ -81,10 +82,10 @@ export class StubNode {
   }
 
   /** @throws ShoalError `config`, `mismatch` when workers disagree, `timeout`, `auth`. */
-  static async start({ environment, async, localWorkers }: StubPlan): Promise<StubNode> {
+  static async start({ environment, async, localWorkers, gate }: StubPlan): Promise<StubNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
     const firstWorker = detectWorld(environment, { parentPid: process.ppid }).rank * localWorkers;
-    const node = await openNode(environment);
+    const node = await openNode(environment, { gate: new ThreadGate(gate) });
     try {
       await node.records.agree(topology);
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });

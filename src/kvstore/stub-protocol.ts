@@ -18,6 +18,8 @@ export interface StubPlan {
   readonly async: boolean;
   /** Worker threads of this process. */
   readonly localWorkers: number;
+  /** Memory of the gate that is closed before the stub thread is ended. */
+  readonly gate: SharedArrayBuffer;
 }
 
 /** One worker's end of a channel to the stub thread. Transferred to the thread that uses it. */

@@ -5,7 +5,7 @@ declare const opaque: unique symbol;
 export interface WireHandle {
   readonly [opaque]: 'wire';
 }
-/** Of an event loop over the sockets of a wire. */
+/** Of an event loop over the sockets of a wire, or over one descriptor. */
 export interface WatchHandle {
   readonly [opaque]: 'watch';
 }
@@ -64,6 +64,8 @@ export interface NativeWire {
   closeWire(wire: WireHandle): void;
   /** `onReadable` is called while something can be read, once `setWatching` is on. To be closed before its wire. */
   watchWire(wire: WireHandle, onReadable: () => void): WatchHandle;
+  /** The same for one descriptor, which stays its owner's: a duplicate is watched. */
+  watchDescriptor(descriptor: number, onReadable: () => void): WatchHandle;
   setWatching(watch: WatchHandle, on: boolean): void;
   closeWatch(watch: WatchHandle): void;
 }

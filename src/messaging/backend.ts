@@ -17,8 +17,6 @@ export interface PipeHandlers {
   /** `pointers`: memory that threads share, from pipes that carry it. `release`: the parts are lent; to be called once
    *  when nobody uses them any more. */
   onParts(parts: Uint8Array[], pointers: readonly Uint8Array[], release?: () => void): void;
-  /** The transport has reconnected on its own; packets may have been lost. */
-  onReopen(): void;
   /** Exactly once, unless `close` was called. The peer went (`peer-lost`) or cannot be talked to. */
   onClose(error: ShoalError): void;
 }

@@ -5,11 +5,13 @@ import { FabricBackend, type FabricEndpoint } from './backends/fabric.ts';
 import { InprocBackend } from './backends/inproc.ts';
 import { mpiUnavailable } from '../memory/mpi-endpoint.ts';
 import { createMpiBackend } from './backends/mpi.ts';
+import type { ThreadGate } from './thread-gate.ts';
 import { createZeromqBackend, zeromqUnavailable } from './backends/zeromq.ts';
 
 export interface BackendSettings extends BackendOptions {
   readonly encryption: 'curve' | 'none';
   readonly fabric?: FabricEndpoint;
+  readonly gate?: ThreadGate;
 }
 
 export interface MessagingBackend {

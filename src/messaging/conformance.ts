@@ -466,7 +466,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       const hello = async (): Promise<{ pipe: Pipe; answers: Uint8Array[][] }> => {
         const pipe = await backend.connect(url, { timeoutMs: 10_000, signal: new AbortController().signal });
         const answers: Uint8Array[][] = [];
-        pipe.setHandlers({ onParts: (parts) => answers.push(parts), onReopen: () => undefined, onClose: () => undefined });
+        pipe.setHandlers({ onParts: (parts) => answers.push(parts), onClose: () => undefined });
         return { pipe, answers };
       };
       const one = message(worker(2), stub);
@@ -504,7 +504,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       const connect = async (): Promise<{ pipe: Pipe; open: boolean }> => {
         const pipe = await backend.connect(url, { timeoutMs: 10_000, signal: new AbortController().signal });
         const connection = { pipe, open: true };
-        pipe.setHandlers({ onParts: () => undefined, onReopen: () => undefined, onClose: () => void (connection.open = false) });
+        pipe.setHandlers({ onParts: () => undefined, onClose: () => void (connection.open = false) });
         return connection;
       };
       const greeting = { session: 77, knownSession: 0, address: worker(2), windowMessages: 4, windowBytes: 1000 };
@@ -545,7 +545,7 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       const pipe = await (await context.backendOf(url)).connect(url, { timeoutMs: 10_000, signal: new AbortController().signal });
       cleanups.push(() => pipe.close(0));
       const answer = new Promise<Uint8Array>((resolve) => {
-        pipe.setHandlers({ onParts: ([first]) => resolve(first), onReopen: () => undefined, onClose: () => undefined });
+        pipe.setHandlers({ onParts: ([first]) => resolve(first), onClose: () => undefined });
       });
       pipe.send([encodeControl('credit', noCounters)]);
       expect((await answer)[3]).toBe(6);

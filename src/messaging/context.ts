@@ -6,6 +6,7 @@ import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';
 import type { FabricEndpoint } from './backends/fabric.ts';
+import type { ThreadGate } from './thread-gate.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 
 export interface MessagingOptions {
@@ -20,6 +21,8 @@ export interface MessagingOptions {
   readonly encryption?: 'curve' | 'none';
   /** What `fabric://` goes over. */
   readonly fabric?: FabricEndpoint;
+  /** In a thread that may be ended while it talks over `tcp` or `ipc`: closed by whoever ends it, before. */
+  readonly gate?: ThreadGate;
 }
 
 export class MessagingContext implements AsyncDisposable {

@@ -149,9 +149,6 @@ export class Dealer extends MessageSocket {
           this.#fail(error);
         }
       },
-      onReopen: () => {
-        if (current()) this.#link.sayHello();
-      },
       onClose: (error) => {
         if (current()) this.#onLost(error, attempt);
       },

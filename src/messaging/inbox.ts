@@ -27,6 +27,11 @@ export class Inbox {
     return this.#arrived.length > 0 || this.#end !== undefined;
   }
 
+  /** Nothing comes any more, and everything that came has been taken. */
+  get ended(): boolean {
+    return this.#end !== undefined && this.#arrived.length === 0;
+  }
+
   /** Somebody waits in `receive`. */
   get awaited(): boolean {
     return this.#receivers.length > 0 || this.#watchers.size > 0;

@@ -9,3 +9,4 @@ export { MessageSocket, type CloseOptions, type ReceiveOptions } from './message
 export { MessageType, Msg } from './msg.ts';
 export { Poller, type PollerOptions } from './poller.ts';
 export { Router, type PeerEvent, type RouterOptions } from './router.ts';
+export { ThreadGate } from './thread-gate.ts';

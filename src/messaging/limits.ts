@@ -39,3 +39,11 @@ export function limitsOf(changes: Partial<MessagingLimits> = {}): MessagingLimit
   }
   return limits;
 }
+
+/** Of a packet beside the last of its messages: prefix, padding, and messages before it. */
+const packetSlackBytes = 2 * 2 ** 20;
+
+/** Bytes of all parts of a packet, at most: what a backend takes before it knows what is in them. */
+export function packetBytesMost({ messageBytes }: MessagingLimits): number {
+  return messageBytes + packetSlackBytes;
+}

@@ -42,6 +42,11 @@ export abstract class MessageSocket implements AsyncDisposable {
     return this.#inbox.ready;
   }
 
+  /** Nothing can be taken any more: `receive` throws why. */
+  get ended(): boolean {
+    return this.#inbox.ended;
+  }
+
   /** The next message from any peer, when there is one. */
   tryReceive(): Msg | undefined {
     return this.#inbox.take();

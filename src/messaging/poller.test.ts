@@ -66,6 +66,49 @@ describe('a poller', () => {
     expect(turns).toEqual(new Set(pairs.map(({ router }) => router)));
   });
 
+  it('tells once that a socket has ended, after what it had, and goes on with the others', async () => {
+    const context = new MessagingContext({ world, secret, clock });
+    cleanups.push(() => context.close());
+    const [ending, staying] = [new Router(context), new Router(context)];
+    cleanups.push(() => staying.close());
+    const dealers = [new Dealer(context, { address: 1n }), new Dealer(context, { address: 2n })];
+    for (const [k, router] of [ending, staying].entries()) await dealers[k].connect(await router.bind(`inproc://ends-${k}`));
+    for (const dealer of dealers) cleanups.push(() => dealer.close({ timeoutMs: 0 }));
+    using poller = new Poller([ending, staying], { clock });
+    dealers[0].send(new Msg(1n, 0n));
+    await expect.poll(() => ending.ready).toBe(true);
+    await ending.close({ timeoutMs: 0 });
+    expect([await poller.wait(0), ending.tryReceive()?.source]).toEqual([ending, 1n]);
+    expect(await poller.wait(Infinity)).toBe(ending);
+    await expect(ending.receive()).rejects.toMatchObject({ code: 'closed' });
+    expect(await poller.wait(0)).toBeNull();
+    dealers[1].send(new Msg(2n, 0n));
+    expect(await poller.wait(Infinity)).toBe(staying);
+    await staying.receive();
+    await staying.close({ timeoutMs: 0 });
+    expect(await poller.wait(Infinity)).toBe(staying);
+    await expect(poller.wait(Infinity)).rejects.toMatchObject({ code: 'closed', message: expect.stringMatching(/all sockets/) });
+    expect([poller.remove(staying), poller.terminated]).toEqual([false, false]);
+  });
+
+  it('forgets a socket that is removed, also while it waits', async () => {
+    const context = new MessagingContext({ world, secret, clock });
+    cleanups.push(() => context.close());
+    const router = new Router(context);
+    cleanups.push(() => router.close());
+    const dealer = new Dealer(context, { address: 1n });
+    cleanups.push(() => dealer.close({ timeoutMs: 0 }));
+    await dealer.connect(await router.bind('inproc://removed'));
+    using poller = new Poller(router, { clock });
+    const waiting = poller.wait(50);
+    expect([poller.remove(router), poller.remove(router)]).toEqual([true, false]);
+    dealer.send(new Msg(1n, 0n));
+    await expect.poll(() => router.ready).toBe(true);
+    expect([await waiting, await poller.wait(0)]).toEqual([null, null]);
+    poller.add(router);
+    expect(await poller.wait(0)).toBe(router);
+  });
+
   it('is terminated by the signals it is told, until it is closed', async () => {
     const listeners = (): number => process.listenerCount('SIGUSR2');
     const before = listeners();

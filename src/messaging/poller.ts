@@ -1,4 +1,5 @@
-/** Waits for several sockets at once, whatever their backends. It must not know what they wait for. */
+/** Waits for several sockets at once, whatever their backends. It must not know what they wait for. A socket that has ended
+ *  is told once, when everything it had has been taken, and is none of the poller's any more. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { MessageSocket } from './message-socket.ts';
@@ -19,6 +20,7 @@ export class Poller implements Disposable {
   readonly #onInterrupt = (): void => this.interrupt();
   /** Where looking begins, so that one busy socket does not starve the others. */
   #next = 0;
+  #allEnded = false;
   #terminated = false;
   #wake: (() => void) | undefined;
 
@@ -32,8 +34,19 @@ export class Poller implements Disposable {
     else options.signal?.addEventListener('abort', this.#onInterrupt, { once: true });
   }
 
+  /** Not to a wait that is under way. */
   add(socket: MessageSocket): void {
     if (!this.#sockets.includes(socket)) this.#sockets.push(socket);
+    this.#allEnded = false;
+  }
+
+  /** Also from a wait that is under way. @returns whether it was there. */
+  remove(socket: MessageSocket): boolean {
+    const index = this.#sockets.indexOf(socket);
+    if (index < 0) return false;
+    this.#sockets.splice(index, 1);
+    if (index < this.#next) this.#next--;
+    return true;
   }
 
   /** True for good after an interrupt: the loop around `wait` should end. */
@@ -41,15 +54,20 @@ export class Poller implements Disposable {
     return this.#terminated;
   }
 
-  /** A socket that has a message (or has ended, which its `receive` then throws), or null after `timeoutMs` or an
-   *  interrupt. 0 looks and does not wait; Infinity waits. One wait at a time.
-   *  @throws ShoalError `usage` when another wait is under way. */
+  /** A socket that has a message, or has ended, which its `receive` then throws; or null after `timeoutMs` or an interrupt.
+   *  0 looks and does not wait; Infinity waits. One wait at a time.
+   *  @throws ShoalError `usage` when another wait is under way, `closed` when all sockets have ended and were told. */
   async wait(timeoutMs: number): Promise<MessageSocket | null> {
     if (this.#wake !== undefined) throw new ShoalError('usage', 'poller is waiting already; one wait at a time');
+    if (this.#allEnded && !this.#terminated) throw new ShoalError('closed', 'all sockets of this poller have ended; add others');
     const ready = this.#terminated ? null : this.#find();
     if (ready !== null || this.#terminated || timeoutMs <= 0) return ready;
     await new Promise<void>((resolve) => {
-      const ends = this.#sockets.map((socket) => socket.watch(() => this.#wake?.()));
+      const ends = this.#sockets.map((socket) =>
+        socket.watch(() => {
+          if (this.#sockets.includes(socket)) this.#wake?.();
+        }),
+      );
       const timer = timeoutMs === Infinity ? undefined : this.#clock.setTimer(timeoutMs, () => this.#wake?.(), { keepAlive: true });
       this.#wake = () => {
         this.#wake = undefined;
@@ -84,6 +102,10 @@ export class Poller implements Disposable {
       const socket = this.#sockets[(this.#next + k) % count];
       if (!socket.ready) continue;
       this.#next = (this.#next + k + 1) % count;
+      if (socket.ended) {
+        this.remove(socket);
+        this.#allEnded = this.#sockets.length === 0;
+      }
       return socket;
     }
     return null;

@@ -146,7 +146,6 @@ export class Router extends MessageSocket {
           this.#refuse(pipe, ShoalError.from(thrown, 'protocol'));
         }
       },
-      onReopen: () => undefined,
       onClose: (error) => this.#dropPipe(pipe, { state: 'lost', error }),
     });
   }

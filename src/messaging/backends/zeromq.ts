@@ -2,25 +2,31 @@
  *  CURVE with keys made of the job's secret: who does not know it cannot even begin to speak.
  *
  *    dealer socket ═══ CURVE over TCP or a Unix socket ═══ router socket, one pipe per routing id
+ *      up     ◀── the router's socket, to every dealer that got in
+ *      packets ◀─▶
+ *      down   (made by the dealer's own socket)       │       '' (made by the router's own): the connection is gone
  *
- *  ZeroMQ reconnects by itself and may lose packets then; the links above notice and send them again. Its own
- *  queues have no limit, because the windows of the links are one.
+ *  ZeroMQ connects again and again until the router is there, but a connection that is lost ends its pipe: the links above
+ *  make it anew. ZeroMQ's own queues have no limit, because the windows of the links are one.
  *
  *  The package is loaded when the first such URL is used. */
 import { chmodSync } from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
+import { isMainThread } from 'node:worker_threads';
 import type * as Zmq from 'zeromq';
 import { must } from '../../base/assert.ts';
-import type { Clock } from '../../base/clock.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { Fifo } from '../../base/fifo.ts';
+import { sleep, type Clock } from '../../base/clock.ts';
+import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
-import { within } from '../deadline.ts';
+import { packetBytesMost } from '../limits.ts';
+import type { ThreadGate } from '../thread-gate.ts';
 import { deriveCurveKeys } from './curve-keys.ts';
+import { join, pieceBytes, ZeromqChannel } from './zeromq-channel.ts';
 
 export interface ZeromqOptions extends BackendOptions {
   readonly encryption: 'curve' | 'none';
+  readonly gate?: ThreadGate;
 }
 
 type Package = typeof Zmq;
@@ -29,26 +35,45 @@ const zapEndpoint = 'inproc://zeromq.zap.01';
 const lingerMs = 500;
 /** For ZeroMQ to give an address back, at most. */
 const releaseMs = 2000;
+const releaseLookMs = 5;
+/** A stranger has so long to prove itself; the first answer to one that does may have to wait for this thread. */
+const handshakeMs = 10_000;
 /** Hosts that vanish without a word are noticed, by the kernel: ZeroMQ's own heartbeats showed in every round trip. */
 const keepalive = { tcpKeepalive: 1, tcpKeepaliveIdle: 10, tcpKeepaliveInterval: 5, tcpKeepaliveCount: 3 } as const;
-/** This many connections that end in the middle of the handshake are no accident. */
+/** This many connections that end in the middle of the handshake, soon after it began, are no accident. */
 const refusalsForAuth = 3;
+const refusalMs = 2000;
 const reconnectMs = 50;
 const reconnectMostMs = 1000;
-/** Of a packet's first part beside its messages' frames. */
-const partSlackBytes = 1024 * 1024;
+/** Of a piece beside its bytes: encryption. */
+const pieceSlackBytes = 256;
+/** What a ROUTER tells itself when a dealer's connection is gone, and tells every dealer that gets in; what a DEALER tells
+ *  itself when the router's is. Options by number: the package has no names for them. */
+const routerNotifyOption = 97;
+const notifyDisconnect = 2;
+const helloOption = 110;
+const hiccupOption = 114;
+const up = 1;
+const down = 2;
 
 export async function zeromqUnavailable(): Promise<string | undefined> {
   try {
     const { capability } = await import('zeromq');
-    return capability.curve === true ? undefined : 'this build of the package zeromq has no CURVE';
+    const missing = (['curve', 'draft'] as const).filter((name) => capability[name] !== true);
+    return missing.length === 0 ? undefined : `this build of the package zeromq lacks ${missing.join(' and ')}`;
   } catch (error) {
     return `the package zeromq cannot be loaded: ${messageOf(error)}`;
   }
 }
 
 export async function createZeromqBackend(options: ZeromqOptions): Promise<Backend> {
-  return new ZeromqBackend(await import('zeromq'), options);
+  const { gate } = options;
+  if (gate?.enter() === false) throw new ShoalError('closed', 'this thread is about to be ended');
+  try {
+    return new ZeromqBackend(await import('zeromq'), options);
+  } finally {
+    gate?.leave();
+  }
 }
 
 class ZeromqBackend implements Backend {
@@ -57,7 +82,7 @@ class ZeromqBackend implements Backend {
   readonly #context: Zmq.Context;
   readonly #router: ReturnType<typeof deriveCurveKeys>;
   readonly #dealer: ReturnType<typeof deriveCurveKeys>;
-  #zap: Zmq.Reply | undefined;
+  #zap: ZeromqChannel | undefined;
   readonly #open = new Set<{ close(timeoutMs: number): Promise<void> }>();
 
   constructor(zmq: Package, options: ZeromqOptions) {
@@ -70,47 +95,32 @@ class ZeromqBackend implements Backend {
 
   async listen(url: string, onPipe: (pipe: Pipe) => void): Promise<Listener> {
     this.#checkUrl(url);
-    if (this.#options.encryption === 'curve') await this.#guard();
     const path = ipcPath(url);
-    if (path !== undefined && (await answers(path))) throw new ShoalError('system', `${url} is bound by another router already`);
-    const { publicKey: curvePublicKey, secretKey: curveSecretKey } = this.#router;
-    const security =
-      this.#options.encryption === 'none'
-        ? {}
-        : { curveServer: true, curvePublicKey, curveSecretKey, zapDomain: 'shoal', zapEnforceDomain: true };
-    // Sending to a dealer that is gone must be an error: it is how a dead one is noticed. When all are gone the socket
-    // is not writable at all; without queue limits that is the only reason, so waiting would be for nothing.
-    const socket = new this.#zmq.Router({ ...this.#socketOptions(url), ...security, mandatory: true, sendTimeout: 0 });
-    try {
-      await socket.bind(url.replace(/^(tcp:\/\/.*):0$/, '$1:*'));
-      if (path?.startsWith('/') === true) chmodSync(path, 0o600);
-    } catch (error) {
-      socket.close();
-      throw new ShoalError('system', `${url} cannot be bound: ${messageOf(error)}`, { cause: error });
-    }
-    const listener = new RouterListener(socket, reachable(socket.lastEndpoint ?? url), this.#options.clock, onPipe, () =>
-      this.#open.delete(listener),
-    );
-    this.#open.add(listener);
-    return listener;
+    if (path !== undefined && (await answers({ path }))) throw new ShoalError('system', `${url} is bound by another router already`);
+    return this.#withinGate(() => {
+      if (this.#options.encryption === 'curve') this.#guard();
+      const socket = this.#bind(url, path);
+      const listener = new RouterListener(socket, {
+        ...this.#pipeOptions(reachable(socket.lastEndpoint ?? url), () => this.#open.delete(listener)),
+        onPipe,
+      });
+      this.#open.add(listener);
+      return listener;
+    });
   }
 
-  async connect(url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<Pipe> {
+  async connect(url: string, options: PipeConnectOptions): Promise<Pipe> {
     this.#checkUrl(url);
-    const { publicKey: curvePublicKey, secretKey: curveSecretKey } = this.#dealer;
-    const security = this.#options.encryption === 'none' ? {} : { curveServerKey: this.#router.publicKey, curvePublicKey, curveSecretKey };
-    const socket = new this.#zmq.Dealer({
-      ...this.#socketOptions(url),
-      ...security,
-      // It has one connection and no queue limit: it can always be sent to, and need not be asked first.
-      sendTimeout: 0,
-      reconnectInterval: reconnectMs,
-      reconnectMaxInterval: reconnectMostMs,
+    const pipe = this.#withinGate(() => {
+      const pipe: DealerPipe = new DealerPipe(
+        this.#dealerSocket(url),
+        this.#pipeOptions(url, () => this.#open.delete(pipe)),
+      );
+      return pipe;
     });
-    const pipe = new DealerPipe(socket, url, () => this.#open.delete(pipe));
     this.#open.add(pipe);
     try {
-      await this.#handshake(pipe, url, { timeoutMs, signal });
+      await pipe.connect(options);
     } catch (error) {
       await pipe.close(0);
       throw error;
@@ -120,18 +130,65 @@ class ZeromqBackend implements Backend {
 
   async close(): Promise<void> {
     await Promise.all([...this.#open].map((each) => each.close(0)));
-    this.#zap?.close();
+    this.#zap?.close(0);
     this.#zap = undefined;
   }
 
+  #withinGate<T>(calls: () => T): T {
+    const { gate } = this.#options;
+    return gate === undefined ? calls() : gate.pass(calls);
+  }
+
+  #pipeOptions(url: string, onClosed: () => void): PipeOptions {
+    const { clock, limits, gate } = this.#options;
+    return { url, clock, gate, packetBytes: packetBytesMost(limits), onClosed };
+  }
+
+  #bind(url: string, path: string | undefined): Zmq.Router {
+    const { publicKey: curvePublicKey, secretKey: curveSecretKey } = this.#router;
+    const security =
+      this.#options.encryption === 'none'
+        ? {}
+        : { curveServer: true, curvePublicKey, curveSecretKey, zapDomain: 'shoal', zapEnforceDomain: true };
+    // Sending to a dealer that is gone must be an error. When all are gone the socket is not writable at all; without
+    // queue limits that is the only reason, so waiting would be for nothing.
+    const socket = new this.#zmq.Router({ ...this.#socketOptions(url), ...security, handshakeInterval: handshakeMs, mandatory: true });
+    try {
+      setOption(socket, routerNotifyOption, notifyDisconnect);
+      setOption(socket, helloOption, Buffer.of(up));
+      socket.bindSync(url.replace(/^(tcp:\/\/.*):0$/, '$1:*'));
+      if (path?.startsWith('/') === true) chmodSync(path, 0o600);
+    } catch (error) {
+      socket.close();
+      throw new ShoalError('system', `${url} cannot be bound: ${messageOf(error)}`, { cause: error });
+    }
+    return socket;
+  }
+
+  #dealerSocket(url: string): Zmq.Dealer {
+    const { publicKey: curvePublicKey, secretKey: curveSecretKey } = this.#dealer;
+    const security = this.#options.encryption === 'none' ? {} : { curveServerKey: this.#router.publicKey, curvePublicKey, curveSecretKey };
+    const socket = new this.#zmq.Dealer({
+      ...this.#socketOptions(url),
+      ...security,
+      reconnectInterval: reconnectMs,
+      reconnectMaxInterval: reconnectMostMs,
+    });
+    setOption(socket, hiccupOption, Buffer.of(down));
+    return socket;
+  }
+
   #socketOptions(url: string): { context: Zmq.Context } & Zmq.SocketOptions<Zmq.Dealer> {
-    const { messageBytes } = this.#options.limits;
     return {
       context: this.#context,
       linger: lingerMs,
       sendHighWaterMark: 0,
       receiveHighWaterMark: 0,
-      maxMessageSize: messageBytes + partSlackBytes,
+      // Without queue limits it can always be sent to, and need not be asked first.
+      sendTimeout: 0,
+      receiveTimeout: 0,
+      // Also of what strangers send: they cannot make us hold more.
+      maxMessageSize: pieceBytes + pieceSlackBytes,
       ...(url.startsWith('tcp://') ? keepalive : {}),
       ipv6: url.includes('['),
     };
@@ -151,182 +208,175 @@ class ZeromqBackend implements Backend {
   }
 
   /** Answers ZeroMQ's question (RFC 27) whether a client may come in: only with the key that the secret gives. */
-  async #guard(): Promise<void> {
+  #guard(): void {
     if (this.#zap !== undefined) return;
-    const zap = new this.#zmq.Reply({ context: this.#context, linger: 0 });
-    this.#zap = zap;
-    await zap.bind(zapEndpoint);
+    const socket = new this.#zmq.Reply({ context: this.#context, sendTimeout: 0, receiveTimeout: 0 });
+    socket.bindSync(zapEndpoint);
     const expected = this.#dealer.publicBytes;
-    const answer = async (): Promise<void> => {
-      for (;;) {
-        const [version, id, , , , mechanism, key] = await zap.receive();
-        const knows = mechanism?.toString() === 'CURVE' && key !== undefined && expected.equals(key);
-        await zap.send([version, id, knows ? '200' : '400', knows ? 'OK' : 'unknown key', knows ? 'member' : '', '']);
-      }
-    };
-    // Ends when the socket is closed.
-    answer().catch(() => undefined);
+    const zap: ZeromqChannel = new ZeromqChannel(socket, {
+      gate: this.#options.gate,
+      onPieces: ([version, id, , , , mechanism, key]) => {
+        const knows = Buffer.from(mechanism ?? []).toString() === 'CURVE' && key !== undefined && expected.equals(key);
+        const words = [knows ? '200' : '400', knows ? 'OK' : 'unknown key', knows ? 'member' : '', ''];
+        zap.push([version, id, ...words.map((word) => Buffer.from(word))], () => undefined);
+      },
+      onError: () => undefined,
+    });
+    this.#zap = zap;
+  }
+}
+
+interface PipeOptions {
+  readonly url: string;
+  readonly clock: Clock;
+  readonly gate: ThreadGate | undefined;
+  /** A packet is no larger. */
+  readonly packetBytes: number;
+  onClosed(): void;
+}
+
+class DealerPipe implements Pipe {
+  readonly pointers = false;
+  readonly description: string;
+  readonly #socket: Zmq.Dealer;
+  readonly #options: PipeOptions;
+  readonly #channel: ZeromqChannel;
+  #handlers: PipeHandlers | undefined;
+  #onUp: (() => void) | undefined;
+  #lost: ShoalError | undefined;
+  #open = true;
+
+  constructor(socket: Zmq.Dealer, options: PipeOptions) {
+    this.#socket = socket;
+    this.#options = options;
+    this.description = options.url;
+    this.#channel = new ZeromqChannel(socket, {
+      gate: options.gate,
+      onPieces: (pieces) => this.#onPieces(pieces),
+      onError: (error) => this.#lose(error),
+    });
   }
 
-  #handshake(pipe: DealerPipe, url: string, { timeoutMs, signal }: PipeConnectOptions): Promise<void> {
+  connect({ timeoutMs, signal }: PipeConnectOptions): Promise<void> {
+    const { url, clock, gate } = this.#options;
     return new Promise((resolve, reject) => {
-      let refusals = 0;
-      let lastProblem = 'nobody listens there';
+      let lastProblem = 'nobody listens there, or it does not accept our keys';
       const finish = (error?: ShoalError): void => {
+        this.#onUp = undefined;
         timer.cancel();
         signal.removeEventListener('abort', onAbort);
         if (error === undefined) resolve();
         else reject(error);
       };
       const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${url} was given up`));
-      const timer = this.#options.clock.setTimer(
+      const timer = clock.setTimer(
         timeoutMs,
         () => finish(new ShoalError('timeout', `no router at ${url} within ${timeoutMs} ms: ${lastProblem}`, { timeoutMs })),
         { keepAlive: true },
       );
       signal.addEventListener('abort', onAbort, { once: true });
-      if (signal.aborted) onAbort();
-      pipe.onEvent = (event) => {
-        if (event === 'handshake') finish();
-        else if (event === 'refused' && ++refusals >= refusalsForAuth) {
-          finish(new ShoalError('auth', `what listens at ${url} does not accept our keys; do both sides have the job's secret?`));
-        } else if (event === 'refused') lastProblem = 'the handshake did not complete';
-      };
-      pipe.connect();
-    });
-  }
-}
-
-/** Packets towards a socket, one send at a time as ZeroMQ's interface wants it. */
-class Outbox {
-  readonly #socket: Zmq.Dealer | Zmq.Router;
-  readonly #waiting = new Fifo<{ readonly parts: readonly Uint8Array[]; readonly onError: (error: unknown) => void }>();
-  #sending = false;
-  #onIdle: (() => void) | undefined;
-
-  constructor(socket: Zmq.Dealer | Zmq.Router) {
-    this.#socket = socket;
-  }
-
-  push(parts: readonly Uint8Array[], onError: (error: unknown) => void): void {
-    this.#waiting.push({ parts, onError });
-    // Never rejects: errors belong to their packet.
-    if (!this.#sending) this.#run().catch(() => undefined);
-  }
-
-  idle(): Promise<void> {
-    if (!this.#sending) return Promise.resolve();
-    return new Promise((resolve) => {
-      this.#onIdle = resolve;
-    });
-  }
-
-  async #run(): Promise<void> {
-    this.#sending = true;
-    for (let next = this.#waiting.shift(); next !== undefined; next = this.#waiting.shift()) {
-      try {
-        await this.#socket.send(next.parts as Uint8Array[]);
-      } catch (error) {
-        next.onError(error);
+      if (signal.aborted) {
+        onAbort();
+        return;
       }
-    }
-    this.#sending = false;
-    this.#onIdle?.();
-  }
-}
-
-class DealerPipe implements Pipe {
-  readonly pointers = false;
-  readonly description: string;
-  onEvent: ((event: 'handshake' | 'refused') => void) | undefined;
-  readonly #socket: Zmq.Dealer;
-  readonly #outbox: Outbox;
-  readonly #onClosed: () => void;
-  #handlers: PipeHandlers | undefined;
-  #handshaken = false;
-  #open = true;
-
-  constructor(socket: Zmq.Dealer, url: string, onClosed: () => void) {
-    this.#socket = socket;
-    this.description = url;
-    this.#outbox = new Outbox(socket);
-    this.#onClosed = onClosed;
-  }
-
-  connect(): void {
-    const { events } = this.#socket;
-    events.on('handshake', () => this.#onHandshake());
-    // Before the handshake: the other side hung up on us.
-    for (const name of ['disconnect', 'handshake:error:protocol', 'handshake:error:auth', 'handshake:error:other'] as const)
-      events.on(name, () => this.onEvent?.('refused'));
-    this.#socket.connect(this.description);
+      this.#onUp = finish;
+      // Listening to events leaves an operation of the package pending, which another thread must not (zeromq-channel.ts).
+      if (isMainThread) {
+        lastProblem = 'nobody listens there';
+        this.#onRefusals((refusals) => {
+          lastProblem = 'the handshake did not complete';
+          if (refusals < refusalsForAuth || this.#onUp === undefined) return;
+          finish(new ShoalError('auth', `what listens at ${url} does not accept our keys; do both sides have the job's secret?`));
+        });
+      }
+      if (gate?.enter() === false) return;
+      this.#socket.connect(url);
+      gate?.leave();
+    });
   }
 
   setHandlers(handlers: PipeHandlers): void {
     this.#handlers = handlers;
-    this.onEvent = undefined;
-    const receive = async (): Promise<void> => {
-      while (this.#open) {
-        const parts = await this.#socket.receive();
-        if (this.#open) handlers.onParts(parts, []);
-        await afterAnswers();
-      }
-    };
-    receive().catch((error: unknown) => this.#fail(error));
+    const lost = this.#lost;
+    if (lost !== undefined) queueMicrotask(() => handlers.onClose(lost));
   }
 
   send(parts: readonly Uint8Array[]): void {
-    if (this.#open) this.#outbox.push(parts, (error) => this.#fail(error));
+    this.#channel.push(parts, (error) => this.#lose(error));
   }
 
   async close(timeoutMs: number): Promise<void> {
     if (!this.#open) return;
-    this.#open = false;
+    if (timeoutMs > 0) await this.#channel.idle();
     // ZeroMQ itself lingers for what it has taken.
-    if (timeoutMs > 0) await this.#outbox.idle();
-    this.#socket.close();
-    this.#onClosed();
+    this.#end(lingerMs);
   }
 
-  #onHandshake(): void {
-    const again = this.#handshaken;
-    this.#handshaken = true;
-    this.onEvent?.('handshake');
-    if (again && this.#open) this.#handlers?.onReopen();
+  /** Counts connections that the other side ended in the middle of the handshake. */
+  #onRefusals(callback: (refusals: number) => void): void {
+    const { clock } = this.#options;
+    const { events } = this.#socket;
+    let refusals = 0;
+    let connectedMs = 0;
+    events.on('connect', () => {
+      connectedMs = clock.now();
+    });
+    for (const name of ['disconnect', 'handshake:error:protocol', 'handshake:error:auth', 'handshake:error:other'] as const) {
+      events.on(name, () => {
+        // Whoever takes long is busy.
+        if (clock.now() - connectedMs < refusalMs) callback(++refusals);
+      });
+    }
   }
 
-  #fail(error: unknown): void {
+  #onPieces(pieces: Uint8Array[]): void {
+    const notice = pieces.length === 1 && pieces[0].byteLength === 1 ? pieces[0][0] : undefined;
+    if (notice === up) this.#onUp?.();
+    else if (notice === down) this.#lose(new Error('the router is gone'));
+    else this.#handlers?.onParts(join(pieces, this.#options.packetBytes), []);
+  }
+
+  #end(linger: number): void {
     if (!this.#open) return;
     this.#open = false;
-    this.#socket.close();
-    this.#onClosed();
-    this.#handlers?.onClose(new ShoalError('peer-lost', `${this.description}: ${messageOf(error)}`, { cause: error }));
+    this.#channel.close(linger);
+    this.#options.onClosed();
+  }
+
+  #lose(cause: unknown): void {
+    if (!this.#open) return;
+    this.#end(0);
+    this.#lost = isShoalError(cause) ? cause : new ShoalError('peer-lost', `${this.description}: ${messageOf(cause)}`, { cause });
+    this.#handlers?.onClose(this.#lost);
   }
 }
 
+interface ListenerOptions extends PipeOptions {
+  onPipe(pipe: Pipe): void;
+}
+
 class RouterListener implements Listener {
-  readonly url: string;
-  readonly #socket: Zmq.Router;
-  readonly #clock: Clock;
-  readonly #outbox: Outbox;
+  readonly #options: ListenerOptions;
+  readonly #channel: ZeromqChannel;
   readonly #pipes = new Map<string, RouterPipe>();
-  readonly #onPipe: (pipe: Pipe) => void;
-  readonly #onClosed: () => void;
   #open = true;
 
-  constructor(socket: Zmq.Router, url: string, clock: Clock, onPipe: (pipe: Pipe) => void, onClosed: () => void) {
-    this.#socket = socket;
-    this.#clock = clock;
-    this.url = url;
-    this.#outbox = new Outbox(socket);
-    this.#onPipe = onPipe;
-    this.#onClosed = onClosed;
-    // Ends when the socket is closed.
-    this.#receive().catch(() => undefined);
+  constructor(socket: Zmq.Router, options: ListenerOptions) {
+    this.#options = options;
+    // What ends it is `close`.
+    this.#channel = new ZeromqChannel(socket, {
+      gate: options.gate,
+      onPieces: (pieces) => this.#onPieces(pieces),
+      onError: () => undefined,
+    });
+  }
+
+  get url(): string {
+    return this.#options.url;
   }
 
   push(id: Uint8Array, parts: readonly Uint8Array[], onError: (error: unknown) => void): void {
-    if (this.#open) this.#outbox.push([id, ...parts], onError);
+    this.#channel.push(parts, onError, id);
   }
 
   forget(key: string): void {
@@ -336,42 +386,39 @@ class RouterListener implements Listener {
   async close(): Promise<void> {
     if (!this.#open) return;
     this.#open = false;
-    await this.#outbox.idle();
-    // The package unbinds on another thread while this one still looks whether something came, which a socket of ZeroMQ
-    // does not bear. Closing gives the address back as well, on ZeroMQ's own time, and says so: until then nobody can
-    // bind it again.
-    const { events } = this.#socket;
-    const released = new Promise<void>((resolve) => {
-      for (const event of ['close', 'close:error', 'end'] as const) events.on(event, () => resolve());
-    });
-    this.#socket.close();
-    await within(this.#clock, releaseMs, released);
-    this.#onClosed();
+    await this.#channel.idle();
+    this.#channel.close(lingerMs);
+    // ZeroMQ gives the address back on its own time: until then nobody can bind it again.
+    const { clock, url, onClosed } = this.#options;
+    const deadlineMs = clock.now() + releaseMs;
+    const address = addressOf(url);
+    while (clock.now() < deadlineMs && (await answers(address))) await sleep(clock, releaseLookMs);
+    onClosed();
   }
 
-  async #receive(): Promise<void> {
-    while (this.#open) {
-      const parts = await this.#socket.receive();
-      const id = must(parts.shift(), () => 'a ROUTER socket tells who sent a message');
-      const key = id.toString('latin1');
-      let pipe = this.#pipes.get(key);
-      if (pipe === undefined) {
-        pipe = new RouterPipe(this, Buffer.from(id), key);
-        this.#pipes.set(key, pipe);
-        this.#onPipe(pipe);
-      }
-      pipe.handlers?.onParts(parts, []);
-      await afterAnswers();
+  #onPieces(pieces: Uint8Array[]): void {
+    const id = must(pieces.shift(), () => 'a ROUTER socket tells who sent a message');
+    const key = Buffer.from(id.buffer, id.byteOffset, id.byteLength).toString('latin1');
+    let pipe = this.#pipes.get(key);
+    if (pieces.length === 1 && pieces[0].byteLength === 0) {
+      pipe?.lose(new Error('its connection has ended'));
+      return;
     }
+    if (pipe === undefined) {
+      pipe = new RouterPipe(this, Uint8Array.from(id), key);
+      this.#pipes.set(key, pipe);
+      this.#options.onPipe(pipe);
+    }
+    pipe.onPieces(pieces, this.#options.packetBytes);
   }
 }
 
 class RouterPipe implements Pipe {
   readonly pointers = false;
-  handlers: PipeHandlers | undefined;
   readonly #listener: RouterListener;
   readonly #id: Uint8Array;
   readonly #key: string;
+  #handlers: PipeHandlers | undefined;
   #open = true;
 
   constructor(listener: RouterListener, id: Uint8Array, key: string) {
@@ -385,11 +432,11 @@ class RouterPipe implements Pipe {
   }
 
   setHandlers(handlers: PipeHandlers): void {
-    this.handlers = handlers;
+    this.#handlers = handlers;
   }
 
   send(parts: readonly Uint8Array[]): void {
-    if (this.#open) this.#listener.push(this.#id, parts, (error) => this.#lost(error));
+    if (this.#open) this.#listener.push(this.#id, parts, (error) => this.lose(error));
   }
 
   async close(): Promise<void> {
@@ -399,18 +446,30 @@ class RouterPipe implements Pipe {
     this.#listener.forget(this.#key);
   }
 
-  #lost(error: unknown): void {
+  onPieces(pieces: Uint8Array[], packetBytes: number): void {
+    try {
+      this.#handlers?.onParts(join(pieces, packetBytes), []);
+    } catch (thrown) {
+      this.lose(thrown);
+    }
+  }
+
+  lose(cause: unknown): void {
     if (!this.#open) return;
     this.#open = false;
     this.#listener.forget(this.#key);
-    this.handlers?.onClose(new ShoalError('peer-lost', `${this.description} is gone: ${messageOf(error)}`, { cause: error }));
+    const error = isShoalError(cause) ? cause : new ShoalError('peer-lost', `${this.description} is gone: ${messageOf(cause)}`, { cause });
+    this.#handlers?.onClose(error);
   }
 }
 
-/** What the application does with a packet at once goes first: asking ZeroMQ for the next costs 10 µs, which would be
- *  added to every round trip. Resolves in this turn of the event loop, after all that promises trigger. */
-function afterAnswers(): Promise<void> {
-  return new Promise((resolve) => process.nextTick(resolve));
+function setOption(socket: Zmq.Socket, option: number, value: number | Buffer): void {
+  const raw = socket as unknown as {
+    setInt32Option(option: number, value: number): void;
+    setStringOption(option: number, value: Buffer): void;
+  };
+  if (typeof value === 'number') raw.setInt32Option(option, value);
+  else raw.setStringOption(option, value);
 }
 
 /** The path of a Unix socket that is a file. */
@@ -418,10 +477,18 @@ function ipcPath(url: string): string | undefined {
   return url.startsWith('ipc://') && !url.startsWith('ipc://@') ? url.slice('ipc://'.length) : undefined;
 }
 
-/** ZeroMQ replaces the socket of a living listener without a word; so we ask first. */
-function answers(path: string): Promise<boolean> {
+/** Of a URL that a listener has. */
+function addressOf(url: string): net.NetConnectOpts {
+  if (url.startsWith('ipc://')) return { path: url.slice('ipc://'.length).replace(/^@/, '\0') };
+  const [, host, port] = must(/^tcp:\/\/\[?(.+?)\]?:(\d+)$/.exec(url), () => `${url} has a host and a port`);
+  return { host, port: Number(port) };
+}
+
+/** Somebody listens there: ZeroMQ replaces the Unix socket of a living listener without a word, and says only by events
+ *  that it has given an address back; so we ask. */
+function answers(address: net.NetConnectOpts): Promise<boolean> {
   return new Promise((resolve) => {
-    const socket = net.connect({ path });
+    const socket = net.connect(address);
     socket.once('connect', () => {
       socket.destroy();
       resolve(true);

@@ -1,0 +1,53 @@
+/** Lets a thread be ended while it talks over ZeroMQ: the package ends the whole process when its thread is stopped in the
+ *  midst of one of its calls, by `terminate` or because the process exits. Whoever ends the thread closes the gate first.
+ *
+ *      thread        enter ─▶ call ─▶ leave      enter ─▶ no
+ *      its owner                 close ─────▶ (waits until it is outside) ─▶ terminate, or exit */
+import { ShoalError } from '../base/errors.ts';
+
+const callers = 0;
+const closed = 1;
+/** For a call to end. None takes long; the thread may not get a CPU. */
+const callMs = 10_000;
+
+export class ThreadGate {
+  /** For the other thread's gate. */
+  readonly memory: SharedArrayBuffer;
+  readonly #state: Int32Array;
+
+  constructor(memory: SharedArrayBuffer = new SharedArrayBuffer(8)) {
+    this.memory = memory;
+    this.#state = new Int32Array(memory);
+  }
+
+  /** Before a call. False: the thread is about to end, there must be none. */
+  enter(): boolean {
+    Atomics.add(this.#state, callers, 1);
+    if (Atomics.load(this.#state, closed) === 0) return true;
+    this.leave();
+    return false;
+  }
+
+  leave(): void {
+    Atomics.sub(this.#state, callers, 1);
+    if (Atomics.load(this.#state, closed) !== 0) Atomics.notify(this.#state, callers);
+  }
+
+  /** One call, or several. @throws ShoalError `closed` instead. */
+  pass<T>(call: () => T): T {
+    if (!this.enter()) throw new ShoalError('closed', 'this thread is about to be ended');
+    try {
+      return call();
+    } finally {
+      this.leave();
+    }
+  }
+
+  /** Returns when the thread is outside; it never enters again. Blocks, so that it also serves when the process exits. */
+  close(): void {
+    Atomics.store(this.#state, closed, 1);
+    for (let inside = Atomics.load(this.#state, callers); inside > 0; inside = Atomics.load(this.#state, callers)) {
+      if (Atomics.wait(this.#state, callers, inside, callMs) === 'timed-out') return;
+    }
+  }
+}
