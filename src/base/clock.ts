@@ -32,6 +32,19 @@ export function sleep(clock: Clock, delayMs: number): Promise<void> {
   });
 }
 
+/** What `promise` gives, or `late` when it takes longer than `delayMs`. */
+export async function within<T>(clock: Clock, delayMs: number, promise: Promise<T>, late: () => T): Promise<T> {
+  let timer: Timer | undefined;
+  const over = new Promise<void>((resolve) => {
+    timer = clock.setTimer(delayMs, resolve, { keepAlive: true });
+  });
+  try {
+    return await Promise.race([promise, over.then(late)]);
+  } finally {
+    timer?.cancel();
+  }
+}
+
 /** So long at most does a pause of the process count, in a timer of served time. */
 const servedTickMs = 250;
 

@@ -10,13 +10,15 @@ import type { Kernels } from '../memory/kernels.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
 import type { RegionAllocator } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
+import type { CostModel } from '../plan/cost.ts';
 import type { BufferName } from '../plan/ir.ts';
-import { bootstrap, type Joined } from './bootstrap.ts';
+import type { Topology } from '../plan/topology.ts';
+import { bootstrap, JoinLimit, joinTogether, type Joined } from './bootstrap.ts';
 import { measureClockOffset } from './clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from './comm-protocol.ts';
 import { noteCause } from './ended-ranks.ts';
 import type { GroupEngine } from './group-engine.ts';
-import { worldSpec, type GroupSpec } from './group-spec.ts';
+import { worldGroupId, worldSpec, type GroupSpec } from './group-spec.ts';
 import { LaneClaim } from './lane-claim.ts';
 import type { BoundBuffer, Buffers } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
@@ -48,6 +50,8 @@ export interface Meeting {
   /** Name of the world: connections of others are refused. */
   readonly name: string;
   readonly store: Store;
+  /** The rank that serves the store; undefined: no rank does. */
+  readonly servedBy: number | undefined;
   /** Best first. */
   readonly fabrics: readonly Fabric[];
 }
@@ -68,34 +72,32 @@ export class CommCore {
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
   async start(): Promise<void> {
     const { clock, hostId, hostName, pid, version } = this.#environment;
-    const { size, joinTimeoutMs } = this.#plan;
+    const { rank, size, joinTimeoutMs } = this.#plan;
     try {
       if (size === 1) {
         this.#world = this.#newWorld('alone', []);
-        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined }, 0);
+        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined }, 0, joinTimeoutMs);
         return;
       }
-      const { name, store, fabrics } = await this.#environment.meet(this.#plan);
+      const limit = new JoinLimit(clock, joinTimeoutMs);
+      const { name, store, servedBy, fabrics } = await this.#environment.meet(this.#plan);
       this.#store = store;
       const world = this.#newWorld(name, fabrics);
       this.#world = world;
-      const joined = await bootstrap({
-        world,
-        store,
-        hostId,
-        hostName,
-        pid,
-        version,
-        joinTimeoutMs,
-        tuningHash: this.#plan.tuning?.hash ?? '',
-        ratesOf: (topology) => tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates,
+      const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
+      const ratesOf = (topology: Topology): CostModel | undefined =>
+        tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates;
+      await joinTogether({ store, servedBy, rank, clock, limit }, async (signal) => {
+        const joined = await bootstrap({ ...place, ratesOf, signal });
+        world.model = joined.model;
+        world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
+        await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
       });
-      world.model = joined.model;
-      world.log.debug(`links: ${joined.fabricOf[world.rank].map((fabric, rank) => `${rank}:${fabric}`).join(' ')}`);
-      await this.#ready(joined, await measureClockOffset(world, clock));
     } catch (thrown) {
       const error = ShoalError.from(thrown);
       this.#tellCause(error);
+      // Ranks that have joined already hear of it by the group.
+      this.#world?.group(worldGroupId)?.fail(error);
       this.#emit({ type: 'failed', error: error.toData() });
       await this.#shutDown(0);
     }
@@ -169,8 +171,8 @@ export class CommCore {
   }
 
   /** Opens the group of all ranks and reports. */
-  async #ready(joined: Joined, clockOffsetMs: number): Promise<void> {
-    await this.#open.openGroup(worldSpec(this.#plan, joined.topology), this.#plan.joinTimeoutMs);
+  async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
+    await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
     this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
   }
 

@@ -1,21 +1,25 @@
-/** Ranks that end, and because of whom.
+/** Ranks that end or give up, and because of whom.
  *
- *  Before they have joined: whoever sees their processes end writes it to the store, and those that wait for them fail at once
- *  instead of when their time is up. Once a rank has all its links, these tell of its end.
+ *  Until all have joined: whoever sees a rank's process end writes it to the store, and so does a rank that gives up, with its
+ *  reason, before it lets go of its links. The first word counts: those that still wait fail at once, and repeat it.
  *
- *      launcher ── rank 2 exited ──▶ not `connected/2`? ──▶ `ended` ──▶ every rank that waits: peer-lost, naming rank 2
+ *      launcher ── rank 2 exited ──▶ not `connected/2`? ─┐
+ *      rank 0 ── waited for rank 2 in vain ──────────────┴▶ `ended` ──▶ every rank that waits, naming rank 2
  *
  *  A rank that fails because of another one says so before it ends, which may be seen earlier than the end of the other one:
  *
  *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first */
-import { ShoalError } from '../base/errors.ts';
+import { ShoalError, type ErrorData } from '../base/errors.ts';
 import type { Store, StoreWait } from './store/store.ts';
 
-/** JSON `{ rank, ending }`: the first rank that ended too early. */
+/** JSON of an `End`: the first. */
 const endedKey = 'ended';
 const connectedKey = (rank: number): string => `connected/${rank}`;
 const causeKey = (rank: number): string => `cause/${rank}`;
 const nothing = new Uint8Array(0);
+
+/** A rank that did not join, and what became of it: its process ended, or it gave up. */
+type End = { readonly rank: number } & ({ readonly ending: string } | { readonly error: ErrorData });
 
 /** The rank has all its links. */
 export async function noteJoined(store: Store, rank: number): Promise<void> {
@@ -25,19 +29,41 @@ export async function noteJoined(store: Store, rank: number): Promise<void> {
 /** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`. */
 export async function reportEnded(store: Store, rank: number, ending: string): Promise<void> {
   if (await store.check([connectedKey(rank)])) return;
-  await store.compareSet(endedKey, nothing, new TextEncoder().encode(JSON.stringify({ rank, ending })));
+  await store.compareSet(endedKey, nothing, encode({ rank, ending }));
 }
 
-/** Rejects when some rank has ended before it joined; never resolves. */
+/** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
+export async function giveUp(store: Store, rank: number, error: ShoalError): Promise<ShoalError> {
+  const first = decode(await store.compareSet(endedKey, nothing, encode({ rank, error: error.toData() })));
+  const consequence = error.code === 'timeout' || error.code === 'peer-lost';
+  return consequence && first.rank !== rank ? errorOf(first, rank) : error;
+}
+
+/** Rejects when some rank has ended or given up before it joined; never resolves. */
 export async function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
   const value = await store.get(endedKey, wait).catch(() => undefined);
   if (value === undefined) return new Promise<never>(() => undefined);
-  const { rank, ending } = JSON.parse(new TextDecoder().decode(value)) as { rank: number; ending: string };
-  throw new ShoalError(
-    'peer-lost',
-    `rank ${rank} ${ending} before it joined; see that rank's own output: every rank has to call initProcessGroup`,
-    { rank: ownRank, peer: rank },
-  );
+  throw errorOf(decode(value), ownRank);
+}
+
+function errorOf(end: End, ownRank: number): ShoalError {
+  if ('ending' in end) {
+    const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to call initProcessGroup`;
+    return new ShoalError('peer-lost', message, { rank: ownRank, peer: end.rank });
+  }
+  const { code, message, peer, timeoutMs } = end.error;
+  const text = `rank ${end.rank} gave up joining: ${message}`;
+  // One that names nobody has failed by itself. One that waited for this rank does not make it the cause of its own failure.
+  if (peer === undefined) return new ShoalError('peer-lost', text, { rank: ownRank, peer: end.rank });
+  return new ShoalError(code, text, { rank: ownRank, timeoutMs, ...(peer !== ownRank && { peer }) });
+}
+
+function encode(end: End): Uint8Array {
+  return new TextEncoder().encode(JSON.stringify(end));
+}
+
+function decode(value: Uint8Array): End {
+  return JSON.parse(new TextDecoder().decode(value)) as End;
 }
 
 /** The rank fails because of another one, if the error names one. */

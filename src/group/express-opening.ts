@@ -103,6 +103,13 @@ export class ExpressOpening {
     void this.#connect(links);
   }
 
+  /** Ranks that have not said what they must say next. */
+  get awaited(): readonly number[] {
+    const others = this.#ready.map((_, rank) => rank).filter((rank) => rank !== this.#options.group.rank);
+    const silent = others.filter((rank) => this.#ready[rank] === undefined);
+    return silent.length > 0 ? silent : others.filter((rank) => !this.#timed.has(rank));
+  }
+
   /** The group is gone before all agreed. */
   abandon(): void {
     if (this.#onAgreed === undefined) return;

@@ -35,6 +35,7 @@ import { planning, PlanRunner, type Plans, type PreparedPlan } from './plan-runn
 import type { PointToPoint } from './point-to-point.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import type { SharedRegions } from './shared-regions.ts';
+import type { Culprit, Wait } from './wait-chain.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
 
@@ -61,6 +62,8 @@ export interface GroupWorld extends ExpressWorld {
   /** All ranks of a group share memory; how to map their control blocks. */
   onLane(group: number, blocks: readonly RegionShare[]): void;
   recordFailure(group: GroupSpec, error: ShoalError): void;
+  /** Finds who is to blame that this rank waits for ranks of the world. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
 }
 
 type PendingCall = Operation | LaneEntry | ExpressEntry;
@@ -144,19 +147,36 @@ export class GroupEngine implements OperationHost {
       const { id: group, name } = this.spec;
       const express = [...this.#express.candidates];
       this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
-      this.#world.clock.setTimer(timeoutMs, () => {
-        if (this.#status !== 'opening') return;
-        const { missing } = this.#members;
-        this.fail(
-          new ShoalError(
-            'timeout',
-            `group '${this.spec.name}' did not open within ${timeoutMs} ms: rank ${missing.join(', ')} did not join; does every rank create it?`,
-            { timeoutMs, peer: missing[0] },
-          ),
-        );
-      });
+      this.#world.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
       this.#checkOpen();
     });
+  }
+
+  #onOpenTimeout(timeoutMs: number): void {
+    if (this.#status !== 'opening') return;
+    this.#world.findCulprit(this.#absent(), ({ rank: peer, text }) => {
+      if (this.#status !== 'opening') return;
+      const { missing } = this.#members;
+      const why =
+        missing.length > 0
+          ? `rank ${missing.join(', ')} did not join; does every rank create it?`
+          : 'its ranks did not agree on an express;';
+      const message = `group '${this.spec.name}' did not open within ${timeoutMs} ms: ${why} ${text}`;
+      this.fail(new ShoalError('timeout', message, { timeoutMs, peer }));
+    });
+  }
+
+  /** World ranks that keep the group from opening. */
+  #absent(): number[] {
+    const { missing } = this.#members;
+    return missing.length > 0 ? missing : this.#members.worldRanks(this.#express.awaited);
+  }
+
+  /** What this rank has waited for the longest in the group; undefined: nothing. */
+  get wait(): Wait | undefined {
+    if (this.#status === 'opening') return { text: `the opening of group '${this.spec.name}'`, ranks: this.#absent() };
+    const [pending] = this.#status === 'open' ? this.#pending : [];
+    return pending && { text: describeCall(pending.call, pending.sequence), ranks: this.#late(pending) };
   }
 
   /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */

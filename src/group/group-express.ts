@@ -94,6 +94,11 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     });
   }
 
+  /** Ranks without which it cannot be agreed on. */
+  get awaited(): readonly number[] {
+    return this.#opening.awaited;
+  }
+
   // ── calls that the main thread left to this one ─────────────────────────────────────────────────────────────────
 
   get pending(): readonly ExpressEntry[] {

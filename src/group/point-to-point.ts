@@ -14,6 +14,7 @@ import type { Region } from '../memory/region.ts';
 import type { BoundBuffer } from './operation.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { GroupSpec } from './group-spec.ts';
+import type { Culprit, Wait } from './wait-chain.ts';
 import { decodeAccept, decodeOffer, decodeTaken, encodeAccept, encodeOffer, encodeTaken, transferImmediate, type Offer } from './wire.ts';
 
 /** Data up to this size travels with its offer. */
@@ -65,6 +66,8 @@ export interface PointToPointOptions {
   readonly rank: number;
   readonly clock: Clock;
   readonly kernels: Kernels;
+  /** Who is to blame that this rank waits for ranks of the world. */
+  readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
 }
 
 export class PointToPoint {
@@ -178,6 +181,12 @@ export class PointToPoint {
     this.#end(transfer, undefined);
   }
 
+  /** What this rank has waited for the longest; undefined: nothing. */
+  get wait(): Wait | undefined {
+    for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: [transfer.link.rank] };
+    return undefined;
+  }
+
   /** Ends all transfers of a group; with `rank` only those with that world rank. */
   abandon(group: TransferGroup, error: ShoalError, rank?: number): void {
     for (const transfer of [...this.#active]) {
@@ -199,14 +208,19 @@ export class PointToPoint {
       complete: request.complete,
     };
     this.#active.add(transfer);
-    transfer.timer = this.#options.clock.setTimer(timeoutMs, () => {
-      const what = `${direction} ${request.dtype}[${request.count}] ${direction === 'send' ? 'to' : 'from'} rank ${link.rank} with tag ${tag}`;
-      const next = `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}`;
-      group.fail(
-        new ShoalError('timeout', `${what} timed out after ${timeoutMs} ms: ${next}`, { peer: link.rank, operation: direction, timeoutMs }),
-      );
-    });
+    transfer.timer = this.#options.clock.setTimer(timeoutMs, () => this.#onTimeout(transfer));
     return transfer;
+  }
+
+  /** The other side may wait itself: whoever is at the end of the chain is named. */
+  #onTimeout(transfer: Transfer): void {
+    const { link, direction, timeoutMs, group } = transfer;
+    const next = `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}`;
+    this.#options.findCulprit([link.rank], ({ rank: peer, text }) => {
+      if (!this.#active.has(transfer)) return;
+      const message = `${describeTransfer(transfer)} timed out after ${timeoutMs} ms: ${next}; ${text}`;
+      group.fail(new ShoalError('timeout', message, { peer, operation: direction, timeoutMs }));
+    });
   }
 
   #match(receiver: Transfer, offer: Offer): void {
@@ -273,6 +287,10 @@ export class PointToPoint {
     }
     transfer.complete(error);
   }
+}
+
+function describeTransfer({ direction, dtype, count, tag, link }: Transfer): string {
+  return `${direction} ${dtype}[${count}] ${direction === 'send' ? 'to' : 'from'} rank ${link.rank} with tag ${tag}`;
 }
 
 function keyOf(group: number, rank: number, tag: number): string {

@@ -73,7 +73,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     worldSize: size,
     insecure: settings.insecure ? 'allow' : 'refuse',
     timeoutMs: joinTimeoutMs,
-    connectTimeoutMs: settings.connectTimeoutMs,
+    connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs),
     ...(settings.secret === '' ? {} : { secret: settings.secret }),
   });
   const fabrics = createFabrics(plan, {
@@ -85,7 +85,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     interfaces: settings.interfaces,
     ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
   });
-  return { name: opened.world, store: opened.store, fabrics };
+  return { name: opened.world, store: opened.store, servedBy: opened.servedBy, fabrics };
 }
 
 /** Ranks that meet on loopback are on one host; strangers then cannot even connect. */

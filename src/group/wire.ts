@@ -105,6 +105,10 @@ const controlMessage = z.discriminatedUnion('type', [
   }),
   z.object({ type: z.literal('ping'), sentMs: z.number() }),
   z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),
+  /** Whom do you wait for? */
+  z.object({ type: z.literal('whom'), id: z.int().min(1) }),
+  /** For these ranks of the world, in what the text says; none: for nobody. */
+  z.object({ type: z.literal('waits'), id: z.int().min(1), text: z.string().max(4096), ranks: z.array(z.int().min(0)).max(64) }),
   /** Lend me memory to write to while I time our link. */
   z.object({ type: z.literal('probe-open'), bytes: z.int().min(1).max(probeBytesMax) }),
   z.object({ type: z.literal('probe-opened'), key: z.int().min(1) }),

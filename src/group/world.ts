@@ -31,6 +31,7 @@ import { PeerLink } from './peer-link.ts';
 import { PointToPoint } from './point-to-point.ts';
 import { ScratchPool } from './scratch-pool.ts';
 import { SharedRegions } from './shared-regions.ts';
+import { WaitChains, type Culprit, type Wait } from './wait-chain.ts';
 import { announcedOf, decodeControl, encodeControl, decodeGroupHeader, decodeImmediate, MessageType, type ControlMessage } from './wire.ts';
 
 /** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
@@ -91,6 +92,7 @@ export class World {
   readonly cpus: number;
   readonly #backend: string | undefined;
   readonly #mpi: MpiCollectives;
+  readonly #waitChains: WaitChains;
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
@@ -131,7 +133,13 @@ export class World {
     this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
     this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
-    this.pointToPoint = new PointToPoint({ rank, clock, kernels });
+    this.#waitChains = new WaitChains({
+      rank,
+      clock,
+      own: () => this.#wait(),
+      tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
+    });
+    this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
     this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
   }
 
@@ -244,7 +252,21 @@ export class World {
     await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
     await Promise.all(this.fabrics.map((fabric) => fabric.close()));
     this.#mpi.close();
+    this.#waitChains.close();
     this.regions.close();
+  }
+
+  // ── who is waited for ───────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Finds who is to blame that this rank waits for some ranks. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void {
+    this.#waitChains.find(ranks, onFound);
+  }
+
+  /** What has been waited for the longest. */
+  #wait(): Wait | undefined {
+    const waits = [this.pointToPoint.wait, ...[...this.#groups.values()].map((group) => group.wait)];
+    return waits.find((wait) => wait !== undefined);
   }
 
   // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -309,6 +331,10 @@ export class World {
       case 'pong':
         this.onPong?.(link.rank, message.sentMs, message.atMs);
         return;
+      case 'whom':
+      case 'waits':
+        this.#waitChains.onControl(link.rank, message);
+        return;
       case 'probe-open':
       case 'probe-opened':
       case 'probe-close':
@@ -325,10 +351,10 @@ export class World {
   /** Told of answers to pings; used while clocks are compared. */
   onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
 
-  /** Only a group's opening can be early; what comes for a group that is gone is of no interest. */
+  /** Only a group's opening can be early, and what its opener says after that; what comes for a group that is gone is of no interest. */
   #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
-    if (message.type !== 'group-open') return;
     const early = this.#early.get(message.group) ?? [];
+    if (message.type !== 'group-open' && !early.some((each) => each.link === link)) return;
     if (early.length >= earlyMessagesMax) throw new ShoalError('protocol', `rank ${link.rank} opens too many groups`);
     early.push({ link, message });
     this.#early.set(message.group, early);
@@ -363,10 +389,14 @@ export class World {
     }
   }
 
+  /** Told of links that end; used while the ranks join. */
+  onLinkClosed: ((rank: number, error: ShoalError | undefined) => void) | undefined;
+
   #onClose(link: PeerLink, error: ShoalError | undefined): void {
     if (link.closed) return;
     link.markClosed(error);
     if (this.#closing) return;
+    this.onLinkClosed?.(link.rank, error);
     for (const group of this.#groups.values()) {
       const rank = group.spec.globalRanks.indexOf(link.rank);
       if (rank >= 0) group.onLinkClosed(rank, error);

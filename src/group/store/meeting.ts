@@ -112,7 +112,7 @@ export async function joinMeeting(
   throw new ShoalError(
     'timeout',
     `rank ${rank} did not find rank 0 of its job through ${path} in ${Math.round(clock.now() - startMs)} ms; last: ${last}. Is rank 0 running, on this host and as this user?`,
-    { rank, operation: 'store connect', timeoutMs: connectTimeoutMs },
+    { rank, peer: 0, operation: 'store connect', timeoutMs: connectTimeoutMs },
   );
 }
 

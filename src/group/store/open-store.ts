@@ -47,6 +47,8 @@ export interface OpenStoreOptions {
 /** A store that is open, and what the job's other connections need. */
 export interface OpenedStore {
   readonly store: Store;
+  /** The rank that serves it; undefined: no rank does. */
+  readonly servedBy: number | undefined;
   /** The job's secret: given, or made for this job and learnt when the ranks met. Empty where a job may run without. */
   readonly secret: Uint8Array;
   readonly world: string;
@@ -75,7 +77,7 @@ export async function openStore(url: string, options: OpenStoreOptions): Promise
       return alone(options, options.world ?? 'alone', undefined);
     case 'file': {
       const store = await FileStore.open(parsed.directory, options);
-      return { store, secret: encode(options.secret ?? ''), world: options.world ?? url, url, spec: undefined };
+      return { store, servedBy: undefined, secret: encode(options.secret ?? ''), world: options.world ?? url, url, spec: undefined };
     }
     case 'tcp': {
       const { rank, worldSize } = options;
@@ -148,7 +150,7 @@ export function generationPrefix(generation: number): string {
 }
 
 function alone(options: OpenStoreOptions, world: string, spec: WorldSpec | undefined): OpenedStore {
-  return { store: new HashStore(options), secret: encode(options.secret ?? ''), world, url: undefined, spec };
+  return { store: new HashStore(options), servedBy: undefined, secret: encode(options.secret ?? ''), world, url: undefined, spec };
 }
 
 async function openTcp(address: { host: string; port: number }, seat: Seat, options: OpenStoreOptions): Promise<OpenedStore> {
@@ -164,13 +166,14 @@ async function openTcp(address: { host: string; port: number }, seat: Seat, opti
   }
   const url = `tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
   if (server === 'elsewhere' || rank !== 0) {
-    const store = await StoreClient.connect({ ...clientOptions(options), host, port, rank, worldSize, world, secret });
-    return { store, secret, world, url, spec: undefined };
+    const servedBy = server === 'rank-0' ? 0 : undefined;
+    const store = await StoreClient.connect({ ...clientOptions(options), host, port, rank, worldSize, world, secret, servedBy });
+    return { store, servedBy, secret, world, url, spec: undefined };
   }
   // A host name may resolve to a loopback address on the host itself, where the others could not connect.
   const bind = isLoopback(host) ? { host: host === 'localhost' ? '127.0.0.1' : host } : { host: 'any' };
   const listening = await StoreServer.listen({ clock, random, secret, world, worldSize, port, ...bind, keepProcessAlive: 'no' });
-  return { store: new ServedStore(listening, options), secret, world, url, spec: undefined };
+  return { store: new ServedStore(listening, options), servedBy: 0, secret, world, url, spec: undefined };
 }
 
 async function openMeeting(
@@ -181,12 +184,13 @@ async function openMeeting(
   const { rank, worldSize, world, port } = seat;
   const { clock, random } = options;
   if (rank !== 0) {
-    const { store, point } = await joinMeeting(path, { ...clientOptions(options), rank, worldSize, world });
-    return { store, secret: point.secret, world, url: `tcp://${point.host}:${point.port}`, spec: undefined };
+    const { store, point } = await joinMeeting(path, { ...clientOptions(options), rank, worldSize, world, servedBy: 0 });
+    return { store, servedBy: 0, secret: point.secret, world, url: `tcp://${point.host}:${point.port}`, spec: undefined };
   }
   const { server, point, leave } = await serveMeeting(path, { clock, random, world, worldSize, port, keepProcessAlive: 'no' });
   return {
     store: new ServedStore(server, { ...options, leave }),
+    servedBy: 0,
     secret: point.secret,
     world,
     url: `tcp://${point.host}:${point.port}`,

@@ -34,6 +34,8 @@ export interface StoreClientOptions {
   readonly rank: number;
   /** The same, for people. Default `rank <n>`. */
   readonly who?: string;
+  /** The rank that serves the store: errors name it. Default: no rank does. */
+  readonly servedBy?: number | undefined;
   /** For waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Ends the attempts to connect. Default 30 s. */
@@ -179,7 +181,7 @@ export class StoreClient implements Store {
       timeoutMs,
       () => {
         cancel();
-        timer = clock.setTimer(cancelGraceMs, () => giveUp(timedOutWait(this.#name, keys, timeoutMs)), { keepAlive: true });
+        timer = clock.setTimer(cancelGraceMs, () => giveUp(this.#silent(timeoutMs)), { keepAlive: true });
       },
       { keepAlive: true },
     );
@@ -235,12 +237,19 @@ export class StoreClient implements Store {
     else this.#socket.unref();
   }
 
+  #silent(timeoutMs: number): ShoalError {
+    const { rank, servedBy: peer } = this.#options;
+    const message = `${this.#name} did not answer within ${timeoutMs} ms; the process that serves it is stopped or cannot be reached`;
+    return new ShoalError('timeout', message, { rank, peer, operation: 'store', timeoutMs });
+  }
+
   #lost(why: string, cause?: unknown): ShoalError {
+    const { rank, servedBy: peer } = this.#options;
     const calls = this.#pending.size;
     return new ShoalError(
       'peer-lost',
       `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it ended`,
-      { rank: this.#options.rank, operation: 'store', cause },
+      { rank, peer, operation: 'store', cause },
     );
   }
 
@@ -307,7 +316,7 @@ function unreachableStore(options: StoreClientOptions, tries: { attempt: number;
     'timeout',
     `${options.who ?? `rank ${options.rank}`} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
-    { rank: options.rank, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
+    { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );
 }
 

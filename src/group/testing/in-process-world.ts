@@ -23,6 +23,7 @@ import { worldSpec } from '../group-spec.ts';
 import { OperationLog } from '../operation-log.ts';
 import { CommGroup, type WorldHandle } from '../process-group.ts';
 import { HashStore } from '../store/hash-store.ts';
+import type { Store } from '../store/store.ts';
 import { TensorMemory } from '../tensor-memory.ts';
 
 export interface InProcessOptions {
@@ -36,6 +37,8 @@ export interface InProcessOptions {
   readonly hostIds?: readonly string[];
   /** Wraps each rank's fabric: faults, counters. */
   readonly wrap?: (fabric: Fabric, rank: number) => Fabric;
+  /** Wraps each rank's client of the store. */
+  readonly wrapStore?: (store: Store, rank: number) => Store;
   readonly joinTimeoutMs?: number;
 }
 
@@ -51,14 +54,8 @@ const patience = new UnhurriedClock();
 
 /** Starts `n` ranks and joins them. */
 export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
-  const network = new LoopbackNetwork();
-  const clock = options.clock ?? patience;
-  const store = new HashStore({ clock });
-  const settings: Settings = { ...readSettings({}), ...options.settings };
   const flights: FlightRecorder[] = [];
-  const groups = await Promise.all(
-    Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table: store.table, settings, options, flights })),
-  );
+  const groups = await Promise.all(joinRanks(n, options, flights));
   return {
     groups,
     flights,
@@ -67,6 +64,15 @@ export async function startRanks(n: number, options: InProcessOptions = {}): Pro
       await Promise.all(groups.map((group) => group.destroy({ timeoutMs: 100 })));
     },
   };
+}
+
+/** The ranks of a world, each with its own outcome. */
+export function joinRanks(n: number, options: InProcessOptions, flights: FlightRecorder[] = []): Promise<CommGroup>[] {
+  const network = new LoopbackNetwork();
+  const clock = options.clock ?? patience;
+  const { table } = new HashStore({ clock });
+  const settings: Settings = { ...readSettings({}), ...options.settings };
+  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table, settings, options, flights }));
 }
 
 interface RankStart {
@@ -107,7 +113,9 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
         random: seededRandom(rank + 1),
         regions: allocator,
       };
-      return { name: 'test', store: new HashStore({ clock, table }), fabrics: createFabrics(rank, network, fabricOptions, options) };
+      const client = new HashStore({ clock, table });
+      const store = options.wrapStore?.(client, rank) ?? client;
+      return { name: 'test', store, servedBy: undefined, fabrics: createFabrics(rank, network, fabricOptions, options) };
     },
   };
   const plan = { rank, size: n, url: 'hash://', environment: {}, joinTimeoutMs: options.joinTimeoutMs ?? 10_000, settings };
