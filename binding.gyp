@@ -22,7 +22,7 @@
         'native/mpi_runtime.cc',
         'native/mpi_tasks.cc',
       ],
-      'defines': ['NAPI_VERSION=8'],
+      'defines': ['NAPI_VERSION=8', 'SHOAL_INTERFACE="<!(node scripts/native-interface.mjs)"'],
       # The order of every rounding is part of the contract: no contraction, no fast-math.
       # Element views of one buffer may differ in type (in-place conversion), hence no strict aliasing.
       'cflags': ['-O3', '-ffp-contract=off', '-fno-trapping-math', '-fno-math-errno', '-fno-strict-aliasing', '-fvisibility=hidden', '-Wall', '-Wextra'],

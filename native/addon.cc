@@ -18,16 +18,6 @@
 namespace shoal {
 namespace {
 
-/// Raised with every change of this interface; the loader refuses a binary built from other sources.
-constexpr double kInterfaceVersion = 14;
-
-bool get_code(napi_env env, napi_value value, size_t limit, size_t& out) {
-  double number;
-  if (!get(env, value, number) || !(number >= 0 && number < static_cast<double>(limit))) return false;
-  out = static_cast<size_t>(number);
-  return true;
-}
-
 /// Views of a JavaScript array, all at least as long as the first.
 bool get_views(napi_env env, napi_value array, uint32_t count, uint8_t** out, size_t& bytes) {
   for (uint32_t k = 0; k < count; k++) {
@@ -52,7 +42,7 @@ napi_value reduce(napi_env env, napi_callback_info info) {
   uint32_t target_count, source_count, tree_count;
   double factor;
   void* data;
-  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, dtype) || !get_code(env, values[1], kOps, op) ||
+  if (!arguments(env, info, values, &data) || !get_index(env, values[0], kDTypes, dtype) || !get_index(env, values[1], kOps, op) ||
       napi_get_array_length(env, values[2], &target_count) != napi_ok || napi_get_array_length(env, values[3], &source_count) != napi_ok ||
       napi_get_array_length(env, values[4], &tree_count) != napi_ok || !get(env, values[5], factor) || target_count == 0) {
     return fail_arguments(env);
@@ -64,7 +54,7 @@ napi_value reduce(napi_env env, napi_callback_info info) {
   }
   for (uint32_t k = 0; k < tree_count; k++) {
     napi_value node;
-    if (napi_get_element(env, values[4], k, &node) != napi_ok || napi_get_value_int32(env, node, &tree[k]) != napi_ok) return fail_arguments(env);
+    if (napi_get_element(env, values[4], k, &node) != napi_ok || !get_whole(env, node, -1, INT32_MAX, tree[k])) return fail_arguments(env);
   }
   const ReduceLoop loop = table_of(data).reduce[dtype][op];
   const bool scaled = !std::isnan(factor);
@@ -81,7 +71,7 @@ napi_value scale(napi_env env, napi_callback_info info) {
   Bytes target, source;
   double factor;
   void* data;
-  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, dtype) || !is_float(dtype) || !get(env, values[1], target) ||
+  if (!arguments(env, info, values, &data) || !get_index(env, values[0], kDTypes, dtype) || !is_float(dtype) || !get(env, values[1], target) ||
       !get(env, values[2], source) || !get(env, values[3], factor) || target.size != source.size) {
     return fail_arguments(env);
   }
@@ -95,8 +85,8 @@ napi_value convert(napi_env env, napi_callback_info info) {
   size_t target_dtype, source_dtype;
   Bytes target, source;
   void* data;
-  if (!arguments(env, info, values, &data) || !get_code(env, values[0], kDTypes, target_dtype) || !get(env, values[1], target) ||
-      !get_code(env, values[2], kDTypes, source_dtype) || !get(env, values[3], source) ||
+  if (!arguments(env, info, values, &data) || !get_index(env, values[0], kDTypes, target_dtype) || !get(env, values[1], target) ||
+      !get_index(env, values[2], kDTypes, source_dtype) || !get(env, values[3], source) ||
       target.size / kElementBytes[target_dtype] != source.size / kElementBytes[source_dtype]) {
     return fail_arguments(env);
   }
@@ -119,7 +109,7 @@ napi_value copy(napi_env env, napi_callback_info info) {
 napi_value create_segments(napi_env env, napi_callback_info info) {
   napi_value values[1], handle;
   size_t count;
-  if (!arguments(env, info, values) || !get_code(env, values[0], 1 << 24, count)) return fail_arguments(env);
+  if (!arguments(env, info, values) || !get_index(env, values[0], 1 << 24, count)) return fail_arguments(env);
   auto* segments = new std::vector<Segment>(count);
   const auto finalize = [](napi_env, void* data, void*) { delete static_cast<std::vector<Segment>*>(data); };
   if (napi_create_external(env, segments, finalize, nullptr, &handle) != napi_ok) {
@@ -135,7 +125,7 @@ napi_value set_segment(napi_env env, napi_callback_info info) {
   std::vector<Segment>* segments;
   size_t index;
   Bytes view;
-  if (!arguments(env, info, values) || !get_external(env, values[0], segments) || !get_code(env, values[1], segments->size(), index) ||
+  if (!arguments(env, info, values) || !get_external(env, values[0], segments) || !get_index(env, values[1], segments->size(), index) ||
       !get(env, values[2], view)) {
     return fail_arguments(env);
   }
@@ -197,7 +187,8 @@ void export_kernels(napi_env env, napi_value object, const KernelTable& table) {
 }
 
 napi_value init(napi_env env, napi_value exports) {
-  set_number(env, exports, "version", kInterfaceVersion);
+  // Of these sources (scripts/native-interface.mjs); the loader refuses a binary built from others.
+  set_text(env, exports, "version", SHOAL_INTERFACE);
   export_kernels(env, exports, kernels());
   napi_value others;
   const KernelTables& all = all_kernels();
@@ -206,9 +197,9 @@ napi_value init(napi_env env, napi_value exports) {
       napi_value loops;
       if (napi_create_object(env, &loops) != napi_ok) return nullptr;
       export_kernels(env, loops, *all.tables[k]);
-      napi_set_element(env, others, static_cast<uint32_t>(k - 1), loops);
+      expect(env, napi_set_element(env, others, static_cast<uint32_t>(k - 1), loops), "others");
     }
-    napi_set_named_property(env, exports, "others", others);
+    set_property(env, exports, "others", others);
   }
   export_parameters(env, exports);
   export_regions(env, exports);

@@ -121,7 +121,7 @@ napi_value open(napi_env env, napi_callback_info info) {
 
 bool get(napi_env env, napi_value value, Endpoint*& out) { return get_external(env, value, out) && out->open; }
 
-bool get(napi_env env, napi_value value, int& out) { return napi_get_value_int32(env, value, &out) == napi_ok; }
+bool get(napi_env env, napi_value value, int& out) { return get_whole(env, value, INT32_MIN, INT32_MAX, out); }
 
 /// Numbers of a Uint8Array over an Int32Array.
 bool get(napi_env env, napi_value value, std::vector<int>& out) {
@@ -158,12 +158,11 @@ napi_value claim(napi_env env, napi_callback_info info) {
   napi_value values[3], result;
   Endpoint* endpoint;
   int port;
-  double bytes_max;
-  if (!arguments(env, info, values) || !get(env, values[0], endpoint) || !get(env, values[1], port) || !shoal::get(env, values[2], bytes_max) ||
-      !(bytes_max >= 0 && bytes_max <= 9e15)) {
+  size_t bytes_max;
+  if (!arguments(env, info, values) || !get(env, values[0], endpoint) || !get(env, values[1], port) || !get_index(env, values[2], 0x1p53, bytes_max)) {
     return fail_arguments(env);
   }
-  const bool free = Runtime::instance().claim(endpoint->inbox, port, static_cast<size_t>(bytes_max));
+  const bool free = Runtime::instance().claim(endpoint->inbox, port, bytes_max);
   return napi_get_boolean(env, free, &result) == napi_ok ? result : nullptr;
 }
 

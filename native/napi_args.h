@@ -4,6 +4,7 @@
 #pragma once
 #include <node_api.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,6 +26,25 @@ bool arguments(napi_env env, napi_callback_info info, napi_value (&values)[N], v
 }
 
 inline bool get(napi_env env, napi_value value, double& out) { return napi_get_value_double(env, value, &out) == napi_ok; }
+
+/// A whole number of [least, most], exactly; `most` is at most 2^53.
+template <class T>
+bool get_whole(napi_env env, napi_value value, double least, double most, T& out) {
+  double number;
+  if (!get(env, value, number) || !(number >= least && number <= most) || number != std::trunc(number)) return false;
+  out = static_cast<T>(number);
+  return true;
+}
+
+/// A whole number below `limit`.
+template <class T>
+bool get_index(napi_env env, napi_value value, double limit, T& out) {
+  return get_whole(env, value, 0, limit - 1, out);
+}
+
+/// A descriptor, as far as a number can tell; −1 is none, which the system says.
+inline bool get_descriptor(napi_env env, napi_value value, int& out) { return get_whole(env, value, -1, INT32_MAX, out); }
+
 inline bool get(napi_env env, napi_value value, bool& out) { return napi_get_value_bool(env, value, &out) == napi_ok; }
 
 struct Bytes {
@@ -64,21 +84,32 @@ bool get_external(napi_env env, napi_value value, T*& out) {
   return true;
 }
 
+/// What the engine refuses while the addon is loaded ends the loading: the loader says so.
+inline void expect(napi_env env, napi_status status, const char* what) {
+  bool pending = false;
+  if (status != napi_ok && napi_is_exception_pending(env, &pending) == napi_ok && !pending) fail(env, "EINVAL", what);
+}
+
+inline void set_property(napi_env env, napi_value object, const char* name, napi_value value) {
+  expect(env, napi_set_named_property(env, object, name, value), name);
+}
+
 inline void set_number(napi_env env, napi_value object, const char* name, double value) {
-  napi_value number;
-  if (napi_create_double(env, value, &number) == napi_ok) napi_set_named_property(env, object, name, number);
+  napi_value number = nullptr;
+  expect(env, napi_create_double(env, value, &number), name);
+  if (number != nullptr) set_property(env, object, name, number);
 }
 
 inline void set_text(napi_env env, napi_value object, const char* name, const char* text) {
-  napi_value value;
-  if (napi_create_string_utf8(env, text, NAPI_AUTO_LENGTH, &value) == napi_ok) napi_set_named_property(env, object, name, value);
+  napi_value value = nullptr;
+  expect(env, napi_create_string_utf8(env, text, NAPI_AUTO_LENGTH, &value), name);
+  if (value != nullptr) set_property(env, object, name, value);
 }
 
 inline void set_function(napi_env env, napi_value object, const char* name, napi_callback callback, const void* data = nullptr) {
-  napi_value function;
-  if (napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, const_cast<void*>(data), &function) == napi_ok) {
-    napi_set_named_property(env, object, name, function);
-  }
+  napi_value function = nullptr;
+  expect(env, napi_create_function(env, name, NAPI_AUTO_LENGTH, callback, const_cast<void*>(data), &function), name);
+  if (function != nullptr) set_property(env, object, name, function);
 }
 
 }  // namespace shoal

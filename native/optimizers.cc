@@ -37,17 +37,16 @@ bool get_singles(napi_env env, napi_value value, Reals& out) { return get_reals(
 /// update(rule, value, gradient, states[], parameters: Float64Array)
 napi_value update(napi_env env, napi_callback_info info) {
   napi_value values[5];
-  double rule_number;
+  size_t rule;
   Reals value, gradient;
   uint32_t state_count;
   Doubles parameters;
   void* data;
-  if (!arguments(env, info, values, &data) || !get(env, values[0], rule_number) || !(rule_number >= 0 && rule_number < kUpdateRules) ||
+  if (!arguments(env, info, values, &data) || !get_index(env, values[0], kUpdateRules, rule) ||
       !get_reals(env, values[1], value) || !get_reals(env, values[2], gradient) || !get(env, values[4], parameters) ||
       napi_get_array_length(env, values[3], &state_count) != napi_ok) {
     return fail_arguments(env);
   }
-  const size_t rule = static_cast<size_t>(rule_number);
   if (gradient.count != value.count || gradient.single != value.single || state_count != kUpdateStates[rule] ||
       parameters.size != kUpdateParameters[rule]) {
     return fail_arguments(env);
@@ -156,8 +155,8 @@ void export_parameters(napi_env env, napi_value exports) {
   if (napi_create_object(env, &best) != napi_ok || napi_create_object(env, &generic) != napi_ok) return;
   export_table(env, best, best_parameters());
   export_table(env, generic, kGenericParameters);
-  napi_set_named_property(env, best, "generic", generic);
-  napi_set_named_property(env, exports, "parameters", best);
+  set_property(env, best, "generic", generic);
+  set_property(env, exports, "parameters", best);
 }
 
 }  // namespace shoal

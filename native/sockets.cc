@@ -20,12 +20,11 @@ constexpr size_t kNameBytes = 16;  // TCP_CA_NAME_MAX
 /// the descriptor is not a TCP socket.
 napi_value congestion_control(napi_env env, napi_callback_info info) {
   napi_value values[2], result;
-  double descriptor;
+  int fd;
   uint32_t count;
-  if (!arguments(env, info, values) || !get(env, values[0], descriptor) || napi_get_array_length(env, values[1], &count) != napi_ok) {
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd) || napi_get_array_length(env, values[1], &count) != napi_ok) {
     return fail_arguments(env);
   }
-  const int fd = static_cast<int>(descriptor);
   for (uint32_t k = 0; k < count; k++) {
     napi_value element;
     char name[kNameBytes];
@@ -46,11 +45,11 @@ napi_value congestion_control(napi_env env, napi_callback_info info) {
 /// descriptor is not a TCP socket.
 napi_value socket_round_trip(napi_env env, napi_callback_info info) {
   napi_value values[1], result;
-  double descriptor;
-  if (!arguments(env, info, values) || !get(env, values[0], descriptor)) return fail_arguments(env);
+  int fd;
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd)) return fail_arguments(env);
   tcp_info state{};
   socklen_t length = sizeof state;
-  if (getsockopt(static_cast<int>(descriptor), IPPROTO_TCP, TCP_INFO, &state, &length) != 0) return nullptr;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) != 0) return nullptr;
   // Older kernels say less.
   if (length < offsetof(tcp_info, tcpi_min_rtt) + sizeof state.tcpi_min_rtt || state.tcpi_min_rtt == UINT32_MAX) return nullptr;
   return napi_create_double(env, state.tcpi_min_rtt, &result) == napi_ok ? result : nullptr;
@@ -60,14 +59,14 @@ napi_value socket_round_trip(napi_env env, napi_callback_info info) {
 /// and counts[1] with those sent again; false when the kernel does not say, or the descriptor is not a TCP socket.
 napi_value socket_segments(napi_env env, napi_callback_info info) {
   napi_value values[2], result;
-  double descriptor;
+  int fd;
   Doubles counts;
-  if (!arguments(env, info, values) || !get(env, values[0], descriptor) || !get(env, values[1], counts) || counts.size < 2) {
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd) || !get(env, values[1], counts) || counts.size < 2) {
     return fail_arguments(env);
   }
   tcp_info state{};
   socklen_t length = sizeof state;
-  const bool known = getsockopt(static_cast<int>(descriptor), IPPROTO_TCP, TCP_INFO, &state, &length) == 0 &&
+  const bool known = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 &&
                      length >= offsetof(tcp_info, tcpi_data_segs_out) + sizeof state.tcpi_data_segs_out;
   if (known) {
     counts.data[0] = state.tcpi_data_segs_out;

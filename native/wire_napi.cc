@@ -16,7 +16,12 @@ namespace {
 constexpr int kSocketBufferBytes = 256 * 1024;
 
 /// A bit per peer, by position.
-bool is_bits(double value) { return value >= 0 && value <= 4294967295.0; }
+bool get_bits(napi_env env, napi_value value, uint32_t& out) { return get_whole(env, value, 0, UINT32_MAX, out); }
+
+/// A time to wait: as long as wanted, but a number.
+bool get_duration(napi_env env, napi_value value, double& out) { return get(env, value, out) && out >= 0; }
+
+constexpr double kSleepMsMax = 1e9;
 
 /// createWire(fds: number[], memory, ownSlots: Uint8Array[2], peerSlots: Uint8Array[2 per peer], scratch: Uint8Array[2], layout:
 /// Float64Array of announcedOffset, payloadMax, signalsOffset, signalCount, putMax). The caller keeps all views alive and attached;
@@ -52,11 +57,11 @@ napi_value create_wire(napi_env env, napi_callback_info info) {
     valid = valid && napi_get_element(env, values[4], turn, &element) == napi_ok && get(env, element, wire->buffers[turn][kScratch]);
   }
   for (uint32_t k = 0; valid && k < count; k++) {
-    double fd;
+    int fd;
     uint8_t* base = memory.data + k * each;
-    valid = napi_get_element(env, values[0], k, &element) == napi_ok && get(env, element, fd) && fd >= 0;
+    valid = napi_get_element(env, values[0], k, &element) == napi_ok && get_descriptor(env, element, fd) && fd >= 0;
     if (!valid) break;
-    Peer peer{static_cast<int>(fd), reinterpret_cast<PeerState*>(base), base + kLine, base + kLine + box, {nullptr, nullptr}};
+    Peer peer{fd, reinterpret_cast<PeerState*>(base), base + kLine, base + kLine + box, {nullptr, nullptr}};
     for (uint32_t turn = 0; valid && turn < kTurns; turn++) {
       valid = napi_get_element(env, values[3], k * kTurns + turn, &element) == napi_ok && get(env, element, view) && view.size >= slot_least &&
               reinterpret_cast<uintptr_t>(view.data) % 4 == 0;
@@ -79,12 +84,12 @@ napi_value create_wire(napi_env env, napi_callback_info info) {
 /// wireMemoryBytes(peers, payloadMax, putMax)
 napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
   napi_value values[3], result;
-  double peers, payload, put;
-  if (!arguments(env, info, values) || !get(env, values[0], peers) || !get(env, values[1], payload) || !get(env, values[2], put) ||
-      !(payload >= 0 && payload < 1e9) || !(put >= 0 && put < 1e9)) {
+  size_t peers, payload, put;
+  if (!arguments(env, info, values) || !get_index(env, values[0], 1e9, peers) || !get_index(env, values[1], 1e9, payload) ||
+      !get_index(env, values[2], 1e9, put)) {
     return fail_arguments(env);
   }
-  const double bytes = peers * static_cast<double>(peer_bytes_of(static_cast<size_t>(payload), static_cast<size_t>(put)));
+  const double bytes = static_cast<double>(peers) * static_cast<double>(peer_bytes_of(payload, put));
   return napi_create_double(env, bytes, &result) == napi_ok ? result : nullptr;
 }
 
@@ -92,12 +97,13 @@ napi_value wire_memory_bytes(napi_env env, napi_callback_info info) {
 napi_value wire_announce(napi_env env, napi_callback_info info) {
   napi_value values[4];
   Wire* wire;
-  double turn, bytes, to;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], bytes) ||
-      !get(env, values[3], to) || !is_bits(to) || !(turn >= 0 && turn < kTurns) || !wire->can_announce(bytes)) {
+  uint32_t turn, to;
+  double bytes;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_index(env, values[1], kTurns, turn) ||
+      !get(env, values[2], bytes) || !get_bits(env, values[3], to) || !wire->can_announce(bytes)) {
     return fail_arguments(env);
   }
-  wire->announce(static_cast<uint32_t>(turn), static_cast<size_t>(bytes), static_cast<uint32_t>(to));
+  wire->announce(turn, static_cast<size_t>(bytes), to);
   return nullptr;
 }
 
@@ -105,14 +111,14 @@ napi_value wire_announce(napi_env env, napi_callback_info info) {
 napi_value wire_bind(napi_env env, napi_callback_info info) {
   napi_value values[4];
   Wire* wire;
-  double turn;
+  uint32_t turn;
   Bytes data, output;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], data) ||
-      !get(env, values[3], output) || !(turn >= 0 && turn < kTurns)) {
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_index(env, values[1], kTurns, turn) ||
+      !get(env, values[2], data) || !get(env, values[3], output)) {
     return fail_arguments(env);
   }
-  wire->buffers[static_cast<uint32_t>(turn)][kData] = data;
-  wire->buffers[static_cast<uint32_t>(turn)][kOutput] = output;
+  wire->buffers[turn][kData] = data;
+  wire->buffers[turn][kOutput] = output;
   return nullptr;
 }
 
@@ -121,16 +127,14 @@ napi_value wire_bind(napi_env env, napi_callback_info info) {
 napi_value wire_put(napi_env env, napi_callback_info info) {
   constexpr size_t kNumbers = 9;
   napi_value values[kNumbers + 1];
-  double numbers[kNumbers];
+  std::array<uint64_t, kNumbers> whole;
   Wire* wire;
   if (!arguments(env, info, values) || !get_external(env, values[0], wire)) return fail_arguments(env);
   for (size_t k = 0; k < kNumbers; k++) {
-    if (!get(env, values[k + 1], numbers[k]) || !(numbers[k] >= 0 && numbers[k] < 1e15)) return fail_arguments(env);
+    if (!get_index(env, values[k + 1], 1e15, whole[k])) return fail_arguments(env);
   }
-  std::array<uint64_t, kNumbers> whole;
-  for (size_t k = 0; k < kNumbers; k++) whole[k] = static_cast<uint64_t>(numbers[k]);
   const auto [peer, turn, buffer, offset, bytes, target_buffer, target_offset, signal, announced] = whole;
-  if (peer >= wire->peers.size() || turn >= kTurns || buffer >= kBuffers || target_buffer >= kBuffers || bytes > wire->put_max ||
+  if (peer >= wire->peers.size() || turn >= kTurns || buffer >= kBuffers || target_buffer >= kBuffers || bytes > wire->put_max || signal > UINT32_MAX ||
       (announced != 0 && !wire->can_announce(static_cast<double>(announced)))) {
     return fail_arguments(env);
   }
@@ -147,12 +151,13 @@ napi_value wire_put(napi_env env, napi_callback_info info) {
 napi_value wire_progress(napi_env env, napi_callback_info info) {
   napi_value values[4], result;
   Wire* wire;
-  double from, spin_ns, sleep_ms;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], from) || !get(env, values[2], spin_ns) ||
-      !get(env, values[3], sleep_ms) || !is_bits(from) || !(sleep_ms >= 0 && sleep_ms < 1e9)) {
+  uint32_t from;
+  double spin_ns, sleep_ms;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_bits(env, values[1], from) ||
+      !get_duration(env, values[2], spin_ns) || !get_duration(env, values[3], sleep_ms) || sleep_ms > kSleepMsMax) {
     return fail_arguments(env);
   }
-  const int came = wire->poll_any(static_cast<uint32_t>(from), spin_ns, static_cast<int>(sleep_ms));
+  const int came = wire->poll_any(from, spin_ns, static_cast<int>(sleep_ms));
   wire->arm();
   return napi_create_int32(env, came, &result) == napi_ok ? result : nullptr;
 }
@@ -169,14 +174,15 @@ napi_value wire_unsent(napi_env env, napi_callback_info info) {
 napi_value wire_poll(napi_env env, napi_callback_info info) {
   napi_value values[5], result;
   Wire* wire;
-  double turn, value, spin_ns, sleep_ms;
-  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get(env, values[1], turn) || !get(env, values[2], value) ||
-      !get(env, values[3], spin_ns) || !get(env, values[4], sleep_ms) || !(turn >= 0 && turn < kTurns) || !(value >= 0 && value < 9e15) ||
-      !(sleep_ms >= 0 && sleep_ms < 1e9)) {
+  uint32_t turn;
+  uint64_t value;
+  double spin_ns, sleep_ms;
+  if (!arguments(env, info, values) || !get_external(env, values[0], wire) || !get_index(env, values[1], kTurns, turn) ||
+      !get_index(env, values[2], 0x1p53, value) || !get_duration(env, values[3], spin_ns) || !get_duration(env, values[4], sleep_ms) ||
+      sleep_ms > kSleepMsMax) {
     return fail_arguments(env);
   }
-  const auto wanted = static_cast<uint32_t>(static_cast<uint64_t>(value));
-  const int there = wire->poll_until(static_cast<uint32_t>(turn), wanted, spin_ns, static_cast<int>(sleep_ms));
+  const int there = wire->poll_until(turn, static_cast<uint32_t>(value), spin_ns, static_cast<int>(sleep_ms));
   wire->arm();
   return napi_create_int32(env, there, &result) == napi_ok ? result : nullptr;
 }
@@ -195,11 +201,12 @@ napi_value close_wire(napi_env env, napi_callback_info info) {
 /// takeSocket(fd): a descriptor of our own on the same socket, which sends at once and has room for what a lane sends.
 napi_value take_socket(napi_env env, napi_callback_info info) {
   napi_value values[1], result;
-  double fd;
-  if (!arguments(env, info, values) || !get(env, values[0], fd)) return fail_arguments(env);
-  const int own = fcntl(static_cast<int>(fd), F_DUPFD_CLOEXEC, 0);
+  int fd;
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd)) return fail_arguments(env);
+  const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return fail(env, "EBADF", "cannot duplicate the socket");
   const int on = 1;
+  // Slower, not wrong, where the kernel refuses.
   setsockopt(own, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(own, SOL_SOCKET, SO_SNDBUF, &kSocketBufferBytes, sizeof kSocketBufferBytes);
   return napi_create_int32(env, own, &result) == napi_ok ? result : nullptr;
@@ -208,9 +215,9 @@ napi_value take_socket(napi_env env, napi_callback_info info) {
 /// closeSocket(fd), for one that no wire took.
 napi_value close_socket(napi_env env, napi_callback_info info) {
   napi_value values[1];
-  double fd;
-  if (!arguments(env, info, values) || !get(env, values[0], fd)) return fail_arguments(env);
-  close(static_cast<int>(fd));
+  int fd;
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd) || fd < 0) return fail_arguments(env);
+  close(fd);
   return nullptr;
 }
 

@@ -22,15 +22,18 @@ const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
 export interface PageSources {
   readonly layers: LayerTable;
   readonly result: ReadResult;
+  /** As scripts/native-interface.mjs prints it. */
+  readonly nativeInterface: string;
   /** A page as it is now, for those that are generated in part. */
   read(path: string): string;
 }
 
 /** Every generated page as it should be. */
-export function generatedPages({ layers, result, read }: PageSources): Page[] {
+export function generatedPages({ layers, result, nativeInterface, read }: PageSources): Page[] {
   const measured = replacePart(read('README.md'), 'one-host', hostTable(result));
   return [
     { path: 'docs/settings.md', text: settingsPage() },
+    { path: 'src/memory/native-interface.ts', text: nativeInterfaceFile(nativeInterface) },
     { path: 'ARCHITECTURE.md', text: replacePart(read('ARCHITECTURE.md'), 'layers', layersTable(layers)) },
     { path: 'README.md', text: replacePart(measured, 'between-hosts', networkTable(result)) },
     { path: 'docs/performance.md', text: replacePart(read('docs/performance.md'), 'results', performanceTables(result)) },
@@ -43,6 +46,12 @@ export function replacePart(text: string, name: string, part: string): string {
   const pattern = new RegExp(`(<!-- ${name}:begin[^>]*-->\\n)[\\s\\S]*?(<!-- ${name}:end -->)`);
   if (!pattern.test(text)) throw new Error(`the marks <!-- ${name}:begin --> and <!-- ${name}:end --> are missing`);
   return text.replace(pattern, (_, begin: string, end: string) => `${begin}${part}\n${end}`);
+}
+
+function nativeInterfaceFile(version: string): string {
+  return `/** Generated from native/ by \`npm run docs\`: the interface of the addon that this code was written against. */
+export const nativeInterface = '${version}';
+`;
 }
 
 function settingsPage(): string {

@@ -7,7 +7,7 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
@@ -41,6 +41,8 @@ function main() {
   const headers = headersPrefix();
   const run = spawnSync(process.execPath, [nodeGyp, 'configure', 'build', '--jobs=max', ...(headers ? [`--nodedir=${headers}`] : [])], {
     cwd: root,
+    // binding.gyp runs node.
+    env: { ...process.env, PATH: `${dirname(process.execPath)}${delimiter}${process.env.PATH}` },
     encoding: 'utf8',
     maxBuffer: 64 * 1024 * 1024,
   });

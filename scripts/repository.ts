@@ -1,4 +1,5 @@
 /** The repository's files, for the scripts and tests that check it. */
+import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -35,5 +36,8 @@ export function pageSources(): PageSources {
     const path = `bench/results/${name}.json`;
     return existsSync(join(repositoryRoot, path)) ? readText(path) : undefined;
   };
-  return { layers: readLayerTable(), result, read: readText };
+  const nativeInterface = execFileSync(process.execPath, [join(repositoryRoot, 'scripts/native-interface.mjs')], {
+    encoding: 'utf8',
+  }).trim();
+  return { layers: readLayerTable(), result, nativeInterface, read: readText };
 }

@@ -7,6 +7,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { messageOf } from '../base/errors.ts';
+import { nativeInterface } from './native-interface.ts';
 import type { NativeMpi } from './native-mpi.ts';
 import type { NativeWire } from './native-wire.ts';
 
@@ -71,7 +72,7 @@ export interface NativeParameterLoops {
 
 /** The loops directly on it are the best this CPU can run. */
 export interface Native extends NativeLoops, NativeMpi, NativeWire {
-  readonly version: number;
+  readonly version: string;
   /** All others it can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];
   /** The best loops for this CPU, and, for tests, those for any. */
@@ -100,9 +101,6 @@ export interface NativeOptions {
   readonly enabled: boolean;
 }
 
-/** Interface this code was written against; the addon carries the same number. */
-const interfaceVersion = 14;
-
 /** Where the addon is when it is built. */
 export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));
 
@@ -124,8 +122,8 @@ function load(options: NativeOptions): Native | string {
   if (!existsSync(nativeBinary)) return `the native addon is not built (${nativeBinary} does not exist); run npm rebuild to see why`;
   try {
     const native = createRequire(import.meta.url)(nativeBinary) as Native;
-    if (native.version === interfaceVersion) return native;
-    return `the native addon has interface ${native.version}, this package needs ${interfaceVersion}; run npm rebuild`;
+    if (native.version === nativeInterface) return native;
+    return `the native addon has interface ${native.version}, this package needs ${nativeInterface}; run npm rebuild`;
   } catch (error) {
     return `the native addon cannot be loaded: ${messageOf(error)}; run npm rebuild`;
   }

@@ -2,7 +2,8 @@
  *  algorithm is chosen when. */
 import { Command } from 'commander';
 import { natural, positive } from '../option-values.ts';
-import { addRequestOptions, type RequestFlags } from '../plan/request-options.ts';
+import { addRequestOptions } from '../plan/request-options.ts';
+import type { PlanFlags } from '../plan/run-plan.ts';
 
 export function planCommand(setExitCode: (code: number) => void): Command {
   const plan = new Command('plan')
@@ -30,19 +31,6 @@ export function planCommand(setExitCode: (code: number) => void): Command {
       process.stdout.write(text);
       setExitCode(ok ? 0 : 1);
     });
-}
-
-/** As commander gives them. */
-export interface PlanFlags extends RequestFlags {
-  readonly algorithm: string;
-  readonly layout?: readonly number[];
-  readonly print?: true;
-  readonly rank?: number;
-  readonly verify?: true;
-  readonly cost?: true;
-  readonly draw?: string;
-  readonly table?: true;
-  readonly algorithms?: string;
 }
 
 function counts(text: string): number[] {

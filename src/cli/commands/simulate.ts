@@ -1,7 +1,8 @@
 /** `shoal simulate`: executes plans in virtual time: how long would this take on that cluster? */
 import { Command, InvalidArgumentError } from 'commander';
 import { positive } from '../option-values.ts';
-import { addRequestOptions, type RequestFlags } from '../plan/request-options.ts';
+import { addRequestOptions } from '../plan/request-options.ts';
+import type { SimulateFlags } from '../simulate/run-simulate.ts';
 
 export function simulateCommand(setExitCode: (code: number) => void): Command {
   const command = new Command('simulate')
@@ -31,22 +32,6 @@ export function simulateCommand(setExitCode: (code: number) => void): Command {
       process.stdout.write(text);
       setExitCode(0);
     });
-}
-
-/** As commander gives them. */
-export interface SimulateFlags extends RequestFlags {
-  readonly algorithms: string;
-  readonly operations: number;
-  readonly inFlight: number;
-  readonly preset: string;
-  readonly latency?: number;
-  readonly overhead?: number;
-  readonly gbit?: number;
-  readonly ports?: number;
-  readonly microBenchmarks?: true;
-  readonly buckets: number;
-  readonly json?: string;
-  readonly html?: string;
 }
 
 function rate(text: string): number {

@@ -1,6 +1,7 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
 import { Command, InvalidArgumentError } from 'commander';
 import { positive, size, sizeOption } from '../option-values.ts';
+import type { TuneFlags } from '../tune/run-tune.ts';
 
 const examples = `
 Examples:
@@ -27,18 +28,6 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
       const { runTune } = await import('../tune/run-tune.ts');
       setExitCode(await runTune(flags, { environment: process.env, stdout: process.stdout }));
     });
-}
-
-/** As commander gives them. */
-export interface TuneFlags {
-  readonly ranks?: number;
-  readonly hosts: number;
-  readonly collectives: string;
-  readonly minbytes: number;
-  readonly maxbytes: number;
-  readonly stepfactor: number;
-  readonly budget: number;
-  readonly output: string;
 }
 
 function factor(text: string): number {

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { readSettings } from '../../base/settings.ts';
 import { defaultCostModel } from '../../plan/cost.ts';
-import type { PlanFlags } from '../commands/plan.ts';
+import type { PlanFlags } from './run-plan.ts';
 import { runPlan } from './run-plan.ts';
 
 const defaults: PlanFlags = { algorithm: 'auto', hosts: 1, ranksPerHost: 2, bytes: '1MiB', dtype: 'float32' };

@@ -18,8 +18,21 @@ import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
 import { writeFileAt } from '../../base/write-file.ts';
-import type { PlanFlags } from '../commands/plan.ts';
+import type { RequestFlags } from '../plan/request-options.ts';
 import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
+
+/** As commander gives them. */
+export interface PlanFlags extends RequestFlags {
+  readonly algorithm: string;
+  readonly layout?: readonly number[];
+  readonly print?: true;
+  readonly rank?: number;
+  readonly verify?: true;
+  readonly cost?: true;
+  readonly draw?: string;
+  readonly table?: true;
+  readonly algorithms?: string;
+}
 
 /** Rows of the cost table before ranks that cost the same as the one before are left out. */
 const rowsMax = 64;

@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import type { SimulateFlags } from '../commands/simulate.ts';
+import type { SimulateFlags } from './run-simulate.ts';
 import { runSimulate } from './run-simulate.ts';
 
 const defaults: SimulateFlags = {

@@ -8,8 +8,24 @@ import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
 import { writeFileAt } from '../../base/write-file.ts';
-import type { SimulateFlags } from '../commands/simulate.ts';
+import type { RequestFlags } from '../plan/request-options.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
+
+/** As commander gives them. */
+export interface SimulateFlags extends RequestFlags {
+  readonly algorithms: string;
+  readonly operations: number;
+  readonly inFlight: number;
+  readonly preset: string;
+  readonly latency?: number;
+  readonly overhead?: number;
+  readonly gbit?: number;
+  readonly ports?: number;
+  readonly microBenchmarks?: true;
+  readonly buckets: number;
+  readonly json?: string;
+  readonly html?: string;
+}
 
 interface Row {
   readonly bytes: number;

@@ -11,7 +11,18 @@ import { formatTable } from '../../collectives/select.ts';
 import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
 import { writeFileAt } from '../../base/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
-import type { TuneFlags } from '../commands/tune.ts';
+
+/** As commander gives them. */
+export interface TuneFlags {
+  readonly ranks?: number;
+  readonly hosts: number;
+  readonly collectives: string;
+  readonly minbytes: number;
+  readonly maxbytes: number;
+  readonly stepfactor: number;
+  readonly budget: number;
+  readonly output: string;
+}
 
 /** @returns the exit code.
  *  @throws ShoalError `usage`; `config` for a file that is there and is none of ours; `system` when it cannot be written. */

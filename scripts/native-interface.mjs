@@ -1,0 +1,23 @@
+// The version of the addon's interface, made from its sources: what each function is called and takes, and the layout that the step
+// machine shares with JavaScript. binding.gyp compiles it in; `npm run docs` writes it to src/memory/native-interface.ts, and
+// the loader refuses an addon of another one. Run by itself it prints the version.
+import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+
+export function nativeInterface() {
+  const read = (name) => readFileSync(join(root, 'native', name), 'utf8');
+  const parts = [read('step_machine.h'), /^enum Opcode.*$/m.exec(read('step_machine.cc'))?.[0] ?? ''];
+  for (const name of readdirSync(join(root, 'native')).sort()) {
+    if (!name.endsWith('.cc')) continue;
+    const text = read(name);
+    for (const [line, called] of text.matchAll(/^\/\/\/ (\w+)\(.*(?:\n\/\/\/ .*)*/gm)) if (text.includes(`"${called}"`)) parts.push(line);
+    for (const [, called] of text.matchAll(/set_function\(env, \w+, ("\w+")/g)) parts.push(called);
+  }
+  return createHash('sha256').update(parts.join('\n')).digest('hex').slice(0, 12);
+}
+
+if (process.argv[1] !== undefined && import.meta.url === pathToFileURL(process.argv[1]).href) console.log(nativeInterface());
