@@ -1,4 +1,5 @@
 /** Servers as real processes, killed with SIGKILL while workers push: every push counts once, whatever happens. */
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -146,4 +147,57 @@ test('a standby that is lost does not stop its server', async () => {
   for (let round = 0; round < 3; round++) await pushOnce(kv);
   await expectSum(kv, 4);
   await expect.poll(() => job.stderr, patience).toContain('goes on alone');
+}, 120_000);
+
+test.each([{ checkpoints: 'none' }, { checkpoints: 'some' }])(
+  'a store is closed that has nothing to say since it was opened, or saved; checkpoints: $checkpoints',
+  async ({ checkpoints }) => {
+    const env = { SHOAL_KV_CHECKPOINT_MS: '50', SHOAL_LOG_LEVEL: 'info' };
+    const saved = checkpoints === 'none' ? {} : { checkpointDir: temporary() };
+    await using job = await KVJob.start({ workers: 2, servers: 2, env, ...saved });
+    const stores = await job.stores('dist_sync');
+    if (checkpoints === 'some') {
+      await begin(stores);
+      await Promise.all(stores.map(pushOnce));
+      // Nothing changes from now on: all of it is saved, sooner or later.
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+    }
+    await Promise.all(stores.map((kv) => kv.close()));
+    expect(await job.served()).toEqual([0, 0]);
+  },
+  120_000,
+);
+
+test.each([{ replicas: 1 }, { replicas: 2 }] as const)(
+  'a second server of the same number is refused, and the job goes on; replicas: $replicas',
+  async ({ replicas }) => {
+    await using job = await KVJob.start({ workers: 1, servers: 1, replicas, env: { SHOAL_LOG_LEVEL: 'info' } });
+    const [kv] = (await job.stores('dist_sync')) as [KVStore];
+    await begin([kv]);
+    if (replicas === 2) await expect.poll(() => job.stderr, patience).toContain('stands by');
+    const seats = replicas === 2 ? (['server', 'standby'] as const) : (['server'] as const);
+    for (const seat of seats) {
+      const refused = job.startAnother(0, seat);
+      await pushOnce(kv);
+      expect(await refused).toBe(1);
+    }
+    expect(job.stderr.match(/server 0 of group 0 is process \d+ at .*this process is one too many/g)).toHaveLength(seats.length);
+    await pushOnce(kv);
+    await expectSum(kv, seats.length + 1);
+  },
+  120_000,
+);
+
+test('a worker that was stopped for too long is told so', async () => {
+  await using job = await KVJob.start({ workers: 1, servers: 1, env: silence });
+  const worker = job.startWorker(0, 'kvstore-ledger', { STORE: 'dist_async' });
+  let said = '';
+  for (const stream of [worker.stdout, worker.stderr]) stream?.setEncoding('utf8').on('data', (text: string) => (said += text));
+  const ended = once(worker, 'exit');
+  await expect.poll(() => said, patience).toContain('pushes');
+  worker.kill('SIGSTOP');
+  await expect.poll(() => job.stderr, patience).toContain('has been silent');
+  worker.kill('SIGCONT');
+  await ended;
+  expect(said).toMatch(/worker 0 counts as lost: it has been silent for \d+ s \(SHOAL_KV_SILENCE_MS\); .* was it stopped\?/);
 }, 120_000);

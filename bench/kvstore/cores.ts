@@ -39,7 +39,7 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
       remotes.set(source, remote);
       return remote;
     };
-    const place = { topology, group: 0, server, incarnation: 1 + server, mode: 'primary' } as const;
+    const place = { topology, group: 0, server, incarnation: 1 + server, mode: 'primary', term: 1 } as const;
     const parts = { clock: systemClock, kernels, parameterKernels, createOptimizer: addingOptimizer, codecOf: () => undefined };
     servers.push(await ServerCore.start({ ...place, ...parts, send, valuesOf }));
   }

@@ -216,7 +216,11 @@ async function killAndRestart(cluster: SimulatedCluster, random: Random): Promis
 
 async function killAndPromote(cluster: SimulatedCluster, random: Random): Promise<boolean> {
   const server = pick(cluster, random);
-  const choice = random.integer(6);
+  const choice = random.integer(8);
+  if (choice === 7) {
+    cluster.reconnectStandby(server);
+    return false;
+  }
   if (choice === 0) {
     cluster.reconnect(cluster.stubs[random.integer(cluster.stubs.length)], server);
   } else if (choice === 1) {
@@ -226,6 +230,15 @@ async function killAndPromote(cluster: SimulatedCluster, random: Random): Promis
   } else {
     // A standby that has not heard the whole state yet cannot take over.
     while (!server.standby!.core.informed) if (!cluster.deliverOne()) break;
+    // One that shares memory with the workers is ended before it could go on: here it cannot.
+    if (choice === 6 && !cluster.mappable) {
+      const { resume, end } = await cluster.replaceFrozen(server);
+      for (let k = random.integer(30); k > 0; k--) cluster.deliverOne();
+      resume();
+      for (let k = random.integer(30); k > 0; k--) cluster.deliverOne();
+      end();
+      return true;
+    }
     cluster.kill(server);
     for (let k = random.integer(30); k > 0; k--) cluster.deliverOne();
     cluster.promote(server);

@@ -118,7 +118,7 @@ export class ProcessValues implements OwnValues {
 export class PeerValues implements RemoteValues {
   readonly #allocator: RegionAllocator;
   readonly #regionsMax: number;
-  readonly #mapped = new Map<number, Region>();
+  readonly #mapped = new Map<number, { readonly handle: string; readonly region: Region }>();
 
   constructor(allocator: RegionAllocator, { regionsMax }: { regionsMax: number }) {
     this.#allocator = allocator;
@@ -126,7 +126,7 @@ export class PeerValues implements RemoteValues {
   }
 
   view({ region, offset, bytes }: ValueRef): Uint8Array {
-    const mapped = this.#mapped.get(region);
+    const mapped = this.#mapped.get(region)?.region;
     if (mapped === undefined) throw new ShoalError('protocol', `region ${region} was not announced`);
     if (!Number.isSafeInteger(offset) || !Number.isSafeInteger(bytes) || offset < 0 || bytes < 0 || offset + bytes > mapped.bytes) {
       throw new ShoalError('protocol', `bytes ${offset} to ${offset + bytes} are not in region ${region} of ${mapped.bytes} bytes`);
@@ -135,12 +135,14 @@ export class PeerValues implements RemoteValues {
   }
 
   attach(region: number, handle: string, bytes: number): boolean {
-    if (this.#mapped.has(region)) return true;
+    if (this.#mapped.get(region)?.handle === handle) return true;
+    // Its number was given to other memory while we were not there to hear that the first was released.
+    this.detach(region);
     if (this.#mapped.size >= this.#regionsMax) return false;
     const share = decodeHandle(handle);
     if (share.bytes !== bytes) throw new ShoalError('protocol', `region ${region} is announced with ${bytes} bytes and has ${share.bytes}`);
     try {
-      this.#mapped.set(region, this.#allocator.open(share));
+      this.#mapped.set(region, { handle, region: this.#allocator.open(share) });
       return true;
     } catch (error) {
       // Another host, container or user; or the process is gone already.
@@ -150,12 +152,12 @@ export class PeerValues implements RemoteValues {
   }
 
   detach(region: number): void {
-    this.#mapped.get(region)?.close();
+    this.#mapped.get(region)?.region.close();
     this.#mapped.delete(region);
   }
 
   close(): void {
-    for (const region of this.#mapped.values()) region.close();
+    for (const { region } of this.#mapped.values()) region.close();
     this.#mapped.clear();
   }
 }

@@ -17,6 +17,8 @@ export interface ControlCallbacks {
   readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
   /** Nothing else is heard until the promise is settled. */
   readonly pause: (until: Promise<void>) => void;
+  /** A standby: what it answers reaches nobody. */
+  readonly isSilent: () => boolean;
   /** Memory cannot be mapped here. */
   readonly onUnattached: () => void;
   /** Requests that waited for a batch or an optimiser can be heard. */

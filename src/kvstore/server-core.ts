@@ -3,6 +3,8 @@
  *  there is to know, server-transfers.ts and server-control.ts are what is done.
  *
  *    receive ─▶ standby there? ─▶ forward, wait for its word ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
+import { must } from '../base/assert.ts';
+import { isCount } from '../base/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { groupOf, idOf, Role, roleOf, type Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
@@ -11,42 +13,43 @@ import { ServerCheckpoints } from './server-checkpoints.ts';
 import { readRegion, ServerControl } from './server-control.ts';
 import { ServerFollowers } from './server-followers.ts';
 import type { ServerOptions } from './server-options.ts';
-import { DelayLine, notAStandby, StateReceiver, stateMessages, unwrap, wrap } from './server-replica.ts';
+import { DelayLine, notAStandby, readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './server-replica.ts';
 import type { ServerRequest } from './server-request.ts';
+import { describeWorkers } from './server-rounds.ts';
 import type { ServerSession } from './server-session.ts';
 import { restoreSnapshot, takeSnapshot } from './server-snapshot.ts';
 import { ServerState, type Outbound } from './server-state.ts';
 import { serverAddress } from './topology.ts';
 import { Control, encodeControl, packError, packNotice, type ControlFields } from './wire-control.ts';
-import { encodeFailure, encodeResponse, KVMessage, makeMessage, TargetKind } from './wire.ts';
-
-/** What the standby says of a forwarded message: whether it could map the memory announced in it; that it cannot be a
- *  standby, because it has not got the state. */
-const forwardedAttached = 0;
-const forwardedUnattached = 1;
-const forwardedUnfit = 2;
+import { encodeFailure, encodeResponse, KVMessage, makeMessage, malformed, TargetKind } from './wire.ts';
 
 export class ServerCore {
   readonly #options: ServerOptions;
   readonly #address: Address;
-  readonly #state: ServerState;
-  readonly #control: ServerControl;
-  readonly #barrier: ServerBarrier;
-  readonly #followers: ServerFollowers;
-  readonly #checkpoints: ServerCheckpoints;
+  #state!: ServerState;
+  #control!: ServerControl;
+  #barrier!: ServerBarrier;
+  #followers!: ServerFollowers;
+  #checkpoints!: ServerCheckpoints;
   #mode: 'primary' | 'standby';
+  /** Of this primary, or of the one that we stand by for. */
+  #term: number;
   #delay: DelayLine | undefined;
   /** Number of the last forwarded message, whichever standby it went to. */
   #forwarded = 0;
+  /** What the standby is sent, or what we as a standby are sent: a state and what followed. */
+  #stream: Stream = { term: 0, number: 0 };
   /** Of a standby: the state that is arriving; whether it is there. */
   #receiver = new StateReceiver();
   #informed = false;
+  /** By other server: the latest term that we have heard of. */
+  readonly #terms = new Map<Address, number>();
   /** Of a standby: who has tried to reach it. */
   readonly #hellos = new Map<Address, Msg>();
   /** By stub: its connection that counts. */
   readonly #epochs = new Map<Address, number>();
   /** Of messages that came while paused: what to do then. */
-  readonly #paused: (() => void)[] = [];
+  #paused: (() => void)[] = [];
   #pausing = 0;
   #attachFailed = false;
   #closed = false;
@@ -54,7 +57,17 @@ export class ServerCore {
   private constructor(options: ServerOptions) {
     this.#options = options;
     this.#mode = options.mode;
+    this.#term = options.term;
     this.#address = serverAddress(options.group, options.server);
+    this.#begin();
+  }
+
+  /** As a server that knows nothing yet. */
+  #begin(): void {
+    const options = this.#options;
+    this.#receiver = new StateReceiver();
+    this.#informed = false;
+    this.#paused = [];
     const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
     this.#state = new ServerState(options, { send, respond: (request) => this.#respond(request) });
     this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
@@ -69,6 +82,7 @@ export class ServerCore {
       {
         reply: (session, request, fields) => this.#reply(session, request, fields),
         pause: (until) => this.#pause(until),
+        isSilent: () => this.#mode === 'standby',
         onUnattached: () => {
           this.#attachFailed = true;
         },
@@ -92,12 +106,16 @@ export class ServerCore {
     this.#guard(msg, () => {
       if (this.#mode === 'standby') return this.#receiveAsStandby(msg);
       if (msg.type === KVMessage.forwarded) return this.#acknowledge(msg);
-      if (msg.type === KVMessage.forward || msg.type === KVMessage.state) throw notAStandby();
+      if (msg.type === KVMessage.forward || msg.type === KVMessage.state) {
+        // A primary whose place we have taken does not know it yet.
+        if (msg.targetVersion < this.#term) return undefined;
+        throw notAStandby();
+      }
       if (this.#isLate(msg)) return undefined;
       const { standby } = this.#options;
       if (this.#delay !== undefined && standby !== undefined) {
         this.#forwarded = this.#delay.add(msg);
-        this.#options.send(standby, wrap(msg, this.#address, standby, this.#forwarded));
+        this.#forward(msg, standby, this.#forwarded);
         return undefined;
       }
       return this.#act(msg);
@@ -122,12 +140,8 @@ export class ServerCore {
   peerLost(address: Address, error: ShoalError): void {
     if (this.#closed) return;
     if (address === this.#options.standby) return this.#goOnAlone();
-    const session = this.#state.sessions.get(address);
-    if (session === undefined) return;
-    session.member.gone ??= error;
-    // Its memory is gone with it: what it pushed by reference cannot be read any more.
-    session.member.broken = true;
-    this.#state.transfers.failStuck(session.rounds);
+    // In its place among the messages, for the standby as well.
+    if (this.#mode === 'primary') this.receive(this.#lossOf(address, error));
   }
 
   /** A standby that has its primary's state, and can take over. */
@@ -136,9 +150,11 @@ export class ServerCore {
   }
 
   /** The standby serves from now on. It must be `informed`. */
-  promote(): void {
+  promote({ term }: { readonly term: number }): void {
     if (this.#mode === 'primary' || this.#closed) return;
     this.#mode = 'primary';
+    this.#term = term;
+    this.#stream = { term, number: 0 };
     this.#state.sources.writes = 'targets';
     this.#checkpoints.schedule();
     const hellos = [...this.#hellos.values()];
@@ -156,6 +172,12 @@ export class ServerCore {
     return this.#checkpoints.save();
   }
 
+  /** Without: another process is this server now. */
+  abandon(): void {
+    this.#closed = true;
+    this.#checkpoints.close();
+  }
+
   /** After a last snapshot, when there is a place for it. Idempotent. */
   async close(): Promise<void> {
     if (this.#closed) return;
@@ -168,7 +190,7 @@ export class ServerCore {
    *  standby hears exactly what its primary acts on. */
   #isLate(msg: Msg): boolean {
     const { source, type, targetVersion } = msg;
-    if (roleOf(source) === Role.server) return false;
+    if (roleOf(source) === Role.server) return this.#isOfEarlierTerm(msg);
     const epoch = this.#epochs.get(source) ?? 0;
     if (type !== KVMessage.hello) return targetVersion !== epoch;
     if (targetVersion <= epoch) return true;
@@ -178,42 +200,73 @@ export class ServerCore {
     return false;
   }
 
+  /** Of a server that another process has become since. */
+  #isOfEarlierTerm(msg: Msg): boolean {
+    const term = readTerm(msg);
+    const known = this.#terms.get(msg.source) ?? 0;
+    if (term > known) this.#terms.set(msg.source, term);
+    return term < known;
+  }
+
   // ── standby and primary ────────────────────────────────────────────────────────────────────────────────────────
 
   #receiveAsStandby(msg: Msg): void {
-    if (msg.type === KVMessage.hello) {
-      this.#hellos.set(msg.source, msg);
-    } else if (msg.type === KVMessage.state) {
-      const whole = this.#receiver.receive(msg);
-      if (whole === undefined) return;
-      restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
-      for (const entry of whole.fields.list('regions')) this.#attach(entry);
-      this.#informed = true;
-    } else if (msg.type === KVMessage.forward && !this.#informed) {
-      this.#sayForwarded(msg.targetValue, forwardedUnfit);
-    } else if (msg.type === KVMessage.forward) {
-      const inner = unwrap(msg);
-      this.#whenRunning(() => {
-        this.#attachFailed = false;
-        this.#guard(inner, () => this.#act(inner));
-        this.#whenRunning(() => {
-          this.#sayForwarded(msg.targetValue, this.#attachFailed ? forwardedUnattached : forwardedAttached);
-        });
-      });
-    }
+    if (msg.type === KVMessage.hello) this.#hellos.set(msg.source, msg);
+    else if (msg.type === KVMessage.state) this.#receiveState(msg);
+    else if (msg.type === KVMessage.forward) this.#receiveForward(msg);
   }
 
-  #sayForwarded(request: number, epoch: number): void {
+  /** Of a later primary, or once more of the same: whatever was there before counts no more. */
+  #receiveState(msg: Msg): void {
+    const { targetValue: number, targetVersion: term } = msg;
+    const { term: knownTerm, number: known } = this.#stream;
+    if (term < knownTerm || (term === knownTerm && number < known)) return;
+    if (term > knownTerm || number > known) {
+      this.#stream = { term, number };
+      this.#term = term;
+      this.#terms.clear();
+      for (const stub of this.#state.sessions.keys()) this.#options.valuesOf(stub).close();
+      this.#begin();
+    }
+    const whole = this.#receiver.receive(msg);
+    if (whole === undefined) return;
+    restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
+    for (const entry of whole.fields.list('terms')) this.#terms.set(...readTermEntry(entry));
+    for (const entry of whole.fields.list('regions')) this.#attach(entry);
+    this.#informed = true;
+    this.#say(number, Verdict.informed);
+  }
+
+  #receiveForward(msg: Msg): void {
+    const { targetValue: number, targetVersion: term } = msg;
+    // Of a primary that is none any more, or before the state that we have.
+    if (term !== this.#stream.term || number < this.#stream.number) return;
+    if (!this.#informed) return this.#say(number, Verdict.unfit);
+    const inner = unwrap(msg);
+    this.#whenRunning(() => {
+      this.#attachFailed = false;
+      if (roleOf(inner.source) === Role.server) this.#isOfEarlierTerm(inner);
+      this.#guard(inner, () => this.#act(inner));
+      this.#whenRunning(() => this.#say(number, this.#attachFailed ? Verdict.unattached : Verdict.attached));
+    });
+  }
+
+  #say(number: number, verdict: number): void {
     const destination = this.#options.primary ?? this.#address;
-    const envelope = { source: this.#address, destination, type: KVMessage.forwarded, request, epoch };
+    const epoch = verdict + this.#stream.term * Verdict.count;
+    const envelope = { source: this.#address, destination, type: KVMessage.forwarded, request: number, epoch };
     this.#options.send(destination, makeMessage(envelope, []));
   }
 
   #acknowledge(msg: Msg): void {
-    if (msg.targetVersion === forwardedUnfit) return this.#goOnAlone();
-    const next = this.#delay?.take(msg.targetValue);
+    const { term, verdict } = readVerdict(msg);
+    // Whom another primary has made its standby speaks of that one's messages.
+    if (term !== this.#term || msg.targetValue < this.#stream.number || this.#delay === undefined) return;
+    if (verdict === Verdict.unfit) return this.#goOnAlone();
+    if (verdict === Verdict.informed) return this.#options.onStandbyInformed?.();
+    const next = this.#delay.take(msg.targetValue);
     if (next === undefined) return;
-    this.#guard(next, () => this.#act(next, msg.targetVersion === forwardedUnattached ? 'refused' : 'allowed'));
+    this.#guard(next, () => this.#act(next, verdict === Verdict.unattached ? 'refused' : 'allowed'));
   }
 
   /** Everything it must know, then everything that is not settled. */
@@ -223,14 +276,30 @@ export class ServerCore {
     const regions = [...sessions.values()].flatMap((session) =>
       [...session.regions].map(([region, { handle, bytes }]) => [String(session.address), region, handle, bytes]),
     );
-    for (const msg of stateMessages(takeSnapshot(this.#state), this.#address, standby, { regions })) this.#options.send(standby, msg);
+    const terms = [...this.#terms].map(([server, term]) => [String(server), term]);
+    // Numbers go on: what was said about an earlier standby's messages is not about these.
+    this.#forwarded++;
+    this.#stream = { term: this.#term, number: this.#forwarded };
+    const envelope = { source: this.#address, standby, stream: this.#stream };
+    for (const msg of stateMessages(takeSnapshot(this.#state), envelope, { regions, terms })) this.#options.send(standby, msg);
     this.#delay = new DelayLine(this.#forwarded);
-    // It acknowledges these too; numbers that nobody waits for.
+    // It acknowledges these too; a number that nobody waits for.
     for (const session of sessions.values()) {
-      for (const msg of [...session.unsettledMessages(), ...session.blocked]) {
-        this.#options.send(standby, wrap(msg, this.#address, standby, 0));
-      }
+      const losses =
+        session.lost === undefined
+          ? []
+          : [
+              this.#lossOf(
+                session.address,
+                must(session.member.gone, () => 'it is lost'),
+              ),
+            ];
+      for (const msg of [...session.unsettledMessages(), ...session.blocked, ...losses]) this.#options.send(standby, wrap(msg, envelope));
     }
+  }
+
+  #forward(msg: Msg, standby: Address, number: number): void {
+    this.#options.send(standby, wrap(msg, { source: this.#address, standby, stream: { term: this.#term, number } }));
   }
 
   #goOnAlone(): void {
@@ -283,6 +352,7 @@ export class ServerCore {
     const { lineage, committed, optimizerNotice } = this.#state;
     const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
     const fields = {
+      term: this.#term,
       lineage,
       committed,
       durable: session.durable,
@@ -294,8 +364,37 @@ export class ServerCore {
     if (this.#options.server === 0) this.#barrier.update();
   }
 
+  #lossOf(stub: Address, error: ShoalError): Msg {
+    const fields = { stub: String(stub), error: packError(error) };
+    const envelope = { source: this.#address, destination: this.#address, type: KVMessage.lost, request: 0, epoch: 0 };
+    return makeMessage(envelope, [encodeControl(fields), termFrame(this.#term)]);
+  }
+
+  /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
+  #loseStub(control: Control): void {
+    const session = this.#state.sessions.get(BigInt(control.text('stub')));
+    const error = control.error('error');
+    if (session === undefined || error === undefined) return;
+    session.lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
+    session.member.gone ??= error;
+    // Its memory is gone with it: what it pushed by reference cannot be read any more.
+    session.member.broken = true;
+    this.#state.transfers.failOf(session, session.lost);
+    this.#state.transfers.failStuck(session.rounds);
+    session.regions.clear();
+    this.#options.valuesOf(session.address).close();
+  }
+
+  #refuse(session: ServerSession, msg: Msg, error: ShoalError): void {
+    if (msg.type === KVMessage.update || msg.type === KVMessage.get)
+      return this.#toStub(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
+    return this.#reply(session, msg.targetValue, { error: packError(error) });
+  }
+
   #fromStub(session: ServerSession, msg: Msg, attach: 'allowed' | 'refused'): void {
     if (msg.type === KVMessage.checkpoint) return this.#saveSoon();
+    // It was silent for so long that nobody waits for it any more, and goes on over the same connection.
+    if (session.lost !== undefined && msg.type !== KVMessage.leave) return this.#refuse(session, msg, session.lost);
     if (session.blocked.length > 0) {
       session.blocked.push(msg);
       return undefined;
@@ -341,6 +440,9 @@ export class ServerCore {
     if (group >= topology.serverGroups || (idOf(msg.source) !== server && !barrier))
       throw new ShoalError('protocol', 'a message of a strange server');
     switch (msg.type) {
+      case KVMessage.lost:
+        if (msg.source === this.#address) return this.#loseStub(Control.decode(msg.frames[0]));
+        throw new ShoalError('protocol', 'a server speaks of a stub that is not its own');
       case KVMessage.syncRequest:
         if (msg.source === this.#address) return this.#state.sync.adopt(msg);
         return this.#state.sync.receiveRequest(group, msg, this.#state.committedSlots);
@@ -368,9 +470,8 @@ export class ServerCore {
       const error = ShoalError.from(thrown);
       const session = this.#state.sessions.get(msg.source);
       const asked = session !== undefined && msg.targetVersion === session.epoch;
-      if (asked && (msg.type === KVMessage.update || msg.type === KVMessage.get))
-        this.#toStub(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
-      else if (asked && msg.type === KVMessage.put) this.#reply(session, msg.targetValue, { error: packError(error) });
+      if (asked && (msg.type === KVMessage.update || msg.type === KVMessage.get || msg.type === KVMessage.put))
+        this.#refuse(session, msg, error);
       this.#options.onFault?.(msg.source, error);
     }
   }
@@ -420,17 +521,37 @@ export class ServerCore {
   }
 
   #send(destination: Address, { type, request, epoch, frames }: Outbound): void {
-    const msg = makeMessage({ source: this.#address, destination, type, request, epoch }, frames);
+    const msg = makeMessage({ source: this.#address, destination, type, request, epoch }, [...frames, termFrame(this.#term)]);
     const { standby } = this.#options;
-    if (type === KVMessage.syncRequest && this.#delay !== undefined && standby !== undefined) {
-      this.#options.send(standby, wrap(msg, this.#address, standby, 0));
-    }
+    if (type === KVMessage.syncRequest && this.#delay !== undefined && standby !== undefined)
+      this.#forward(msg, standby, this.#stream.number);
     this.#sendMsg(destination, msg);
   }
 
   #sendMsg(destination: Address, msg: Msg): void {
     if (this.#mode === 'primary' && !this.#closed) this.#options.send(destination, msg);
   }
+}
+
+/** The last frame of every message between servers. */
+function termFrame(term: number): Uint8Array {
+  const frame = Buffer.alloc(8);
+  frame.writeDoubleLE(term);
+  return frame;
+}
+
+/** @throws ShoalError `protocol`. */
+function readTerm({ frames }: Msg): number {
+  const frame = frames.at(-1);
+  const term = frame?.byteLength === 8 ? Buffer.from(frame).readDoubleLE() : undefined;
+  if (!isCount(term)) throw malformed('a server does not say its term');
+  return term;
+}
+
+function readTermEntry(entry: unknown): [Address, number] {
+  const [server, term] = Array.isArray(entry) ? (entry as unknown[]) : [];
+  if (typeof server !== 'string' || !isCount(term)) throw malformed('a server without its term');
+  return [BigInt(server), term];
 }
 
 /** @throws ShoalError `protocol`. */

@@ -11,6 +11,8 @@ export interface FilesCallbacks {
   readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
   /** Nothing else is heard until the promise is settled. */
   readonly pause: (until: Promise<void>) => void;
+  /** A standby: what it answers reaches nobody. */
+  readonly isSilent: () => boolean;
 }
 
 /** What all servers saved together. */
@@ -32,6 +34,8 @@ export class ServerFiles {
 
   /** @throws ShoalError `unsupported`. */
   save(session: ServerSession, request: number, { folder, save }: Save): void {
+    // Its primary writes the files.
+    if (this.#callbacks.isSilent()) return;
     const { tensors, metadata } = takeSnapshot(this.#state);
     const saving = this.#storesAt(folder)(this.#state.options.server).save({ tensors, metadata: { ...metadata, save } });
     void this.#answer(session, request, () => saving.then(() => ({})));

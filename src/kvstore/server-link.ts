@@ -11,6 +11,7 @@ import { Dealer } from '../messaging/dealer.ts';
 import type { Msg } from '../messaging/msg.ts';
 import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
+import { isGone } from './server-process.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 
 export interface ServerLinkOptions {
@@ -26,6 +27,10 @@ export interface ServerLinkOptions {
   readonly onUp: (record: ServerRecord) => void;
   /** After every `onUp`, and when it cannot be reached in the first place. */
   readonly onDown: (error: ShoalError) => void;
+  /** Another process has taken the place of one that we were connected with: called before we connect to that one. */
+  readonly onReplaced?: (former: ServerRecord) => Promise<void>;
+  /** An incarnation that is ourselves, and is not connected to. */
+  readonly except?: number;
 }
 
 const connectMs = 5000;
@@ -41,6 +46,8 @@ export class ServerLink {
   /** Of the listening time. */
   #heardMs = 0;
   #lost: ShoalError | undefined;
+  /** Whom we were connected with last. */
+  #former: ServerRecord | undefined;
 
   constructor(options: ServerLinkOptions) {
     this.#options = options;
@@ -66,12 +73,13 @@ export class ServerLink {
   }
 
   async #run(): Promise<void> {
-    const { node, group, server, seat = 'server', onDown } = this.#options;
+    const { node, group, server, seat = 'server', except, onDown } = this.#options;
     const { signal } = this.#stopped;
     while (!signal.aborted) {
       try {
         const record = await node.records.get(group, server, { seat, signal });
-        await this.#serve(record);
+        if (record.incarnation === except) await sleep(node.clock, heartbeatMs);
+        else await this.#serve(record);
       } catch (error) {
         if (signal.aborted) return;
         onDown(ShoalError.from(error));
@@ -82,12 +90,15 @@ export class ServerLink {
 
   /** Returns when the connection should be made anew. */
   async #serve(record: ServerRecord): Promise<void> {
-    const { node, own, onUp, onDown } = this.#options;
+    const { node, own, onUp, onDown, onReplaced } = this.#options;
+    if (isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
+    if (this.#former !== undefined && this.#former.incarnation !== record.incarnation) await onReplaced?.(this.#former);
     const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
     try {
       await dealer.connect(record.url, { timeoutMs: connectMs });
       if (this.#stopped.signal.aborted) return;
       this.#dealer = dealer;
+      this.#former = record;
       this.#heardMs = this.#listening.nowMs;
       dealer.watch(() => this.#drain(dealer));
       onUp(record);
@@ -108,6 +119,7 @@ export class ServerLink {
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
+      if (isGone(record)) return gone(this.#options, `was process ${record.pid}, which has ended`);
       this.#listening.tick();
       const silentMs = this.#listening.nowMs - this.#heardMs;
       if (silentMs > node.settings.serverSilenceMs) return gone(this.#options, `has been silent for ${Math.round(silentMs)} ms`);

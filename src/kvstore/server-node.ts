@@ -4,9 +4,10 @@
  *                                                          ├▶ link to the standby          (primary)
  *                                                          └▶ links to the master groups   (several server groups)
  *
- *  Fencing. The job's store decides who is in force: a standby that has lost its primary, and a primary that has lost its
- *  standby, both compare and swap the server's record; only one of them succeeds, the other ends. Until then a primary
- *  answers nobody, because answers wait for the standby. */
+ *  Fencing. The job's store decides who is in force (server-seat.ts): a standby that has lost its primary, and a primary that has
+ *  lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
+ *  answers nobody, because answers wait for the standby. A process that has lost its place ends as soon as it learns of it,
+ *  or is ended by those whose memory it shares. */
 import { join } from 'node:path';
 import { must } from '../base/assert.ts';
 import { sleep } from '../base/clock.ts';
@@ -14,7 +15,7 @@ import { ShoalError } from '../base/errors.ts';
 import { createLogger, type Logger } from '../base/log.ts';
 import type { Environment } from '../base/settings.ts';
 import { systemRandom } from '../base/random.ts';
-import { formatAddress, parseAddress, Role, type Address } from '../messaging/address.ts';
+import { formatAddress, Role, roleOf, type Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import { Router, type PeerEvent } from '../messaging/router.ts';
 import { SnapshotFolder } from './checkpoint/snapshot-folder.ts';
@@ -27,33 +28,45 @@ import { PeerValues } from './process-values.ts';
 import { ServerCore } from './server-core.ts';
 import { ServerLink } from './server-link.ts';
 import type { CheckpointEvent } from './server-options.ts';
+import { endProcess, ownProcess } from './server-process.ts';
 import type { ServerRecord } from './server-records.ts';
+import { ServerSeat } from './server-seat.ts';
 import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from './topology.ts';
 
 const regionsMax = 4096;
 const flushMs = 2000;
+
+/** Every worker has left, or `stop` was called; or another process is this server now. */
+export type ServerEnd = 'served' | 'replaced';
 
 export class ServerNode {
   readonly #node: NodeContext;
   readonly #place: KVPlace;
   readonly #log: Logger;
   readonly #router: Router;
-  readonly #own: Address;
   readonly #values = new Map<Address, PeerValues>();
   readonly #links = new Map<Address, ServerLink>();
   /** When each peer was last heard of; absent: not connected. */
   readonly #listening: ListeningTime;
   /** By peer, of the listening time. */
   readonly #heardMs = new Map<Address, number>();
+  /** Of a standby: when it last heard of its primary, or began to wait for one. */
+  #primaryHeardMs = 0;
   #topology: KVTopology | undefined;
+  #seat: ServerSeat | undefined;
+  #mode: 'primary' | 'standby' = 'standby';
   #core: ServerCore | undefined;
-  #record: ServerRecord | undefined;
+  /** What came while the core was being made. */
+  #early: Msg[] = [];
+  /** What happens to the standby, one thing after the other. */
+  #standbyTurn: Promise<void> = Promise.resolve();
+  /** Of a primary: who is sent the state. */
+  #candidate: ServerRecord | undefined;
+  #served = false;
   #ending = false;
-  /** A standby that has taken over. */
-  #promoted = false;
-  #end!: (error: ShoalError | undefined) => void;
-  /** Resolves when all workers have left or `stop` was called; rejects when this process must not serve any more. */
-  readonly ended: Promise<void>;
+  #end!: (how: ServerEnd | ShoalError) => void;
+  /** Rejects when it cannot serve any more. */
+  readonly ended: Promise<ServerEnd>;
 
   private constructor(node: NodeContext, place: KVPlace) {
     const { role, serverGroup, server } = place;
@@ -61,15 +74,15 @@ export class ServerNode {
     this.#place = place;
     this.#listening = new ListeningTime(node.clock);
     this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
-    this.#own = role === 'standby' ? standbyAddress(serverGroup, server) : serverAddress(serverGroup, server);
     this.#router = new Router(node.messaging, { onPeer: (event) => this.#onPeer(event) });
     this.ended = new Promise((resolve, reject) => {
-      this.#end = (error) => (error === undefined ? resolve() : reject(error));
+      this.#end = (how) => (how instanceof ShoalError ? reject(how) : resolve(how));
     });
     this.ended.catch(() => undefined);
   }
 
-  /** Serves as the environment says, once the workers have said what kind of store it is. */
+  /** Serves as the environment says, once the workers have said what kind of store it is.
+   *  @throws ShoalError `config` when other processes are this server, and answer. */
   static async start(environment: Environment, { signal }: { signal?: AbortSignal } = {}): Promise<ServerNode> {
     const place = detectPlace(environment, { async: false, localWorkers: 1 });
     const node = await openNode(environment);
@@ -78,6 +91,7 @@ export class ServerNode {
       await server.#serve(signal);
       return server;
     } catch (error) {
+      server.#ending = true;
       await server.#close();
       throw error;
     }
@@ -102,33 +116,42 @@ export class ServerNode {
     try {
       await this.#core?.close();
       await this.#close();
-      this.#end(undefined);
+      this.#end('served');
     } catch (thrown) {
       this.#end(ShoalError.from(thrown));
     }
   }
 
   async #serve(signal: AbortSignal | undefined): Promise<void> {
-    const { role, serverGroup, server, checkpointDir } = this.#place;
-    const { records, clock, kernels, parameterKernels } = this.#node;
+    const { role, serverGroup: group, server } = this.#place;
+    const { records } = this.#node;
     const url = await this.#router.bind(this.#node.bindUrl);
     const topology = await records.topology({ ...(signal === undefined ? {} : { signal }), timeoutMs: 0x7fffffff });
     this.#topology = topology;
-    this.#record = { incarnation: newIncarnation(), url, pid: process.pid, origin: role === 'standby' ? 'standby' : 'server' };
-    const before = await records.find(serverGroup, server);
-    if (role === 'server' && before?.origin === 'standby') {
-      this.#log.warn(`its standby, process ${before.pid}, has taken over; nothing is left to do`);
-      this.#end(undefined);
-      return;
-    }
-    const twin = topology.replicas === 2 ? standbyAddress(serverGroup, server) : undefined;
+    const own: ServerRecord = { incarnation: newIncarnation(), url, ...ownProcess() };
+    this.#seat = new ServerSeat({ node: this.#node, group, server, replicas: topology.replicas, own });
+    // It may take as long as a process may be silent; those who ask whether we are there are answered.
+    this.#router.watch(() => this.#drain());
+    this.#mode = await this.#seat.take(role === 'standby' ? 'standby' : 'server', signal);
+    await this.#makeCore(own);
+    if (this.#mode === 'primary') this.#serveAsPrimary(own);
+    void this.#watchOver(own);
+  }
+
+  async #makeCore({ incarnation }: ServerRecord): Promise<void> {
+    const { serverGroup: group, server, checkpointDir } = this.#place;
+    const { clock, kernels, parameterKernels, settings } = this.#node;
+    const { topology } = this;
+    const twin = topology.replicas === 2 ? standbyAddress(group, server) : undefined;
     const folderOf = (folder: string, of: number): SnapshotFolder =>
-      SnapshotFolder.warning(join(folder, `server-${serverGroup}-${of}`), this.#log);
-    this.#core = await ServerCore.start({
+      SnapshotFolder.warning(join(folder, `server-${group}-${of}`), this.#log);
+    this.#core?.abandon();
+    this.#core = undefined;
+    const core = await ServerCore.start({
       topology,
-      group: serverGroup,
+      group,
       server,
-      incarnation: this.#record.incarnation,
+      incarnation,
       clock,
       kernels,
       parameterKernels,
@@ -136,23 +159,21 @@ export class ServerNode {
       codecOf: (code) => createDecoder(code, parameterKernels),
       send: (destination, msg) => this.#send(destination, msg),
       valuesOf: (source) => this.#valuesOf(source),
-      mode: role === 'standby' ? 'standby' : 'primary',
+      mode: this.#mode,
+      term: must(this.#seat, () => 'a server has a seat').term,
       storeAt: folderOf,
-      ...(role === 'server' && checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
-      ...(role === 'server' && twin !== undefined ? { standby: twin } : {}),
-      ...(role === 'standby' ? { primary: serverAddress(serverGroup, server) } : {}),
-      checkpointEveryMs: this.#node.settings.checkpointEveryMs,
-      syncEvery: this.#node.settings.syncEvery,
+      ...(checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
+      ...(twin !== undefined ? { standby: twin, primary: serverAddress(group, server) } : {}),
+      onStandbyInformed: () => this.#onStandbyInformed(),
+      checkpointEveryMs: settings.checkpointEveryMs,
+      syncEvery: settings.syncEvery,
       onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
       onCheckpoint: (event) => this.#logCheckpoint(event),
-      onServed: () => void this.#served(topology),
+      onServed: () => this.#onServed(),
     });
-    this.#linkToPeers(topology);
-    this.#router.watch(() => this.#drain());
-    this.#drain();
-    if (role === 'server') await records.publish(serverGroup, server, this.#record);
-    else await records.publishStandby(serverGroup, server, this.#record);
-    void this.#watchOver();
+    this.#core = core;
+    for (const address of this.#heardMs.keys()) core.peerUp(address);
+    for (const msg of this.#early.splice(0)) core.receive(msg);
   }
 
   #logCheckpoint(event: CheckpointEvent): void {
@@ -162,57 +183,120 @@ export class ServerNode {
     return this.#log.warn(`cannot save a checkpoint: ${event.error.message}; ${kept}; ${next}`);
   }
 
-  #linkToPeers(topology: KVTopology): void {
-    const { role, serverGroup, server } = this.#place;
-    if (role === 'server' && topology.replicas === 2) this.#link(standbyAddress(serverGroup, server), { seat: 'standby' });
+  // ── primary ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #serveAsPrimary({ incarnation }: ServerRecord): void {
+    const { serverGroup, server } = this.#place;
+    const { topology } = this;
+    if (topology.replicas === 2) this.#linkToStandby(incarnation);
     // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
-    for (const group of new Set([masterGroupOf(topology, server), 0])) {
-      if (role === 'server' && group !== serverGroup) this.#link(serverAddress(group, server), { seat: 'server', group });
-    }
+    for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#linkToGroup(group);
   }
 
-  #link(to: Address, { seat, group = this.#place.serverGroup }: { seat: 'server' | 'standby'; group?: number }): void {
-    const link = new ServerLink({
-      node: this.#node,
-      group,
-      server: this.#place.server,
-      seat,
-      own: this.#own,
+  #linkToGroup(group: number): void {
+    const { serverGroup, server } = this.#place;
+    const to = serverAddress(group, server);
+    this.#links.set(
       to,
-      onMessage: (msg) => this.#core?.receive(msg),
-      onUp: (record) => {
-        if (seat === 'standby') this.#log.info(`process ${record.pid} stands by`);
-        this.#core?.peerUp(to);
-      },
-      onDown: (error) => void this.#onLinkDown(seat, to, error),
-    });
-    this.#links.set(to, link);
+      new ServerLink({
+        node: this.#node,
+        group,
+        server,
+        own: serverAddress(serverGroup, server),
+        to,
+        onMessage: (msg) => this.#core?.receive(msg),
+        onUp: () => this.#core?.peerUp(to),
+        // It comes back.
+        onDown: () => undefined,
+      }),
+    );
   }
 
-  async #onLinkDown(seat: 'server' | 'standby', to: Address, error: ShoalError): Promise<void> {
-    // A master group's server comes back; a standby does not.
-    if (seat !== 'standby' || this.#ending || error.code !== 'peer-lost') return;
-    const expected = must(this.#record, () => 'a primary has a record');
-    const record = { ...expected, incarnation: newIncarnation() };
-    await this.#links.get(to)?.close(0);
-    if (!(await this.#takeOver({ expected, record }))) return;
+  #linkToStandby(incarnation: number): void {
+    const { serverGroup: group, server } = this.#place;
+    const to = standbyAddress(group, server);
+    this.#links.set(
+      to,
+      new ServerLink({
+        node: this.#node,
+        group,
+        server,
+        seat: 'standby',
+        own: serverAddress(group, server),
+        to,
+        except: incarnation,
+        onMessage: (msg) => this.#core?.receive(msg),
+        onUp: (record) => this.#next(() => this.#onStandbyUp(record, to)),
+        onDown: (error) => this.#next(() => this.#onStandbyDown(error, to)),
+      }),
+    );
+  }
+
+  #next(turn: () => Promise<void> | void): void {
+    this.#standbyTurn = this.#standbyTurn
+      .then(async () => (this.#ending ? undefined : turn()))
+      .catch((thrown: unknown) => this.#fail(thrown));
+  }
+
+  #onStandbyUp(record: ServerRecord, to: Address): void {
+    this.#candidate = record;
+    this.#core?.peerUp(to);
+  }
+
+  #onStandbyInformed(): void {
+    const candidate = this.#candidate;
+    this.#next(async () => {
+      if (candidate === undefined || candidate !== this.#candidate) return;
+      if (await this.#seat!.setStandby(candidate)) this.#log.info(`process ${candidate.pid} stands by`);
+      else await this.#onReplaced();
+    });
+  }
+
+  /** Nobody is answered before the view says that the standby is none any more. */
+  async #onStandbyDown(error: ShoalError, to: Address): Promise<void> {
+    if (this.#candidate === undefined) return;
+    this.#candidate = undefined;
+    if (!(await this.#seat!.setStandby(null))) return this.#onReplaced();
     this.#log.warn(`lost its standby (${error.message}); goes on alone`);
     this.#core?.peerLost(to, error);
   }
 
-  /** False, and the end of this process as a server, when somebody else is in force. */
-  async #takeOver(change: { expected: ServerRecord; record: ServerRecord }): Promise<boolean> {
+  /** Another process is this server. */
+  async #onReplaced(): Promise<void> {
+    if (this.#ending) return;
     const { serverGroup, server } = this.#place;
-    const inForce = await this.#node.records.takeOver(serverGroup, server, change);
-    if (inForce.incarnation === change.record.incarnation) {
-      this.#record = change.record;
-      return true;
-    }
-    this.#log.warn(`process ${inForce.pid} is server ${server} of group ${serverGroup} now; ends`);
+    this.#log.warn(`another process is server ${server} of group ${serverGroup} now, this one was not heard of for too long; ends`);
     this.#ending = true;
+    this.#core?.abandon();
     await this.#close();
-    this.#end(undefined);
-    return false;
+    this.#end('replaced');
+  }
+
+  /** With several server groups, others may still need this one. */
+  #onServed(): void {
+    this.#served = this.topology.serverGroups === 1;
+  }
+
+  /** Whoever has left says goodbye when it has heard the answer, or is silent one day. */
+  get #isDone(): boolean {
+    return this.#served && this.#mode === 'primary' && ![...this.#heardMs.keys()].some((address) => roleOf(address) === Role.stub);
+  }
+
+  // ── standby ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #watchPrimary(own: ServerRecord): Promise<void> {
+    const seat = must(this.#seat, () => 'a standby has a seat');
+    const succession = await seat.watch(this.#listening.nowMs - this.#primaryHeardMs);
+    if (succession === undefined) return;
+    const { former } = seat;
+    this.#log.warn(`takes over ${succession}${former === undefined ? '' : ` from process ${former.pid}, which is lost`}`);
+    this.#mode = 'primary';
+    if (succession === 'with the state') this.#core?.promote({ term: seat.term });
+    else await this.#makeCore(own);
+    this.#serveAsPrimary(own);
+    // Stopped and resumed, it would find out by itself; ended, it can be started again and stand by.
+    if (former !== undefined)
+      endProcess(this.#node.clock, former).catch((thrown: unknown) => this.#log.warn(ShoalError.from(thrown).message));
   }
 
   // ── peers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,11 +315,16 @@ export class ServerNode {
   }
 
   #drain(): void {
+    const { serverGroup, server } = this.#place;
     const { nowMs } = this.#listening;
-    for (let msg = this.#next(); msg !== undefined; msg = this.#next()) {
-      this.#heardMs.set(msg.source, nowMs);
-      if (msg.type !== heartbeatType) this.#core?.receive(msg);
-      else {
+    for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
+      const { source } = msg;
+      this.#heardMs.set(source, nowMs);
+      if (source === serverAddress(serverGroup, server)) this.#primaryHeardMs = nowMs;
+      if (msg.type !== heartbeatType) {
+        if (this.#core === undefined) this.#early.push(msg);
+        else this.#core.receive(msg);
+      } else {
         const answer = heartbeatAnswer(msg);
         if (answer !== undefined) this.#send(answer.destination, answer);
       }
@@ -243,7 +332,7 @@ export class ServerNode {
   }
 
   /** None once this process has stopped serving: the router says so by an error. */
-  #next(): Msg | undefined {
+  #receive(): Msg | undefined {
     return this.#ending ? undefined : this.#router.tryReceive();
   }
 
@@ -256,11 +345,12 @@ export class ServerNode {
     else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
   }
 
-  /** A primary that says goodbye has served, or goes on alone: either way nobody needs its standby. */
   #onLeft(address: Address): void {
     this.#forget(address);
-    const { role, serverGroup, server } = this.#place;
-    if (role === 'standby' && !this.#promoted && address === serverAddress(serverGroup, server)) void this.stop();
+    const { serverGroup, server } = this.#place;
+    // A primary that says goodbye when all workers have left has no more use for its standby.
+    const ofPrimary = this.#mode === 'standby' && address === serverAddress(serverGroup, server);
+    if (this.#isDone || (this.#served && ofPrimary)) void this.stop();
   }
 
   #valuesOf(source: Address): PeerValues {
@@ -278,52 +368,48 @@ export class ServerNode {
     this.#values.delete(address);
   }
 
-  /** Declares peers lost that have been silent for long. */
-  async #watchOver(): Promise<void> {
-    const { clock, settings } = this.#node;
-    while (!this.#ending) {
-      await sleep(clock, heartbeatMs);
-      this.#listening.tick();
-      for (const [address, heardMs] of [...this.#heardMs]) {
-        const silentMs = this.#listening.nowMs - heardMs;
-        if (silentMs > settings.serverSilenceMs && !this.#ending) await this.#onSilence(address, silentMs);
+  /** Declares peers lost that have been silent for long, and looks who is in force. */
+  async #watchOver(own: ServerRecord): Promise<void> {
+    try {
+      for (;;) {
+        await sleep(this.#node.clock, heartbeatMs);
+        if (this.#ending) return;
+        this.#listening.tick();
+        this.#loseTheSilent();
+        if (this.#mode === 'standby') await this.#watchPrimary(own);
+        else if (!(await this.#seat!.isOurs())) await this.#onReplaced();
+        if (this.#isDone) await this.stop();
       }
+    } catch (thrown) {
+      this.#fail(thrown);
     }
   }
 
-  async #onSilence(address: Address, silentMs: number): Promise<void> {
-    const error = new ShoalError(
-      'peer-lost',
-      `${formatAddress(address)} has been silent for ${Math.round(silentMs / 1000)} s; is its process alive?`,
-    );
-    this.#forget(address);
-    const { role, serverGroup, server } = this.#place;
-    if (role === 'standby' && this.#record?.origin === 'standby' && address === serverAddress(serverGroup, server))
-      await this.#promote(error);
-    else if (parseAddress(address).role === Role.stub) this.#core?.peerLost(address, error);
-  }
-
-  async #promote(error: ShoalError): Promise<void> {
-    const { serverGroup, server } = this.#place;
-    const expected = await this.#node.records.find(serverGroup, server);
-    const record = must(this.#record, () => 'a standby has a record');
-    if (expected === undefined || expected.incarnation === record.incarnation) return;
-    if (this.#core?.informed !== true) {
-      this.#log.warn(`cannot take over, it never had the state: ${error.message}`);
-      return;
+  #loseTheSilent(): void {
+    const { serverSilenceMs } = this.#node.settings;
+    for (const [address, heardMs] of [...this.#heardMs]) {
+      const silentMs = this.#listening.nowMs - heardMs;
+      if (silentMs <= serverSilenceMs) continue;
+      if (roleOf(address) !== Role.stub) {
+        this.#forget(address);
+        continue;
+      }
+      // Its memory may be in use: the core lets go of it.
+      this.#heardMs.delete(address);
+      const text = `has been silent for ${Math.round(silentMs / 1000)} s (SHOAL_KV_SILENCE_MS); is its process alive, or was it stopped?`;
+      this.#log.warn(`${formatAddress(address)} ${text}`);
+      this.#core?.peerLost(address, new ShoalError('peer-lost', text));
     }
-    if (!(await this.#takeOver({ expected, record }))) return;
-    this.#promoted = true;
-    this.#log.warn(`takes over: ${error.message}`);
-    this.#core?.promote();
   }
 
   // ── end ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** With several server groups, others may still need this one. */
-  async #served(topology: KVTopology): Promise<void> {
-    if (topology.serverGroups > 1 || this.#ending) return;
-    await this.stop();
+  /** The job's store is lost, or the checkpoint that we should begin with. */
+  #fail(thrown: unknown): void {
+    if (this.#ending) return;
+    this.#ending = true;
+    this.#core?.abandon();
+    void this.#close().finally(() => this.#end(ShoalError.from(thrown)));
   }
 
   async #close(): Promise<void> {

@@ -45,12 +45,16 @@ export interface ServerOptions {
   /** A standby: where the primary is reached. */
   readonly primary?: Address;
   readonly mode: 'primary' | 'standby';
+  /** How many processes have been this server, with this one; of a standby, 0: it learns its primary's. */
+  readonly term: number;
+  /** Primary: the standby has the whole state, and from now on whatever is answered for. */
+  readonly onStandbyInformed?: () => void;
   /** Updates of a slot between two exchanges with the master group. Default 1. */
   readonly syncEvery?: number;
   /** Bytes of gradients held for incomplete rounds, per stub. Default 1 GiB. */
   readonly pendingBytes?: number;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */
   readonly onFault?: (source: Address, error: ShoalError) => void;
-  /** Every worker that this server's group serves has left. Called once. */
+  /** Every worker that this server's group serves has left; it may not have heard the answer yet. Called once. */
   readonly onServed?: () => void;
 }

@@ -1,13 +1,19 @@
-/** Where the servers of a job are, in the job's store: one record per server, written by whoever is that server now; and
- *  what the workers agreed on, which the servers wait for.
+/** Where the servers of a job are, in the job's store, and what the workers agreed on, which the servers wait for.
  *
  *      kv/topology                          groups and their sizes                     written once
- *      kv/server/<group>/<server>           { incarnation, url, pid, origin }          the server in force
- *      kv/server/<group>/<server>/standby   the same, of its standby
+ *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
+ *      kv/server/<group>/<server>/standby   { incarnation, url, pid, … }               who offers to stand by
  *      kv/stub/<first worker>               URL of a process that takes blobs
  *
- *  A restarted server overwrites its predecessor's record. A standby takes over by comparing and swapping: whoever loses
- *  the race learns who won. Readers look again now and then. */
+ *  The view is changed by comparing and swapping only, so that of several who want to, one succeeds and the others learn of
+ *  it. Its rules, which make a state that was answered for outlive every process but the last:
+ *
+ *      primary    takes the standby into the view when that has the whole state, and out of it before it answers without it
+ *      standby    becomes the primary of the next term only when it is in the view
+ *      others     become the primary, with what a checkpoint has, only when primary and standby of the view are lost
+ *
+ *  Every message between servers bears its sender's term; whoever has heard of a later one ignores it.
+ *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import { z } from 'zod';
 import { ShoalError } from '../base/errors.ts';
 import type { Store, StoreWait } from '../group/store/store.ts';
@@ -18,7 +24,16 @@ const recordSchema = z.object({
   incarnation: z.number().int().positive(),
   url: z.string().max(512),
   pid: z.number().int(),
-  origin: z.enum(['server', 'standby']),
+  host: z.string().max(512),
+  birth: z.number(),
+});
+
+const viewSchema = z.object({
+  /** Of the primary: one more than its predecessor's. */
+  term: z.number().int().positive(),
+  primary: recordSchema,
+  /** Has everything that the primary has answered for. */
+  standby: recordSchema.nullable(),
 });
 
 const topologySchema = z.object({
@@ -29,9 +44,12 @@ const topologySchema = z.object({
   replicas: z.union([z.literal(1), z.literal(2)]),
 });
 
+/** A process that is a server, or would be. */
 export type ServerRecord = z.infer<typeof recordSchema>;
 
-/** Which of the two processes that may be a server. */
+export type ServerView = z.infer<typeof viewSchema>;
+
+/** The server in force, or who stands by. */
 export type ServerSeat = 'server' | 'standby';
 
 export class ServerRecords {
@@ -57,30 +75,41 @@ export class ServerRecords {
     return decode(topologySchema, await this.#store.get('kv/topology', wait));
   }
 
-  async publish(group: number, server: number, record: ServerRecord): Promise<void> {
-    await this.#store.set(serverKey(group, server), encode(record));
-  }
-
-  async publishStandby(group: number, server: number, record: ServerRecord): Promise<void> {
-    await this.#store.set(serverKey(group, server, 'standby'), encode(record));
-  }
-
-  /** Waits until there is one. */
+  /** The process in a seat; waits until there is one. */
   async get(group: number, server: number, options: StoreWait & { seat?: ServerSeat }): Promise<ServerRecord> {
     const { seat = 'server', ...wait } = options;
-    return decode(recordSchema, await this.#store.get(serverKey(group, server, seat), wait));
+    const bytes = await this.#store.get(serverKey(group, server, seat), wait);
+    return seat === 'standby' ? decode(recordSchema, bytes) : decode(viewSchema, bytes).primary;
   }
 
   /** Undefined when no process has been this server yet. */
-  async find(group: number, server: number): Promise<ServerRecord | undefined> {
-    const key = serverKey(group, server);
-    return (await this.#store.check([key])) ? decode(recordSchema, await this.#store.get(key)) : undefined;
+  view(group: number, server: number): Promise<ServerView | undefined> {
+    return this.#find(viewSchema, serverKey(group, server));
   }
 
-  /** Replaces `expected`; returns the record that is in force afterwards. */
-  async takeOver(group: number, server: number, change: { expected: ServerRecord; record: ServerRecord }): Promise<ServerRecord> {
-    const { expected, record } = change;
-    return decode(recordSchema, await this.#store.compareSet(serverKey(group, server), encode(expected), encode(record)));
+  /** Who offers to stand by, or did once. */
+  candidate(group: number, server: number): Promise<ServerRecord | undefined> {
+    return this.#find(recordSchema, serverKey(group, server, 'standby'));
+  }
+
+  /** @returns whether `next` has taken the place of `expected`. */
+  changeView(group: number, server: number, change: { expected: ServerView | undefined; next: ServerView }): Promise<boolean> {
+    return this.#swap(serverKey(group, server), change);
+  }
+
+  /** @returns whether `next` has taken the place of `expected`. */
+  changeCandidate(group: number, server: number, change: { expected: ServerRecord | undefined; next: ServerRecord }): Promise<boolean> {
+    return this.#swap(serverKey(group, server, 'standby'), change);
+  }
+
+  async #find<T>(schema: z.ZodType<T>, key: string): Promise<T | undefined> {
+    return (await this.#store.check([key])) ? decode(schema, await this.#store.get(key)) : undefined;
+  }
+
+  async #swap<T>(key: string, { expected, next }: { expected: T | undefined; next: T }): Promise<boolean> {
+    const desired = encode(next);
+    const stored = await this.#store.compareSet(key, expected === undefined ? new Uint8Array() : encode(expected), desired);
+    return Buffer.compare(stored, desired) === 0;
   }
 
   async publishStub(firstWorker: number, url: string): Promise<void> {

@@ -5,7 +5,8 @@
  *             primary ◀─forwarded 7─ standby          and gradients in the stub's memory are read by the standby
  *    stub ◀── primary                                 before the primary writes new values over them
  *
- *  A standby that comes later gets the state first, then what is not settled yet. */
+ *  A standby that comes later gets the state first, then what is not settled yet: a *stream*, named by the term of its primary
+ *  and the number at which it begins. A standby follows the latest stream it has heard of and forgets all before it. */
 import { ShoalError } from '../base/errors.ts';
 import { dtypes, dtypeInfo } from '../memory/dtype.ts';
 import { Msg } from '../messaging/msg.ts';
@@ -13,6 +14,25 @@ import type { Address } from '../messaging/address.ts';
 import type { Snapshot, SnapshotTensor } from './checkpoint/snapshot.ts';
 import { Control, encodeControl } from './wire-control.ts';
 import { KVMessage, makeMessage, malformed } from './wire.ts';
+
+export interface Stream {
+  readonly term: number;
+  readonly number: number;
+}
+
+/** What the standby says of a message: that the whole state is there; of a forwarded one, whether it could map the memory
+ *  announced in it; or that it cannot be a standby, because it has not got the state. */
+export const Verdict = { attached: 0, unattached: 1, unfit: 2, informed: 3, count: 4 } as const;
+
+export function readVerdict({ targetVersion }: Msg): { term: number; verdict: number } {
+  return { term: Math.floor(targetVersion / Verdict.count), verdict: targetVersion % Verdict.count };
+}
+
+interface StreamEnvelope {
+  readonly source: Address;
+  readonly standby: Address;
+  readonly stream: Stream;
+}
 
 /** Tensors and bytes of one message of a state. */
 const tensorsMax = 4096;
@@ -47,7 +67,7 @@ export class DelayLine {
 }
 
 /** A message inside another: frame 0 says what it was. */
-export function wrap(msg: Msg, source: Address, standby: Address, number: number): Msg {
+export function wrap(msg: Msg, { source, standby, stream }: StreamEnvelope): Msg {
   const fields = {
     source: String(msg.source),
     destination: String(msg.destination),
@@ -56,7 +76,7 @@ export function wrap(msg: Msg, source: Address, standby: Address, number: number
     version: msg.targetVersion,
   };
   const frames = [encodeControl(fields), ...msg.frames];
-  return makeMessage({ source, destination: standby, type: KVMessage.forward, request: number, epoch: 0 }, frames);
+  return makeMessage({ source, destination: standby, type: KVMessage.forward, request: stream.number, epoch: stream.term }, frames);
 }
 
 /** @throws ShoalError `protocol`. */
@@ -74,7 +94,7 @@ export function unwrap(forward: Msg): Msg {
 }
 
 /** A state as messages; the last one says so. `fields` go with the last. */
-export function stateMessages(snapshot: Snapshot, source: Address, standby: Address, fields: Record<string, unknown>): Msg[] {
+export function stateMessages(snapshot: Snapshot, { source, standby, stream }: StreamEnvelope, fields: Record<string, unknown>): Msg[] {
   const messages: Msg[] = [];
   const tensors = [...snapshot.tensors];
   let next = 0;
@@ -94,7 +114,8 @@ export function stateMessages(snapshot: Snapshot, source: Address, standby: Addr
     const last = next === tensors.length;
     const head = encodeControl({ first, table, ...(last ? { metadata: snapshot.metadata, ...fields } : {}) });
     const frames = [head, ...part.map(([, { data }]) => data)];
-    messages.push(makeMessage({ source, destination: standby, type: KVMessage.state, request: 0, epoch: 0 }, frames));
+    const envelope = { source, destination: standby, type: KVMessage.state, request: stream.number, epoch: stream.term };
+    messages.push(makeMessage(envelope, frames));
   } while (next < tensors.length);
   return messages;
 }

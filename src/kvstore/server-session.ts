@@ -1,4 +1,5 @@
 /** What a server knows of one stub, over all connections with it. */
+import type { ShoalError } from '../base/errors.ts';
 import type { Address } from '../messaging/address.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { GroupRounds, Member } from './server-rounds.ts';
@@ -22,6 +23,8 @@ export class ServerSession {
   /** Barriers that all workers of the stub have reached. */
   barrier = 0;
   workersLeft = 0;
+  /** Why it counts as lost, until it says hello again. */
+  lost: ShoalError | undefined;
   /** Memory that the stub has announced, by its number. */
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
   /** Messages about parameters that have not been declared here again, in order. */
@@ -80,6 +83,7 @@ export class ServerSession {
   /** Another connection: what was asked on the last one is asked again. */
   renew(epoch: number): void {
     this.epoch = epoch;
+    this.lost = undefined;
     this.blocked = [];
     this.#barrierRequests.length = 0;
   }

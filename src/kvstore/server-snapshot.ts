@@ -75,6 +75,7 @@ export function takeSnapshot(state: ServerState): Snapshot {
       session.member.workers,
       session.settledUpTo(),
       session.lastConfiguration,
+      session.durable,
     ]),
     exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
   };
@@ -88,7 +89,7 @@ export function durableRequests(snapshot: Snapshot): ReadonlyMap<Address, number
     control
       .list('sessions')
       .map((entry) => readSession(entry))
-      .map(({ address, durable }) => [address, durable]),
+      .map(({ address, settled }) => [address, settled]),
   );
 }
 
@@ -126,9 +127,11 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     sync.included.set(group, { values, counts });
   }
   for (const entry of control.list('sessions')) {
-    const { address, group, firstWorker, workers, durable, configuration } = readSession(entry);
+    const { address, group, firstWorker, workers, settled, durable, configuration } = readSession(entry);
     const session = state.join(address, group, firstWorker, workers);
-    session.durable = durable;
+    session.lastRequest = settled;
+    // A standby has everything, and on disk is what its primary has saved there.
+    session.durable = how.exchange === 'keep' ? durable : settled;
     session.lastConfiguration = configuration;
   }
   if (how.exchange === 'keep') state.lineage = control.count('lineage');
@@ -220,11 +223,15 @@ function readSession(entry: unknown): {
   group: number;
   firstWorker: number;
   workers: number;
-  durable: number;
+  /** Requests up to this one are in the snapshot. */
+  settled: number;
   configuration: number;
+  /** And up to this one in an earlier one, on disk. */
+  durable: number;
 } {
-  const [address, group, firstWorker, workers, durable, configuration] = entry as [string, number, number, number, number, number];
-  return { address: BigInt(address), group, firstWorker, workers, durable, configuration };
+  const [address, ...counts] = entry as [string, number, number, number, number, number, number];
+  const [group, firstWorker, workers, settled, configuration, durable] = counts;
+  return { address: BigInt(address), group, firstWorker, workers, settled, configuration, durable };
 }
 
 /** What has been declared: keys, dtypes, shapes, and where the pieces are. */

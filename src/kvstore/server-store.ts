@@ -58,8 +58,8 @@ export class ServerStore implements Calls {
   readonly sendBlob = refuse;
   readonly receiveBlob = refuse;
 
-  served(): Promise<void> {
-    return this.#node.ended;
+  async served(): Promise<void> {
+    await this.#node.ended;
   }
 
   close(): Promise<void> {

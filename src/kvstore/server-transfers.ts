@@ -117,6 +117,15 @@ export class Transfers {
     }
   }
 
+  /** What the stub waits for ends with the error. */
+  failOf(session: ServerSession, error: ShoalError): void {
+    for (const request of this.pending) {
+      if (request.session !== session) continue;
+      request.error ??= error;
+      this.#answer(request);
+    }
+  }
+
   /** Whom a request waits for, in words; empty when for nobody. */
   describeWait(request: ServerRequest): string {
     const group = request.session.rounds;

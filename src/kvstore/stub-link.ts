@@ -65,6 +65,10 @@ export class StubLink implements Disposable {
   #state: 'down' | 'greeting' | 'up' = 'down';
   #epoch = 0;
   #lineage = 0;
+  /** Of the server process that we have heard of last. */
+  #term = 0;
+  /** Requests up to this one were dropped, because a snapshot had them. */
+  #durable = 0;
   #logs = false;
   #downReason = 'it has not been reached yet';
   #order = 0;
@@ -184,6 +188,10 @@ export class StubLink implements Disposable {
   }
 
   #welcome(control: Control): void {
+    const term = control.count('term');
+    // Another process has become the server since; the link will find it.
+    if (term < this.#term) return;
+    this.#term = term;
     const lineage = control.count('lineage');
     const before = this.#lineage;
     const forgotten = before !== 0 && lineage !== before;
@@ -191,11 +199,16 @@ export class StubLink implements Disposable {
       const message = `${this.options.name} has restarted without its state; run servers with checkpoints or replicas`;
       return this.options.onForgotten(new ShoalError('peer-lost', message));
     }
+    const durable = control.count('durable');
+    if (forgotten && durable < this.#durable) {
+      const message = `${this.options.name} has come back with an older state than it had saved: what was pushed in between is lost`;
+      return this.options.onForgotten(new ShoalError('peer-lost', message));
+    }
     this.#state = 'up';
     this.#lineage = lineage;
     this.#logs = control.flag('log');
     this.#checkpointAsked = false;
-    this.#forget(control.count('durable'));
+    this.#forget(durable);
     this.#regions.clear();
     this.#creditUsed = 0;
     for (const entry of this.#sent.values()) {
@@ -302,6 +315,7 @@ export class StubLink implements Disposable {
 
   /** Requests up to this one survive the server. */
   #forget(durable: number): void {
+    this.#durable = Math.max(this.#durable, durable);
     for (const entry of this.#sent.values()) {
       if (entry.id > durable) break;
       if (!entry.answered) continue;

@@ -17,6 +17,7 @@ import { detectPlace } from './environment.ts';
 import { openNode, type NodeContext } from './node-context.ts';
 import { ProcessValues } from './process-values.ts';
 import { ServerLink } from './server-link.ts';
+import { endProcess } from './server-process.ts';
 import { StubCore } from './stub-core.ts';
 import type { Done, TransferEntry } from './stub-options.ts';
 import type { BatchEntry, StubAnswer, StubCommand, StubEvent, StubPlan, StubTicket, WorkerInfo } from './stub-protocol.ts';
@@ -76,6 +77,8 @@ export class StubNode {
         onMessage: (msg) => this.#core.receive(msg),
         onUp: () => this.#core.serverUp(server),
         onDown: (error) => this.#core.serverDown(server, error),
+        // It may have been stopped while it wrote here.
+        onReplaced: (former) => endProcess(node.clock, former),
       });
       this.#links.set(serverAddress(group, server), link);
     }

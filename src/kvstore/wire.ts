@@ -82,6 +82,8 @@ export const KVMessage = {
   state: MessageType.user + 40,
   forward: MessageType.user + 41,
   forwarded: MessageType.user + 42,
+  /** From a primary to itself, and with that to its standby: a stub counts as lost. */
+  lost: MessageType.user + 43,
 } as const;
 
 export const SourceKind = { none: 0, region: 1, inline: 2, rows: 3, rowNumbers: 4 } as const;

@@ -26,6 +26,10 @@ export interface Berth {
   readonly environment: Record<string, string | undefined>;
   /** How often it is started again after a failure. Default 0. */
   readonly restarts?: number;
+  /** Servers only: which. A server and its standby have the same. */
+  readonly seat?: number;
+  /** Servers only: whether another process goes on when it ends, of this crew or of another. Default `none`. */
+  readonly substitute?: 'none' | 'here' | 'elsewhere';
 }
 
 export interface CrewOptions {
@@ -220,13 +224,20 @@ export class Crew {
     const afterMs = this.#options.clock.now() - this.#startMs;
     const casualty = well ? undefined : { name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() };
     if (rank !== undefined) this.#options.onRankEnd(rank, text, casualty);
-    if (casualty) {
+    if (casualty && !this.#hasSubstitute(member)) {
       this.#casualties.push(casualty);
       this.#settle(casualty);
     }
     const running = this.#running;
     if (running.every((other) => other.berth.kind === 'server')) this.#settle(undefined);
     if (running.length === 0) this.#ended();
+  }
+
+  /** A server whose place another process takes is no loss to the ranks. Of one that is elsewhere we do not know how it is:
+   *  when it has ended as well, the ranks' operations say so. */
+  #hasSubstitute({ berth: { seat, substitute } }: Member): boolean {
+    if (substitute === 'here') return this.#running.some(({ berth }) => berth.seat === seat);
+    return substitute === 'elsewhere';
   }
 
   #outputsOf(berth: Berth, child: ChildProcess, restart: number): Record<Stream, RankOutput> {

@@ -268,11 +268,11 @@ class Run {
   #servers(agreement: NodeAgreement, generation: number): Berth[] {
     const { servers } = this.#options;
     if (servers === undefined) return [];
-    return serverPlaces(servers, this.#node, this.#nodes).map(({ role, index, restarts }) => {
+    return serverPlaces(servers, this.#node, this.#nodes).map(({ role, index, restarts, substitute }) => {
       const place = { generation, rank: 0, localRank: 0, localSize: 1 };
       const more = { ...serverVariables(servers, agreement.worldSize), SHOAL_ROLE: role, SHOAL_SERVER: String(index) };
       const environment = { ...this.#environmentOf(agreement, place), ...more };
-      return { kind: 'server', name: `${role} ${index}`, command: servers.command, environment, restarts };
+      return { kind: 'server', name: `${role} ${index}`, command: servers.command, environment, restarts, seat: index, substitute };
     });
   }
 

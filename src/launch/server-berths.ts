@@ -16,7 +16,7 @@ export interface ServerOptions {
   readonly replicas?: number;
   /** Folder for the servers' checkpoints. Default: none. */
   readonly checkpointDir?: string;
-  /** How often each server is started again after a failure. Default 3 with checkpoints, else 0. */
+  /** How often each server is started again after a failure. Default 3 with checkpoints or standbys, else 0. */
   readonly restarts?: number;
 }
 
@@ -24,6 +24,8 @@ export interface ServerPlace {
   readonly role: 'server' | 'standby';
   readonly index: number;
   readonly restarts: number;
+  /** Who goes on when it ends: a process of this node or of another. */
+  readonly substitute: 'none' | 'here' | 'elsewhere';
 }
 
 /** The variables that workers and servers read; kvstore/environment.ts is their reader. */
@@ -44,11 +46,12 @@ export function serverVariables(options: ServerOptions, workers: number): Record
 export function serverPlaces(options: ServerOptions, node: number, nodes: number): ServerPlace[] {
   const { servers, replicas = 1, checkpointDir } = options;
   if (servers < 1) throw new ShoalError('usage', `--servers ${servers}: at least 1 is needed`);
-  const restarts = options.restarts ?? (checkpointDir === undefined ? 0 : 3);
+  const restarts = options.restarts ?? (checkpointDir === undefined && replicas === 1 ? 0 : 3);
+  const substitute = replicas === 1 ? 'none' : nodes === 1 ? 'here' : 'elsewhere';
   const places: ServerPlace[] = [];
   for (let index = 0; index < servers; index++) {
-    if (index % nodes === node) places.push({ role: 'server', index, restarts });
-    if (replicas === 2 && (index + 1) % nodes === node) places.push({ role: 'standby', index, restarts });
+    if (index % nodes === node) places.push({ role: 'server', index, restarts, substitute });
+    if (replicas === 2 && (index + 1) % nodes === node) places.push({ role: 'standby', index, restarts, substitute });
   }
   return places;
 }

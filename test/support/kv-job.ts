@@ -8,6 +8,7 @@ import { StoreServer } from '../../src/group/store/store-server.ts';
 import { create } from '../../src/kvstore/create.ts';
 import { serverProgram } from '../../src/kvstore/server-program.ts';
 import type { KVStore, KVStoreType } from '../../src/kvstore/types.ts';
+import { fixtureCommand } from './fixtures.ts';
 
 const secret = 'a secret for tests';
 
@@ -29,6 +30,8 @@ export class KVJob implements AsyncDisposable {
   readonly #store: StoreServer;
   readonly #job: string;
   readonly #processes = new Map<string, ChildProcess>();
+  /** Further processes of a place that has one. */
+  readonly #more: ChildProcess[] = [];
   readonly #stores: KVStore[] = [];
   /** What servers wrote to stderr. */
   stderr = '';
@@ -91,9 +94,29 @@ export class KVJob implements AsyncDisposable {
   }
 
   startServer(index: number, seat: Seat = 'server'): void {
+    this.#processes.set(`${seat} ${index}`, this.#spawnServer(index, seat));
+  }
+
+  /** One too many. @returns its exit code. */
+  async startAnother(index: number, seat: Seat = 'server'): Promise<number | null> {
+    const child = this.#spawnServer(index, seat);
+    this.#more.push(child);
+    const [code] = (await once(child, 'exit')) as [number | null];
+    return code;
+  }
+
+  #spawnServer(index: number, seat: Seat): ChildProcess {
     const child = spawn(process.execPath, [serverProgram()], { env: this.environment(seat, index), stdio: ['ignore', 'inherit', 'pipe'] });
     child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
-    this.#processes.set(`${seat} ${index}`, child);
+    return child;
+  }
+
+  /** The process of a worker, which ends before the job does. */
+  startWorker(index: number, fixture: string, env: Readonly<Record<string, string>> = {}): ChildProcess {
+    const [program, ...args] = fixtureCommand(fixture);
+    const child = spawn(program, args, { env: { ...this.environment('worker', index), ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+    this.#more.push(child);
+    return child;
   }
 
   /** SIGKILL; resolves when it is gone. */
@@ -118,7 +141,7 @@ export class KVJob implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     // While their servers are there to hear the goodbye, which is waited for; those that a test has killed are not.
     await Promise.all(this.#stores.map((store) => Promise.race([store.close().catch(() => undefined), later(3000)])));
-    for (const child of this.#processes.values()) child.kill('SIGKILL');
+    for (const child of [...this.#processes.values(), ...this.#more]) child.kill('SIGKILL');
     await this.#store.close();
   }
 }

@@ -75,7 +75,11 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--server-groups <count>', 'groups of servers, each with a copy of all parameters', positive, 1)
     .option('--replicas <count>', '2: every server has a standby that takes over', positive, 1)
     .option('--checkpoint-dir <path>', 'where servers save their state, and find it again when they are restarted')
-    .option('--server-restarts <count>', 'how often a failed server is started again; default 3 with --checkpoint-dir, else 0', natural)
+    .option(
+      '--server-restarts <count>',
+      'how often a failed server is started again; default 3 with --checkpoint-dir or --replicas 2, else 0',
+      natural,
+    )
     .addOption(
       new Option('--node-option <flag>', 'flag for Node.js itself, such as --max-old-space-size=8192; may be repeated')
         .argParser(collect)

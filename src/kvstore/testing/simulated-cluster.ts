@@ -123,6 +123,8 @@ interface Node {
   readonly name: string;
   deliver: (msg: Msg) => void;
   alive: boolean;
+  /** Stopped: what is sent to it waits. */
+  frozen: boolean;
 }
 
 interface Wire {
@@ -135,6 +137,8 @@ export interface ClusterServer {
   readonly group: number;
   readonly server: number;
   readonly disk: SimulatedDisk | undefined;
+  /** How many processes have been this server. */
+  term: number;
   core: ServerCore;
   node: Node;
   standby: { core: ServerCore; node: Node } | undefined;
@@ -207,6 +211,7 @@ export class SimulatedCluster {
   /** Starts a killed server again, from its disk. */
   async restart(server: ClusterServer): Promise<void> {
     server.remotes = new Map();
+    server.term++;
     const { core, node } = await this.#makeServer(server, 'primary', server.remotes);
     server.core = core;
     server.node = node;
@@ -219,7 +224,7 @@ export class SimulatedCluster {
     server.standby = undefined;
     server.core = core;
     server.node = node;
-    core.promote();
+    core.promote({ term: ++server.term });
     this.#connectServer(server);
   }
 
@@ -227,6 +232,35 @@ export class SimulatedCluster {
     const standby = await this.#makeServer(server, 'standby', new Map());
     server.standby = standby;
     server.core.peerUp(standbyAddress(server));
+  }
+
+  /** Breaks the connection between a server and its standby, and makes it again. */
+  reconnectStandby(server: ClusterServer): void {
+    const { standby, node, core } = server;
+    if (standby === undefined) return;
+    this.#wires.delete(`${node.name}>${standby.node.name}`);
+    this.#wires.delete(`${standby.node.name}>${node.name}`);
+    core.peerLost(standbyAddress(server), new ShoalError('peer-lost', 'the connection broke'));
+    core.peerUp(standbyAddress(server));
+  }
+
+  /** Stops a server; its standby takes over and gets a standby of its own, which the former tries to inform when it is resumed. */
+  async replaceFrozen(server: ClusterServer): Promise<{ core: ServerCore; resume: () => void; end: () => void }> {
+    const { core, node } = server;
+    node.frozen = true;
+    this.promote(server);
+    await this.addStandby(server);
+    return {
+      core,
+      resume: () => {
+        node.frozen = false;
+        core.peerUp(standbyAddress(server));
+      },
+      end: () => {
+        node.alive = false;
+        this.#cut(node);
+      },
+    };
   }
 
   killStandby(server: ClusterServer): void {
@@ -251,7 +285,7 @@ export class SimulatedCluster {
 
   /** Delivers one message, of any connection. @returns false when there is none. */
   deliverOne(): boolean {
-    const busy = [...this.#wires.values()].filter(({ messages }) => messages.length > 0);
+    const busy = [...this.#wires.values()].filter(({ to, messages }) => messages.length > 0 && !to.frozen);
     if (busy.length === 0) return false;
     const { to, messages } = busy[this.#options.random.integer(busy.length)];
     const msg = messages.shift()!;
@@ -289,6 +323,11 @@ export class SimulatedCluster {
     return result.value;
   }
 
+  /** Whether servers can map the memory of stubs. */
+  get mappable(): boolean {
+    return this.#options.mappable ?? true;
+  }
+
   stubOf(worker: number): SimulatedCluster['stubs'][number] {
     return this.stubs[Math.floor(worker / (this.#options.localWorkers ?? 1))];
   }
@@ -298,19 +337,19 @@ export class SimulatedCluster {
   async #addServer(group: number, server: number): Promise<void> {
     const disk = this.#options.disks ? new SimulatedDisk() : undefined;
     const remotes = new Map<Address, MappedValues>();
-    const place = { group, server, disk, remotes, standby: undefined };
+    const place = { group, server, disk, remotes, term: 1, standby: undefined };
     const { core, node } = await this.#makeServer(place, 'primary', remotes);
     this.servers.push({ ...place, core, node });
   }
 
   async #makeServer(
-    place: Pick<ClusterServer, 'group' | 'server' | 'disk'>,
+    place: Pick<ClusterServer, 'group' | 'server' | 'disk' | 'term'>,
     mode: 'primary' | 'standby',
     remotes: Map<Address, MappedValues>,
   ): Promise<{ core: ServerCore; node: Node }> {
     const { group, server, disk } = place;
     const { topology, createOptimizer = addingOptimizer } = this.#options;
-    const node: Node = { name: `server ${group}/${server} #${this.#names++}`, deliver: () => undefined, alive: true };
+    const node: Node = { name: `server ${group}/${server} #${this.#names++}`, deliver: () => undefined, alive: true, frozen: false };
     const core = await ServerCore.start({
       topology,
       group,
@@ -331,6 +370,7 @@ export class SimulatedCluster {
       storeAt: (folder, of) => this.#folder(`${folder}/${group}-${of}`),
       standby: standbyAddress(place),
       mode,
+      term: mode === 'primary' ? place.term : 0,
       onFault: (source, error) => this.faults.push({ source, error }),
       onServed: () => this.served.add(`${group}/${server}`),
       ...this.#options.server,
@@ -343,7 +383,7 @@ export class SimulatedCluster {
     const { topology, mappable = true } = this.#options;
     const workerGroup = workerGroupOf(topology, firstWorker);
     const values = new MemoryValues(`stub ${firstWorker}`, this.#registry, { mappable });
-    const node: Node = { name: `stub ${firstWorker}`, deliver: () => undefined, alive: true };
+    const node: Node = { name: `stub ${firstWorker}`, deliver: () => undefined, alive: true, frozen: false };
     const core = new StubCore({
       topology,
       workerGroup,
@@ -381,11 +421,18 @@ export class SimulatedCluster {
 
   #send(from: Node, to: Node | undefined, msg: Msg): void {
     msg.markSent();
-    if (!from.alive || to?.alive !== true) return;
+    if (!from.alive || to?.alive !== true || !this.#isConnected(from, to)) return;
     const name = `${from.name}>${to.name}`;
     let wire = this.#wires.get(name);
     if (wire === undefined) this.#wires.set(name, (wire = { from, to, messages: [] }));
     wire.messages.push(msg);
+  }
+
+  /** Stubs are connected with the server in force, and with no other. */
+  #isConnected(from: Node, to: Node): boolean {
+    const ends = [from, to];
+    if (!this.stubs.some(({ node }) => ends.includes(node))) return true;
+    return this.servers.some(({ node }) => ends.includes(node));
   }
 
   #cut(node: Node): void {

@@ -1,0 +1,115 @@
+/** Servers and their standbys in one process: who is heard when several have been the same server. */
+import { describe, expect, it } from 'vitest';
+import { ShoalError } from '../base/errors.ts';
+import { seededRandom } from '../base/random.ts';
+import type { TransferEntry } from './stub-options.ts';
+import { SimulatedCluster } from './testing/simulated-cluster.ts';
+import { serverAddress, type KVTopology } from './topology.ts';
+
+const topology: KVTopology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 1, replicas: 2 };
+const apart: KVTopology = { ...topology, workerGroups: 2, workersPerGroup: 1 };
+const elements = 4;
+
+/** Two workers with one parameter; a push adds one. */
+async function begin(options: { topology?: KVTopology; mappable?: boolean } = {}): Promise<SimulatedCluster> {
+  const cluster = await SimulatedCluster.start({ topology, random: seededRandom(1), ...options });
+  await cluster.settle();
+  for (const worker of [0, 1]) {
+    const { core, values } = cluster.stubOf(worker);
+    const entry = { key: 'w', dtype: 'float32', shape: [elements], value: values.allocate(4 * elements).ref } as const;
+    core.init(worker, [entry], (error) => expect(error).toBe(undefined));
+  }
+  await cluster.settle();
+  await cluster.run<void>((done) => cluster.stubs[0].core.setOptimizer(0, { name: 'sgd', learningRate: 1 }, done));
+  return cluster;
+}
+
+/** @returns what came of each worker's push. */
+async function push(cluster: SimulatedCluster, workers: readonly number[]): Promise<(ShoalError | 'waits' | undefined)[]> {
+  const results = workers.map((): ShoalError | 'waits' | undefined => 'waits');
+  for (const [k, worker] of workers.entries()) {
+    const { core, values } = cluster.stubOf(worker);
+    const gradient = values.allocate(4 * elements);
+    new Float32Array(gradient.view.buffer).fill(1);
+    const entries: TransferEntry[] = [{ key: 'w', push: gradient.ref }];
+    core.transfer(worker, { entries, priority: 0 }, (error) => {
+      results[k] = error;
+    });
+  }
+  await cluster.settle();
+  return results;
+}
+
+const well = [undefined, undefined];
+
+async function pulled(cluster: SimulatedCluster, worker: number): Promise<number[]> {
+  const { core, values } = cluster.stubOf(worker);
+  const out = values.allocate(4 * elements);
+  await cluster.run<void>((done) => core.transfer(worker, { entries: [{ key: 'w', out: out.ref }], priority: 0 }, done));
+  return [...new Float32Array(out.view.buffer)];
+}
+
+/** The first server is killed, its standby goes on. */
+async function fallBack(cluster: SimulatedCluster): Promise<void> {
+  cluster.kill(cluster.servers[0]);
+  cluster.promote(cluster.servers[0]);
+  await cluster.settle();
+}
+
+const all = (value: number): number[] => Array.from({ length: elements }, () => value);
+
+describe('standbys', () => {
+  it('start afresh with a second state', async () => {
+    const cluster = await begin();
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    cluster.reconnectStandby(cluster.servers[0]);
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    await fallBack(cluster);
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    expect(await pulled(cluster, 1)).toEqual(all(6));
+    expect(cluster.faults).toEqual([]);
+  });
+
+  it.each([{ first: 'the new one' }, { first: 'the former' }])(
+    'hear no server that has been replaced; $first comes first',
+    async ({ first }) => {
+      const cluster = await begin({ mappable: false });
+      const former = await cluster.replaceFrozen(cluster.servers[0]);
+      if (first === 'the former') former.resume();
+      expect(await push(cluster, [0, 1])).toEqual(well);
+      if (first === 'the new one') former.resume();
+      expect(await push(cluster, [0, 1])).toEqual(well);
+      former.end();
+      await fallBack(cluster);
+      expect(await push(cluster, [0, 1])).toEqual(well);
+      expect(await pulled(cluster, 0)).toEqual(all(6));
+      expect(cluster.faults).toEqual([]);
+    },
+  );
+
+  it('know whom their primary has given up', async () => {
+    const cluster = await begin({ topology: apart });
+    cluster.servers[0].core.peerLost(cluster.stubs[1].address, new ShoalError('peer-lost', 'has been silent for 9 s'));
+    const [own, lost] = await push(cluster, [0, 1]);
+    expect(own).toBe(undefined);
+    expect(lost).toMatchObject({ code: 'peer-lost', message: 'worker 1 counts as lost: it has been silent for 9 s' });
+    expect(await pulled(cluster, 0)).toEqual(all(1));
+    await fallBack(cluster);
+    expect(await pulled(cluster, 0)).toEqual(all(1));
+    expect(cluster.faults).toEqual([]);
+  });
+});
+
+it('a server group hears no server of another group that has been replaced', async () => {
+  const cluster = await begin({ topology: { ...apart, serverGroups: 2 }, mappable: false });
+  await push(cluster, [1]);
+  const former = await cluster.replaceFrozen(cluster.servers[1]);
+  await push(cluster, [1]);
+  former.resume();
+  // What it had contributed before it was replaced, once more.
+  former.core.peerUp(serverAddress(0, 0));
+  await cluster.settle();
+  former.end();
+  expect(await pulled(cluster, 0)).toEqual(all(2));
+  expect(cluster.faults).toEqual([]);
+});

@@ -1,0 +1,182 @@
+/** A job with replicated servers under the launcher, for tests that kill, stop and resume its servers: what the launcher and the
+ *  servers write says which process is which. */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { repositoryRoot } from '../../scripts/repository.ts';
+import { fixtureCommand } from './fixtures.ts';
+
+/** For what hangs. */
+const patienceMs = 120_000;
+const pollMs = 20;
+
+export interface LaunchedServersOptions {
+  readonly workers: number;
+  readonly servers: number;
+  readonly store: 'dist_sync' | 'dist_async';
+  /** More arguments of `shoal run`. */
+  readonly flags?: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+/** A server as far as the output has said. */
+export interface LaunchedServer {
+  readonly index: number;
+  primary: number;
+  /** Has the whole state. */
+  standby: number | undefined;
+}
+
+export class LaunchedServers implements AsyncDisposable {
+  readonly servers: LaunchedServer[];
+  readonly #launcher: ChildProcess;
+  readonly #folder: string;
+  /** The launcher's exit code. */
+  readonly ended: Promise<number | null>;
+  readonly #workers: number;
+  #pushing = 0;
+  #over = false;
+  #output = '';
+  #read = 0;
+  /** By seat, as the launcher names them: the process that it started last. */
+  readonly #pids = new Map<string, number>();
+
+  constructor({ workers, servers, store, flags = [], env }: LaunchedServersOptions) {
+    this.#workers = workers;
+    this.#folder = mkdtempSync(join(tmpdir(), 'shoal-servers-'));
+    this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined }));
+    const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', '2', ...flags];
+    const script = fixtureCommand('kvstore-ledger').at(-1)!;
+    this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/cli/main.js'), 'run', ...options, script], {
+      env: {
+        ...process.env,
+        SHOAL_LOG_LEVEL: 'info',
+        SHOAL_SLOW_MS: '600000',
+        // Long for a process that is only busy, short for a test that waits until it has passed.
+        SHOAL_KV_SILENCE_MS: '4000',
+        STOP: this.#stopFile,
+        STORE: store,
+        ...env,
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    for (const stream of [this.#launcher.stdout, this.#launcher.stderr])
+      stream?.setEncoding('utf8').on('data', (text: string) => this.#listen(text));
+    this.ended = once(this.#launcher, 'close').then(([code]) => {
+      this.#over = true;
+      return code as number | null;
+    });
+  }
+
+  get #stopFile(): string {
+    return join(this.#folder, 'stop');
+  }
+
+  get output(): string {
+    return this.#output;
+  }
+
+  /** The server has a standby that can take over, and workers push. */
+  async stoodBy(server: LaunchedServer): Promise<void> {
+    await this.until(`server ${server.index} has a standby`, () => server.standby !== undefined && this.#pushing === this.#workers);
+  }
+
+  /** @throws when the job ends first, or it takes too long. */
+  async until(what: string, condition: () => boolean): Promise<void> {
+    for (const endMs = Date.now() + patienceMs; !condition(); await new Promise((resolve) => setTimeout(resolve, pollMs))) {
+      if (this.#over) throw new Error(`the job has ended before this: ${what}\n${this.#output}`);
+      if (Date.now() > endMs) throw new Error(`this has not happened: ${what}\n${this.#output}`);
+    }
+  }
+
+  /** What has been written from now on holds the text. */
+  async says(text: string, since: number): Promise<void> {
+    await this.until(text, () => this.#output.includes(text, since));
+  }
+
+  get position(): number {
+    return this.#output.length;
+  }
+
+  signal(pid: number, signal: NodeJS.Signals): void {
+    try {
+      process.kill(pid, signal);
+    } catch {
+      // It has ended already.
+    }
+  }
+
+  async killPrimary(server: LaunchedServer): Promise<void> {
+    const since = this.position;
+    const { primary, standby } = server;
+    server.standby = undefined;
+    this.signal(primary, 'SIGKILL');
+    await this.until(`process ${standby} is server ${server.index}`, () => server.primary === standby);
+    await this.says('takes over with the state', since);
+  }
+
+  async killStandby(server: LaunchedServer): Promise<void> {
+    const { standby } = server;
+    const since = this.position;
+    server.standby = undefined;
+    this.signal(standby!, 'SIGKILL');
+    await this.says('goes on alone', since);
+  }
+
+  /** Stops the primary until its standby has taken over, and resumes it. */
+  async freezePrimary(server: LaunchedServer): Promise<void> {
+    const { primary, standby } = server;
+    server.standby = undefined;
+    this.signal(primary, 'SIGSTOP');
+    await this.until(`process ${standby} is server ${server.index}`, () => server.primary === standby);
+    this.signal(primary, 'SIGCONT');
+  }
+
+  async freezeStandby(server: LaunchedServer): Promise<void> {
+    const { standby } = server;
+    const since = this.position;
+    server.standby = undefined;
+    this.signal(standby!, 'SIGSTOP');
+    await this.says('goes on alone', since);
+    this.signal(standby!, 'SIGCONT');
+  }
+
+  /** Lets the workers end. @returns the launcher's exit code. */
+  async finish(): Promise<number | null> {
+    writeFileSync(this.#stopFile, '');
+    const late = setTimeout(() => this.#launcher.kill('SIGKILL'), patienceMs);
+    const code = await this.ended;
+    clearTimeout(late);
+    return code;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.#over) this.#launcher.kill('SIGTERM');
+    // Stopped processes do not hear it.
+    for (const pid of this.#over ? [] : this.#pids.values()) this.signal(pid, 'SIGCONT');
+    await this.ended;
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  #listen(text: string): void {
+    this.#output += text;
+    for (let end = this.#output.indexOf('\n', this.#read); end >= 0; end = this.#output.indexOf('\n', this.#read)) {
+      this.#line(this.#output.slice(this.#read, end));
+      this.#read = end + 1;
+    }
+  }
+
+  #line(line: string): void {
+    const started = /^shoal: ((?:server|standby) \d+) started \(pid (\d+)\)/.exec(line);
+    if (started !== null) this.#pids.set(started[1], Number(started[2]));
+    if (/^\[rank \d+\] worker \d+ pushes$/.test(line)) this.#pushing++;
+    const said = /^\[((?:server|standby) (\d+))\] .*(?:process (\d+) stands by|takes over with the state)/.exec(line);
+    if (said === null) return;
+    const server = this.servers[Number(said[2])];
+    // The process that says so is in force.
+    server.primary = this.#pids.get(said[1])!;
+    server.standby = said[3] === undefined ? undefined : Number(said[3]);
+  }
+}
