@@ -35,21 +35,32 @@ describe('conformance in real processes', () => {
 });
 
 describe('threads and worlds', () => {
-  it('a 25 MiB all-reduce is complete before a busy main thread returns to its event loop, whatever was awaited before', async () => {
-    await using world = await startRanks({ fixture: 'overlap', n: 2 });
-    for (const { lines, stderr, code } of await world.outcomes()) {
-      expect(stderr).toBe('');
-      const overlapped = { looks: expect.any(Number), doneBeforeEvents: false, done: true };
-      expect(lines).toEqual([{ fresh: overlapped, later: overlapped, computed: expect.any(Number) }]);
-      expect(code).toBe(0);
-    }
-  });
+  it.each(['', 'tcp'])(
+    'all-reduces run and are done while a busy main thread never returns to its event loop, fabrics "%s"',
+    async (fabrics) => {
+      await using world = await startRanks({ fixture: 'overlap', n: 2, env: { SHOAL_FABRICS: fabrics } });
+      for (const { lines, stderr, code } of await world.outcomes()) {
+        expect(stderr).toBe('');
+        expect(lines).toEqual([{ overlapped: true }]);
+        expect(code).toBe(0);
+      }
+    },
+  );
 
   it.each([2, 3])('large all-reduces of %i ranks, waited for in every way and with late ranks, are run once each', async (n) => {
     await using world = await startRanks({ fixture: 'large', n });
     for (const { lines, stderr, code } of await world.outcomes()) {
       expect(stderr).toBe('');
       expect(lines).toEqual([{ wrong: 0 }]);
+      expect(code).toBe(0);
+    }
+  });
+
+  it.each(['', 'tcp'])('all-to-alls with splits are waited for and looked at without the event loop, fabrics "%s"', async (fabrics) => {
+    await using world = await startRanks({ fixture: 'splits', n: 3, env: { SHOAL_FABRICS: fabrics } });
+    for (const { lines, stderr, code } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      expect(lines).toEqual([{ wrong: 0, busy: true }]);
       expect(code).toBe(0);
     }
   });

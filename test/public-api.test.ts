@@ -109,6 +109,6 @@ describe('shoal', () => {
 
   it('works', async () => {
     await walk('work', callsOfWork(new CompletedWork()));
-    await walk('work', callsOfWork(new PendingWork({ now: () => 0, pump: () => false }, 'a work')));
+    await walk('work', callsOfWork(new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, 'a work')));
   });
 });

@@ -1,8 +1,9 @@
-/** How many elements each rank sends to each other in an all-to-all: this rank's numbers, and the table of all ranks'. */
+/** How many elements each rank sends to each other in an all-to-all: this rank's numbers, how ranks tell each other, and the table
+ *  of all ranks'. */
 import { ShoalError } from '../base/errors.ts';
 import { even, type Place } from './call-arguments.ts';
 import type { Operand } from './call-buffers.ts';
-import type { CallOptions, ProcessGroup } from './types.ts';
+import type { CollectiveCall } from './contract.ts';
 
 /** Of one argument: `splits`, checked; default: the same for every rank. @throws ShoalError `usage`. */
 export function splitsOf(
@@ -26,17 +27,20 @@ export function splitsOf(
   return splits;
 }
 
-/** Table[a][b]: elements that rank a sends to rank b. Collective. @throws ShoalError `mismatch` naming two ranks that disagree. */
-export async function exchangeSplits(
-  group: Place & Pick<ProcessGroup, 'allGather'>,
-  inputSplits: readonly number[],
-  outputSplits: readonly number[],
-  options: CallOptions,
-): Promise<number[][]> {
-  const { rank: own, size } = group;
-  const mine = Float64Array.from([...inputSplits, ...outputSplits]);
-  const all = new Float64Array(mine.length * size);
-  await group.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'allToAll splits' });
+/** What ranks agree on first: an all-gather of every rank's part. */
+export function exchangeOf({ dtype, name, site }: CollectiveCall, size: number): CollectiveCall {
+  const named = JSON.stringify(['allToAll splits', dtype, name]);
+  return { kind: 'all-gather', dtype: 'float64', count: 2 * size * size, name: named, site };
+}
+
+/** Of a rank's part in that all-gather. */
+export function partBytes(size: number): number {
+  return 2 * size * Float64Array.BYTES_PER_ELEMENT;
+}
+
+/** Table[a][b]: elements that rank a sends to rank b. @param all every rank's part, in rank order.
+ *  @throws ShoalError `mismatch` naming two ranks that disagree, the same on every rank. */
+export function tableOf(all: Float64Array, { rank: own, size }: Place): number[][] {
   const row = (rank: number, part: number): number[] => [...all.subarray((2 * rank + part) * size, (2 * rank + part + 1) * size)];
   const ranks = Array.from({ length: size }, (_, rank) => rank);
   const sent = ranks.map((rank) => row(rank, 0));

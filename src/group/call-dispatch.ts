@@ -7,7 +7,7 @@
  *      message ────▶ comm thread
  *
  *  The way follows from what all ranks agree on. Arguments have been checked before; what a call does is not known here. */
-import { CallSites, type CallSite } from '../base/call-site.ts';
+import { CallSites } from '../base/call-site.ts';
 import { isPlainObject, noOptions } from '../base/options.ts';
 import type { ReduceOp } from '../memory/reduce-op.ts';
 import { Tensor } from '../memory/tensor.ts';
@@ -90,11 +90,6 @@ export class CallDispatch {
     this.#express = express;
   }
 
-  /** Where the user's call that is being made comes from. */
-  site(): CallSite {
-    return this.#sites.current();
-  }
-
   /** Runs an all-reduce as it was bound to the same data before, unchecked; undefined when it has not been, or not like this. */
   repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
     if (this.#lane) {
@@ -125,13 +120,15 @@ export class CallDispatch {
   #start({ call, uses, options, timeoutMs }: CheckedCall): Work {
     const reach = new CallBuffers(this.#memory, uses);
     const prepared: PreparedCall = { call, uses, options, timeoutMs, reach };
-    const onLane = this.#lane?.bind(call, reach);
+    // How much is moved, ranks agree on in the comm thread.
+    const isKnown = call.parts === undefined;
+    const onLane = isKnown ? this.#lane?.bind(call, reach) : undefined;
     if (this.#lane && onLane) return this.#startOnLane(this.#lane, onLane, prepared);
     const buffers = reach.share();
-    const onExpress = this.#express?.bind(call, buffers);
+    const onExpress = isKnown ? this.#express?.bind(call, buffers) : undefined;
     if (this.#express && onExpress) return this.#startOnExpress(this.#express, onExpress, prepared);
-    const sequence = this.#nextSequence();
-    const sited = { ...call, site: this.#siteOf(call)() };
+    const sequence = this.#nextSequence(isKnown ? 1 : 2);
+    const sited = { ...call, site: this.#sites.current()() };
     return this.#client.start(
       { type: 'collective', group: this.#spec.id, sequence, call: sited, buffers, timeoutMs },
       `${call.kind} of group '${this.#spec.name}'`,
@@ -152,22 +149,15 @@ export class CallDispatch {
     );
   }
 
-  /** Memory of arguments is not given to other tensors until the function returned is called. */
-  hold(uses: readonly BufferUse[]): () => void {
-    const { onSettled } = new CallBuffers(this.#memory, uses).pend();
-    return () => onSettled?.(false, undefined);
-  }
-
   /** No call follows. What was called before goes on. */
   close(): void {
-    this.#lane?.flush();
     this.#express?.close();
   }
 
   #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const requestWith = (own: CallBuffers): LaneRequest => {
       const buffers = own.share();
-      return { call, buffers, timeoutMs, hooks: own.pend(), site: this.#siteOf(call) };
+      return { call, buffers, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
     if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
       const { value } = uses[0].operand;
@@ -189,7 +179,7 @@ export class CallDispatch {
 
   #startOnExpress(express: ExpressCaller, operation: ExpressOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const buffers = reach.share();
-    const request = (): ExpressRequest => ({ call: { ...call, site: this.#siteOf(call)() }, buffers, timeoutMs, hooks: reach.pend() });
+    const request = (): ExpressRequest => ({ call: { ...call, site: this.#sites.current()() }, buffers, timeoutMs, hooks: reach.pend() });
     const { value } = uses.at(0)?.operand ?? {};
     if (call.kind === 'all-reduce' && value instanceof Tensor && !reach.staged && isPlain(options))
       this.#onExpress.set(value, { op: options.op, block: blockOf(value), operation, request });
@@ -204,13 +194,10 @@ export class CallDispatch {
     return lane.run(operation, this.#nextSequence(), request, buffers);
   }
 
-  /** Of the last of several steps it is known already, and on no stack any more. */
-  #siteOf({ site }: CollectiveCall): CallSite {
-    return site === undefined ? this.#sites.current() : () => site;
-  }
-
-  #nextSequence(): number {
-    const sequence = this.#calls++;
+  /** @param operations of the call. */
+  #nextSequence(operations = 1): number {
+    const sequence = this.#calls;
+    this.#calls += operations;
     this.#announce(this.#calls);
     return sequence;
   }

@@ -183,7 +183,7 @@ export class CommCore {
   #collective(command: Extract<Command, { type: 'collective' }>): void {
     const { work, sequence, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
-    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error) => this.#done(work, error) });
+    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
   }
 
   #express(command: Extract<Command, { type: 'express' }>): void {
@@ -273,7 +273,7 @@ export class CommCore {
     );
   }
 
-  #done(work: number, error: ShoalError | undefined): void {
-    this.#emit(error ? { type: 'done', work, error: error.toData() } : { type: 'done', work });
+  #done(work: number, error: ShoalError | undefined, how?: { readonly begun: boolean }): void {
+    this.#emit(error ? { type: 'done', work, error: error.toData(), begun: how?.begun } : { type: 'done', work });
   }
 }

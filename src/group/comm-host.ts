@@ -62,6 +62,7 @@ export class WorkerHost implements CommHost {
   }
 
   drain(): void {
+    if (Atomics.load(this.#events, 0) === this.#seen) return;
     for (let next = receiveMessageOnPort(this.#port); next !== undefined; next = receiveMessageOnPort(this.#port)) {
       this.#deliver(next.message as CommEvent);
     }

@@ -32,6 +32,12 @@ export function collectiveCode(kind: Collective): number {
   return kinds.indexOf(kind);
 }
 
+/** Elements that a rank sends to each rank, and receives from each. */
+export interface SplitParts {
+  readonly sends: readonly number[];
+  readonly receives: readonly number[];
+}
+
 /** What one rank asked for; plain data, as it crosses to the comm thread. */
 export interface CollectiveCall {
   readonly kind: Collective;
@@ -43,6 +49,8 @@ export interface CollectiveCall {
   readonly root?: number;
   readonly counts?: readonly number[];
   readonly splits?: readonly (readonly number[])[];
+  /** Of an all-to-all with splits, as this rank calls it: its part of the table, which no other rank knows yet. */
+  readonly parts?: SplitParts;
   readonly name?: string;
   /** `file:line` of the caller, for messages; hashed into the contract when it is strict. */
   readonly site?: string;
@@ -96,6 +104,7 @@ export function describeCall(call: CollectiveCall, sequence: number): string {
   if (call.op !== undefined) parts.push(call.op);
   if (call.root !== undefined) parts.push(`root ${call.root}`);
   if (call.counts !== undefined) parts.push(`counts ${listText(call.counts)}`);
+  if (call.parts !== undefined) parts.push(`sends ${listText(call.parts.sends)} receives ${listText(call.parts.receives)}`);
   if (call.name !== undefined) parts.push(`'${shortened(call.name)}'`);
   if (call.site !== undefined) parts.push(`at ${call.site}`);
   return parts.join(' ');

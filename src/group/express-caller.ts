@@ -2,11 +2,8 @@
  *  thread. Which calls take it follows from what all ranks agree on; on which thread it ends is a local matter.
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
- *                   └─▶ ExpressWork ── waitSync ─▶ goes on waiting here, for a while
- *                              └── awaited, or left alone, or too late ─▶ comm thread ─▶ work      later calls queue behind it */
+ *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
 import { CallSites } from '../base/call-site.ts';
-import type { ShoalError } from '../base/errors.ts';
-import { checkKind } from '../base/options.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -25,9 +22,6 @@ import { CompletedWork, type WorkHooks } from './work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
-/** How long `waitSync` waits here before it leaves warnings and deadlines to the comm thread. */
-const waitHereMs = 20;
-const sleepMs = 1;
 
 export interface ExpressCallerOptions {
   readonly spec: GroupSpec;
@@ -69,8 +63,6 @@ export class ExpressCaller {
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
-  /** The operation that is neither ended nor handed over. */
-  #open: ExpressWork | undefined;
 
   constructor(options: ExpressCallerOptions) {
     this.#options = options;
@@ -106,7 +98,6 @@ export class ExpressCaller {
   run(operation: ExpressOperation, sequence: number, request: () => ExpressRequest): Work {
     const { own, spinNs, trace } = this.#options;
     const call = { operation, sequence, ordinal: this.#ordinal++ };
-    this.#open?.handOver();
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(sequence, operation.contract);
@@ -116,49 +107,13 @@ export class ExpressCaller {
       if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
       return completedWork;
     }
-    if (status !== 'waiting') return this.#handOver(call, request(), { begun: true });
-    this.#open = this.#openWork(call, request(), startMs);
-    return this.#open;
+    const made = request();
+    if (trace.enabled) this.#drawWait(call, startMs, made.call.site);
+    return this.#handOver(call, made, { begun: true });
   }
 
   close(): void {
     this.#options.wire.close();
-  }
-
-  #openWork(call: ExpressCall, request: ExpressRequest, startMs: number): ExpressWork {
-    const { operation, sequence, ordinal } = call;
-    const { trace } = this.#options;
-    const drawn = trace.enabled ? this.#drawnWait(call, startMs, request.call.site) : undefined;
-    const work = new ExpressWork({
-      now: this.#options.client.now,
-      // True when it is done.
-      advance: () => {
-        const { spinNs } = this.#options;
-        drawn?.look();
-        const done = this.#express.advance(operation, sequence, ordinal, { spinNs, sleepMs }) === 'done';
-        if (done) {
-          this.#open = undefined;
-          if (drawn) this.#draw(call, drawn.end(), request.call.site);
-          try {
-            request.hooks.onSuccess?.();
-          } finally {
-            request.hooks.onSettled?.(false, undefined);
-          }
-        }
-        return done;
-      },
-      handOver: () => {
-        this.#open = undefined;
-        drawn?.look();
-        drawn?.end();
-        return this.#handOver(call, request, { begun: true });
-      },
-    });
-    // Whoever neither waits nor awaits still has it ended, and is warned and told of deadlines.
-    queueMicrotask(() => {
-      work.handOver();
-    });
-    return work;
   }
 
   #handOver({ operation, sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {
@@ -186,79 +141,18 @@ export class ExpressCaller {
     }
   }
 
-  /** The wait for other ranks since `startMs`, drawn when it ends: when the last of them is seen to have called, or this thread waits
-   *  no more. `end` gives that moment. */
-  #drawnWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): { look(): void; end(): number } {
+  /** What has not ended here has waited here; the comm thread draws the rest. */
+  #drawWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
-    let last = spec.rank;
-    let endMs: number | undefined;
-    const end = (): number => {
-      if (endMs !== undefined) return endMs;
-      const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
-      trace.complete(waitName(trace, spec, span), startMs, 0, sequence, last === spec.rank ? Number.NaN : spec.globalRanks[last]);
-      return (endMs = trace.now());
-    };
-    const look = (): void => {
-      const late = this.#express.late(sequence, ordinal).find((rank) => rank !== spec.rank);
-      if (late === undefined) end();
-      else last = late;
-    };
-    return { look, end };
+    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
+    const late = this.#express.late(sequence, ordinal).find((rank) => rank !== spec.rank);
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
   }
 
   #draw({ operation: { call, algorithm }, sequence }: ExpressCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
     const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'express' };
     trace.complete(workName(trace, spec, span, '(express)'), startMs, 0, sequence);
-  }
-}
-
-interface ExpressWorkOptions {
-  readonly now: () => number;
-  /** Goes on for a moment; true when the operation is done. */
-  readonly advance: () => boolean;
-  readonly handOver: () => Work;
-}
-
-/** An operation that waits for others: on this thread while the caller waits for it, in the comm thread otherwise. */
-class ExpressWork implements Work {
-  readonly #options: ExpressWorkOptions;
-  #done = false;
-  #elsewhere: Work | undefined;
-
-  constructor(options: ExpressWorkOptions) {
-    this.#options = options;
-  }
-
-  get done(): boolean {
-    return this.#done || this.handOver().done;
-  }
-
-  get error(): ShoalError | undefined {
-    return this.#elsewhere?.error;
-  }
-
-  waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
-    const { now, advance } = this.#options;
-    const startMs = now();
-    const hereMs = Math.min(timeoutMs, waitHereMs);
-    while (!this.#done && !this.#elsewhere && now() - startMs < hereMs) this.#done = advance();
-    if (!this.#done) this.handOver().waitSync(Math.max(0, timeoutMs - (now() - startMs)));
-  }
-
-  then<A = void, B = never>(
-    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
-    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
-  ): Promise<A | B> {
-    return Promise.resolve(this.handOver().then(onFulfilled, onRejected));
-  }
-
-  /** Leaves it to the comm thread, if it is not done. */
-  handOver(): Work {
-    if (this.#done) return completedWork;
-    this.#elsewhere ??= this.#options.handOver();
-    return this.#elsewhere;
   }
 }
 

@@ -35,6 +35,7 @@ import { planning, PlanRunner, type Plans, type PreparedPlan } from './plan-runn
 import type { PointToPoint } from './point-to-point.ts';
 import type { ScratchPool } from './scratch-pool.ts';
 import type { SharedRegions } from './shared-regions.ts';
+import { SplitExchange } from './split-exchange.ts';
 import type { Culprit, Wait } from './wait-chain.ts';
 import { Watchdog } from './watchdog.ts';
 import { signalImmediate, type BeginHeader, type ControlMessage } from './wire.ts';
@@ -84,6 +85,7 @@ export class GroupEngine implements OperationHost {
   readonly #history: CallHistory;
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
+  readonly #exchange: SplitExchange;
   readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
   readonly #express: GroupExpress;
   /** All ways that a call can take. */
@@ -120,6 +122,12 @@ export class GroupEngine implements OperationHost {
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
+    this.#exchange = new SplitExchange({
+      place: { rank: this.rank, size: this.size },
+      plans: this.#plans,
+      scratch: world.scratch,
+      enqueue: (request, plan) => this.#enqueue(request, plan),
+    });
     this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
     this.#express = this.#createExpress();
     this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large, this.#express];
@@ -227,16 +235,21 @@ export class GroupEngine implements OperationHost {
   submit(request: SubmittedCall): void {
     this.#checkTakes();
     const { call, sequence } = request;
-    let plan: PreparedPlan;
     try {
-      plan = this.#plans.prepare(call);
+      if (call.parts) this.#exchange.submit(request, call.parts);
+      else this.#enqueue(request, this.#plans.prepare(call));
     } catch (thrown) {
       throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
     }
+    this.#remember(sequence, call);
+    if (call.parts) this.#remember(sequence + 1, call);
+    this.pump();
+  }
+
+  #enqueue(request: SubmittedCall, plan: PreparedPlan | undefined): Operation {
     const operation = this.#operations.add(request, plan, this.#world.clock.now());
     this.#watchdog.watch(operation);
-    this.#remember(sequence, call);
-    this.pump();
+    return operation;
   }
 
   /** Takes over an operation of the lane where the main thread left it. Only its head runs. @throws as `submit`. */
@@ -486,6 +499,7 @@ export class GroupEngine implements OperationHost {
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
 
   #warnOf(pending: PendingCall): void {
+    if ('phase' in pending && pending.phase === 'queued') return; // those before it are told of
     const { call, sequence } = pending;
     const late = this.#late(pending);
     const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';

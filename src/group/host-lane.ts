@@ -4,12 +4,13 @@
  *
  *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever waits for it before that has begun
+ *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever has nothing to do but wait for it, if that is
+ *                                      before the other thread has begun
  *
+ *  What is not waited for makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { must } from '../base/assert.ts';
 import { CallSites, type CallSite } from '../base/call-site.ts';
-import { ShoalError } from '../base/errors.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
@@ -26,7 +27,6 @@ import {
   blockShape,
   hasPrivate,
   Lane,
-  laneNames,
   operationKey,
   type LaneBuffers,
   type LaneName,
@@ -84,23 +84,16 @@ const nsPerClaimedByte = 0.2;
 const nsPerAwaitedByte = 0.05;
 /** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
 const awaitedBytesMax = 64 * 1024 * 1024;
-/** Whoever waits for a call so soon after it, milliseconds, has computed for no longer than it takes to wake a thread. */
-const soonMs = 0.2;
 
 const completedWork = new CompletedWork();
 
-/** An operation that the comm thread has, or will have, and has not finished. */
+/** An operation that the comm thread has and has not finished. */
 interface HandedOver extends Place {
   readonly operation: LaneOperation;
   readonly site: CallSite;
   /** Undefined: it cannot come back. */
   readonly claim: LaneClaim | undefined;
   readonly work: PendingWork;
-  /** When the call came back to the script. The other thread may have run it before that, on this one's CPU. */
-  returnedMs: number;
-  /** Tells the comm thread, which goes on from `position`. */
-  readonly send: (position: LanePosition, claim?: LaneClaim) => void;
-  sent: boolean;
   /** This thread has announced it. */
   begun: boolean;
 }
@@ -120,11 +113,6 @@ export class HostLane {
   /** By call and buffers; those on private arrays by call alone. */
   readonly #bound = new Map<string, LaneOperation>();
   readonly #sites = new CallSites();
-  /** Operations that were waited for, or awaited, right after their last call. When the turn of the event loop ends, the comm thread
-   *  hears of those that this thread has not run and does not run then: waking it would cost a fifth of a 25 MiB all-reduce. */
-  readonly #waitedFor = new WeakSet<LaneOperation>();
-  /** `#endTurn` will be called. */
-  #turnEndDue = false;
 
   constructor(options: HostLaneOptions) {
     this.#options = options;
@@ -205,68 +193,34 @@ export class HostLane {
     return status === 'done';
   }
 
-  /** This thread has nothing to do but wait for `work`: it runs what the comm thread has not begun, in order, up to that. */
-  #runUpTo(track: Track, work: PendingWork, nsPerByte: number): void {
+  /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread has not begun it. */
+  #runHere({ lane, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
     const { client, spec, spinNs } = this.#options;
-    const { lane, handedOver } = track;
-    while (!work.done && handedOver.length > 0) {
-      const next = handedOver[0];
-      const { operation, sequence, ordinal, claim } = next;
-      // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
-      if (next.sent && handedOver.length > 1) return;
-      if (this.#own.failed || !claim?.take('main')) return this.flush();
-      this.#noteWaiting(next);
-      next.begun = true;
-      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, next.site);
-      const position = ended ? undefined : lane.positionOf(operation);
-      if (ended) {
-        claim.end();
-        next.work.settle(undefined);
-      }
-      if (next.sent) client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
-      else if (position) send(next, position);
-      if (ended) continue;
-      this.#waitedFor.delete(operation);
-      return;
-    }
-  }
-
-  /** Tells the comm thread of what it does not know yet. */
-  flush(): void {
-    for (const name of laneNames) {
-      for (const each of this.#tracks[name].handedOver) {
-        if (each.sent) continue;
-        this.#waitedFor.delete(each.operation);
-        send(each, { code: 'shared', pc: 0 }, each.claim);
-      }
-    }
-  }
-
-  /** This thread waits for the operation from now on. */
-  #noteWaiting({ operation, returnedMs }: HandedOver): void {
-    if (this.#options.client.now() - returnedMs < soonMs) this.#waitedFor.add(operation);
-    else this.#waitedFor.delete(operation);
-  }
-
-  /** The script is done for now: what it awaits is run here, other work is the comm thread's. */
-  #endTurn(): void {
-    this.#turnEndDue = false;
-    for (const name of laneNames) {
-      const track = this.#tracks[name];
-      const head = track.handedOver.at(0);
-      if (!head?.work.awaited || head.operation.bytes > awaitedBytesMax) continue;
-      if (head.sent) this.#noteWaiting(head);
-      else this.#runAwaited(track, head.work);
-    }
-    this.flush();
-  }
-
-  #runAwaited(track: Track, work: PendingWork): void {
+    // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
+    if (handedOver.length !== 1 || handedOver[0].work !== work) return;
+    const [head] = handedOver;
+    const { operation, sequence, ordinal, claim, site } = head;
+    if (this.#own.failed || !claim?.take('main')) return;
+    head.begun = true;
+    let position: LanePosition | undefined;
     try {
-      this.#runUpTo(track, work, nsPerAwaitedByte);
-    } catch (thrown) {
-      work.settle(ShoalError.from(thrown));
+      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, site);
+      position = ended ? undefined : lane.positionOf(operation);
+    } catch {
+      // The comm thread comes to the same, and ends the group with it.
+      position = lane.positionOf(operation);
     }
+    if (!position) {
+      claim.end();
+      work.settle(undefined);
+    }
+    client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
+  }
+
+  /** Somebody goes on when the work is done. When the script has nothing else to do, it is run here. */
+  #onAwaited(track: Track, { bytes }: LaneOperation, work: PendingWork): void {
+    if (bytes > awaitedBytesMax) return;
+    setImmediate(() => this.#runHere(track, work, nsPerAwaitedByte));
   }
 
   #handOver(
@@ -279,37 +233,32 @@ export class HostLane {
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call, buffers, timeoutMs, site, hooks } = request();
     const { sequence, ordinal, position, begun } = at;
+    const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
       onSettled: (touched, error) => {
         settled(track, ordinal);
         hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
       },
-      onWait: () => this.#runUpTo(track, work, nsPerClaimedByte),
+      ...(claim && {
+        onWait: () => this.#runHere(track, work, nsPerClaimedByte),
+        onAwaited: () => this.#onAwaited(track, operation, work),
+      }),
     });
-    const command = { type: 'lane', group: spec.id, lane: operation.lane, sequence, ordinal, buffers, announced, timeoutMs } as const;
-    const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
-    const handedOver: HandedOver = {
-      operation,
-      site,
+    const handedOver: HandedOver = { operation, site, sequence, ordinal, claim, work, begun };
+    track.handedOver.push(handedOver);
+    const command = {
+      type: 'lane',
+      group: spec.id,
+      lane: operation.lane,
       sequence,
       ordinal,
-      claim,
-      work,
-      returnedMs: 0,
-      send: (from, shared) => client.submit(work, { ...command, call: { ...call, site: site() }, position: from, claim: shared?.memory }),
-      sent: false,
-      begun,
-    };
-    this.flush();
-    const postponed = claim !== undefined && track.handedOver.length === 0 && this.#waitedFor.has(operation);
-    track.handedOver.push(handedOver);
-    if (!postponed) send(handedOver, position, claim);
-    if (claim && !this.#turnEndDue) {
-      this.#turnEndDue = true;
-      setImmediate(() => this.#endTurn());
-    }
-    handedOver.returnedMs = client.now();
+      position,
+      buffers,
+      announced,
+      timeoutMs,
+    } as const;
+    client.submit(work, { ...command, call: { ...call, site: site() }, claim: claim?.memory });
     return work;
   }
 
@@ -342,11 +291,6 @@ export class HostLane {
     const late = spec.globalRanks.find((_, rank) => blocks[rank].published(slot) !== (sequence + 1) >>> 0);
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
   }
-}
-
-function send(handedOver: HandedOver, position: LanePosition, claim?: LaneClaim): void {
-  handedOver.sent = true;
-  handedOver.send(position, claim);
 }
 
 function settled({ handedOver }: Track, ordinal: number): void {

@@ -10,7 +10,7 @@ import type { CallQueue } from './call-queue.ts';
 import { encodeContract, sameContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
 import type { Members } from './members.ts';
-import { Operation, type Buffers, type OperationHost } from './operation.ts';
+import { Operation, type Buffers, type Complete, type OperationHost } from './operation.ts';
 import type { OperationLog } from './operation-log.ts';
 import type { Plans, PreparedPlan } from './plan-runner.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from './wire.ts';
@@ -27,7 +27,7 @@ export interface SubmittedCall {
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   readonly timeoutMs: number;
-  complete(error?: ShoalError): void;
+  readonly complete: Complete;
 }
 
 export interface OperationQueueOptions {
@@ -80,7 +80,8 @@ export class OperationQueue implements CallQueue<Operation> {
     return [...this.#inFlight, ...this.#waiting];
   }
 
-  add(request: SubmittedCall, plan: PreparedPlan, submittedMs: number): Operation {
+  /** Without a plan it keeps its place, and those behind it theirs, until it has one. */
+  add(request: SubmittedCall, plan: PreparedPlan | undefined, submittedMs: number): Operation {
     const { group, host, recorder, slotCount } = this.#options;
     const ordinal = this.#submitted++;
     const operation = new Operation(host, {
@@ -97,8 +98,8 @@ export class OperationQueue implements CallQueue<Operation> {
 
   advance(): boolean {
     let moved = false;
-    while (this.#waiting.length > 0 && this.#inFlight.length < this.#options.slotCount && this.#slotFree()) {
-      this.#announce(must(this.#waiting.shift(), () => 'the queue is not empty'));
+    while (this.#waiting.at(0)?.isReady && this.#inFlight.length < this.#options.slotCount && this.#slotFree()) {
+      this.#begin(must(this.#waiting.shift(), () => 'the queue is not empty'));
       moved = true;
     }
     let bulks = 0;
@@ -130,9 +131,14 @@ export class OperationQueue implements CallQueue<Operation> {
     return needed <= 0 || members.blocks.every((block) => block.completed >= needed);
   }
 
+  #begin(operation: Operation): void {
+    this.#begun += 1;
+    if (operation.refusal) this.#end(operation, operation.refusal);
+    else this.#announce(operation);
+  }
+
   #announce(operation: Operation): void {
     const { members, contract, onUnprepared } = this.#options;
-    this.#begun += 1;
     this.#inFlight.push(operation);
     const { slot, sequence, call } = operation;
     try {
@@ -150,7 +156,7 @@ export class OperationQueue implements CallQueue<Operation> {
 
   #prepare(operation: Operation): void {
     const { group, members, plans } = this.#options;
-    operation.prepare(plans.take(operation.plan));
+    operation.prepare(plans.take(operation.prepared));
     operation.execution?.enter(operation, group.rank);
     assert(
       must(operation.execution, () => 'prepared').lowered.signalCount <= members.signalMax,
@@ -159,10 +165,10 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   /** Ranks of other hosts cannot see this rank's block: they are sent what the slot holds. */
-  #tellBegin({ slot, plan }: Operation): void {
+  #tellBegin({ slot, prepared }: Operation): void {
     const { group, members } = this.#options;
     if (members.networkPeers.length === 0) return;
-    const announced = members.own.announced(slot, plan.lowered.mailboxBytes);
+    const announced = members.own.announced(slot, prepared.lowered.mailboxBytes);
     const message = encodeBegin(this.#beginMessage, { group: group.id, slot, completed: this.#completed }, announced);
     this.#completedSent = this.#completed;
     for (const link of members.networkPeers) link.post(message);
@@ -201,7 +207,7 @@ export class OperationQueue implements CallQueue<Operation> {
 
   /** True when the operation finished. */
   #run(operation: Operation): boolean {
-    const { group, members, plans, recorder, yields, onThrown } = this.#options;
+    const { members, plans, yields, onThrown } = this.#options;
     const execution = must(operation.execution, () => 'running operations have an execution');
     try {
       if (execution.run(0, { yields }) === 'waiting') return false;
@@ -210,12 +216,18 @@ export class OperationQueue implements CallQueue<Operation> {
       return false;
     }
     members.own.clearSignals(operation.slot, execution.lowered.signalCount);
-    plans.give(operation.plan, execution);
+    plans.give(operation.prepared, execution);
     operation.execution = undefined;
-    this.#finished(operation.ordinal);
-    operation.finish(undefined);
-    recorder.finished(group, operation, undefined);
+    this.#end(operation, undefined);
     return true;
+  }
+
+  /** On every rank alike. */
+  #end(operation: Operation, error: ShoalError | undefined): void {
+    const { group, recorder } = this.#options;
+    this.#finished(operation.ordinal);
+    operation.finish(error);
+    recorder.finished(group, operation, error);
   }
 
   /** Advances the count of contiguous finished operations and lets the others know. */

@@ -43,6 +43,9 @@ export interface OperationHost {
   progress(): void;
 }
 
+/** `begun` false: no other rank has heard of it. Default: true. */
+export type Complete = (error?: ShoalError, how?: { readonly begun: boolean }) => void;
+
 export type OperationPhase = 'queued' | 'announced' | 'running' | 'done';
 
 interface Staged {
@@ -52,7 +55,7 @@ interface Staged {
 }
 
 export class Operation implements ExecutionContext {
-  readonly call: CollectiveCall;
+  call: CollectiveCall;
   /** Position among all calls of the group. */
   readonly sequence: number;
   /** Position among those of its calls that go through the comm thread. */
@@ -60,7 +63,10 @@ export class Operation implements ExecutionContext {
   readonly slot: number;
   readonly timeoutMs: number;
   readonly submittedMs: number;
-  readonly plan: PreparedPlan;
+  /** Undefined while what it moves hangs on an earlier operation. */
+  plan: PreparedPlan | undefined;
+  /** Why it ends without having run, on every rank. */
+  refusal: ShoalError | undefined;
   readonly path = 'comm thread';
   /** The last rank that was seen not to have called it. */
   waitedFor: number | undefined;
@@ -73,7 +79,7 @@ export class Operation implements ExecutionContext {
   readonly #buffers: Buffers;
   readonly #staged: Staged[] = [];
   #scratchBlock: ScratchBlock | undefined;
-  readonly #complete: (error?: ShoalError) => void;
+  readonly #complete: Complete;
 
   constructor(
     host: OperationHost,
@@ -84,9 +90,9 @@ export class Operation implements ExecutionContext {
       slot: number;
       timeoutMs: number;
       submittedMs: number;
-      plan: PreparedPlan;
+      plan: PreparedPlan | undefined;
       buffers: Buffers;
-      complete: (error?: ShoalError) => void;
+      complete: Complete;
     },
   ) {
     this.#host = host;
@@ -103,7 +109,16 @@ export class Operation implements ExecutionContext {
   }
 
   get algorithm(): string {
-    return this.plan.plan.algorithm;
+    return this.plan?.plan.algorithm ?? 'undecided';
+  }
+
+  /** It is known what runs, or that nothing does. */
+  get isReady(): boolean {
+    return this.plan !== undefined || this.refusal !== undefined;
+  }
+
+  get prepared(): PreparedPlan {
+    return must(this.plan, () => 'what is announced has a plan');
   }
 
   /** Takes scratch, stages what must be staged, and writes the buffers' addresses into the begin line. */
@@ -136,6 +151,7 @@ export class Operation implements ExecutionContext {
   /** Copies results out, gives memory back and reports. `error` undefined is success. */
   finish(error: ShoalError | undefined): void {
     if (this.phase === 'done') return;
+    const begun = this.phase !== 'queued';
     this.phase = 'done';
     if (!error) {
       this.#unstage();
@@ -143,7 +159,7 @@ export class Operation implements ExecutionContext {
       if (this.#scratchBlock) this.#host.scratch.give(this.#scratchBlock);
     }
     // After a failure peers may still be writing: the blocks stay out of the pool until the world closes.
-    this.#complete(error);
+    this.#complete(error, { begun });
   }
 
   // What the executor asks.
@@ -196,7 +212,7 @@ export class Operation implements ExecutionContext {
 
   #stage(): void {
     const { call } = this;
-    const { computeType } = this.plan;
+    const { computeType } = this.prepared;
     const factor = call.op === 'premul' ? (call.factor ?? 1) : undefined;
     if (computeType === call.dtype && factor === undefined) return;
     const { kernels } = this.#host;
@@ -218,7 +234,7 @@ export class Operation implements ExecutionContext {
 
   #unstage(): void {
     const { call } = this;
-    const { computeType } = this.plan;
+    const { computeType } = this.prepared;
     const { kernels, rank } = this.#host;
     for (const { buffer, user, block } of this.#staged) {
       const isResult = buffer === 'output' || (buffer === 'data' && (call.kind !== 'reduce' || call.root === rank));

@@ -28,7 +28,7 @@ import type {
   TensorLike,
   Work,
 } from './types.ts';
-import { exchangeSplits, splitsOf } from './all-to-all-splits.ts';
+import { splitsOf } from './all-to-all-splits.ts';
 import {
   checkCounts,
   checkRootOnly,
@@ -56,7 +56,6 @@ import {
   rootOptions,
   splitOptions,
 } from './call-options.ts';
-import { PendingWork } from './work.ts';
 import type { HostLane } from './host-lane.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
 
@@ -216,16 +215,8 @@ export class CommGroup implements ProcessGroup {
       checkSameCount('allToAll', source, target);
       return this.#collective('all-to-all', source, source.count * this.size, options, {}, buffers);
     }
-    const letGo = this.#dispatch.hold(buffers);
-    return this.#deferred('allToAll', async (site) => {
-      try {
-        const matrix = await exchangeSplits(this, inputSplits, outputSplits, options);
-        const total = matrix.flat().reduce((sum, count) => sum + count, 0);
-        await this.#collective('all-to-all', source, total, options, { splits: matrix, site }, buffers);
-      } finally {
-        letGo();
-      }
-    });
+    const parts = { sends: inputSplits, receives: outputSplits };
+    return this.#collective('all-to-all', source, source.count, options, { parts }, buffers);
   }
 
   barrier(options: CallOptions = noOptions): Work {
@@ -326,16 +317,6 @@ export class CommGroup implements ProcessGroup {
     const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
     const use = { name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' } as const;
     return this.#dispatch.startMessage({ direction, peer, tag, timeoutMs, use });
-  }
-
-  /** An operation of several steps as one `Work`. */
-  #deferred(description: string, run: (site: string | undefined) => Promise<void>): Work {
-    const work = new PendingWork(this.#world.client, description);
-    run(this.#dispatch.site()()).then(
-      () => work.settle(undefined),
-      (thrown: unknown) => work.settle(ShoalError.from(thrown)),
-    );
-    return work;
   }
 
   async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup | null> {

@@ -9,7 +9,8 @@ export type TensorLike = Tensor | TypedArray;
 
 /** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
 export interface Work extends PromiseLike<void> {
-  /** True once the operation has finished, well or not. */
+  /** True once the operation has finished, well or not; also in a loop that never returns to the event loop, unless communication
+   *  runs on this thread. */
   readonly done: boolean;
   /** The failure, once done; undefined while running or when it succeeded. */
   readonly error: ShoalError | undefined;

@@ -7,6 +7,8 @@ import type { Work } from './types.ts';
 /** How a `Work` waits without the event loop; given by the comm client. */
 export interface WorkWaiter {
   readonly now: () => number;
+  /** Delivers what has arrived; cheap when that is nothing. */
+  drain(): void;
   /** Delivers events; blocks at most `timeoutMs` for the first. False when this thread cannot block. */
   pump(timeoutMs: number): boolean;
 }
@@ -18,18 +20,20 @@ export interface WorkHooks {
   readonly onSettled?: (touched: boolean, error: ShoalError | undefined) => void;
   /** This thread is about to block for the work: it may do some of it. */
   readonly onWait?: () => void;
+  /** Once, when somebody first awaits the work and it is not done. */
+  readonly onAwaited?: () => void;
 }
 
 export class PendingWork implements Work {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
   #done = false;
-  #awaited = false;
   #error: ShoalError | undefined;
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
   #onSuccess: (() => void) | undefined;
   #onSettled: WorkHooks['onSettled'];
   readonly #onWait: (() => void) | undefined;
+  #onAwaited: (() => void) | undefined;
   #promise: Promise<void> | undefined;
   #resolve: (() => void) | undefined;
   #reject: ((error: ShoalError) => void) | undefined;
@@ -40,19 +44,17 @@ export class PendingWork implements Work {
     this.#onSuccess = hooks.onSuccess;
     this.#onSettled = hooks.onSettled;
     this.#onWait = hooks.onWait;
+    this.#onAwaited = hooks.onAwaited;
   }
 
+  /** Looks for what has arrived: a script that never returns to its event loop sees the end, too. */
   get done(): boolean {
+    if (!this.#done) this.#waiter.drain();
     return this.#done;
   }
 
   get error(): ShoalError | undefined {
-    return this.#error;
-  }
-
-  /** Somebody goes on when it is done. */
-  get awaited(): boolean {
-    return this.#awaited;
+    return this.done ? this.#error : undefined;
   }
 
   /** @param begun other ranks may have heard of it. */
@@ -98,11 +100,12 @@ export class PendingWork implements Work {
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
   ): Promise<A | B> {
-    this.#awaited = true;
     this.#promise ??= new Promise<void>((resolve, reject) => {
       if (!this.#done) {
         this.#resolve = resolve;
         this.#reject = reject;
+        this.#onAwaited?.();
+        this.#onAwaited = undefined;
       } else if (this.#error) reject(this.#error);
       else resolve();
     });

@@ -5,7 +5,7 @@ import { PendingWork } from '../group/work.ts';
 import { OrderedOperations } from './ordered-operations.ts';
 
 const clock = new VirtualClock();
-const waiter = { now: () => clock.now(), pump: () => false };
+const waiter = { now: () => clock.now(), drain: () => undefined, pump: () => false };
 const pending = (): PendingWork => new PendingWork(waiter, 'communication');
 
 describe('OrderedOperations', () => {

@@ -54,7 +54,7 @@ export class OrderedOperations {
   start(operation: Operation): KVWork {
     const work = new OrderedWork(operation.what, this);
     this.#pending.push({ effect: operation.effect(), work, works: operation.works, watched: undefined });
-    if (this.#pending.length - this.#first === 1) this.#proceed();
+    if (this.#pending.length - this.#first === 1) this.proceed();
     return work;
   }
 
@@ -86,11 +86,12 @@ export class OrderedOperations {
           if (!each.done) throw error;
         }
       }
-      this.#proceed();
+      this.proceed();
     }
   }
 
-  #proceed(): void {
+  /** Ends what can be ended, in order. */
+  proceed(): void {
     // An updater that calls the store comes here again.
     if (this.#proceeding) return;
     this.#proceeding = true;
@@ -99,7 +100,7 @@ export class OrderedOperations {
         const head = this.#pending[this.#first];
         const unfinished = head.works.filter(({ done }) => !done);
         if (unfinished.length > 0) {
-          if (head.watched !== head.works) void Promise.allSettled(unfinished).then(() => this.#proceed());
+          if (head.watched !== head.works) void Promise.allSettled(unfinished).then(() => this.proceed());
           head.watched = head.works;
           return;
         }
@@ -147,12 +148,14 @@ class OrderedWork implements KVWork {
     this.#operations = operations;
   }
 
+  /** Looks for what has arrived, as the works of its communication do. */
   get done(): boolean {
+    if (!this.#done) this.#operations.proceed();
     return this.#done;
   }
 
   get error(): ShoalError | undefined {
-    return this.#error;
+    return this.done ? this.#error : undefined;
   }
 
   settle(error: ShoalError | undefined): void {

@@ -83,14 +83,15 @@ export class StubChannel implements WorkWaiter {
   readonly now = (): number => systemClock.now();
 
   pump(timeoutMs: number): boolean {
-    this.#drain();
+    this.drain();
     if (this.#pending.size === 0) return true;
     Atomics.wait(this.#events, 0, this.#seen, Math.min(timeoutMs, 0x7fffffff));
-    this.#drain();
+    this.drain();
     return true;
   }
 
-  #drain(): void {
+  drain(): void {
+    if (Atomics.load(this.#events, 0) === this.#seen) return;
     for (let next = receiveMessageOnPort(this.#ticket.port); next !== undefined; next = receiveMessageOnPort(this.#ticket.port)) {
       this.#deliver(next.message as StubEvent);
     }
