@@ -1,13 +1,30 @@
 /** Scripts run without a type check: every public function refuses what it does not take, whatever is wrong with it, before anything
  *  is done. Nothing is left out: the tables below must have every function of every subpath of the package, or they do not compile. */
+import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
+import { defaultDevice, init, numpy as np } from '@jax-js/jax';
+import * as jaxJs from '../src/ddp/adapters/jax-js.ts';
+import * as ddp from '../src/ddp/index.ts';
+import { LocalWorld } from '../src/ddp/testing/local-world.ts';
 import * as shoal from '../src/index.ts';
+import * as kvstore from '../src/kvstore/index.ts';
+import * as messaging from '../src/messaging/index.ts';
 import { createRegionAllocator } from '../src/memory/regions/allocator.ts';
 import type { CommGroup } from '../src/group/process-group.ts';
 import { CompletedWork, PendingWork } from '../src/group/work.ts';
 import { startRanks } from '../src/group/testing/in-process-world.ts';
 import type { ProcessGroup, Work } from '../src/index.ts';
-import { argument, call, options, refusesEverythingElse, type CallsOf, type Exempt, type PublicCall } from './support/public-calls.ts';
+import {
+  argument,
+  call,
+  fields,
+  fresh,
+  options,
+  refusesEverythingElse,
+  type CallsOf,
+  type Exempt,
+  type PublicCall,
+} from './support/public-calls.ts';
 
 type Table = Readonly<Record<string, PublicCall | Exempt>>;
 
@@ -111,4 +128,300 @@ describe('shoal', () => {
     await walk('work', callsOfWork(new CompletedWork()));
     await walk('work', callsOfWork(new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, 'a work')));
   });
+});
+
+describe('shoal/messaging', () => {
+  const world = { world: 'public-api', secret: Uint8Array.of(1) };
+  const address = messaging.makeAddress({ group: 0, id: 1, role: 2 });
+  const anAddress = argument(address, 'bigint');
+  const limits = Object.keys(messaging.defaultLimits);
+  const context = new messaging.MessagingContext(world);
+  const router = new messaging.Router(context);
+  const dealer = new messaging.Dealer(context, { address });
+  const msg = new messaging.Msg();
+  const limitsOfContext = (given: Partial<messaging.MessagingLimits>): unknown =>
+    new messaging.MessagingContext({ ...world, limits: given });
+
+  const exported: Exports<typeof messaging> = {
+    makeAddress: call(messaging.makeAddress, fields({ group: 0, id: 1, role: 2 })),
+    parseAddress: call(messaging.parseAddress, anAddress),
+    groupOf: call(messaging.groupOf, anAddress),
+    idOf: call(messaging.idOf, anAddress),
+    roleOf: call(messaging.roleOf, anAddress),
+    formatAddress: call(messaging.formatAddress, anAddress),
+    MessagingContext: call(
+      (given: messaging.MessagingOptions) => new messaging.MessagingContext(given),
+      fields(world, 'clock', 'random', 'limits', 'encryption', 'fabric', 'gate'),
+    ),
+    Dealer: call(
+      (...given: ConstructorParameters<typeof messaging.Dealer>) => new messaging.Dealer(...given),
+      argument(context),
+      fields({ address }, 'limits'),
+    ),
+    Router: call(
+      (...given: ConstructorParameters<typeof messaging.Router>) => new messaging.Router(...given),
+      argument(context),
+      options('addresses', 'limits', 'onPeer', 'onUndeliverable'),
+    ),
+    Poller: call(
+      (...given: ConstructorParameters<typeof messaging.Poller>) => new messaging.Poller(...given),
+      argument([], 'undefined'),
+      options('signal', 'interruptOn', 'clock'),
+    ),
+    Msg: call(
+      (...given: ConstructorParameters<typeof messaging.Msg>) => new messaging.Msg(...given),
+      argument(address, 'bigint', 'undefined'),
+      argument(address, 'bigint', 'undefined'),
+    ),
+    MessageSocket: 'is abstract',
+    ThreadGate: call((memory: SharedArrayBuffer) => new messaging.ThreadGate(memory), argument(undefined, 'undefined')),
+  };
+
+  const callsOfSocket: CallsOf<messaging.MessageSocket> = {
+    send: call(dealer.send.bind(dealer), argument(msg)),
+    receive: call(dealer.receive.bind(dealer), options('signal')),
+    watch: call(
+      dealer.watch.bind(dealer),
+      argument(() => undefined, 'function'),
+    ),
+    close: call(dealer.close.bind(dealer), options('timeoutMs')),
+    flushed: 'takes nothing',
+    tryReceive: 'takes nothing',
+  };
+  const callsOfDealer: CallsOf<messaging.Dealer> = {
+    ...callsOfSocket,
+    connect: call(dealer.connect.bind(dealer), argument('inproc://nobody'), options('timeoutMs')),
+    writable: 'takes nothing',
+  };
+  const callsOfRouter: CallsOf<messaging.Router> = {
+    send: call(router.send.bind(router), argument(msg)),
+    receive: call(router.receive.bind(router), options('signal')),
+    watch: call(
+      router.watch.bind(router),
+      argument(() => undefined, 'function'),
+    ),
+    close: call(router.close.bind(router), options('timeoutMs')),
+    flushed: 'takes nothing',
+    tryReceive: 'takes nothing',
+    bind: call(router.bind.bind(router), argument('inproc://here')),
+    writable: call(router.writable.bind(router), anAddress),
+  };
+  const poller = new messaging.Poller();
+  const callsOfPoller: CallsOf<messaging.Poller> = {
+    add: call(poller.add.bind(poller), argument(dealer)),
+    remove: call(poller.remove.bind(poller), argument(dealer)),
+    wait: call(poller.wait.bind(poller), argument(0, 'number')),
+    interrupt: 'takes nothing',
+    close: 'takes nothing',
+  };
+  const gate = new messaging.ThreadGate();
+  const callsOfGate: CallsOf<messaging.ThreadGate> = {
+    pass: call(
+      gate.pass.bind(gate),
+      argument(() => undefined, 'function'),
+    ),
+    enter: 'takes nothing',
+    leave: 'takes nothing',
+    close: 'takes nothing',
+  };
+  const callsOfContext: CallsOf<messaging.MessagingContext> = {
+    backendOf: call(context.backendOf.bind(context), argument('inproc://here')),
+    newSession: 'takes nothing',
+    close: 'takes nothing',
+  };
+  const callsOfMsg: CallsOf<messaging.Msg> = {
+    setTarget: call(msg.setTarget.bind(msg), argument(1), argument(1)),
+    addFrame: call(msg.addFrame.bind(msg), argument('frame', 'string')),
+    addFormatFrame: call(msg.addFormatFrame.bind(msg), argument('s'), argument('text', 'string')),
+    parseFormatFrame: call(msg.parseFormatFrame.bind(msg), argument('s')),
+    frameSize: 'takes nothing',
+    frameData: 'takes nothing',
+    frameStr: 'takes nothing',
+    firstFrame: 'takes nothing',
+    lastFrame: 'takes nothing',
+    nextFrame: 'takes nothing',
+    swapAddress: 'takes nothing',
+    copy: 'takes nothing',
+    release: 'takes nothing',
+    markSent: 'is for sockets',
+    markRefused: 'is for sockets',
+    onRelease: 'is for sockets',
+  };
+
+  it('its functions and classes', async () => {
+    hasAll(messaging, exported);
+    await walk('messaging', exported);
+    await walk('limits of', { MessagingContext: call(limitsOfContext, options(...limits)) });
+    for (const name of ['source', 'destination', 'type'] as const) {
+      const set = (value: never): void => void (msg[name] = value);
+      await walk('Msg', { [name]: call(set, argument(name === 'type' ? 1 : address, name === 'type' ? 'promise' : 'bigint')) });
+    }
+  });
+
+  it.each<[string, Table]>([
+    ['dealer', callsOfDealer],
+    ['router', callsOfRouter],
+    ['poller', callsOfPoller],
+    ['context', callsOfContext],
+    ['msg', callsOfMsg],
+    ['gate', callsOfGate],
+  ])('what a %s does', async (name, table) => {
+    await walk(name, table);
+  });
+});
+
+describe('shoal/kvstore', () => {
+  const exported: Exports<typeof kvstore> = {
+    create: call(kvstore.create, argument('local', 'undefined'), options('ticket', 'environment')),
+    createShared: call(kvstore.createShared, argument('dist_sync'), fields({ workers: 2 }, 'environment')),
+  };
+
+  const callsOfStore = (kv: kvstore.KVStore): CallsOf<kvstore.KVStore> => {
+    const [key, values] = [argument('w', 'string', 'number', 'list'), argument(new Float32Array(4))];
+    const row = argument('w', 'string', 'number');
+    const transfer = options('priority', 'timeoutMs');
+    return {
+      tensor: call(kv.tensor.bind(kv), argument('float32'), argument([2])),
+      init: call(kv.init.bind(kv), argument('fresh', 'string', 'number', 'list'), values, options('shape')),
+      push: call(kv.push.bind(kv), key, values, transfer),
+      pull: call(kv.pull.bind(kv), key, values, transfer),
+      pushPull: call(kv.pushPull.bind(kv), key, values, argument(new Float32Array(4), 'undefined'), transfer),
+      broadcast: call(kv.broadcast.bind(kv), argument('fresh', 'string', 'number', 'list'), values, values, transfer),
+      rowSparsePush: call(kv.rowSparsePush.bind(kv), row, fields({ indices: Uint32Array.of(0), values: new Float32Array(2) }), transfer),
+      rowSparsePull: call(kv.rowSparsePull.bind(kv), row, values, fields({ rowIds: Uint32Array.of(0) }, 'priority', 'timeoutMs')),
+      barrier: call(kv.barrier.bind(kv), argument(undefined, 'undefined')),
+      setOptimizer: call(kv.setOptimizer.bind(kv), fields({ name: 'sgd', learningRate: 1 }, 'rescale', 'weightDecay', 'clip', 'nonFinite')),
+      setUpdater: call(
+        kv.setUpdater.bind(kv),
+        argument(() => undefined, 'function'),
+      ),
+      setGradientCompression: call(kv.setGradientCompression.bind(kv), fields({ type: '2bit' }, 'threshold')),
+      saveState: call(kv.saveState.bind(kv), argument('/nowhere', 'string')),
+      loadState: call(kv.loadState.bind(kv), argument('/nowhere', 'string')),
+      info: call(kv.info.bind(kv), argument('w')),
+      sendBlob: call(kv.sendBlob.bind(kv), argument(0), fields({ kind: 'feature', name: 'x', values: new Float32Array(1) })),
+      receiveBlob: call(kv.receiveBlob.bind(kv), argument(0), argument('x', 'string'), options('timeoutMs')),
+      served: call(kv.served.bind(kv), argument(undefined, 'undefined')),
+      close: call(kv.close.bind(kv), argument(undefined, 'undefined')),
+    };
+  };
+
+  it('its functions', async () => {
+    hasAll(kvstore, exported);
+    await walk('kvstore', exported);
+  });
+
+  it.each(['local', 'collective'] as const)('a %s store, which is as good as before', async (type) => {
+    const kv = await kvstore.create(type, { environment: {} });
+    await kv.init('w', new Float32Array(4), { shape: [2, 2] });
+    await walk(`${type} store`, callsOfStore(kv));
+    const w = Float32Array.of(1, 2, 3, 4);
+    await kv.pushPull('w', w);
+    expect([...w]).toEqual([1, 2, 3, 4]);
+    await kv.close();
+  });
+});
+
+describe('shoal/ddp', () => {
+  const parameters = [{ name: 'w', shape: [2], dtype: 'float32' as const }];
+  const [group] = new LocalWorld(2).groups;
+  const limits = { firstBucketBytes: 64, bucketBytes: 64 };
+
+  const exported: Exports<typeof ddp> = {
+    assignBuckets: call(ddp.assignBuckets, argument(parameters), fields(limits)),
+    checksum: call(ddp.checksum, argument([], 'map')),
+    Reducer: call(
+      (...given: ConstructorParameters<typeof ddp.Reducer>) => new ddp.Reducer(...given),
+      argument(group),
+      argument(parameters),
+      options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
+    ),
+    DistributedSampler: call(
+      (...given: ConstructorParameters<typeof ddp.DistributedSampler>) => new ddp.DistributedSampler(...given),
+      argument(8),
+      options('group', 'seed', 'shuffle', 'dropLast'),
+    ),
+    seededRandom: call(ddp.seededRandom, argument(1)),
+  };
+
+  it('its functions and classes', async () => {
+    hasAll(ddp, exported);
+    await walk('ddp', exported);
+    expect(() => new ddp.DistributedSampler(8, group as ddp.SamplerOptions)).toThrow(/has no option/);
+  });
+
+  it('samplers and random numbers', async () => {
+    const sampler = new ddp.DistributedSampler(8);
+    const calls: CallsOf<ddp.DistributedSampler> = {
+      setEpoch: call(sampler.setEpoch.bind(sampler), argument(0)),
+      at: call(sampler.at.bind(sampler), argument(0)),
+      batches: call(sampler.batches.bind(sampler), argument(1)),
+    };
+    const random = ddp.seededRandom(1);
+    const callsOfRandom: CallsOf<ddp.Random> = {
+      integer: call(random.integer, argument(1)),
+      bytes: call(random.bytes, argument(1)),
+      next: 'takes nothing',
+    };
+    await walk('sampler', calls);
+    await walk('random', callsOfRandom);
+  });
+
+  it('reducers', async () => {
+    const reducer = new ddp.Reducer(group, parameters, { weighting: 'samples' });
+    const arrays = argument([new Float32Array(2)]);
+    const calls: CallsOf<ddp.Reducer> = {
+      broadcastParameters: call(reducer.broadcastParameters.bind(reducer), arrays),
+      begin: call(reducer.begin.bind(reducer), fields({ samples: 1 })),
+      gradientReady: call(reducer.gradientReady.bind(reducer), argument(0), argument(new Float32Array(2))),
+      noSync: call(
+        reducer.noSync.bind(reducer),
+        argument(() => undefined, 'function'),
+      ),
+      finish: 'takes nothing',
+      finishSync: 'takes nothing',
+      gradient: call(reducer.gradient.bind(reducer), argument(0)),
+      average: call(reducer.average.bind(reducer), arrays),
+      verifyReplicas: call(reducer.verifyReplicas.bind(reducer), arrays),
+      close: 'takes nothing',
+    };
+    await walk('reducer', calls);
+  });
+
+  it('jax-js', async () => {
+    await init('wasm');
+    defaultDevice('wasm');
+    const [alone] = new LocalWorld(1).groups;
+    const tree = (): { w: np.Array } => ({ w: np.array(Float32Array.of(1, 2)) });
+    const given = fresh(tree);
+    const exportedHere: Exports<typeof jaxJs> = {
+      distribute: call(
+        jaxJs.distribute,
+        argument(alone),
+        given,
+        options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
+      ),
+      DistributedModel: 'is made by distribute',
+    };
+    hasAll(jaxJs, exportedHere);
+    await walk('jax-js', exportedHere);
+    const model = await jaxJs.distribute(alone, tree(), { weighting: 'samples' });
+    const calls: CallsOf<typeof model> = {
+      average: call(model.average.bind(model), given, options('samples')),
+      averageSync: call(model.averageSync.bind(model), given, options('samples')),
+      accumulate: call(model.accumulate.bind(model), given, options('samples')),
+      averageWithout: 'takes nothing',
+      mean: call(model.mean.bind(model), argument(1, 'number', 'NaN')),
+      verifyReplicas: call(model.verifyReplicas.bind(model), given),
+      checksum: call(model.checksum.bind(model), given),
+      close: 'takes nothing',
+    };
+    await walk('model', calls);
+  });
+});
+
+it('every subpath of the package is walked over', () => {
+  const { exports: subpaths } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { exports: object };
+  const walked = ['.', './ddp', './ddp/jax-js', './messaging', './kvstore', './package.json'];
+  expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());
 });

@@ -6,8 +6,9 @@
 import { ShoalError } from './errors.ts';
 import { nearestName } from './nearest-name.ts';
 
-/** What a value is, before its own check: `number` is not NaN, `list` is an array. */
-export type ValueKind = 'number' | 'string' | 'boolean' | 'function' | 'object' | 'list' | 'bytes' | 'bigint';
+/** What a value is, before its own check: `number` is not NaN, `list` is an array, `object` is one of named fields; `any` has a
+ *  check of its own. */
+export type ValueKind = 'number' | 'string' | 'boolean' | 'function' | 'object' | 'list' | 'bytes' | 'bigint' | 'signal' | 'any';
 
 /** The keys of an options type. */
 export type OptionTable<Options> = ReadonlyMap<keyof Options & string, ValueKind>;
@@ -32,9 +33,20 @@ export function checkOptions<Options extends object>(call: string, options: Opti
   }
 }
 
+/** As `checkOptions`, for an object that must be there. */
+export function checkFields<Fields extends object>(call: string, given: Fields, known: OptionTable<Fields>): void {
+  if (given === undefined) throw notOptions(call, given, [...known.keys()]);
+  checkOptions(call, given, known);
+}
+
 /** An argument that is no option. @throws ShoalError `usage` when it is of another kind. */
 export function checkKind(role: string, value: unknown, kind: ValueKind): void {
   if (!isOfKind(value, kind)) throw wrongKind(role, value, kind);
+}
+
+/** For a call without options that is likely to be given some. @throws ShoalError `usage` when it is. */
+export function checkNoOptions(call: string, given: readonly unknown[]): void {
+  if (given[0] !== undefined) throw new ShoalError('usage', `${call} takes no options, but was given ${describeValue(given[0])}`);
 }
 
 /** An object that holds options: not a list, a promise, a map or the like, which hold something else or nothing to read. */
@@ -57,11 +69,15 @@ function isOfKind(value: unknown, kind: ValueKind): boolean {
     case 'number':
       return typeof value === 'number' && !Number.isNaN(value);
     case 'object':
-      return typeof value === 'object' && value !== null && !Array.isArray(value);
+      return isPlainObject(value);
     case 'list':
       return Array.isArray(value);
     case 'bytes':
       return value instanceof Uint8Array;
+    case 'signal':
+      return value instanceof AbortSignal;
+    case 'any':
+      return true;
     default:
       return typeof value === kind;
   }
@@ -76,14 +92,16 @@ const kindNames: { readonly [Kind in ValueKind]: string } = {
   list: 'a list',
   bytes: 'a Uint8Array',
   bigint: 'a bigint',
+  signal: 'an AbortSignal',
+  any: 'given',
 };
 
 function wrongKind(role: string, value: unknown, kind: ValueKind): ShoalError {
   return new ShoalError('usage', `${role} must be ${kindNames[kind]}, not ${describeValue(value)}`);
 }
 
-function notOptions(call: string, value: unknown, [example]: readonly string[]): ShoalError {
-  return new ShoalError('usage', `${call}: options must be an object such as { ${example}: … }, not ${describeValue(value)}`);
+function notOptions(call: string, value: unknown, known: readonly string[]): ShoalError {
+  return new ShoalError('usage', `${call} needs an object with ${known.join(', ')}, not ${describeValue(value)}`);
 }
 
 function unknownOption(call: string, key: string, known: readonly string[]): ShoalError {

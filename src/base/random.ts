@@ -1,5 +1,7 @@
 /** Randomness as an argument: the system's for secrets and identities, seeded for everything that must replay. */
 import { randomBytes } from 'node:crypto';
+import { ShoalError } from './errors.ts';
+import { describeValue } from './options.ts';
 
 export interface Random {
   /** Uniform in [0, 1). */
@@ -18,8 +20,10 @@ export const systemRandom: Random = {
 };
 
 /** xoshiro128** seeded by SplitMix32: the same seed gives the same sequence on every machine.
- *  Blackman & Vigna, "Scrambled linear pseudorandom number generators", 2018. */
+ *  Blackman & Vigna, "Scrambled linear pseudorandom number generators", 2018.
+ *  @throws ShoalError `usage` for a seed that is no integer; its low 32 bits count. */
 export function seededRandom(seed: number): Random {
+  if (!Number.isSafeInteger(seed)) throw new ShoalError('usage', `seededRandom: the seed must be an integer, not ${describeValue(seed)}`);
   let mix = seed >>> 0;
   const splitMix = (): number => {
     mix = (mix + 0x9e3779b9) >>> 0;
@@ -44,7 +48,12 @@ export function seededRandom(seed: number): Random {
   const next = (): number => (nextUint32() * 2 ** 21 + (nextUint32() >>> 11)) / 2 ** 53;
   return {
     next,
-    integer: (bound) => Math.floor(next() * bound),
-    bytes: (count) => Uint8Array.from({ length: count }, () => nextUint32() & 0xff),
+    integer: (bound) => Math.floor(next() * checkSize('integer: the bound', bound)),
+    bytes: (count) => Uint8Array.from({ length: checkSize('bytes: the count', count) }, () => nextUint32() & 0xff),
   };
+}
+
+function checkSize(role: string, size: number): number {
+  if (Number.isSafeInteger(size) && size >= 0) return size;
+  throw new ShoalError('usage', `${role} must be a non-negative integer, not ${describeValue(size)}`);
 }

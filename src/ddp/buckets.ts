@@ -10,6 +10,7 @@
  *   bucket 2     [p0]                              larger than a bucket: alone */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
+import { checkFields, checkKind, optionTable } from '../base/options.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 
@@ -51,6 +52,8 @@ export interface BucketLimits {
   readonly bucketBytes: number;
 }
 
+const bucketLimits = optionTable<BucketLimits>({ firstBucketBytes: 'number', bucketBytes: 'number' });
+
 interface OpenBucket {
   readonly limit: number;
   count: number;
@@ -61,7 +64,9 @@ interface OpenBucket {
  *  Every parameter is in exactly one bucket; a bucket has one dtype; only a single parameter may exceed its limit.
  *  @throws ShoalError `usage` for duplicate names, invalid shapes and limits; `unsupported` for a dtype that is not a float. */
 export function assignBuckets(parameters: readonly ParameterSpec[], limits: BucketLimits): Bucket[] {
-  for (const [setting, bytes] of Object.entries(limits)) {
+  checkFields('assignBuckets', limits, bucketLimits);
+  for (const setting of ['firstBucketBytes', 'bucketBytes'] as const) {
+    const bytes = limits[setting];
     if (!Number.isSafeInteger(bytes) || bytes <= 0)
       throw new ShoalError('usage', `${setting} is ${bytes}; it must be a positive integer of bytes`);
   }
@@ -99,9 +104,14 @@ export function assignBuckets(parameters: readonly ParameterSpec[], limits: Buck
   return buckets;
 }
 
-function checkSpecs(parameters: readonly ParameterSpec[]): void {
+/** @throws ShoalError `usage`, `unsupported` as `assignBuckets`. */
+export function checkSpecs(parameters: readonly ParameterSpec[]): void {
+  checkKind('parameters', parameters, 'list');
   const names = new Set<string>();
-  for (const { name, dtype, shape } of parameters) {
+  for (const parameter of parameters) {
+    checkKind('a parameter', parameter, 'object');
+    const { name, dtype, shape } = parameter;
+    checkKind('the name of a parameter', name, 'string');
     if (names.has(name)) throw new ShoalError('usage', `parameter '${name}' is registered twice; give every parameter its own name`);
     names.add(name);
     countOf(shape);

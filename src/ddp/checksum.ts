@@ -1,11 +1,16 @@
 /** Fingerprints of parameters: equal bits, equal fingerprint, on every machine. For comparing replicas, not for security. */
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/options.ts';
 
-/** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits. */
+/** 64 bits (the head of a SHA-256) over the bytes of the arrays in order, each preceded by its length: 16 hex digits.
+ *  @throws ShoalError `usage` for anything but arrays. */
 export function checksum(arrays: Iterable<ArrayBufferView>): string {
   const hash = createHash('sha256');
+  if (typeof arrays !== 'object' || arrays === null || !(Symbol.iterator in arrays))
+    throw new ShoalError('usage', `checksum takes a list of arrays, not ${describeValue(arrays)}`);
   for (const array of arrays) {
+    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `checksum takes arrays, not ${describeValue(array)}`);
     hash.update(`${array.byteLength};`);
     hash.update(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
   }

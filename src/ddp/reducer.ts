@@ -13,12 +13,13 @@
  *  collectives whatever order its gradients arrive in. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
+import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/options.ts';
 import { readSettings, type Environment } from '../base/settings.ts';
 import type { ProcessGroup, Work } from '../group/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
-import { assignBuckets, type Bucket, type ParameterSpec } from './buckets.ts';
+import { assignBuckets, checkSpecs, type Bucket, type ParameterSpec } from './buckets.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 
@@ -88,6 +89,23 @@ interface ParameterState extends ParameterSpec {
   filled: boolean;
 }
 
+const reducerOptions = optionTable<ReducerOptions>({
+  bucketBytes: 'number',
+  firstBucketBytes: 'number',
+  findUnused: 'boolean',
+  weighting: 'string',
+  timeoutMs: 'number',
+  clock: 'object',
+  environment: 'object',
+});
+const beginFields = optionTable<{ samples: number }>({ samples: 'number' });
+
+/** @throws ShoalError `usage` for what is no process group. */
+export function checkGroup(call: string, group: ReducerGroup): void {
+  if (typeof group === 'object' && group !== null && typeof group.allReduce === 'function') return;
+  throw new ShoalError('usage', `${call}: the first argument is the process group, not ${describeValue(group)}`);
+}
+
 /** Averages gradients of one set of parameters. Methods must be called in the same pattern on every rank; calls must not overlap. */
 export class Reducer {
   readonly #group: ReducerGroup;
@@ -112,10 +130,15 @@ export class Reducer {
 
   /** Allocates the buckets; does not communicate.
    *  @throws ShoalError `usage`, `unsupported` as `assignBuckets`; `out-of-memory` when the buckets do not fit. */
-  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = {}) {
+  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions = noOptions) {
+    checkGroup('Reducer', group);
+    checkSpecs(parameters);
+    checkOptions('Reducer', options, reducerOptions);
     const settings = readSettings(options.environment ?? process.env);
     const { bucketBytes = settings.bucketBytes, firstBucketBytes = settings.firstBucketBytes } = options;
     const { findUnused = false, weighting = 'ranks', timeoutMs, clock = systemClock } = options;
+    if (weighting !== 'ranks' && weighting !== 'samples')
+      throw new ShoalError('usage', `Reducer: weighting must be 'ranks' or 'samples', not ${describeValue(weighting)}`);
     this.#group = group;
     this.#clock = clock;
     this.#findUnused = findUnused;
@@ -186,8 +209,10 @@ export class Reducer {
   /** Weighting 'samples': announces the backward pass over `samples` samples whose mean gradient follows. With 0 samples no
    *  gradients follow and this rank contributes nothing: what a rank does that has run out while others have not.
    *  @throws ShoalError `usage` for anything but a non-negative integer, or with weighting 'ranks'. */
-  begin({ samples }: { readonly samples: number }): void {
+  begin(batch: { readonly samples: number }): void {
     this.#checkUsable();
+    checkFields('begin', batch, beginFields);
+    const { samples } = batch;
     if (this.#weighting !== 'samples')
       throw new ShoalError('usage', "ddp: begin() needs weighting: 'samples'; with weighting 'ranks' all ranks count alike");
     if (!Number.isSafeInteger(samples) || samples < 0)
@@ -229,6 +254,7 @@ export class Reducer {
    *  The average is that of the sums: divide each micro-batch's loss by their number, unless weighting is 'samples'. */
   noSync<T>(micro: () => T): T {
     this.#checkUsable();
+    checkKind('noSync: the micro-batch', micro, 'function');
     if (!this.#synchronise) throw new ShoalError('usage', 'ddp: noSync() inside noSync()');
     if (this.#next > 0 || this.#parameters.some(({ ready }) => ready)) {
       throw new ShoalError('usage', 'ddp: noSync() in the middle of a step; call finish() first');
@@ -314,7 +340,7 @@ export class Reducer {
   }
 
   #parameter(index: number): ParameterState {
-    const found = this.#parameters[index];
+    const found = typeof index === 'number' ? this.#parameters[index] : undefined;
     if (found) return found;
     throw new ShoalError('usage', `ddp: there is no parameter ${index}; ${this.#parameters.length} are registered`);
   }
@@ -331,6 +357,7 @@ export class Reducer {
   }
 
   #checkArrays(arrays: readonly TypedArray[], method: string): void {
+    checkKind(`${method}: arrays`, arrays, 'list');
     if (arrays.length !== this.#parameters.length) {
       throw new ShoalError('usage', `ddp: ${method} got ${arrays.length} arrays for ${this.#parameters.length} parameters`);
     }
@@ -338,6 +365,7 @@ export class Reducer {
   }
 
   #checkArray({ name, dtype, shape, count, gradient }: ParameterState, array: TypedArray): void {
+    if (!ArrayBuffer.isView(array)) throw new ShoalError('usage', `ddp: the array of parameter '${name}' is ${describeValue(array)}`);
     if (array.length === count && array.BYTES_PER_ELEMENT === gradient.BYTES_PER_ELEMENT && array.constructor === gradient.constructor)
       return;
     const given = `${array.constructor.name} of ${array.length}`;

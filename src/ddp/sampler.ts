@@ -6,6 +6,7 @@
  *
  *  Batch k of size B on N ranks together is batch k of size N·B on one rank. */
 import { ShoalError } from '../base/errors.ts';
+import { checkOptions, noOptions, optionTable } from '../base/options.ts';
 import { seededRandom } from '../base/random.ts';
 
 export interface SamplerOptions {
@@ -20,6 +21,8 @@ export interface SamplerOptions {
   readonly dropLast?: boolean;
 }
 
+const samplerOptions = optionTable<SamplerOptions>({ group: 'object', seed: 'number', shuffle: 'boolean', dropLast: 'boolean' });
+
 export class DistributedSampler implements Iterable<number> {
   /** Items per epoch on this rank; the same on every rank. */
   readonly length: number;
@@ -33,8 +36,9 @@ export class DistributedSampler implements Iterable<number> {
 
   /** @param items length of the data set.
    *  @throws ShoalError `usage` for a length, rank, size or seed that is not what it should be. */
-  constructor(items: number, { group = { rank: 0, size: 1 }, seed = 0, shuffle = true, dropLast = false }: SamplerOptions = {}) {
-    const { rank, size } = group;
+  constructor(items: number, options: SamplerOptions = noOptions) {
+    checkOptions('DistributedSampler', options, samplerOptions);
+    const { group: { rank, size } = { rank: 0, size: 1 }, seed = 0, shuffle = true, dropLast = false } = options;
     if (!isUint32(items))
       throw new ShoalError('usage', `sampler: the data set's length is ${items}; it must be an integer from 0 to 4294967295`);
     if (!isUint32(seed)) throw new ShoalError('usage', `sampler: seed ${seed} must be an integer from 0 to 4294967295`);
@@ -75,8 +79,12 @@ export class DistributedSampler implements Iterable<number> {
   }
 
   /** This rank's epoch in batches of `size`; the last one is shorter when `size` does not divide `length`. */
-  *batches(size: number): Generator<number[]> {
+  batches(size: number): Generator<number[]> {
     if (!Number.isInteger(size) || size < 1) throw new ShoalError('usage', `sampler: batch size ${size} must be a positive integer`);
+    return this.#batches(size);
+  }
+
+  *#batches(size: number): Generator<number[]> {
     for (let from = 0; from < this.length; from += size) {
       yield Array.from({ length: Math.min(size, this.length - from) }, (_, i) => this.at(from + i));
     }

@@ -1,7 +1,7 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { ShoalError } from '../base/errors.ts';
-import { checkOptions, noOptions } from '../base/options.ts';
+import { checkOptions, describeValue, noOptions } from '../base/options.ts';
 import type { DType } from '../memory/dtype.ts';
 import { countOf, Tensor } from '../memory/tensor.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
@@ -116,6 +116,7 @@ export class CommGroup implements ProcessGroup {
   }
 
   release(tensor: Tensor): void {
+    if (!(tensor instanceof Tensor)) throw new ShoalError('usage', `release takes a tensor of the group, not ${describeValue(tensor)}`);
     const block = this.#blocks.get(tensor);
     if (!block) {
       if (this.#destroyed) throw new ShoalError('usage', `group '${this.name}' was destroyed, and with it the tensor is given back`);

@@ -6,6 +6,7 @@
  *    effects               a b     in order: b waits for a */
 import type { Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
+import { checkKind } from '../base/options.ts';
 import type { Work } from '../group/types.ts';
 import type { KVWork } from './types.ts';
 
@@ -166,6 +167,7 @@ class OrderedWork implements KVWork {
   }
 
   waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
     this.#operations.waitFor(this, timeoutMs);
     if (this.#error !== undefined) throw this.#error;
   }

@@ -142,6 +142,7 @@ function sameShape(a: readonly number[], b: readonly number[]): boolean {
 }
 
 export function nameOf(key: Key): string {
+  if (typeof key !== 'string' && typeof key !== 'number') throw new ShoalError('usage', `${describe(key)} is no key; use text or a number`);
   if (typeof key === 'number' && !Number.isFinite(key)) throw new ShoalError('usage', `${key} is no key; use text or a number`);
   const name = String(key);
   if (name.length > 0 && name.length <= keyCharacters) return name;

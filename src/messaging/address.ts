@@ -5,6 +5,7 @@
  *
  *  Ids are unique within (group, role). An address names who, never where: routers learn where. */
 import { ShoalError } from '../base/errors.ts';
+import { checkFields, optionTable } from '../base/options.ts';
 
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;
@@ -21,12 +22,16 @@ export interface AddressParts {
   readonly role: number;
 }
 
+const partsFields = optionTable<AddressParts>({ group: 'number', id: 'number', role: 'number' });
+
 export const groupMax = 0xffffff;
 export const idMax = 0xffffffff;
 export const roleMax = 0xff;
 
 /** @throws ShoalError `usage` when a part does not fit; parts are never cut. */
-export function makeAddress({ group, id, role }: AddressParts): Address {
+export function makeAddress(parts: AddressParts): Address {
+  checkFields('makeAddress', parts, partsFields);
+  const { group, id, role } = parts;
   checkPart('group', group, groupMax);
   checkPart('id', id, idMax);
   checkPart('role', role, roleMax);
@@ -38,15 +43,18 @@ export function parseAddress(address: Address): AddressParts {
 }
 
 export function groupOf(address: Address): number {
+  checkAddress(address);
   return Number(address >> 40n);
 }
 
 /** Of a worker, a server or a process. */
 export function idOf(address: Address): number {
+  checkAddress(address);
   return Number((address >> 8n) & 0xffffffffn);
 }
 
 export function roleOf(address: Address): number {
+  checkAddress(address);
   return Number(address & 0xffn);
 }
 

@@ -2,6 +2,7 @@
  *  As many as you like fit in one process; nothing is shared between them but `inproc` names of the same world. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { checkFields, checkKind, checkOptions, describeValue, optionTable } from '../base/options.ts';
 import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';
@@ -25,6 +26,31 @@ export interface MessagingOptions {
   readonly gate?: ThreadGate;
 }
 
+const messagingOptions = optionTable<MessagingOptions>({
+  world: 'string',
+  secret: 'bytes',
+  clock: 'object',
+  random: 'object',
+  limits: 'object',
+  encryption: 'string',
+  fabric: 'object',
+  gate: 'object',
+});
+
+const fabricEndpoint = optionTable<FabricEndpoint>({
+  fabric: 'any',
+  identity: 'object',
+  regions: 'any',
+  landing: 'string',
+  landingBytes: 'number',
+});
+
+/** What sockets are made with. @throws ShoalError `usage`. */
+export function checkContext(socket: string, context: MessagingContext): void {
+  if (!(context instanceof MessagingContext))
+    throw new ShoalError('usage', `${socket}: the first argument is its MessagingContext, not ${describeValue(context)}`);
+}
+
 export class MessagingContext implements AsyncDisposable {
   readonly clock: Clock;
   readonly random: Random;
@@ -34,6 +60,13 @@ export class MessagingContext implements AsyncDisposable {
   #closed = false;
 
   constructor(options: MessagingOptions) {
+    checkFields('MessagingContext', options, messagingOptions);
+    const { world, secret, encryption = 'curve' } = options;
+    checkKind('MessagingContext: world', world, 'string');
+    checkKind('MessagingContext: secret', secret, 'bytes');
+    if (encryption !== 'curve' && encryption !== 'none')
+      throw new ShoalError('usage', `MessagingContext: encryption must be 'curve' or 'none', not ${describeValue(encryption)}`);
+    checkOptions('MessagingContext: fabric', options.fabric, fabricEndpoint);
     this.#options = options;
     this.clock = options.clock ?? systemClock;
     this.random = options.random ?? systemRandom;
@@ -43,6 +76,7 @@ export class MessagingContext implements AsyncDisposable {
   /** The backend of a URL. @throws ShoalError `usage` for an unknown one, `unsupported` when this machine lacks it. */
   async backendOf(url: string): Promise<Backend> {
     if (this.#closed) throw new ShoalError('closed', 'messaging context is closed');
+    checkKind('url', url, 'string');
     const scheme = /^([a-z]+):\/\//.exec(url)?.[1] ?? '';
     const known = messagingBackends.find(({ schemes }) => schemes.includes(scheme));
     if (known === undefined) {
@@ -54,7 +88,7 @@ export class MessagingContext implements AsyncDisposable {
     const reason = await known.unavailable();
     if (reason !== undefined) throw new ShoalError('unsupported', `${scheme}:// cannot be used: ${reason}`);
     const { clock, random, limits } = this;
-    const backend = await known.create({ encryption: 'curve', ...this.#options, clock, random, limits });
+    const backend = await known.create({ ...this.#options, encryption: this.#options.encryption ?? 'curve', clock, random, limits });
     // Another call may have been faster.
     const first = this.#backends.get(known.name);
     if (first !== undefined) {

@@ -3,15 +3,16 @@
  *  it is made again, and both ends go on where they stopped. */
 import { sleep } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { checkFields, checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
-import type { MessagingContext } from './context.ts';
+import { checkContext, type MessagingContext } from './context.ts';
 import { within } from './deadline.ts';
 import { Inbox } from './inbox.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
-import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
-import type { Msg } from './msg.ts';
+import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './loan.ts';
 import { decodePacket, encodeError, PacketKind } from './wire.ts';
 
@@ -25,6 +26,9 @@ export interface ConnectOptions {
   /** How long the router may take to answer. Default 10,000. */
   readonly timeoutMs?: number;
 }
+
+const dealerOptions = optionTable<DealerOptions>({ address: 'bigint', limits: 'object' });
+const connectOptions = optionTable<ConnectOptions>({ timeoutMs: 'number' });
 
 const defaultConnectMs = 10_000;
 const firstRetryMs = 20;
@@ -45,12 +49,14 @@ export class Dealer extends MessageSocket {
   #closing: Promise<number> | undefined;
 
   constructor(context: MessagingContext, options: DealerOptions) {
+    checkContext('Dealer', context);
+    checkFields('Dealer', options, dealerOptions);
     const inbox = new Inbox();
     super(inbox);
     checkAddress(options.address);
     this.address = options.address;
     this.#context = context;
-    this.#limits = limitsOf({ ...context.limits, ...options.limits });
+    this.#limits = limitsOf(options.limits, context.limits);
     this.#inbox = inbox;
     this.#link = new Link({
       session: context.newSession(),
@@ -75,7 +81,10 @@ export class Dealer extends MessageSocket {
   /** Connects to a router's endpoint; resolves when the router has answered. Messages may be sent before. Called again,
    *  it moves to another endpoint, for instance of a router that was started anew.
    *  @throws ShoalError `timeout`, `auth`, `peer-lost`, `unsupported`, `usage`, `closed`. The dealer stays usable. */
-  async connect(url: string, { timeoutMs = defaultConnectMs }: ConnectOptions = {}): Promise<void> {
+  async connect(url: string, options: ConnectOptions = noOptions): Promise<void> {
+    checkKind('connect: url', url, 'string');
+    checkOptions('connect', options, connectOptions);
+    const { timeoutMs = defaultConnectMs } = options;
     this.#checkOpen();
     const attempt = ++this.#attempt;
     this.#url = url;
@@ -100,6 +109,7 @@ export class Dealer extends MessageSocket {
 
   /** `msg.destination` says whom the router gives it to. */
   override send(msg: Msg): void {
+    checkMsg(msg);
     this.#checkOpen();
     this.#link.enqueue(msg);
   }
@@ -113,7 +123,9 @@ export class Dealer extends MessageSocket {
     return this.#link.flushed();
   }
 
-  override close({ timeoutMs = defaultCloseMs }: CloseOptions = {}): Promise<number> {
+  override close(options: CloseOptions = noOptions): Promise<number> {
+    checkOptions('close', options, closeOptions);
+    const { timeoutMs = defaultCloseMs } = options;
     this.#closing ??= this.#close(timeoutMs);
     return this.#closing;
   }

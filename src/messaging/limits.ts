@@ -1,5 +1,6 @@
 /** Every bound of the messaging layer, with its default. Plain data. */
 import { ShoalError } from '../base/errors.ts';
+import { checkOptions, noOptions, optionTable } from '../base/options.ts';
 
 export interface MessagingLimits {
   /** Messages a sender holds for one destination that does not take them, connected or not. Default 16,384. */
@@ -31,9 +32,21 @@ export const defaultLimits: MessagingLimits = {
   reconnectMs: 60_000,
 };
 
-/** @throws ShoalError `usage` for anything but positive safe integers. */
-export function limitsOf(changes: Partial<MessagingLimits> = {}): MessagingLimits {
-  const limits = { ...defaultLimits, ...changes };
+const limitOptions = optionTable<Partial<MessagingLimits>>({
+  queueMessages: 'number',
+  queueBytes: 'number',
+  windowMessages: 'number',
+  windowBytes: 'number',
+  messageBytes: 'number',
+  frames: 'number',
+  peers: 'number',
+  reconnectMs: 'number',
+});
+
+/** @throws ShoalError `usage` for a limit that does not exist, and for anything but positive safe integers. */
+export function limitsOf(changes: Partial<MessagingLimits> = noOptions, base: MessagingLimits = defaultLimits): MessagingLimits {
+  checkOptions('limits', changes, limitOptions);
+  const limits = { ...base, ...changes };
   for (const [name, value] of Object.entries(limits)) {
     if (!Number.isSafeInteger(value) || value < 1) throw new ShoalError('usage', `limit ${name} is ${value}, not a positive integer`);
   }

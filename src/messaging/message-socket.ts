@@ -1,5 +1,6 @@
 /** What dealers and routers have in common: the receiving half. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
+import { checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
 import type { Inbox } from './inbox.ts';
 import type { Msg } from './msg.ts';
 
@@ -13,6 +14,9 @@ export interface CloseOptions {
 }
 
 export const defaultCloseMs = 1000;
+
+const receiveOptions = optionTable<ReceiveOptions>({ signal: 'signal' });
+export const closeOptions = optionTable<CloseOptions>({ timeoutMs: 'number' });
 
 /** A dealer or a router. All calls are for the thread that made it. */
 export abstract class MessageSocket implements AsyncDisposable {
@@ -53,12 +57,14 @@ export abstract class MessageSocket implements AsyncDisposable {
   }
 
   /** The next message from any peer. @throws ShoalError `aborted` by the signal, `closed`, or what ended the socket. */
-  receive({ signal }: ReceiveOptions = {}): Promise<Msg> {
-    return this.#inbox.receive(signal);
+  receive(options: ReceiveOptions = noOptions): Promise<Msg> {
+    checkOptions('receive', options, receiveOptions);
+    return this.#inbox.receive(options.signal);
   }
 
   /** Calls back when the socket may have become ready. @returns what ends that. */
   watch(callback: () => void): () => void {
+    checkKind('watch: callback', callback, 'function');
     return this.#inbox.watch(callback);
   }
 

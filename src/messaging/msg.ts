@@ -7,6 +7,7 @@
  *  exception: sockets over a fabric with `landing: 'borrow'` lend their memory until `release()`. */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
+import { checkKind, describeValue } from '../base/options.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 
@@ -131,12 +132,15 @@ export class Msg {
   /** Not copied: the bytes belong to the message from now on. A string is encoded as UTF-8. */
   addFrame(bytes: ArrayBufferView | string): void {
     assert(!this.#sent, () => 'a message that was sent must not be changed; copy it first');
+    if (typeof bytes !== 'string' && !ArrayBuffer.isView(bytes))
+      throw new ShoalError('usage', `addFrame takes bytes or a string, not ${describeValue(bytes)}`);
     if (typeof bytes === 'string') this.#frames.push(Buffer.from(bytes, 'utf8'));
     else this.#frames.push(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
   }
 
   /** Adds a frame with one value per character of `format` (format.ts). @returns its bytes. */
   addFormatFrame<const Format extends string>(format: Format, ...values: FormatValues<Format>): number {
+    checkKind('addFormatFrame: format', format, 'string');
     const frame = encodeFormat(format, values, this.#pointers);
     this.addFrame(frame);
     return frame.byteLength;
@@ -145,6 +149,7 @@ export class Msg {
   /** The values of the current frame. Its bytes are `frameSize()`.
    *  @throws ShoalError `protocol` when it was made with another format. */
   parseFormatFrame<const Format extends string>(format: Format): FormatValues<Format> {
+    checkKind('parseFormatFrame: format', format, 'string');
     return decodeFormat(format, this.frameData(), this.#pointers) as FormatValues<Format>;
   }
 
@@ -239,4 +244,9 @@ export class Msg {
   onRelease(callback: () => void): void {
     this.#release = callback;
   }
+}
+
+/** What sockets send. @throws ShoalError `usage`. */
+export function checkMsg(msg: Msg): void {
+  if (!(msg instanceof Msg)) throw new ShoalError('usage', `send takes a Msg, not ${describeValue(msg)}`);
 }

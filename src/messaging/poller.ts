@@ -1,8 +1,10 @@
 /** Waits for several sockets at once, whatever their backends. It must not know what they wait for. A socket that has ended
  *  is told once, when everything it had has been taken, and is none of the poller's any more. */
+import { constants } from 'node:os';
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import type { MessageSocket } from './message-socket.ts';
+import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/options.ts';
+import { MessageSocket } from './message-socket.ts';
 
 export interface PollerOptions {
   /** Ends waiting for good when it aborts. */
@@ -11,6 +13,8 @@ export interface PollerOptions {
   readonly interruptOn?: readonly NodeJS.Signals[];
   readonly clock?: Clock;
 }
+
+const pollerOptions = optionTable<PollerOptions>({ signal: 'signal', interruptOn: 'list', clock: 'object' });
 
 export class Poller implements Disposable {
   readonly #sockets: MessageSocket[] = [];
@@ -24,7 +28,10 @@ export class Poller implements Disposable {
   #terminated = false;
   #wake: (() => void) | undefined;
 
-  constructor(sockets: MessageSocket | readonly MessageSocket[] = [], options: PollerOptions = {}) {
+  constructor(sockets: MessageSocket | readonly MessageSocket[] = [], options: PollerOptions = noOptions) {
+    checkOptions('Poller', options, pollerOptions);
+    for (const name of options.interruptOn ?? [])
+      if (!Object.hasOwn(constants.signals, name)) throw new ShoalError('usage', `Poller: there is no signal ${describeValue(name)}`);
     this.#clock = options.clock ?? systemClock;
     this.#interruptOn = options.interruptOn ?? [];
     this.#signal = options.signal;
@@ -36,12 +43,14 @@ export class Poller implements Disposable {
 
   /** Not to a wait that is under way. */
   add(socket: MessageSocket): void {
+    checkSocket(socket);
     if (!this.#sockets.includes(socket)) this.#sockets.push(socket);
     this.#allEnded = false;
   }
 
   /** Also from a wait that is under way. @returns whether it was there. */
   remove(socket: MessageSocket): boolean {
+    checkSocket(socket);
     const index = this.#sockets.indexOf(socket);
     if (index < 0) return false;
     this.#sockets.splice(index, 1);
@@ -58,6 +67,7 @@ export class Poller implements Disposable {
    *  0 looks and does not wait; Infinity waits. One wait at a time.
    *  @throws ShoalError `usage` when another wait is under way, `closed` when all sockets have ended and were told. */
   async wait(timeoutMs: number): Promise<MessageSocket | null> {
+    checkKind('wait: timeoutMs', timeoutMs, 'number');
     if (this.#wake !== undefined) throw new ShoalError('usage', 'poller is waiting already; one wait at a time');
     if (this.#allEnded && !this.#terminated) throw new ShoalError('closed', 'all sockets of this poller have ended; add others');
     const ready = this.#terminated ? null : this.#find();
@@ -110,4 +120,8 @@ export class Poller implements Disposable {
     }
     return null;
   }
+}
+
+function checkSocket(socket: MessageSocket): void {
+  if (!(socket instanceof MessageSocket)) throw new ShoalError('usage', `Poller: ${describeValue(socket)} is no socket`);
 }

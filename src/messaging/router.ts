@@ -8,15 +8,16 @@
  *  One that is slow, stopped or dead fills its own link only. When it comes back under the same address, also as a new
  *  process, it gets what waited for it. */
 import { ShoalError } from '../base/errors.ts';
+import { checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
-import type { MessagingContext } from './context.ts';
+import { checkContext, type MessagingContext } from './context.ts';
 import { within } from './deadline.ts';
 import { Inbox } from './inbox.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
-import { defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
-import type { Msg } from './msg.ts';
+import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
+import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './loan.ts';
 import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './wire.ts';
 
@@ -37,6 +38,8 @@ export interface RouterOptions {
   readonly onUndeliverable?: (msg: Msg, error: ShoalError) => void;
 }
 
+const routerOptions = optionTable<RouterOptions>({ addresses: 'list', limits: 'object', onPeer: 'function', onUndeliverable: 'function' });
+
 export class Router extends MessageSocket {
   readonly #context: MessagingContext;
   readonly #options: RouterOptions;
@@ -53,13 +56,15 @@ export class Router extends MessageSocket {
   #end: ShoalError | undefined;
   #closing: Promise<number> | undefined;
 
-  constructor(context: MessagingContext, options: RouterOptions = {}) {
+  constructor(context: MessagingContext, options: RouterOptions = noOptions) {
+    checkContext('Router', context);
+    checkOptions('Router', options, routerOptions);
     const inbox = new Inbox();
     super(inbox);
     options.addresses?.forEach(checkAddress);
     this.#context = context;
     this.#options = options;
-    this.#limits = limitsOf({ ...context.limits, ...options.limits });
+    this.#limits = limitsOf(options.limits, context.limits);
     this.#inbox = inbox;
     this.#own = options.addresses === undefined ? undefined : new Set(options.addresses);
   }
@@ -77,6 +82,7 @@ export class Router extends MessageSocket {
    *  @returns what dealers connect to: `tcp://127.0.0.1:*` becomes the real port.
    *  @throws ShoalError `usage`, `system` when it is taken, `unsupported`, `closed`. */
   async bind(url: string): Promise<string> {
+    checkKind('bind: url', url, 'string');
     this.#checkOpen();
     const backend = await this.#context.backendOf(url);
     const listener = await backend.listen(url, (pipe) => this.#onPipe(pipe));
@@ -91,6 +97,7 @@ export class Router extends MessageSocket {
   /** To the dealer of `msg.destination`. When none has connected yet, it waits for it.
    *  @throws ShoalError `out-of-memory` when too much waits there already, `closed`, `usage`. */
   override send(msg: Msg): void {
+    checkMsg(msg);
     this.#checkOpen();
     const { destination } = msg;
     const link = this.#routes.get(destination) ?? this.#links.get(destination) ?? this.#addLink(destination);
@@ -99,6 +106,7 @@ export class Router extends MessageSocket {
 
   /** Resolves when `send` to this destination would take a message, or the router has ended, which `send` then says. */
   writable(destination: Address): Promise<void> {
+    checkAddress(destination);
     const link = this.#routes.get(destination) ?? this.#links.get(destination);
     return link === undefined ? Promise.resolve() : link.room();
   }
@@ -107,7 +115,9 @@ export class Router extends MessageSocket {
     await Promise.all([...this.#links.values()].map((link) => link.flushed()));
   }
 
-  override close({ timeoutMs = defaultCloseMs }: CloseOptions = {}): Promise<number> {
+  override close(options: CloseOptions = noOptions): Promise<number> {
+    checkOptions('close', options, closeOptions);
+    const { timeoutMs = defaultCloseMs } = options;
     this.#closing ??= this.#close(timeoutMs);
     return this.#closing;
   }

@@ -4,6 +4,7 @@
  *      thread        enter ─▶ call ─▶ leave      enter ─▶ no
  *      its owner                 close ─────▶ (waits until it is outside) ─▶ terminate, or exit */
 import { ShoalError } from '../base/errors.ts';
+import { checkKind, describeValue } from '../base/options.ts';
 
 const callers = 0;
 const closed = 1;
@@ -16,6 +17,8 @@ export class ThreadGate {
   readonly #state: Int32Array;
 
   constructor(memory: SharedArrayBuffer = new SharedArrayBuffer(8)) {
+    if (!(memory instanceof SharedArrayBuffer))
+      throw new ShoalError('usage', `ThreadGate: the memory of another thread's gate is a SharedArrayBuffer, not ${describeValue(memory)}`);
     this.memory = memory;
     this.#state = new Int32Array(memory);
   }
@@ -35,6 +38,7 @@ export class ThreadGate {
 
   /** One call, or several. @throws ShoalError `closed` instead. */
   pass<T>(call: () => T): T {
+    checkKind('pass: the call', call, 'function');
     if (!this.enter()) throw new ShoalError('closed', 'this thread is about to be ended');
     try {
       return call();

@@ -43,6 +43,16 @@ export function argument(value: unknown, ...takes: Sample[]): Argument {
   return { value, takes };
 }
 
+/** A value of its own for every call. */
+export function fresh(make: () => unknown, ...takes: Sample[]): Argument {
+  return {
+    get value() {
+      return make();
+    },
+    takes,
+  };
+}
+
 /** Options with these keys. */
 export function options(...keys: string[]): Argument {
   return { value: undefined, takes: ['undefined'], keys };
@@ -66,10 +76,13 @@ export type CallsOf<T> = { readonly [K in MethodsOf<T>]: PublicCall | Exempt };
 /** @returns how many wrong arguments were refused. */
 export async function refusesEverythingElse(name: string, { call: run, given }: PublicCall): Promise<number> {
   let refused = 0;
-  const right = given.map(({ value }) => value);
   const refuse = async (what: string, position: number, value: unknown): Promise<string> => {
     refused++;
-    return messageOfRefusal(`${name}: ${what} as argument ${position + 1}`, run, right.with(position, value));
+    return messageOfRefusal(
+      `${name}: ${what} as argument ${position + 1}`,
+      run,
+      given.map((each, index) => (index === position ? value : each.value)),
+    );
   };
   for (const [position, { value, takes, keys }] of given.entries()) {
     for (const [sample, wrong] of Object.entries(samples)) {

@@ -13,10 +13,11 @@
 import { DType, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../../base/options.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';
-import { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
+import { checkGroup, Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
 
 /** Any nesting of plain objects and lists with arrays at the leaves. */
 export type ArrayTree = JsTree<np.Array>;
@@ -26,6 +27,8 @@ export interface AverageOptions {
   readonly samples?: number;
 }
 
+const averageOptions = optionTable<AverageOptions>({ samples: 'number' });
+
 /** Makes every rank start from rank 0's parameters and returns what averages their gradients. Collective.
  *  Consumes `params`; the broadcast ones are `params` of the result.
  *  @throws ShoalError `mismatch` on every rank when their trees differ in names, order, shapes or dtypes;
@@ -33,8 +36,9 @@ export interface AverageOptions {
 export async function distribute<T extends ArrayTree>(
   group: ReducerGroup,
   params: T,
-  options: ReducerOptions = {},
+  options: ReducerOptions = noOptions,
 ): Promise<DistributedModel<T>> {
+  checkGroup('distribute', group);
   const specs = leafSpecs(params);
   const structure = tree.structure<np.Array>(params);
   const reducer = new Reducer(group, specs, options);
@@ -75,14 +79,14 @@ export class DistributedModel<T extends ArrayTree> {
 
   /** Collective. Consumes this rank's gradients; gives their average over all ranks. The backward pass has already finished
    *  or runs now, on this thread. */
-  async average(gradients: T, options: AverageOptions = {}): Promise<T> {
+  async average(gradients: T, options: AverageOptions = noOptions): Promise<T> {
     this.#give(gradients, options);
     await this.#reducer.finish();
     return this.#take();
   }
 
   /** As `average`, blocking this thread instead of returning to the event loop. */
-  averageSync(gradients: T, options: AverageOptions = {}): T {
+  averageSync(gradients: T, options: AverageOptions = noOptions): T {
     this.#give(gradients, options);
     this.#reducer.finishSync();
     return this.#take();
@@ -90,7 +94,7 @@ export class DistributedModel<T extends ArrayTree> {
 
   /** Consumes the gradients of a micro-batch and adds them up locally, without communication; the next `average` includes
    *  them. Divide each micro-batch's loss by their number, unless weighting is 'samples'. */
-  accumulate(gradients: T, options: AverageOptions = {}): void {
+  accumulate(gradients: T, options: AverageOptions = noOptions): void {
     this.#reducer.noSync(() => this.#give(gradients, options));
   }
 
@@ -104,6 +108,7 @@ export class DistributedModel<T extends ArrayTree> {
 
   /** Collective. The mean of one number per rank, for losses and metrics: each rank counts alike. */
   async mean(value: number): Promise<number> {
+    if (typeof value !== 'number') throw new ShoalError('usage', `ddp: mean takes a number, not ${describeValue(value)}`);
     const one = Float64Array.of(value);
     await this.#group.allReduce(one, { op: ReduceOp.Avg, name: 'ddp/mean' });
     return one[0];
@@ -126,7 +131,9 @@ export class DistributedModel<T extends ArrayTree> {
   }
 
   /** Reads gradients last to first, the order in which buckets fill, so that the first bucket is on its way early. */
-  #give(gradients: T, { samples }: AverageOptions): void {
+  #give(gradients: T, options: AverageOptions): void {
+    checkOptions('average', options, averageOptions);
+    const { samples } = options;
     const leaves = this.#leaves(gradients);
     if (samples !== undefined) this.#reducer.begin({ samples });
     for (let index = leaves.length - 1; index >= 0; index--) this.#reducer.gradientReady(index, readOnce(leaves[index]));
@@ -163,10 +170,10 @@ function leafSpecs(params: ArrayTree): ParameterSpec[] {
   const visit = (node: ArrayTree, path: string): void => {
     if (node instanceof np.Array) {
       specs.push({ name: path || 'params', shape: [...node.shape], dtype: floatDType(node, path) });
-    } else if (typeof node === 'object' && node !== null) {
+    } else if (Array.isArray(node) || isPlainObject(node)) {
       for (const [key, child] of Object.entries(node)) visit(child, path ? `${path}.${key}` : key);
     } else {
-      throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${String(node)}; every leaf must be an array`);
+      throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${describeValue(node)}; every leaf must be an array`);
     }
   };
   visit(params, '');

@@ -64,7 +64,7 @@ export function completeSpec(definition: OptimizerDefinition, spec: OptimizerSpe
   const refuse = (message: string): ShoalError => new ShoalError('usage', `optimizer '${definition.name}': ${message}`);
   for (const name of Object.keys(given)) {
     if (name === 'name' || given[name] === undefined || Object.hasOwn(options, name)) continue;
-    const near = nearestName(name, Object.keys(options));
+    const near = nearestName(name, ['name', ...Object.keys(options)]);
     const hint = near === undefined ? `it has ${Object.keys(options).join(', ')}` : `did you mean '${near}'?`;
     throw refuse(`there is no option '${name}'; ${hint}`);
   }
