@@ -35,16 +35,16 @@ bool get_views(napi_env env, napi_value array, uint32_t count, uint8_t** out, si
 
 const KernelTable& table_of(const void* data) { return *static_cast<const KernelTable*>(data); }
 
-/// reduce(dtype, op, targets: Uint8Array[], sources: Uint8Array[], tree: number[], scale: number | NaN)
+/// reduce(dtype, op, targets: Uint8Array[], sources: Uint8Array[], tree: number[], divisor: number | NaN)
 napi_value reduce(napi_env env, napi_callback_info info) {
   napi_value values[6];
   size_t dtype, op, depth, bytes = SIZE_MAX;
   uint32_t target_count, source_count, tree_count;
-  double factor;
+  double divisor;
   void* data;
   if (!arguments(env, info, values, &data) || !get_index(env, values[0], kDTypes, dtype) || !get_index(env, values[1], kOps, op) ||
       napi_get_array_length(env, values[2], &target_count) != napi_ok || napi_get_array_length(env, values[3], &source_count) != napi_ok ||
-      napi_get_array_length(env, values[4], &tree_count) != napi_ok || !get(env, values[5], factor) || target_count == 0) {
+      napi_get_array_length(env, values[4], &tree_count) != napi_ok || !get(env, values[5], divisor) || target_count == 0) {
     return fail_arguments(env);
   }
   SmallBuffer<uint8_t*, 16> targets(target_count), sources(source_count);
@@ -57,10 +57,10 @@ napi_value reduce(napi_env env, napi_callback_info info) {
     if (napi_get_element(env, values[4], k, &node) != napi_ok || !get_whole(env, node, -1, INT32_MAX, tree[k])) return fail_arguments(env);
   }
   const ReduceLoop loop = table_of(data).reduce[dtype][op];
-  const bool scaled = !std::isnan(factor);
-  if (loop == nullptr || (scaled && !is_float(dtype)) || !check_tree(tree.data(), tree_count, source_count, depth)) return fail_arguments(env);
+  const Division division = Division::of(divisor);
+  if (loop == nullptr || (division.kind != Division::kNone && !is_float(dtype)) || !check_tree(tree.data(), tree_count, source_count, depth)) return fail_arguments(env);
   const size_t count = bytes / kElementBytes[dtype];
-  loop({count, scaled, factor, targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
+  loop({count, division, targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
   return nullptr;
 }
 

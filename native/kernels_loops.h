@@ -158,6 +158,19 @@ void multiply(T* to, const T* from, size_t count, T factor) {
   for (size_t i = 0; i < count; i++) to[i] = from[i] * factor;
 }
 
+template <class T>
+void divide(T* to, const T* from, size_t count, T divisor) {
+  SHOAL_INDEPENDENT
+  for (size_t i = 0; i < count; i++) to[i] = from[i] / divisor;
+}
+
+template <Division::Kind D, class T>
+inline T divided(T value, T by) {
+  if constexpr (D == Division::kMultiply) return value * by;
+  if constexpr (D == Division::kDivide) return value / by;
+  return value;
+}
+
 /// Which balanced tree this is (2, 3, 4 or 8 sources in any order), or 0; `order` receives the sources left to right.
 inline size_t balanced_shape(const ReduceCall& call, int32_t (&order)[8]) {
   // The positions of −1 in the postfix of a balanced tree, as bits.
@@ -179,8 +192,8 @@ inline size_t balanced_shape(const ReduceCall& call, int32_t (&order)[8]) {
 }
 
 /// to := the tree over N sources, elements `from` … `from + count` of each.
-template <class Op, bool Scaled, size_t N, class T>
-SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T factor) {
+template <class Op, Division::Kind D, size_t N, class T>
+SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, size_t count, T by) {
   const T *s0 = s[0] + from, *s1 = s[1] + from;
   const T *s2 = N > 2 ? s[2] + from : nullptr, *s3 = N > 3 ? s[3] + from : nullptr;
   const T *s4 = N > 4 ? s[4] + from : nullptr, *s5 = N > 4 ? s[5] + from : nullptr;
@@ -191,7 +204,7 @@ SHOAL_NOINLINE void balanced_block(T* to, const T* const (&s)[8], size_t from, s
     if constexpr (N == 3) value = Op::apply(value, s2[i]);
     if constexpr (N >= 4) value = Op::apply(value, Op::apply(s2[i], s3[i]));
     if constexpr (N == 8) value = Op::apply(value, Op::apply(Op::apply(s4[i], s5[i]), Op::apply(s6[i], s7[i])));
-    if constexpr (Scaled) value = value * factor;
+    value = divided<D>(value, by);
     to[i] = value;
   }
 }
@@ -212,28 +225,28 @@ inline void prefetch_chunk(const T* const (&sources)[8], size_t from) {
 }
 
 /// Two sources, two targets: what two ranks of a host do to each other's memory.
-template <class Op, bool Scaled, class T>
-inline void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t count, T factor) {
+template <class Op, Division::Kind D, class T>
+inline void pair_block(T* t0, T* t1, const T* s0, const T* s1, size_t count, T by) {
   SHOAL_INDEPENDENT
   for (size_t i = 0; i < count; i++) {
     T value = Op::apply(s0[i], s1[i]);
-    if constexpr (Scaled) value = value * factor;
+    value = divided<D>(value, by);
     t0[i] = value;
     t1[i] = value;
   }
 }
 
-template <class Op, bool Scaled, class T>
-void reduce_pair(const ReduceCall& call, const T* const (&sources)[8], T factor) {
+template <class Op, Division::Kind D, class T>
+void reduce_pair(const ReduceCall& call, const T* const (&sources)[8], T by) {
   T *t0 = reinterpret_cast<T*>(call.targets[0]), *t1 = reinterpret_cast<T*>(call.targets[1]);
   const T *s0 = sources[0], *s1 = sources[1];
   constexpr size_t chunk = kChunkBytes / sizeof(T);
   size_t from = 0;
   for (; from + chunk <= call.count; from += chunk) {
     prefetch_chunk<2>(sources, from);
-    pair_block<Op, Scaled>(t0 + from, t1 + from, s0 + from, s1 + from, chunk, factor);
+    pair_block<Op, D>(t0 + from, t1 + from, s0 + from, s1 + from, chunk, by);
   }
-  for (; from < call.count; from++) pair_block<Op, Scaled>(t0 + from, t1 + from, s0 + from, s1 + from, 1, factor);
+  for (; from < call.count; from++) pair_block<Op, D>(t0 + from, t1 + from, s0 + from, s1 + from, 1, by);
 }
 
 template <class T>
@@ -245,35 +258,35 @@ void store_all(const ReduceCall& call, const T* values, size_t from, size_t coun
   }
 }
 
-template <class Op, bool Scaled, size_t N, class T>
+template <class Op, Division::Kind D, size_t N, class T>
 void reduce_balanced(const ReduceCall& call, const int32_t (&order)[8]) {
   const T* sources[8] = {};
   for (size_t k = 0; k < N; k++) sources[k] = reinterpret_cast<const T*>(call.sources[order[k]]);
-  const T factor = static_cast<T>(call.scale);
-  if (call.target_count == 1) return balanced_block<Op, Scaled, N>(reinterpret_cast<T*>(call.targets[0]), sources, 0, call.count, factor);
+  const T by = static_cast<T>(call.division.by);
+  if (call.target_count == 1) return balanced_block<Op, D, N>(reinterpret_cast<T*>(call.targets[0]), sources, 0, call.count, by);
   if constexpr (N == 2) {
-    if (call.target_count == 2) return reduce_pair<Op, Scaled>(call, sources, factor);
+    if (call.target_count == 2) return reduce_pair<Op, D>(call, sources, by);
   }
   constexpr size_t chunk = kChunkBytes / sizeof(T);
   alignas(64) T values[chunk];
   size_t from = 0;
   for (; from + chunk <= call.count; from += chunk) {
     prefetch_chunk<N>(sources, from);
-    balanced_block<Op, Scaled, N>(values, sources, from, chunk, factor);
+    balanced_block<Op, D, N>(values, sources, from, chunk, by);
     store_all(call, values, from, chunk);
   }
-  balanced_block<Op, Scaled, N>(values, sources, from, call.count - from, factor);
+  balanced_block<Op, D, N>(values, sources, from, call.count - from, by);
   store_all(call, values, from, call.count - from);
 }
 
-template <class Op, bool Scaled, class T>
+template <class Op, Division::Kind D, class T>
 bool try_reduce_balanced(const ReduceCall& call) {
   int32_t order[8];
   switch (balanced_shape(call, order)) {
-    case 2: reduce_balanced<Op, Scaled, 2, T>(call, order); return true;
-    case 3: reduce_balanced<Op, Scaled, 3, T>(call, order); return true;
-    case 4: reduce_balanced<Op, Scaled, 4, T>(call, order); return true;
-    case 8: reduce_balanced<Op, Scaled, 8, T>(call, order); return true;
+    case 2: reduce_balanced<Op, D, 2, T>(call, order); return true;
+    case 3: reduce_balanced<Op, D, 3, T>(call, order); return true;
+    case 4: reduce_balanced<Op, D, 4, T>(call, order); return true;
+    case 8: reduce_balanced<Op, D, 8, T>(call, order); return true;
     default: return false;
   }
 }
@@ -290,9 +303,10 @@ void reduce(const ReduceCall& call) {
   using V = typename D::Value;
   if constexpr (D::direct) {
     if constexpr (is_real<V>) {
-      if (call.scaled && try_reduce_balanced<Op, true, V>(call)) return;
+      if (call.division.kind == Division::kMultiply && try_reduce_balanced<Op, Division::kMultiply, V>(call)) return;
+      if (call.division.kind == Division::kDivide && try_reduce_balanced<Op, Division::kDivide, V>(call)) return;
     }
-    if (!call.scaled && try_reduce_balanced<Op, false, V>(call)) return;
+    if (call.division.kind == Division::kNone && try_reduce_balanced<Op, Division::kNone, V>(call)) return;
   }
   SmallBuffer<V, kStackDepth * kBlock> temporaries(call.tree_depth * kBlock);
   SmallBuffer<const V*, kStackDepth> stack(call.tree_depth);
@@ -322,10 +336,12 @@ void reduce(const ReduceCall& call) {
       }
     }
     if constexpr (is_real<V>) {
-      if (call.scaled) {
+      if (call.division.kind != Division::kNone) {
         V* to = temporaries.data();
         if constexpr (D::direct) to = target + from;
-        multiply(to, stack[0], count, static_cast<V>(call.scale));
+        const V by = static_cast<V>(call.division.by);
+        if (call.division.kind == Division::kMultiply) multiply(to, stack[0], count, by);
+        else divide(to, stack[0], count, by);
         stack[0] = to;
       }
     }

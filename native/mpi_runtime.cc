@@ -31,7 +31,7 @@ void combine(void* in, void* in_out, int* count, Datatype*) {
   auto* target = static_cast<uint8_t*>(in_out);
   const uint8_t* sources[] = {static_cast<uint8_t*>(in), target};
   constexpr int32_t tree[] = {0, 1, -1};
-  kernels().reduce[dtype][op]({static_cast<size_t>(*count), false, 1, &target, 1, sources, 2, tree, 3, 2});
+  kernels().reduce[dtype][op]({static_cast<size_t>(*count), Division::of(NAN), &target, 1, sources, 2, tree, 3, 2});
 }
 
 /// The thread runs this code whatever becomes of the JavaScript thread that loaded it.

@@ -124,9 +124,9 @@ class Machine {
 
   Status reduce() {
     uint64_t dtype, op, count, target_count, source_count, tree_count;
-    double factor;
-    if (!index(dtype) || !index(op) || !index(count) || !operand(factor) || !index(target_count)) return Status::kFault;
-    if (dtype >= kDTypes || op >= kOps || (!std::isnan(factor) && !is_float(dtype))) return Status::kFault;
+    double divisor;
+    if (!index(dtype) || !index(op) || !index(count) || !operand(divisor) || !index(target_count)) return Status::kFault;
+    if (dtype >= kDTypes || op >= kOps || (!std::isnan(divisor) && !is_float(dtype))) return Status::kFault;
     const ReduceLoop loop = kernels().reduce[dtype][op];
     const size_t element_bytes = kElementBytes[dtype];
     if (loop == nullptr || count > kMaxCount || target_count == 0 || target_count > length_ || !room(target_count * 2 + 1)) return Status::kFault;
@@ -156,7 +156,7 @@ class Machine {
     if (!check_tree(tree.data(), tree_count, source_count, depth)) return Status::kFault;
     if (ranges_conflict(ranges.data(), target_count + source_count)) return Status::kFault;
     if (count == 0) return kContinue;
-    loop({count, !std::isnan(factor), factor, targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
+    loop({count, Division::of(divisor), targets.data(), target_count, sources.data(), source_count, tree.data(), tree_count, depth});
     return kContinue;
   }
 

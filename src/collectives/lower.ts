@@ -300,8 +300,8 @@ class Lowering {
   #reduce(step: Extract<Step, { kind: 'reduce' }>): void {
     const { dtype, op, size } = this.#options;
     assert(op !== undefined, () => 'a plan that reduces needs an operator');
-    const scale = op === 'avg' && step.final ? 1 / size : Number.NaN;
-    this.#code.push(Opcode.Reduce, dtypeInfo(dtype).code, reduceOpCode(combineOpOf(op)), step.targets[0].count, scale);
+    const divisor = op === 'avg' && step.final ? size : Number.NaN;
+    this.#code.push(Opcode.Reduce, dtypeInfo(dtype).code, reduceOpCode(combineOpOf(op)), step.targets[0].count, divisor);
     this.#code.push(step.targets.length, ...step.targets.flatMap((target) => this.#location(target)));
     this.#code.push(step.sources.length, ...step.sources.flatMap((source) => this.#location(source)));
     this.#code.push(step.tree.length, ...step.tree);

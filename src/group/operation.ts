@@ -4,7 +4,7 @@
  *               (begin line   (all contracts
  *                published)    agree, memory bound)
  *
- *  16-bit floats whose partial sums would travel are widened to float32 for the operation; Premul scales a copy. */
+ *  16-bit floats are widened to float32 for the operation where partial sums would travel, and for Premul, which scales a copy. */
 import { must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { ExecutionContext } from '../collectives/executor.ts';

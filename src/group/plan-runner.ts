@@ -157,7 +157,9 @@ export class PlanRunner implements Plans {
     // An express looks at what all ranks send; its plans are small.
     const small = express !== undefined && selection.bytes <= express.bytesMax;
     const plan = buildPlan(algorithm, request, small ? {} : { onlyRank: rank });
-    const computeType = plan.partials && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
+    // Partial sums that travel, and products, are of the accumulator's type.
+    const widened = plan.partials || call.op === 'premul';
+    const computeType = widened && (call.dtype === 'float16' || call.dtype === 'bfloat16') ? 'float32' : call.dtype;
     const program = plan.programs[rank];
     if (!program) throw new ShoalError('usage', `plan '${plan.algorithm}' has no program for rank ${rank}`);
     const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };

@@ -14,14 +14,14 @@ export interface Kernels {
   readonly name: 'native' | 'js';
   /** Every target[k] := the reduction of sources[…][k] along `tree`; all targets receive the same bits.
    *  `float16` and `bfloat16` are accumulated in float32 over the whole tree and rounded once (to nearest even).
-   *  `scale`, floats only: the result is multiplied by it (in float32 for 16-bit floats) before rounding and storing. */
+   *  `divisor`, floats only: the result is divided by it (in float32 for 16-bit floats) before rounding and storing. */
   reduce(
     dtype: DType,
     op: CombineOp,
     targets: readonly Uint8Array[],
     sources: readonly Uint8Array[],
     tree: ReduceTree,
-    scale?: number,
+    divisor?: number,
   ): void;
   /** target[k] := source[k] × factor. Float dtypes. */
   scale(dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void;

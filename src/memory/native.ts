@@ -40,14 +40,14 @@ export interface NativeError extends Error {
 export interface NativeLoops {
   /** `avx512`, `avx2` or `generic`. */
   readonly isa: string;
-  /** A NaN scale means none. */
+  /** A NaN divisor means none. */
   reduce(
     dtype: number,
     op: number,
     targets: readonly Uint8Array[],
     sources: readonly Uint8Array[],
     tree: readonly number[],
-    scale: number,
+    divisor: number,
   ): void;
   scale(dtype: number, target: Uint8Array, source: Uint8Array, factor: number): void;
   convert(targetDtype: number, target: Uint8Array, sourceDtype: number, source: Uint8Array): void;

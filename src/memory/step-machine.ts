@@ -10,8 +10,8 @@
  *   opcode   operands                                          meaning
  *   0 end                                                      stop with status `done`
  *   1 copy    target location, source location, bytes          memcpy; ranges must not overlap
- *   2 reduce  dtype, op, count, scale, nTargets, target locations…, nSources, source locations…, nTree, tree…
- *                                                              Kernels.reduce; dtype and op by code; scale NaN = none
+ *   2 reduce  dtype, op, count, divisor, nTargets, target locations…, nSources, source locations…, nTree, tree…
+ *                                                              Kernels.reduce; dtype and op by code; divisor NaN = none
  *   3 scale   dtype, count, factor, target location, source location    Kernels.scale
  *   4 signal  location, add, sleeper location, peer            word += add (release); then, if the uint32 at the sleeper
  *                                                              location is not 0 (sequentially consistent with the add),

@@ -223,7 +223,8 @@ class MpiExecution implements RunningPlan {
     const { call, computeType } = this.#plan;
     if (call.op === 'avg') {
       const { output } = this.#buffers();
-      if (output.length > 0) this.#options.kernels.scale(computeType, output, output, 1 / this.#options.group.size);
+      const { kernels, group } = this.#options;
+      if (output.length > 0) kernels.reduce(computeType, 'sum', [output], [output], [0], group.size);
     }
     return 'done';
   }

@@ -76,7 +76,7 @@ export function checkReduce(
   targets: readonly Uint8Array[],
   sources: readonly Uint8Array[],
   tree: ReduceTree,
-  scale: number | undefined,
+  divisor: number | undefined,
 ): void {
   checkReduceOp(op, dtype);
   if (targets.length === 0) throw misuse('reduce', 'there is no target');
@@ -84,7 +84,7 @@ export function checkReduce(
   if (fault !== undefined) throw misuse('reduce', fault);
   if (treeDepth(tree, sources.length) === 0)
     throw misuse('reduce', `tree [${tree.join(', ')}] is not a postfix expression over ${sources.length} sources`);
-  if (scale !== undefined) checkFactor('reduce', dtype, scale);
+  if (divisor !== undefined) checkFactor('reduce', dtype, divisor);
 }
 
 export function checkScale(dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {

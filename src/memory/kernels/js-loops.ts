@@ -184,6 +184,16 @@ export const booleanLoops: LoopsOf<Int32Array> = {
   'bit-xor': bitXorInt32,
 };
 
+/** values[from + i] /= divisor. */
+export function divideFloat64(values: Float64Array, from: number, count: number, divisor: number): void {
+  for (let i = from; i < from + count; i++) values[i] /= divisor;
+}
+
+/** As above; the divisor must be a float32. A double has more than twice the bits, so that rounding twice gives what rounding once does. */
+export function divideFloat32(values: Float32Array, from: number, count: number, divisor: number): void {
+  for (let i = from; i < from + count; i++) values[i] /= divisor;
+}
+
 /** values[from + i] *= factor. */
 export function multiplyFloat64(values: Float64Array, from: number, count: number, factor: number): void {
   for (let i = from; i < from + count; i++) values[i] *= factor;

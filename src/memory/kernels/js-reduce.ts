@@ -12,6 +12,8 @@ import { codecs } from './js-codecs.ts';
 import {
   booleanLoops,
   combineLoops,
+  divideFloat32,
+  divideFloat64,
   multiplyFloat32,
   multiplyFloat64,
   type CombineLoop,
@@ -44,7 +46,30 @@ export function reduceJs(
   targets: readonly Uint8Array[],
   sources: readonly Uint8Array[],
   tree: ReduceTree,
-  scale: number | undefined,
+  divisor: number | undefined,
+): void {
+  reduceThen(scratch, dtype, op, targets, sources, tree, divisor === undefined ? undefined : { ...division, by: divisor });
+}
+
+/** What is done to results before they are stored. */
+interface Finish {
+  readonly by: number;
+  /** The number is a float32. */
+  readonly float32: (values: Float32Array, from: number, count: number, by: number) => void;
+  readonly float64: (values: Float64Array, from: number, count: number, by: number) => void;
+}
+
+const division = { float32: divideFloat32, float64: divideFloat64 };
+const multiplication = { float32: multiplyFloat32, float64: multiplyFloat64 };
+
+function reduceThen(
+  scratch: Scratch,
+  dtype: DType,
+  op: CombineOp,
+  targets: readonly Uint8Array[],
+  sources: readonly Uint8Array[],
+  tree: ReduceTree,
+  finish: Finish | undefined,
 ): void {
   const views = sources.map((source) => elementsOf(dtype, source));
   const target = elementsOf(dtype, targets[0]);
@@ -86,11 +111,12 @@ export function reduceJs(
       starts[height - 1] = start;
     }
     if (codec !== undefined) {
-      if (scale !== undefined) multiplyFloat32(arrays.float32, 0, size, Math.fround(scale));
+      finish?.float32(arrays.float32, 0, size, Math.fround(finish.by));
       codec.store(target as never, from, arrays, 0, size);
     } else {
       if (stack[0] !== target) copyElements(target as Float32Array, from, stack[0] as Float32Array, starts[0], size);
-      if (scale !== undefined) multiplyInPlace(target, from, size, scale);
+      if (target instanceof Float64Array) finish?.float64(target, from, size, finish.by);
+      else finish?.float32(target as Float32Array, from, size, Math.fround(finish.by));
     }
   }
   for (let t = 1; t < targets.length; t++) targets[t].set(targets[0]);
@@ -98,7 +124,7 @@ export function reduceJs(
 
 /** Operands of a float dtype. */
 export function scaleJs(scratch: Scratch, dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {
-  reduceJs(scratch, dtype, 'sum', [target], [source], [0], factor);
+  reduceThen(scratch, dtype, 'sum', [target], [source], [0], { ...multiplication, by: factor });
 }
 
 function elementsOf<D extends DType>(dtype: D, bytes: Uint8Array): DTypeViews[D] {
@@ -109,9 +135,4 @@ function elementsOf<D extends DType>(dtype: D, bytes: Uint8Array): DTypeViews[D]
 /** The arrays have the same element type. */
 function copyElements(to: Float32Array, start: number, from: Float32Array, at: number, count: number): void {
   to.set(from.subarray(at, at + count), start);
-}
-
-function multiplyInPlace(values: unknown, from: number, count: number, factor: number): void {
-  if (values instanceof Float64Array) multiplyFloat64(values, from, count, factor);
-  else multiplyFloat32(values as Float32Array, from, count, Math.fround(factor));
 }

@@ -17,10 +17,10 @@ export class JsKernels implements Kernels {
     targets: readonly Uint8Array[],
     sources: readonly Uint8Array[],
     tree: ReduceTree,
-    scale?: number,
+    divisor?: number,
   ): void {
-    checkReduce(dtype, op, targets, sources, tree, scale);
-    reduceJs(this.#scratch, dtype, op, targets, sources, tree, scale);
+    checkReduce(dtype, op, targets, sources, tree, divisor);
+    reduceJs(this.#scratch, dtype, op, targets, sources, tree, divisor);
   }
 
   scale(dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {

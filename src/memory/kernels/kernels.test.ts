@@ -243,10 +243,27 @@ describe.each(implementations)('Kernels $label', ({ kernels }) => {
       const brains = [0x3f80, 0x3b80, 0x3b80].map((bits) => bytesOf(Uint16Array.of(bits)));
       kernels.reduce('bfloat16', 'sum', [bytesOf(target)], brains, [0, 1, -1, 2, -1]);
       expect(target[0]).toBe(0x3f81);
-      // The scale applies before rounding: 65504 + 65504 overflows a half, its half does not.
+      // The division comes before rounding: 65504 + 65504 overflows a half, its half does not.
       const large = [0x7bff, 0x7bff].map((bits) => bytesOf(Uint16Array.of(bits)));
-      kernels.reduce('float16', 'sum', [bytesOf(target)], large, [0, 1, -1], 0.5);
+      kernels.reduce('float16', 'sum', [bytesOf(target)], large, [0, 1, -1], 2);
       expect(target[0]).toBe(0x7bff);
+    });
+
+    it('divides, which is not to multiply by the reciprocal', () => {
+      for (const divisor of [1, 2, 3, 5, 6, 7, 8, 10, 64, 96]) {
+        const x = Float32Array.from({ length: 1000 }, (_, i) => i * 0.7 + 2 ** -140 * i);
+        const wide = Float64Array.from(x, (value) => value / 3);
+        for (const targets of [1, 2]) {
+          const [float32, float64] = [new Float32Array(1000), new Float64Array(1000)];
+          const others = { float32: new Float32Array(1000), float64: new Float64Array(1000) };
+          const zeros = { float32: new Float32Array(1000), float64: new Float64Array(1000) };
+          const into = (first: TypedArray, other: TypedArray): Uint8Array[] => [first, other].slice(0, targets).map(bytesOf);
+          kernels.reduce('float32', 'sum', into(float32, others.float32), [bytesOf(x), bytesOf(zeros.float32)], [0, 1, -1], divisor);
+          kernels.reduce('float64', 'sum', into(float64, others.float64), [bytesOf(wide), bytesOf(zeros.float64)], [0, 1, -1], divisor);
+          expect(float32).toEqual(x.map((value) => value / divisor));
+          expect(float64).toEqual(wide.map((value) => value / divisor));
+        }
+      }
     });
 
     it('follows the tree', () => {
@@ -461,20 +478,20 @@ describe.skipIf(native === undefined)(
             balanced: fc.boolean(),
             misalignBy: fc.integer({ min: 0, max: 3 }),
             inPlace: fc.boolean(),
-            scale:
+            divisor:
               kind === 'float'
-                ? fc.option(fc.constantFrom(1, 0.5, 1 / 3, -0, 1e-40, 1e300, -7.25), { nil: undefined })
+                ? fc.option(fc.constantFrom(1, 2, 3, 7, 8, 0.5, -0, 1e-40, 1e300, -7.25), { nil: undefined })
                 : fc.constant(undefined),
             seed,
           }),
-          ({ n, count, targets, balanced, misalignBy, inPlace, scale, seed: from }) => {
+          ({ n, count, targets, balanced, misalignBy, inPlace, divisor, seed: from }) => {
             const tree = balanced ? balancedTree(n) : randomTree(n, from);
             const results = [js, ...addons].map((kernels) => {
               const sources = Array.from({ length: n }, (_, k) => randomElements(dtype, count, from + k, misalignBy));
               const outputs = Array.from({ length: targets }, (_, k) =>
                 inPlace && k < n ? sources[k] : new Uint8Array(sources[0].byteLength),
               );
-              kernels.reduce(dtype, op, outputs, sources, tree, scale);
+              kernels.reduce(dtype, op, outputs, sources, tree, divisor);
               return outputs.map((output) => canonicalBits(dtype, output));
             });
             for (const outputs of results) for (const output of outputs) expectSameBytes(output, results[0][0]);

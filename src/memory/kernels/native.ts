@@ -19,10 +19,10 @@ export class NativeKernels implements Kernels {
     targets: readonly Uint8Array[],
     sources: readonly Uint8Array[],
     tree: ReduceTree,
-    scale?: number,
+    divisor?: number,
   ): void {
-    checkReduce(dtype, op, targets, sources, tree, scale);
-    this.#native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, scale ?? NaN);
+    checkReduce(dtype, op, targets, sources, tree, divisor);
+    this.#native.reduce(dtypeInfo(dtype).code, reduceOpCode(op), targets, sources, tree, divisor ?? NaN);
   }
 
   scale(dtype: DType, target: Uint8Array, source: Uint8Array, factor: number): void {

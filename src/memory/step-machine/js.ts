@@ -149,10 +149,10 @@ class Run {
     const dtype = this.#dtype();
     const op = this.#index();
     const count = this.#count();
-    const scale = this.#operand();
-    if (dtype === undefined || op === undefined || op >= combineOps.length || count === undefined || scale === undefined) return 'fault';
+    const divisor = this.#operand();
+    if (dtype === undefined || op === undefined || op >= combineOps.length || count === undefined || divisor === undefined) return 'fault';
     const { name, bytes, kind } = dtype;
-    if (kind === 'float' ? op > 3 : !Number.isNaN(scale)) return 'fault';
+    if (kind === 'float' ? op > 3 : !Number.isNaN(divisor)) return 'fault';
     const targets = this.#locations(count * bytes, bytes);
     if (targets === undefined || targets.length === 0) return 'fault';
     const sources = this.#locations(count * bytes, bytes);
@@ -161,7 +161,7 @@ class Run {
     const tree = Array.from(this.#code.subarray(this.#next, this.#next + treeCount));
     this.#next += treeCount;
     if (treeDepth(tree, sources.length) === 0 || overlapFault(targets, sources) !== undefined) return 'fault';
-    reduceJs(this.#scratch, name, combineOps[op], targets, sources, tree, Number.isNaN(scale) ? undefined : scale);
+    reduceJs(this.#scratch, name, combineOps[op], targets, sources, tree, Number.isNaN(divisor) ? undefined : divisor);
     return undefined;
   }
 

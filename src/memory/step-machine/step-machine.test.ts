@@ -53,7 +53,7 @@ describe.each(machines)('StepMachine $name', (machine) => {
     new Float32Array(memory[0].buffer).set([1, 2, 3, 4]);
     new Float32Array(memory[1].buffer).set([10, 20, 30, 40]);
     const status = run([
-      ...[Reduce, 1, 0, 4, 0.5, 2, 2, 0, 1, 16, 2, 0, 0, 1, 0, 3, 0, 1, -1], // two targets: segment 2 at 0, segment 1 at 16
+      ...[Reduce, 1, 0, 4, 2, 2, 2, 0, 1, 16, 2, 0, 0, 1, 0, 3, 0, 1, -1], // two targets: segment 2 at 0, segment 1 at 16
       ...[Copy, 2, 16, 1, 16, 16],
       ...[Scale, 1, 4, 2, 2, 16, 2, 16], // in place
       ...[Convert, 10, 1, 4, 2, 32, 2, 16], // float32 to uint8
