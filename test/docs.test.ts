@@ -5,7 +5,7 @@ import { dirname, join, normalize } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { errorCodes } from '../src/base/errors.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
-import { formatTable, selectionTable } from '../src/collectives/select.ts';
+import { formatTable, parseSelection, selectionTable } from '../src/collectives/select.ts';
 import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
 import { pageSources, readText, repositoryRoot } from '../scripts/repository.ts';
 
@@ -20,6 +20,11 @@ describe('generated pages', () => {
   it('describe every setting', () => {
     const page = readText('docs/settings.md');
     for (const key of settingKeys) expect(page).toContain(`### \`${settingDefinitions[key].name}\``);
+  });
+
+  it('give an example of rules that is one', () => {
+    const [, example = ''] = /`(all-reduce:[^`]+)`/.exec(settingDefinitions.algorithms.description) ?? [];
+    expect(parseSelection(example).map(({ collective }) => collective)).toEqual(['all-reduce', 'all-reduce', 'broadcast']);
   });
 
   it('show the table that chooses algorithms', () => {

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
-import { absentScript, allGone, isRunning, rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
+import { absentScript, allGone, isRunning, rankScript, shoal, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
@@ -171,8 +171,19 @@ describe('shoal run: a reader that goes away', () => {
     const pids = pidsOf(await job.output(/started \(pid (\d+)\)/, 2));
     await job.output(/again/, 10);
     job.child.stdout!.destroy();
-    expect((await job.ended).code).toBe(143);
+    const { code, stderr } = await job.ended;
+    expect(code).toBe(1);
+    expect(stderr).toContain('standard output cannot be written (nobody reads it any more): ending all ranks');
+    expect(stderr).not.toContain('SIGTERM: passing');
     await allGone(pids);
+  });
+
+  it('and so does a full disk, which is said', async () => {
+    const command = `exec "$0" dist/cli/main.js run -n 2 --kill-after 500ms ${rankScript} forever > /dev/full`;
+    const { code, stderr } = await start(['sh', '-c', command, process.execPath]).ended;
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/standard output cannot be written \(.*ENOSPC.*\): ending all ranks/);
+    expect(stderr).toMatch(/standard output could not be written/);
   });
 });
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { Handshake, handshakeBytesMax, type HandshakeOptions } from './auth.ts';
+import { Handshake, handshakeBytesMax, launcherNumber, type HandshakeOptions } from './auth.ts';
 import { isShoalError, type ShoalError } from './errors.ts';
 import { seededRandom } from './random.ts';
 
@@ -51,6 +51,18 @@ describe('handshake', () => {
       const { dialer, acceptor } = converse(end('dialer', { expectedPeer: 5 }), end('acceptor', { expectedPeer: 3 }), pieceBytes);
       expect(dialer.peerRank).toBe(5);
       expect(acceptor.peerRank).toBe(3);
+    }
+  });
+
+  it('names launchers as such, and their numbers nowhere', () => {
+    const { dialer, acceptor } = converse(
+      end('dialer', { rank: launcherNumber + 1, secret: Uint8Array.of(9) }),
+      end('acceptor', { rank: launcherNumber }),
+    );
+    for (const { error } of [dialer, acceptor]) {
+      expect(error?.code).toBe('auth');
+      expect(error?.message).toContain('the launcher of node 1');
+      expect(`${error?.message} ${error?.rank} ${error?.peer}`).not.toMatch(/10737418/);
     }
   });
 

@@ -38,6 +38,9 @@ const label = 'shoal-handshake-1';
 /** By their code on the wire. */
 const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
 
+/** Launchers name themselves beyond all ranks: node 0 is this number. */
+export const launcherNumber = 0x4000_0000;
+
 /** Most bytes that one end sends before it is authenticated. */
 export const handshakeBytesMax: number = helloBytes + proofBytes;
 
@@ -53,7 +56,7 @@ export interface HandshakeOptions {
   readonly world: string;
   /** When both ends give one, they must agree. */
   readonly worldSize?: number;
-  /** This end, 0…2³²−2. */
+  /** This end, 0…2³²−2; of a launcher `launcherNumber` and its node. */
   readonly rank: number;
   /** Refuse any other rank. Default: any. */
   readonly expectedPeer?: number;
@@ -187,7 +190,7 @@ export class Handshake {
       const peer = this.#peerHello!.readUInt32LE(56);
       throw this.#refused(
         'auth',
-        `rank ${this.#options.rank} and its peer, which says it is rank ${peer}, have different secrets for ${this.#options.purpose}`,
+        `${partyName(this.#options.rank)} and its peer, which says it is ${partyName(peer)}, have different secrets for ${this.#options.purpose}`,
         peer,
       );
     }
@@ -202,14 +205,14 @@ export class Handshake {
     if (peerPurpose !== purpose) {
       throw this.#refused(
         'config',
-        `rank ${rank} speaks '${purpose}' here, rank ${peer} speaks '${peerPurpose}'; it dialled the wrong port`,
+        `${partyName(rank)} speaks '${purpose}' here, ${partyName(peer)} speaks '${peerPurpose}'; it dialled the wrong port`,
         peer,
       );
     }
     if (!hello.subarray(24, 56).equals(this.#ownHello.subarray(24, 56))) {
       throw this.#refused(
         'config',
-        `rank ${peer} belongs to another world than rank ${rank} of world '${world}'; check the job's name and address`,
+        `${partyName(peer)} belongs to another world than ${partyName(rank)} of world '${world}'; check the job's name and address`,
         peer,
       );
     }
@@ -217,16 +220,16 @@ export class Handshake {
     if (worldSize !== 0 && peerWorldSize !== 0 && worldSize !== peerWorldSize) {
       throw this.#refused(
         'config',
-        `world size is ${worldSize} at rank ${rank} but ${peerWorldSize} at rank ${peer}; start every rank with the same`,
+        `world size is ${worldSize} at ${partyName(rank)} but ${peerWorldSize} at ${partyName(peer)}; start every rank with the same`,
         peer,
       );
     }
     if (expectedPeer !== undefined && peer !== expectedPeer) {
-      throw this.#refused('config', `rank ${rank} expected rank ${expectedPeer} but reached rank ${peer}`, peer);
+      throw this.#refused('config', `${partyName(rank)} expected ${partyName(expectedPeer)} but reached ${partyName(peer)}`, peer);
     }
     const wanted = hello.readUInt32LE(60);
     if (wanted !== anyRank && wanted !== rank) {
-      throw this.#refused('config', `rank ${peer} expected rank ${wanted} but reached rank ${rank}`, peer);
+      throw this.#refused('config', `${partyName(peer)} expected ${partyName(wanted)} but reached ${partyName(rank)}`, peer);
     }
   }
 
@@ -250,8 +253,12 @@ export class Handshake {
   #readRefusal(frame: Buffer): ShoalError {
     const code = refusalCodes[frame[7]] ?? 'protocol';
     const peer = this.#options.expectedPeer;
-    const who = peer === undefined ? 'the peer' : `rank ${peer}`;
-    return new ShoalError(code, `${who} refused rank ${this.#options.rank}: ${printable(frame.subarray(prefixBytes))}`, this.#fields(peer));
+    const who = peer === undefined ? 'the peer' : partyName(peer);
+    return new ShoalError(
+      code,
+      `${who} refused ${partyName(this.#options.rank)}: ${printable(frame.subarray(prefixBytes))}`,
+      this.#fields(peer),
+    );
   }
 
   #refused(code: 'auth' | 'config', text: string, peer?: number): ShoalError {
@@ -262,15 +269,29 @@ export class Handshake {
   #stranger(text: string): ShoalError {
     return new ShoalError(
       'protocol',
-      `handshake of rank ${this.#options.rank} for ${this.#options.purpose} with a stranger: ${text}`,
+      `handshake of ${partyName(this.#options.rank)} for ${this.#options.purpose} with a stranger: ${text}`,
       this.#fields(),
     );
   }
 
-  #fields(peer?: number): { rank: number; peer?: number; operation: string } {
-    const fields = { rank: this.#options.rank, operation: `handshake ${this.#options.purpose}` };
-    return peer === undefined ? fields : { ...fields, peer };
+  /** Ranks only. */
+  #fields(peer?: number): { rank?: number; peer?: number; operation: string } {
+    const { rank, purpose } = this.#options;
+    return {
+      ...(isLauncher(rank) ? {} : { rank }),
+      ...(peer === undefined || isLauncher(peer) ? {} : { peer }),
+      operation: `handshake ${purpose}`,
+    };
   }
+}
+
+/** Who says it has this number: `rank 3`, `the launcher of node 1`. */
+function partyName(number: number): string {
+  return isLauncher(number) ? `the launcher of node ${number - launcherNumber}` : `rank ${number}`;
+}
+
+function isLauncher(number: number): boolean {
+  return number >= launcherNumber && number < anyRank;
 }
 
 function isRank(value: number): boolean {

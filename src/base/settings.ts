@@ -120,7 +120,7 @@ export const settingDefinitions = {
     'SHOAL_ALGORITHMS',
     'collectives',
     '',
-    'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast=tree`. Empty: automatic.',
+    'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Empty: automatic.',
   ),
   tuningFile: text(
     'SHOAL_TUNING_FILE',

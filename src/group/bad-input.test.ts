@@ -204,6 +204,26 @@ describe('shapes and arguments', () => {
     await stillWorks(world.groups);
   });
 
+  it('plain arrays that lie over each other are refused as tensors are, and inputs may', async () => {
+    await using world = await startRanks(2);
+    const [group] = world.groups;
+    const x = new Float32Array(8);
+    const over: Record<string, () => unknown> = {
+      'an output that is the input': () => group.allToAll(x, x),
+      'a part of the output as input': () => group.allGather(x, x.subarray(4)),
+      'a part of the input as output': () => group.reduceScatter(x.subarray(0, 4), x),
+      'a tensor and its own data': () => {
+        const tensor = group.tensor('float32', [8]);
+        return group.allToAll(tensor, tensor.data);
+      },
+    };
+    for (const [what, call] of Object.entries(over)) {
+      expect(refused(call), what).toMatchObject({ code: 'usage', message: expect.stringContaining('lie over each other') });
+    }
+    await world.each((each) => each.allGather(new Float32Array(8), x.subarray(4)));
+    await stillWorks(world.groups);
+  });
+
   it('one tensor as input and output is refused where results would run over inputs', async () => {
     await using world = await startRanks(2);
     for (const group of world.groups) {

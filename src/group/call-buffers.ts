@@ -69,7 +69,7 @@ export class CallBuffers {
   #staged: Staged[] = [];
   #shared: Partial<Record<BufferName, SharedBuffer>> | undefined;
 
-  /** Moves nothing yet. @throws ShoalError `usage` when a shared result lies over another shared argument. */
+  /** Moves nothing yet. @throws ShoalError `usage` when a result lies over another argument, wherever they are. */
   constructor(memory: TensorMemory, uses: readonly BufferUse[]) {
     this.#memory = memory;
     this.#placed = uses.map((use) => this.#place(use));
@@ -77,11 +77,10 @@ export class CallBuffers {
   }
 
   /** The arguments where they are, for a call that runs on this thread and lets each rank touch only its own. When one is private
-   *  all are announced as that. Undefined: a private one lies over another, which must be told apart by a copy. */
-  get local(): LaneBuffers | undefined {
+   *  all are announced as that. */
+  get local(): LaneBuffers {
     if (this.#shared) return this.#viewsOf(this.#shared);
     const isPrivate = this.#placed.some(({ shared }) => !shared);
-    if (isPrivate && overlapping(this.#placed)) return undefined;
     const buffers: Record<string, LaneBuffer> = {};
     for (const { name, view, shared } of this.#placed) {
       if (isPrivate || !shared) buffers[name] = { key: privateKey, offset: 0, view };
@@ -193,7 +192,7 @@ export class CallBuffers {
   }
 
   #checkApart(): void {
-    if (!overlapping(this.#placed.filter(({ shared }) => shared))) return;
+    if (!overlapping(this.#placed)) return;
     throw new ShoalError(
       'usage',
       'input and output lie over each other: results would overwrite what is still to be read; use two tensors',

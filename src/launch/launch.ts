@@ -71,12 +71,14 @@ export interface Launch {
   readonly result: Promise<LaunchResult>;
   /** The user's signal: forwarded to all ranks; a second one, not at the same moment, kills them at once. */
   signal(name: NodeJS.Signals): void;
+  /** `stdout` can no longer be written, and what the ranks say is lost: they are ended as by SIGTERM. */
+  outputLost(cause: Error): void;
 }
 
 /** Starts the job. @throws ShoalError `usage` or `config` on options that contradict each other. */
 export function launch(options: LaunchOptions): Launch {
   const run = new Run(options);
-  return { result: run.result(), signal: (name) => run.signal(name) };
+  return { result: run.result(), signal: (name) => run.signal(name), outputLost: (cause) => run.outputLost(cause) };
 }
 
 const colours = [36, 33, 32, 35, 34, 96, 93, 92, 95, 94] as const;
@@ -86,6 +88,15 @@ const leaveMs = 10_000;
 /** The same signal again within this time is the same request: `timeout` and some batch systems signal a process, and then
  *  all of its group. */
 const sameSignalMs = 100;
+
+/** What ends the job from outside. */
+interface Interruption {
+  /** What the ranks get. */
+  readonly signal: NodeJS.Signals;
+  /** Of the launcher. */
+  readonly exitCode: number;
+  readonly text: string;
+}
 
 class Run {
   readonly #options: LaunchOptions;
@@ -98,7 +109,7 @@ class Run {
   readonly #node: number;
   readonly #nodes: number;
   #crew: Crew | undefined;
-  #interrupted: NodeJS.Signals | undefined;
+  #interrupted: Interruption | undefined;
   #interruptedMs = 0;
 
   constructor(options: LaunchOptions) {
@@ -117,15 +128,30 @@ class Run {
   }
 
   signal(name: NodeJS.Signals): void {
+    if (this.#interrupted === undefined) {
+      this.#say(`${name}: passing it on to all ranks`);
+      this.#interrupt({ signal: name, exitCode: exitCodeOf({ code: null, signal: name }), text: `the launcher received ${name}` });
+      return;
+    }
+    const { signal } = this.#interrupted;
+    if (name === signal && this.#options.clock.now() - this.#interruptedMs < sameSignalMs) return;
+    this.#say(`${name} again: killing all ranks`);
+    this.#crew?.signal('SIGKILL');
+  }
+
+  outputLost(cause: Error): void {
+    if (this.#interrupted !== undefined) return;
+    const why = 'code' in cause && cause.code === 'EPIPE' ? 'nobody reads it any more' : cause.message;
+    this.#say(`standard output cannot be written (${why}): ending all ranks`);
+    this.#interrupt({ signal: 'SIGTERM', exitCode: 1, text: `standard output could not be written: ${why}` });
+  }
+
+  #interrupt(interruption: Interruption): void {
     const { clock, killAfterMs = 10_000 } = this.#options;
-    const second = this.#interrupted !== undefined;
-    if (second && name === this.#interrupted && clock.now() - this.#interruptedMs < sameSignalMs) return;
-    if (!second) this.#interruptedMs = clock.now();
-    this.#interrupted ??= name;
+    this.#interrupted = interruption;
+    this.#interruptedMs = clock.now();
     this.#joining.abort();
-    this.#say(second ? `${name} again: killing all ranks` : `${name}: passing it on to all ranks`);
-    this.#crew?.signal(second ? 'SIGKILL' : name);
-    if (second) return;
+    this.#crew?.signal(interruption.signal);
     // Unreferenced: it ends with the launcher.
     clock.setTimer(killAfterMs, () => this.#crew?.signal('SIGKILL'));
   }
@@ -313,9 +339,8 @@ class Run {
     };
   }
 
-  #interruption(signal: NodeJS.Signals): JobFailure {
-    const exitCode = exitCodeOf({ code: null, signal });
-    return { node: this.#node, host: hostname(), exitCode, text: `the launcher received ${signal}`, final: true };
+  #interruption({ exitCode, text }: Interruption): JobFailure {
+    return { node: this.#node, host: hostname(), exitCode, text, final: true };
   }
 
   /** The failure, and what its rank wrote last, after everything else. */

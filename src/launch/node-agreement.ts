@@ -11,6 +11,7 @@
  *
  *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
 import { hostname } from 'node:os';
+import { launcherNumber } from '../base/auth.ts';
 import { isCount } from '../base/bytes.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
@@ -53,8 +54,6 @@ export interface JobFailure {
   readonly final: boolean;
 }
 
-/** Launchers name themselves beyond all ranks in the store's handshake. */
-const launcherNumber = 0x4000_0000;
 const foreverMs = 0x7fffffff;
 /** More than one turn of a timer of served time, so that the event loop has looked in between. */
 const onItsWayMs = 500;

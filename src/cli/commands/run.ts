@@ -136,8 +136,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     events: flags.quiet === true ? 'failures' : 'all',
   });
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
-  // Nobody reads any more: what the ranks say is lost, so they are ended as a reader's end ends a pipe.
-  stdout.once('error', () => job.signal('SIGTERM'));
+  stdout.once('error', (error) => job.outputLost(error));
   const { exitCode } = await job.result;
   return exitCode;
 }
