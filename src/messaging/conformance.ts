@@ -290,6 +290,51 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
         expect(Buffer.from((await router.receive()).frameData()).equals(pattern(k % 2 === 0 ? 500_000 : 60_000, k))).toBe(true);
     });
 
+    test('what no end may take is refused at the sender, and the connection goes on', async () => {
+      const large = { messageBytes: 8 * 2 ** 30 };
+      const { router, url } = await boundRouter({ limits: { messageBytes: 100_000, frames: 20 } }, { limits: large });
+      const dealer = await dealerOf(worker(1), {}, { limits: large });
+      const usage = expect.objectContaining({ code: 'usage' });
+      const frames = (count: number): Msg => message(worker(1), stub, count, ...Array.from({ length: count }, () => new Uint8Array(1)));
+      // Untouched, it takes no memory.
+      expect(() => dealer.send(message(worker(1), stub, 0, Buffer.allocUnsafeSlow(2 ** 30)))).toThrow(usage);
+      expect(() => dealer.send(frames(65_536))).toThrow(usage);
+      await dealer.connect(url);
+      expect(() => dealer.send(frames(21))).toThrow(usage);
+      expect(() => dealer.send(message(worker(1), stub, 0, new Uint8Array(100_000)))).toThrow(usage);
+      dealer.send(frames(20));
+      dealer.send(message(worker(1), stub, 1, new Uint8Array(99_000)));
+      expect((await take(router, 2)).map(({ type }) => type)).toEqual([20, 1]);
+      expect(() => router.send(message(stub, worker(1), 0, new Uint8Array(100_000)))).toThrow(usage);
+      router.send(message(stub, worker(1), 2));
+      expect((await dealer.receive()).type).toBe(2);
+    });
+
+    test('a message with as many frames as there may be arrives', async () => {
+      const { router, url } = await boundRouter();
+      const dealer = await connectedDealer(url, worker(1));
+      const sizes = Array.from({ length: 65_535 }, (_, k) => (k % 1000 === 0 ? 20_000 : k % 3));
+      dealer.send(message(worker(1), stub, 4, ...sizes.map((bytes) => new Uint8Array(bytes))));
+      const { frames } = await router.receive();
+      expect(frames.length).toBe(sizes.length);
+      expect(frames.every(({ byteLength }, k) => byteLength === sizes[k])).toBe(true);
+    });
+
+    test('of a message that waited for a receiver that does not take it the sender hears', async () => {
+      const { router, url } = await boundRouter({ limits: { messageBytes: 1000 } });
+      const dealer = await dealerOf(worker(1));
+      dealer.send(message(worker(1), stub, 0, new Uint8Array(5000)));
+      await dealer.connect(url).catch(() => undefined);
+      await expect(dealer.receive()).rejects.toMatchObject({ code: 'usage', message: expect.stringMatching(/limits of the receiver/) });
+      const undeliverable: string[] = [];
+      const patient = await boundRouter({ onUndeliverable: (_, { code }) => undeliverable.push(code) });
+      patient.router.send(message(stub, worker(2), 0, new Uint8Array(5000)));
+      patient.router.send(message(stub, worker(2), 9));
+      const small = await connectedDealer(patient.url, worker(2), { limits: { messageBytes: 1000 } });
+      expect([(await small.receive()).type, undeliverable]).toEqual([9, ['usage']]);
+      expect(router.ready).toBe(false);
+    });
+
     test('frames may be changed when flushed has resolved', async () => {
       const { router, url } = await boundRouter();
       const dealer = await connectedDealer(url, worker(1));
@@ -471,7 +516,15 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       };
       const one = message(worker(2), stub);
       const data = (sequence: number): Uint8Array[] => encodeData([one], sequence, noCounters).parts;
-      const greeting = { session: 77, knownSession: 0, address: worker(2), windowMessages: 4, windowBytes: 1000 };
+      const greeting = {
+        session: 77,
+        knownSession: 0,
+        address: worker(2),
+        windowMessages: 4,
+        windowBytes: 1000,
+        messageBytes: 1e6,
+        frames: 9,
+      };
       const greet = encodeGreeting('hello', greeting, noCounters);
       const hostile: Uint8Array[][][] = [
         [[Buffer.from('GET / HTTP/1.1\r\n\r\n')]],
@@ -507,7 +560,15 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
         pipe.setHandlers({ onParts: () => undefined, onClose: () => void (connection.open = false) });
         return connection;
       };
-      const greeting = { session: 77, knownSession: 0, address: worker(2), windowMessages: 4, windowBytes: 1000 };
+      const greeting = {
+        session: 77,
+        knownSession: 0,
+        address: worker(2),
+        windowMessages: 4,
+        windowBytes: 1000,
+        messageBytes: 1e6,
+        frames: 9,
+      };
       const hello = encodeGreeting('hello', greeting, noCounters);
       const small = message(worker(2), stub, 3, 'one', 'two');
       const large = message(worker(2), server(5), 4, pattern(40_000, 1), 'x');

@@ -9,7 +9,7 @@ import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
 import { within } from './deadline.ts';
 import { Inbox } from './inbox.ts';
-import { limitsOf, type MessagingLimits } from './limits.ts';
+import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
 import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
@@ -56,7 +56,7 @@ export class Dealer extends MessageSocket {
     checkAddress(options.address);
     this.address = options.address;
     this.#context = context;
-    this.#limits = limitsOf(options.limits, context.limits);
+    this.#limits = socketLimits(context.limits, options.limits);
     this.#inbox = inbox;
     this.#link = new Link({
       session: context.newSession(),

@@ -11,9 +11,10 @@ export interface MessagingLimits {
   readonly windowMessages: number;
   /** The same in bytes; one larger message is let through alone. Default 32 MiB. */
   readonly windowBytes: number;
-  /** Largest message that is accepted, frames and header. Default 1 GiB. */
+  /** Largest message, frames and header; of a socket, no more than of its context. Peers are told. Default 1 GiB. */
   readonly messageBytes: number;
-  /** Most frames of an accepted message. Default 65,535. */
+  /** Most frames of a message, pointers included; of a socket, no more than of its context. Peers are told. Default and
+   *  most 65,535. */
   readonly frames: number;
   /** Destinations a router knows or buffers for. Default 65,536. */
   readonly peers: number;
@@ -21,13 +22,17 @@ export interface MessagingLimits {
   readonly reconnectMs: number;
 }
 
+/** What a packet can say (wire.ts). */
+export const framesMost = 0xffff;
+export const frameBytesMost: number = 2 ** 30 - 1;
+
 export const defaultLimits: MessagingLimits = {
   queueMessages: 16_384,
   queueBytes: 256 * 2 ** 20,
   windowMessages: 8_192,
   windowBytes: 32 * 2 ** 20,
   messageBytes: 2 ** 30,
-  frames: 0xffff,
+  frames: framesMost,
   peers: 65_536,
   reconnectMs: 60_000,
 };
@@ -43,12 +48,24 @@ const limitOptions = optionTable<Partial<MessagingLimits>>({
   reconnectMs: 'number',
 });
 
-/** @throws ShoalError `usage` for a limit that does not exist, and for anything but positive safe integers. */
+/** @throws ShoalError `usage` for a limit that does not exist, for anything but positive safe integers, and for more frames than a
+ *  packet can say. */
 export function limitsOf(changes: Partial<MessagingLimits> = noOptions, base: MessagingLimits = defaultLimits): MessagingLimits {
   checkOptions('limits', changes, limitOptions);
   const limits = { ...base, ...changes };
   for (const [name, value] of Object.entries(limits)) {
     if (!Number.isSafeInteger(value) || value < 1) throw new ShoalError('usage', `limit ${name} is ${value}, not a positive integer`);
+  }
+  if (limits.frames > framesMost) throw new ShoalError('usage', `limit frames is ${limits.frames}; a message has at most ${framesMost}`);
+  return limits;
+}
+
+/** Of a socket: the context's with changes. @throws ShoalError `usage` also for larger messages than the context's backends take. */
+export function socketLimits(context: MessagingLimits, changes?: Partial<MessagingLimits>): MessagingLimits {
+  const limits = limitsOf(changes, context);
+  for (const name of ['messageBytes', 'frames'] as const) {
+    if (limits[name] <= context[name]) continue;
+    throw new ShoalError('usage', `limit ${name} of a socket is ${limits[name]}, of its context ${context[name]}; raise the context's`);
   }
   return limits;
 }

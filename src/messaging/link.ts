@@ -17,6 +17,7 @@ import type { Pipe } from './backend.ts';
 import type { MessagingLimits } from './limits.ts';
 import type { Msg } from './msg.ts';
 import {
+  checkMessage,
   encodeControl,
   encodeData,
   encodeGreeting,
@@ -26,6 +27,7 @@ import {
   rebaseSequence,
   refreshCounters,
   type Greeting,
+  type MessageBounds,
   type Packet,
 } from './wire.ts';
 
@@ -62,6 +64,8 @@ export class Link {
   readonly #options: LinkOptions;
   #pipe: Pipe | undefined;
   readonly #session: Session<DataUnit>;
+  /** As far as we know: it says so when it greets. */
+  #peerTakes: MessageBounds;
   readonly #queue = new Fifo<Msg>();
   #queueBytes = 0;
   #creditScheduled = false;
@@ -90,6 +94,7 @@ export class Link {
   constructor(options: LinkOptions) {
     this.#options = options;
     const { windowMessages, windowBytes } = options.limits;
+    this.#peerTakes = options.limits;
     this.#session = new Session({ id: options.session, windowMessages, windowBytes });
   }
 
@@ -118,15 +123,9 @@ export class Link {
 
   /** @throws ShoalError `out-of-memory` when the peer does not take what is queued for it. */
   enqueue(msg: Msg): void {
-    const { limits } = this.#options;
     const cost = messageCost(msg);
-    if (cost > limits.messageBytes || msg.frameCount > limits.frames) {
-      throw new ShoalError(
-        'usage',
-        `message of ${cost} bytes in ${msg.frameCount} frames is beyond the limits (${limits.messageBytes} bytes, ${limits.frames} frames)`,
-        { bytes: cost },
-      );
-    }
+    checkMessage(msg, this.#options.limits, 'here');
+    checkMessage(msg, this.#peerTakes, 'of the receiver');
     if (msg.pointers.length > 0 && this.#pipe?.pointers === false) throw this.#pointerError();
     // After `room` any message is taken: the bound in bytes may be passed by one of them.
     if (!this.#hasRoom()) throw this.#full(this.pending, this.#queueBytes + this.#session.pendingBytes);
@@ -185,6 +184,7 @@ export class Link {
 
   /** Takes up where the two ends left off; answers a hello. */
   greet(packet: Packet & Greeting): void {
+    this.#peerTakes = packet;
     this.#session.greet(packet, packet);
     if (packet.kind === PacketKind.hello) this.#greet('welcome');
     this.#wake();
@@ -282,8 +282,9 @@ export class Link {
       if (cost + bytes > roomBytes && (messages.length > 0 || !idle)) break;
       this.#queue.shift();
       this.#queueBytes -= bytes;
-      if (msg.pointers.length > 0 && this.#pipe?.pointers === false) {
-        this.#options.onUndeliverable(msg, this.#pointerError());
+      const refused = this.#refusal(msg);
+      if (refused !== undefined) {
+        this.#options.onUndeliverable(msg, refused);
         continue;
       }
       messages.push(msg);
@@ -328,7 +329,13 @@ export class Link {
 
   #greet(kind: 'hello' | 'welcome'): void {
     this.#session.noteTold();
-    this.#pipe?.send([encodeGreeting(kind, { ...this.#session.greeting, address: this.#options.own }, this.#session.counters)]);
+    this.#pipe?.send([encodeGreeting(kind, this.#greeting, this.#session.counters)]);
+  }
+
+  get #greeting(): Greeting {
+    const { own, limits } = this.#options;
+    const { messageBytes, frames } = limits;
+    return { ...this.#session.greeting, address: own, messageBytes, frames };
   }
 
   // ── bounds ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,6 +354,17 @@ export class Link {
       `send: ${messages} messages with ${bytes} bytes wait for ${who}, which ${state}; await writable(), or raise queueMessages and queueBytes`,
       { operation: 'send', bytes },
     );
+  }
+
+  /** Why it cannot go to a peer that was not known when it was queued. */
+  #refusal(msg: Msg): ShoalError | undefined {
+    if (msg.pointers.length > 0 && this.#pipe?.pointers === false) return this.#pointerError();
+    try {
+      checkMessage(msg, this.#peerTakes, 'of the receiver');
+      return undefined;
+    } catch (error) {
+      return ShoalError.from(error);
+    }
   }
 
   #pointerError(): ShoalError {

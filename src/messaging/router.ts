@@ -14,7 +14,7 @@ import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
 import { within } from './deadline.ts';
 import { Inbox } from './inbox.ts';
-import { limitsOf, type MessagingLimits } from './limits.ts';
+import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link.ts';
 import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
@@ -64,7 +64,7 @@ export class Router extends MessageSocket {
     options.addresses?.forEach(checkAddress);
     this.#context = context;
     this.#options = options;
-    this.#limits = limitsOf(options.limits, context.limits);
+    this.#limits = socketLimits(context.limits, options.limits);
     this.#inbox = inbox;
     this.#own = options.addresses === undefined ? undefined : new Set(options.addresses);
   }

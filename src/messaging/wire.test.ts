@@ -22,6 +22,7 @@ import {
 } from './wire.ts';
 
 const limits = limitsOf({ frames: 1000 });
+const takes = { windowMessages: 4, windowBytes: 5, messageBytes: 6, frames: 7 };
 const options = { limits };
 const counters = { received: 7, consumed: 5, consumedBytes: 2 ** 40 };
 /** Packets are written in two ways: all targets within 32 bits, or not. */
@@ -127,7 +128,7 @@ describe('packets', () => {
   it('of another version are refused, by their version', () => {
     const first = encodeControl('credit', counters);
     first[2] = 1;
-    expect(() => decodePacket([first], options)).toThrow(/version 1, here is 2; run the same Shoal everywhere/);
+    expect(() => decodePacket([first], options)).toThrow(/version 1, here is 3; run the same Shoal everywhere/);
   });
 
   it('do not copy frames, neither when written nor when read, and align them', () => {
@@ -146,7 +147,10 @@ describe('packets', () => {
   });
 
   it('of every other kind too', () => {
-    const greeting = { session: 2 ** 52, knownSession: 3, address: 0xffffffffffffffffn, windowMessages: 9, windowBytes: 2 ** 33 };
+    const greeting = {
+      ...{ session: 2 ** 52, knownSession: 3, address: 0xffffffffffffffffn },
+      ...{ windowMessages: 9, windowBytes: 2 ** 33, messageBytes: 2 ** 34, frames: 65_535 },
+    };
     expect(decodePacket([encodeGreeting('hello', greeting, counters)], options)).toEqual({ kind: 1, ...greeting, ...counters });
     expect(decodePacket([encodeGreeting('welcome', greeting, counters)], options)).toEqual({ kind: 2, ...greeting, ...counters });
     expect(decodePacket([encodeControl('credit', counters)], options)).toEqual({ kind: 4, ...counters });
@@ -199,7 +203,7 @@ describe('hostile bytes', () => {
       const random = seededRandom(seed);
       const corpus = fc.sample(messages, { numRuns: 60, seed }).map((list) => encoded(list.map(messageOf)));
       corpus.push(
-        [encodeGreeting('hello', { session: 1, knownSession: 2, address: 3n, windowMessages: 4, windowBytes: 5 }, counters)],
+        [encodeGreeting('hello', { ...{ session: 1, knownSession: 2, address: 3n }, ...takes }, counters)],
         [encodeControl('credit', counters)],
       );
       corpus.push([encodeError(new ShoalError('auth', 'no'))]);

@@ -11,6 +11,7 @@
  *    kind      count     from byte 32
  *    1 hello   0         session i64 │ known session i64 │ address u64 │    "I am; I have `received` of what you sent"
  *                        window messages i64 │ window bytes i64
+ *                        message bytes i64 │ frames i64                      what the receiver of the greeting may send
  *    2 welcome 0         the same                                           the answer
  *    3 data    messages  messages, back to back                             the first has number `sequence`
  *    4 credit  0         –                                                  only the counters
@@ -34,7 +35,7 @@ import type { ErrorCode } from '../base/errors.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Counters, Greeting as SessionGreeting } from '../session/session.ts';
 import type { Address } from './address.ts';
-import type { MessagingLimits } from './limits.ts';
+import { frameBytesMost, type MessagingLimits } from './limits.ts';
 import { Msg } from './msg.ts';
 
 export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5, reset: 6, error: 7 } as const;
@@ -42,14 +43,14 @@ export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5
 /** Frames from this size on travel as parts of their own. Below, a copy is cheaper than a part. */
 export const detachedBytes: number = 16 * 1024;
 export const packetPrefixBytes = 32;
-const helloBytes = 72;
+const helloBytes = 88;
 export const messageHeaderBytes = 28;
 const wideHeaderBytes = 36;
 const errorTextBytes = 512;
 const magic = 0x4d53;
-const version = 2;
+const version = 3;
 const wideFlag = 0x8000;
-const lengthMask = 0x3fffffff;
+const lengthMask = frameBytesMost;
 const detachedFlag = 0x40000000;
 const pointerFlag = 0x80000000;
 const twoTo32 = 0x100000000;
@@ -57,8 +58,11 @@ const twoTo32 = 0x100000000;
 /** By their code on the wire. */
 const errorCodes: readonly ErrorCode[] = ['protocol', 'config', 'aborted', 'auth', 'out-of-memory'];
 
-/** As sessions greet, and which address it is. */
-export interface Greeting extends SessionGreeting {
+/** What an end takes. */
+export type MessageBounds = Pick<MessagingLimits, 'messageBytes' | 'frames'>;
+
+/** As sessions greet, which address it is, and what it takes. */
+export interface Greeting extends SessionGreeting, MessageBounds {
   readonly address: Address;
 }
 
@@ -72,9 +76,30 @@ export type Packet = Counters &
 
 // ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-/** How a message counts against windows and queues: header, lengths and all frames. */
+/** How a message counts against windows, queues and limits: header, lengths and all frames. */
 export function messageCost(msg: Msg): number {
-  return wideHeaderBytes + 4 * msg.frameCount + msg.size;
+  return wideHeaderBytes + 4 * (msg.frameCount + msg.pointers.length) + msg.size;
+}
+
+/** For the sender: what no receiver may refuse later.
+ *  @throws ShoalError `usage` for a message that is larger. */
+export function checkMessage(msg: Msg, { messageBytes, frames }: MessageBounds, whose: string): void {
+  const entries = msg.frameCount + msg.pointers.length;
+  const bytes = messageCost(msg);
+  if (entries <= frames && bytes <= messageBytes && !hasLargeFrame(msg)) return;
+  throw new ShoalError(
+    'usage',
+    entries > frames || bytes > messageBytes
+      ? `message of ${bytes} bytes in ${entries} frames is beyond the limits ${whose} (${messageBytes} bytes, ${frames} frames)`
+      : `a frame or pointer of the message has more than ${frameBytesMost} bytes; cut it`,
+    { bytes },
+  );
+}
+
+function hasLargeFrame({ frames, pointers }: Msg): boolean {
+  for (const { byteLength } of frames) if (byteLength > frameBytesMost) return true;
+  for (const { byteLength } of pointers) if (byteLength > frameBytesMost) return true;
+  return false;
 }
 
 /** Bytes of the message within the packet's first part, at most. */
@@ -132,6 +157,8 @@ export function encodeGreeting(kind: 'hello' | 'welcome', greeting: Greeting, co
   view.setBigUint64(48, greeting.address, true);
   writeInt53(view, 56, greeting.windowMessages);
   writeInt53(view, 64, greeting.windowBytes);
+  writeInt53(view, 72, greeting.messageBytes);
+  writeInt53(view, 80, greeting.frames);
   return bytes;
 }
 
@@ -279,9 +306,12 @@ export function decodePacket(parts: readonly Uint8Array[], options: DecodeOption
       address: view.getBigUint64(48, true),
       windowMessages: readCount(view, 56),
       windowBytes: readCount(view, 64),
+      messageBytes: readCount(view, 72),
+      frames: readCount(view, 80),
     };
     if (greeting.session === 0) throw malformed('a greeting without session');
     if (greeting.windowMessages === 0 || greeting.windowBytes === 0) throw malformed('a greeting without window');
+    if (greeting.messageBytes === 0 || greeting.frames === 0) throw malformed('a greeting of an end that takes nothing');
     return { kind, ...greeting, ...counters };
   }
   if (kind !== PacketKind.credit && kind !== PacketKind.goodbye && kind !== PacketKind.reset)
@@ -358,10 +388,12 @@ function readMessage(reader: Reader): Msg {
       const part = flags === detachedFlag ? reader.parts[reader.nextPart++] : reader.pointers[reader.nextPointer++];
       if (part?.byteLength !== bytes) throw malformed(`frame ${k} claims a part of ${bytes} bytes, there is ${part?.byteLength ?? 'none'}`);
       (flags === detachedFlag ? frames : pointers).push(part);
+      if (flags === pointerFlag) continue;
     } else throw malformed(`frame ${k} has flags that mean nothing`);
     size += bytes;
   }
-  if (size > limits.messageBytes) throw malformed(`a message of ${size} bytes; at most ${limits.messageBytes} are accepted`);
+  const cost = wideHeaderBytes + 4 * entries + size;
+  if (cost > limits.messageBytes) throw malformed(`a message of ${cost} bytes; at most ${limits.messageBytes} are accepted`);
   reader.at = at;
   const wide = headerBytes === wideHeaderBytes;
   return Msg.received({

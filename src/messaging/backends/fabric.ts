@@ -24,6 +24,7 @@ import { loadNative } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
+import { packetBytesMost } from '../limits.ts';
 import { Landing, landingSlots, lentSlotsMost } from './landing.ts';
 
 /** The data plane that messages go over. */
@@ -51,7 +52,6 @@ const inlineMost = 32 * 1024;
 const handleMost = 256;
 const partsMost = 70_000;
 const pieceBytes = 16;
-const partSlackBytes = 1024 * 1024;
 /** For what was posted before the end. */
 const goodbyeMs = 200;
 
@@ -74,7 +74,7 @@ export class FabricBackend implements Backend {
       bytes: landingBytes,
       regions,
       fabric: endpoint.fabric,
-      messageBytes: options.limits.messageBytes,
+      packetBytes: packetBytesMost(options.limits),
     };
   }
 
@@ -131,8 +131,8 @@ interface LandingOptions {
   readonly bytes: number;
   readonly regions: RegionAllocator;
   readonly fabric: Fabric;
-  /** Largest part that is accepted, beside some room for headers. */
-  readonly messageBytes: number;
+  /** Largest packet that is accepted. */
+  readonly packetBytes: number;
 }
 
 interface Outgoing {
@@ -314,7 +314,7 @@ class FabricPipe implements Pipe {
     const partBytes = message.readDoubleLE(8);
     if (!slots.land(slot, bytes)) throw violation(`a piece of ${bytes} bytes in slot ${slot}`);
     // Before anything is allocated; a packet is no larger than a message.
-    const most = this.#options.messageBytes + partSlackBytes - this.#partsBytes;
+    const most = this.#options.packetBytes - this.#partsBytes;
     if (!Number.isSafeInteger(partBytes) || partBytes < bytes || partBytes > most) {
       throw violation(`a part of ${partBytes} bytes`);
     }
@@ -343,8 +343,7 @@ class FabricPipe implements Pipe {
   #finishPart(part: Uint8Array, last: boolean): void {
     this.#parts.push(part);
     this.#partsBytes += part.byteLength;
-    const { messageBytes } = this.#options;
-    if (this.#parts.length > partsMost || this.#partsBytes > messageBytes + partSlackBytes) {
+    if (this.#parts.length > partsMost || this.#partsBytes > this.#options.packetBytes) {
       throw violation(`a packet of ${this.#parts.length} parts with ${this.#partsBytes} bytes`);
     }
     if (!last) return;

@@ -7,7 +7,7 @@
  *           mod 2³²  mod 2³²  sleeps     waits for room
  *
  *    record, aligned to 8, never wraps:   │piece bytes u32 │flags u32 │part bytes u32 │0 │ piece …
- *    flags: 1 last piece of its part, 2 last part of its packet, 4 the piece is references: slot, offset, bytes (u32 each) */
+ *    flags: 1 last piece of its part, 2 last part of its packet, 4 the part is references: slot, offset, bytes (f64 each) */
 
 const lineWords = 16;
 export const ringHeaderBytes: number = 4 * lineWords * 4;
@@ -21,7 +21,8 @@ export const ringBytes: number = ringHeaderBytes + ringDataBytes;
 /** A packet being written; `part` and `offset` say how far. */
 interface Outgoing {
   readonly parts: readonly Uint8Array[];
-  readonly references: readonly number[];
+  /** The last part. */
+  readonly references: boolean;
   part: number;
   offset: number;
 }
@@ -49,7 +50,8 @@ export class RingWriter extends RingEnd {
 
   /** Begins a packet; the one before must be finished. `references`: three words per pointer. */
   begin(parts: readonly Uint8Array[], references: readonly number[]): void {
-    this.#outgoing = { parts, references, part: 0, offset: 0 };
+    const all = references.length === 0 ? parts : [...parts, new Uint8Array(Float64Array.from(references).buffer)];
+    this.#outgoing = { parts: all, references: all !== parts, part: 0, offset: 0 };
   }
 
   /** Writes as much as there is room for. @returns the packet is finished. */
@@ -68,8 +70,9 @@ export class RingWriter extends RingEnd {
       }
       const piece = Math.min(part.byteLength - out.offset, room - recordHeaderBytes);
       const last = out.offset + piece === part.byteLength;
-      const lastPart = last && out.part === parts.length - 1 && references.length === 0;
-      const at = this.#header(piece, (last ? flag.lastPiece : 0) + (lastPart ? flag.lastPart : 0), part.byteLength);
+      const lastPart = out.part === parts.length - 1;
+      const flags = (last ? flag.lastPiece : 0) + (lastPart ? flag.lastPart + (references ? flag.references : 0) : 0);
+      const at = this.#header(piece, flags, part.byteLength);
       this.bytes.set(piece === part.byteLength ? part : part.subarray(out.offset, out.offset + piece), at);
       this.#advance(piece);
       out.offset += piece;
@@ -79,15 +82,6 @@ export class RingWriter extends RingEnd {
       }
       // The reader may begin with a large packet while it is still being written.
       if (this.#written - published > ringDataBytes / 4) Atomics.store(this.words, written, (published = this.#written) | 0);
-    }
-    if (!full && references.length > 0) {
-      const size = references.length * 4;
-      if (this.#room() < recordHeaderBytes + size) full = true;
-      else {
-        const at = this.#header(size, flag.lastPiece + flag.lastPart + flag.references, size);
-        references.forEach((word, k) => this.view.setUint32(at + 4 * k, word, true));
-        this.#advance(size);
-      }
     }
     if (this.#written !== published) {
       Atomics.store(this.words, written, this.#written | 0);
@@ -198,23 +192,18 @@ export class RingReader extends RingEnd {
     const total = this.view.getUint32(at + 8, true);
     const start = at + recordHeaderBytes;
     this.#read = (this.#read + recordHeaderBytes + ((piece + 7) & ~7)) >>> 0;
-    if ((flags & flag.references) !== 0) {
-      const references = Array.from({ length: piece / 4 }, (_, k) => this.view.getUint32(start + 4 * k, true));
-      return this.#finish(references);
-    }
     this.#part ??= new Uint8Array(total);
     this.#part.set(this.bytes.subarray(start, start + piece), this.#filled);
     this.#filled += piece;
     if ((flags & flag.lastPiece) === 0) return undefined;
-    this.#parts.push(this.#part);
+    const part = this.#part;
     this.#part = undefined;
     this.#filled = 0;
-    return (flags & flag.lastPart) === 0 ? undefined : this.#finish([]);
-  }
-
-  #finish(references: readonly number[]): RingPacket {
+    const references = (flags & flag.references) !== 0;
+    if (!references) this.#parts.push(part);
+    if ((flags & flag.lastPart) === 0) return undefined;
     const parts = this.#parts;
     this.#parts = [];
-    return { parts, references };
+    return { parts, references: references ? [...new Float64Array(part.buffer)] : [] };
   }
 }

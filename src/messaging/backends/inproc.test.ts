@@ -37,6 +37,43 @@ describe('inproc', () => {
     }
   });
 
+  it('passes a message of nothing but pointers, as many as a message may have', async () => {
+    await using context = new MessagingContext({ world: 'many', secret, clock });
+    await using router = new Router(context);
+    await using dealer = new Dealer(context, { address: 5n });
+    await router.bind('inproc://router');
+    await dealer.connect('inproc://router');
+    const shared = [1, 2, 3].map((fill) => new Uint8Array(new SharedArrayBuffer(70_000)).fill(fill));
+    for (const count of [3000, 30_000, 65_534]) {
+      const msg = new Msg(5n, 0n);
+      msg.addFormatFrame('p'.repeat(count), ...Array.from({ length: count }, (_, k) => shared[k % 3].subarray(k, k + 1)));
+      dealer.send(msg);
+      const { pointers } = await router.receive();
+      expect(pointers.every((pointer, k) => pointer.byteOffset === k && pointer[0] === (k % 3) + 1)).toBe(true);
+      expect(pointers.length).toBe(count);
+    }
+  });
+
+  it('goes on, in order, after more memories than a pipe knows', async () => {
+    await using context = new MessagingContext({ world: 'memories', secret, clock });
+    await using router = new Router(context);
+    await using dealer = new Dealer(context, { address: 5n });
+    await router.bind('inproc://router');
+    await dealer.connect('inproc://router');
+    const messages = 90;
+    for (let k = 0; k < messages; k++) {
+      const msg = new Msg(5n, 0n);
+      msg.setTarget(k, 0);
+      msg.addFormatFrame('p'.repeat(100), ...Array.from({ length: 100 }, () => new Uint8Array(new SharedArrayBuffer(8)).fill(k)));
+      dealer.send(msg);
+      await dealer.flushed();
+    }
+    for (let k = 0; k < messages; k++) {
+      const msg = await router.receive();
+      expect([msg.targetValue, msg.pointers.length, msg.pointers[99][0]]).toEqual([k, 100, k]);
+    }
+  });
+
   it('who waits for room, or until all has arrived, hears when the dealer ends', async () => {
     await using context = new MessagingContext({ world: 'ends', secret, clock, limits: { queueMessages: 1, reconnectMs: 20 } });
     const router = new Router(context, { limits: { windowMessages: 1 } });

@@ -30,6 +30,7 @@ const looksAfterWake = 3;
 /** Looks between two turns of the event loop. */
 const looksPerTurn = 8;
 const packetsPerTurn = 256;
+/** A pipe that knows so many begins anew, so that they can be collected. */
 const referencedMemories = 4096;
 const closeSuffix = 'closed';
 
@@ -210,7 +211,8 @@ class InprocPipe implements Pipe {
 
   send(parts: readonly Uint8Array[], pointers: readonly Uint8Array[] = []): void {
     if (!this.#open) return;
-    const references = pointers.flatMap((pointer) => this.#reference(pointer));
+    const references = this.#references(pointers);
+    if (references === undefined) return;
     if (this.#backlog.length > 0) {
       this.#backlog.push({ parts, references });
       return;
@@ -345,21 +347,33 @@ class InprocPipe implements Pipe {
     this.#onFlushed?.();
   }
 
-  /** Slot, offset, bytes; the memory itself goes over the channel the first time. */
-  #reference(pointer: Uint8Array): number[] {
-    let slot = this.#sentMemories.get(pointer.buffer);
-    if (slot === undefined) {
-      if (this.#sentMemories.size >= referencedMemories) {
-        throw new ShoalError(
-          'out-of-memory',
-          `more than ${referencedMemories} shared memories were sent over ${this.description}; use parts of fewer`,
-        );
+  /** Slot, offset, bytes each; the memory itself goes over the channel the first time. Undefined when the pipe has ended
+   *  because it knows too many memories: the next one begins with none. */
+  #references(pointers: readonly Uint8Array[]): number[] | undefined {
+    const references: number[] = [];
+    // One packet may refer to more.
+    const most = this.#sentMemories.size === 0 ? Infinity : referencedMemories;
+    for (const pointer of pointers) {
+      let slot = this.#sentMemories.get(pointer.buffer);
+      if (slot === undefined) {
+        slot = this.#sentMemories.size;
+        if (slot >= most) {
+          this.#restart();
+          return undefined;
+        }
+        this.#sentMemories.set(pointer.buffer, slot);
+        this.#peerBell.postMessage({ slot, memory: pointer.buffer as SharedArrayBuffer } satisfies Note);
       }
-      slot = this.#sentMemories.size;
-      this.#sentMemories.set(pointer.buffer, slot);
-      this.#peerBell.postMessage({ slot, memory: pointer.buffer as SharedArrayBuffer } satisfies Note);
+      references.push(slot, pointer.byteOffset, pointer.byteLength);
     }
-    return [slot, pointer.byteOffset, pointer.byteLength];
+    return references;
+  }
+
+  /** Ends here and there; what was not received is sent again over the next pipe. */
+  #restart(): void {
+    this.close(0).catch(() => undefined);
+    const error = new ShoalError('peer-lost', `${this.description} has passed ${referencedMemories} shared memories and begins anew`);
+    queueMicrotask(() => this.#handlers?.onClose(error));
   }
 
   #resolve(references: readonly number[]): Uint8Array[] | undefined {

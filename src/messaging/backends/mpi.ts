@@ -17,6 +17,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { within } from '../deadline.ts';
+import { packetBytesMost } from '../limits.ts';
 
 const kind = { part: 0, lastPart: 1, control: 2 } as const;
 const control = { connect: 1, accept: 2, refuse: 3, close: 4 } as const;
@@ -27,10 +28,6 @@ const controlBytes = 8 + proofBytes;
 const firstListener = 2 ** 20;
 const defaultName = 'router';
 const partsMost = 70_000;
-/** Of a packet beside its messages' frames. */
-const slackBytes = 1024 * 1024;
-/** Parts are counted in ints. */
-const partBytesMost = 2 ** 31 - 1;
 const retryMs = 50;
 
 export async function createMpiBackend(options: BackendOptions): Promise<Backend> {
@@ -276,11 +273,8 @@ class MpiPipe implements Pipe {
     const { peer } = this;
     const port = this.#peerPort;
     for (let k = 0; k < parts.length; k++) {
+      // Parts are shorter than 2³¹ bytes, as MPI counts them (limits.ts).
       const bytes = parts[k];
-      if (bytes.byteLength > partBytesMost) {
-        this.lose(new ShoalError('usage', `${this.description}: a frame of ${bytes.byteLength} bytes is larger than MPI's counts; cut it`));
-        return;
-      }
       this.#sending++;
       this.#mpi.send({ peer, port, kind: k === parts.length - 1 ? kind.lastPart : kind.part, bytes }, (error) => this.#onSent(error));
     }
@@ -305,7 +299,7 @@ class MpiPipe implements Pipe {
   }
 
   get #bytesMost(): number {
-    return this.#options.limits.messageBytes + slackBytes;
+    return packetBytesMost(this.#options.limits);
   }
 
   #end(): void {
