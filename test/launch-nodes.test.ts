@@ -5,26 +5,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
 import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
+import { freePort } from './support/free-port.ts';
 
 // Generous: every test starts several processes, on machines that may be busy.
 vi.setConfig({ testTimeout: 120_000 });
 
 const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.map((match) => Number(match[1]));
-
-/** Below those that the system gives to whoever asks, and far from those that another process of tests begins with. */
-const ports = Array.from({ length: 1000 }, (_, k) => 20_000 + ((process.pid * 97 + k) % 10_000));
-
-/** A port on which nobody listens, and that is not given out again. */
-async function freePort(): Promise<string> {
-  for (let port = ports.pop(); port !== undefined; port = ports.pop()) {
-    const server = createServer();
-    const free = await new Promise((resolve) => {
-      server.on('error', () => resolve(false)).listen(port, '0.0.0.0', () => server.close(() => resolve(true)));
-    });
-    if (free) return String(port);
-  }
-  throw new Error('no port is free');
-}
 
 interface NodeFlags {
   readonly port: string;

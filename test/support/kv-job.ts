@@ -119,6 +119,11 @@ export class KVJob implements AsyncDisposable {
     return child;
   }
 
+  /** Of a server that was started. */
+  pidOf(index: number, seat: Seat = 'server'): number {
+    return this.#processes.get(`${seat} ${index}`)?.pid ?? 0;
+  }
+
   /** SIGKILL; resolves when it is gone. */
   async kill(index: number, seat: Seat = 'server'): Promise<void> {
     const child = this.#processes.get(`${seat} ${index}`);
