@@ -75,6 +75,11 @@ function fieldsOf(msg: Msg): Fields {
   };
 }
 
+/** Frames as strings, which compare a hundred times faster. */
+function frozen(fields: Fields): object {
+  return { ...fields, frames: fields.frames.map((frame) => Buffer.from(frame).toString('latin1')) };
+}
+
 function encoded(list: readonly Msg[], sequence = 0): Uint8Array[] {
   return encodeData(list, sequence, counters).parts;
 }
@@ -95,7 +100,7 @@ describe('packets', () => {
       fc.property(messages, fc.nat({ max: 2 ** 48 - 1 }), (list, sequence) => {
         const packet = decodePacket(encoded(list.map(messageOf), sequence), options);
         if (packet.kind !== 3) throw new Error('not data');
-        expect(packet.messages.map(fieldsOf)).toEqual(list);
+        expect(packet.messages.map(fieldsOf).map(frozen)).toEqual(list.map(frozen));
         expect(packet.bytes).toEqual(packet.messages.map(messageCost));
         expect(packet).toMatchObject({ ...counters, sequence });
       }),
