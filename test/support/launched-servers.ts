@@ -27,6 +27,8 @@ export interface LaunchedServer {
   primary: number;
   /** Has the whole state. */
   standby: number | undefined;
+  /** How often it has lost a standby. */
+  losses: number;
 }
 
 export class LaunchedServers implements AsyncDisposable {
@@ -46,7 +48,7 @@ export class LaunchedServers implements AsyncDisposable {
   constructor({ workers, servers, store, flags = [], env }: LaunchedServersOptions) {
     this.#workers = workers;
     this.#folder = mkdtempSync(join(tmpdir(), 'shoal-servers-'));
-    this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined }));
+    this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined, losses: 0 }));
     const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', '2', ...flags];
     const script = fixtureCommand('kvstore-ledger').at(-1)!;
     this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/cli/main.js'), 'run', ...options, script], {
@@ -91,15 +93,6 @@ export class LaunchedServers implements AsyncDisposable {
     }
   }
 
-  /** What has been written from now on holds the text. */
-  async says(text: string, since: number): Promise<void> {
-    await this.until(text, () => this.#output.includes(text, since));
-  }
-
-  get position(): number {
-    return this.#output.length;
-  }
-
   signal(pid: number, signal: NodeJS.Signals): void {
     try {
       process.kill(pid, signal);
@@ -109,20 +102,17 @@ export class LaunchedServers implements AsyncDisposable {
   }
 
   async killPrimary(server: LaunchedServer): Promise<void> {
-    const since = this.position;
     const { primary, standby } = server;
     server.standby = undefined;
     this.signal(primary, 'SIGKILL');
     await this.until(`process ${standby} is server ${server.index}`, () => server.primary === standby);
-    await this.says('takes over with the state', since);
   }
 
   async killStandby(server: LaunchedServer): Promise<void> {
-    const { standby } = server;
-    const since = this.position;
+    const { standby, losses } = server;
     server.standby = undefined;
     this.signal(standby!, 'SIGKILL');
-    await this.says('goes on alone', since);
+    await this.until(`server ${server.index} goes on alone`, () => server.losses > losses);
   }
 
   /** Stops the primary until its standby has taken over, and resumes it. */
@@ -135,11 +125,10 @@ export class LaunchedServers implements AsyncDisposable {
   }
 
   async freezeStandby(server: LaunchedServer): Promise<void> {
-    const { standby } = server;
-    const since = this.position;
+    const { standby, losses } = server;
     server.standby = undefined;
     this.signal(standby!, 'SIGSTOP');
-    await this.says('goes on alone', since);
+    await this.until(`server ${server.index} goes on alone`, () => server.losses > losses);
     this.signal(standby!, 'SIGCONT');
   }
 
@@ -172,11 +161,12 @@ export class LaunchedServers implements AsyncDisposable {
     const started = /^shoal: ((?:server|standby) \d+) started \(pid (\d+)\)/.exec(line);
     if (started !== null) this.#pids.set(started[1], Number(started[2]));
     if (/^\[rank \d+\] worker \d+ pushes$/.test(line)) this.#pushing++;
-    const said = /^\[((?:server|standby) (\d+))\] .*(?:process (\d+) stands by|takes over with the state)/.exec(line);
+    const said = /^\[((?:server|standby) (\d+))\] .*(?:process (\d+) stands by|takes over with the state|goes on alone)/.exec(line);
     if (said === null) return;
     const server = this.servers[Number(said[2])];
     // The process that says so is in force.
     server.primary = this.#pids.get(said[1])!;
     server.standby = said[3] === undefined ? undefined : Number(said[3]);
+    if (line.endsWith('goes on alone')) server.losses++;
   }
 }
