@@ -267,6 +267,13 @@ export const settingDefinitions = {
     'Updates of a parameter between two exchanges of a server group with the master of that parameter.',
     { least: 1 },
   ),
+  syncMs: milliseconds(
+    'SHOAL_KV_SYNC_MS',
+    'parameter server',
+    500,
+    'Time after which a server group sends fewer updates than `SHOAL_KV_SYNC_EVERY`, and after which groups that have an older copy of a parameter hear of it: twice this after the last push all server groups have the sum of all updates.',
+    { least: 1, most: 0x7fffffff },
+  ),
   serverSilenceMs: milliseconds(
     'SHOAL_KV_SILENCE_MS',
     'parameter server',

@@ -6,10 +6,15 @@
  *       │   ◀────────────────── value M
  *    base := M − own as sent;  value := base + own      (changes made meanwhile stay in `own`)
  *
+ *  A group sends a slot after `syncEvery` updates of its own, and whatever it has not sent when `syncMs` have passed. A master
+ *  tells the groups whose copy is older than its own (a notice), which then ask: twice `syncMs` after the last update all groups
+ *  have the sum of all updates, however many pushed.
+ *
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
 import { isCount } from '../base/bytes.ts';
+import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
@@ -33,6 +38,11 @@ export interface GroupSyncOptions {
   readonly slots: ServerSlots;
   readonly kernels: Kernels;
   readonly syncEvery: number;
+  readonly clock: Clock;
+  /** Milliseconds. */
+  readonly syncMs: number;
+  /** There is something to send: call `flush`. */
+  readonly onDue: () => void;
   readonly send: (destination: Address, message: { type: number; request: number; epoch: number; frames: Uint8Array[] }) => void;
   /** Answers to requests of earlier incarnations are not ours. */
   readonly incarnation: number;
@@ -60,10 +70,17 @@ export class GroupSync {
   readonly own: number[] = [];
   readonly #since: number[] = [];
   readonly #due = new Set<number>();
+  /** Changed by our workers, fewer times than makes them due. */
+  readonly #late = new Set<number>();
+  /** Announced as changed, and not known here yet. */
+  readonly #unknown = new Set<number>();
+  #timer: Timer | undefined;
   #exchange: Exchange | undefined;
   #number = 0;
   /** Of the master, by requesting group: what of it is in our values, by slab; and how many updates, by slot. */
   readonly included = new Map<number, { readonly values: Uint8Array[]; readonly counts: number[] }>();
+  /** Of the master: by group and slot, the version that the group has been told of. */
+  readonly #told = new Map<number, number[]>();
   /** Requests about slots that we have not got yet: one per group. */
   readonly #early = new Map<number, Msg>();
 
@@ -96,6 +113,8 @@ export class GroupSync {
       this.first.push(Uint8Array.from(slots.slabs[slab].bytes));
     }
     for (const group of this.included.values()) this.#growIncluded(group);
+    for (const slot of this.#unknown) if (slot < slots.count) this.#due.add(slot);
+    for (const slot of this.#due) this.#unknown.delete(slot);
   }
 
   /** Our workers have changed slots. */
@@ -104,8 +123,51 @@ export class GroupSync {
     for (let slot = from; slot < to; slot++) {
       this.own[slot]++;
       this.#since[slot]++;
-      if (this.requests && this.#since[slot] >= this.#options.syncEvery) this.#due.add(slot);
+      if (!this.requests) continue;
+      if (this.#since[slot] >= this.#options.syncEvery) this.#due.add(slot);
+      else this.#late.add(slot);
     }
+    this.#wake();
+  }
+
+  /** Before long `#tick`. */
+  #wake(): void {
+    const { clock, syncMs } = this.#options;
+    if (this.#active) this.#timer ??= clock.setTimer(syncMs, () => this.#tick());
+  }
+
+  #tick(): void {
+    this.#timer = undefined;
+    for (const slot of this.#late) this.#due.add(slot);
+    this.#late.clear();
+    if (!this.requests) this.#sendNotices();
+    this.#options.onDue();
+  }
+
+  /** To every group whose copy is older than the master's: which slots, and their versions. */
+  #sendNotices(): void {
+    const { topology, group, server, slots, send } = this.#options;
+    for (let other = 0; other < topology.serverGroups; other++) {
+      if (other === group) continue;
+      const told = this.#toldOf(other);
+      const stale: number[] = [];
+      for (let slot = 0; slot < this.own.length; slot++) if (slots.version[slot] > (told[slot] ?? 0)) stale.push(slot);
+      if (stale.length === 0) continue;
+      const versions = stale.map((slot) => slots.version[slot]);
+      for (const [k, slot] of stale.entries()) told[slot] = versions[k];
+      send(serverAddress(other, server), { type: KVMessage.syncNotice, request: 0, epoch: 0, frames: [table(stale, versions)] });
+    }
+  }
+
+  #toldOf(group: number): number[] {
+    let told = this.#told.get(group);
+    if (told === undefined) this.#told.set(group, (told = []));
+    return told;
+  }
+
+  /** No timer fires any more. */
+  close(): void {
+    this.#timer?.cancel();
   }
 
   /** Sends what is due, unless an answer is awaited. */
@@ -124,6 +186,7 @@ export class GroupSync {
     let at = 0;
     for (const slot of chosen) {
       this.#due.delete(slot);
+      this.#late.delete(slot);
       this.#since[slot] = 0;
       const values = slots.values(slot, slot + 1);
       const target = this.#alignedScratch(values.byteLength);
@@ -148,6 +211,7 @@ export class GroupSync {
     this.#readValues(msg.frames[1], entries);
     for (const { slot } of entries) {
       this.#due.delete(slot);
+      this.#late.delete(slot);
       this.#since[slot] = 0;
     }
     this.#number = msg.targetValue;
@@ -160,7 +224,16 @@ export class GroupSync {
     };
   }
 
-  /** The connection with the master was lost, or we have just begun to serve: the question may not have arrived. */
+  /** A connection with another group has been made (again), or, without a group, we have just begun to serve: what it was told
+   *  may not have arrived. */
+  peerUp(group?: number): void {
+    if (group === undefined) this.#told.clear();
+    else this.#told.delete(group);
+    this.resend();
+    this.#wake();
+  }
+
+  /** The question may not have arrived. */
   resend(): void {
     if (this.#exchange === undefined) return this.#allDue();
     const { number, incarnation, slots, own, counts } = this.#exchange;
@@ -187,6 +260,7 @@ export class GroupSync {
     }
     this.#growIncluded(included);
     const answer: Uint8Array[] = [];
+    const told = this.#toldOf(group);
     for (const [k, { slot, count }] of entries.entries()) {
       const value = slots.values(slot, slot + 1);
       const before = this.#part(included.values, slot);
@@ -194,6 +268,7 @@ export class GroupSync {
       before.set(values[k]);
       slots.version[slot] += count - included.counts[slot];
       included.counts[slot] = count;
+      told[slot] = slots.version[slot];
       answer.push(Uint8Array.from(value));
     }
     this.#options.onChanged();
@@ -206,6 +281,8 @@ export class GroupSync {
       Buffer.concat(answer),
     ];
     send(serverAddress(group, server), { type: KVMessage.syncResponse, request: msg.targetValue, epoch: msg.targetVersion, frames });
+    // To the others it may be news.
+    this.#wake();
   }
 
   /** Slots have been added: requests about them can be answered. */
@@ -217,11 +294,23 @@ export class GroupSync {
 
   // ── the requester's side ───────────────────────────────────────────────────────────────────────────────────────
 
+  /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
+  receiveNotice(msg: Msg, batchSlots: number): void {
+    for (const { slot } of readTable(msg.frames[0])) {
+      if (slot < batchSlots) this.#due.add(slot);
+      else this.#unknown.add(slot);
+    }
+  }
+
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveResponse(msg: Msg): void {
     const exchange = this.#exchange;
-    if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) return;
     const entries = readTable(msg.frames[0]);
+    if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) {
+      // To a question that was repeated: the master believes that we have these values.
+      for (const { slot } of entries) if (slot < this.own.length) this.#due.add(slot);
+      return;
+    }
     if (entries.length !== exchange.slots.length || entries.some(({ slot }, k) => slot !== exchange.slots[k])) {
       throw malformed('an answer about other slots than were asked for');
     }
@@ -254,6 +343,7 @@ export class GroupSync {
     this.#exchange = exchange;
     this.#number = exchange?.number ?? 0;
     this.#allDue();
+    this.#wake();
   }
 
   /** The master may have forgotten us. */

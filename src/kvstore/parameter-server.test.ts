@@ -90,6 +90,15 @@ class Bench {
     await this.cluster.run<void>((done) => this.cluster.stubs[0].core.setOptimizer(0, spec, done));
   }
 
+  /** Server groups have told each other what they have: twice the time after which they do. */
+  async exchanged(): Promise<void> {
+    for (let k = 0; k < 3; k++) {
+      await this.cluster.settle();
+      this.cluster.clock.advance(500);
+    }
+    await this.cluster.settle();
+  }
+
   info(worker: number, key: string): Promise<StubParameterInfo | undefined> {
     return this.cluster.run<StubParameterInfo>((done) => this.cluster.stubOf(worker).core.info(worker, key, done));
   }
@@ -325,15 +334,50 @@ describe('topologies', () => {
         for (let k = 0; k < seed % 7; k++) bench.cluster.deliverOne();
       }
       bench.push(1, 'w', new Float32Array(4).fill(1000));
-      await bench.cluster.settle();
-      // Each group's last exchange may have been before the other's last update; one more update brings it in.
-      for (const worker of [0, 1]) bench.push(worker, 'w', new Float32Array(4));
-      await bench.cluster.settle();
-      for (const worker of [0, 1]) bench.push(worker, 'w', new Float32Array(4));
-      await bench.cluster.settle();
+      await bench.exchanged();
       for (const worker of [0, 1]) expect(await bench.pulled(worker, 'w', 4)).toEqual([1111, 1111, 1111, 1111]);
       expect(bench.cluster.faults).toEqual([]);
     }
+  });
+
+  it.each([1, 3, 100])('Hogwild: a group that pushes nothing learns what others push; an exchange every %i updates', async (syncEvery) => {
+    const topology = { ...hogwild, workerGroups: 3, serverGroups: 3 };
+    const bench = await Bench.of({ topology, server: { syncEvery } });
+    // One that each group is the master of.
+    const keys = ['a', 'b', 'c', 'd'];
+    await bench.init(keys.map((key) => ({ key, dtype: 'float32', shape: [20_000] })));
+    await bench.setOptimizer();
+    const sums = [0, 0, 0, 0];
+    for (const pusher of [0, 1, 2]) {
+      for (let step = 1; step <= 4; step++) {
+        for (const [k, key] of keys.entries()) {
+          sums[k] += step + k;
+          bench.push(pusher, key, new Float32Array(20_000).fill(step + k));
+        }
+        await bench.cluster.settle();
+      }
+      const other = (pusher + 1) % 3;
+      for (const key of keys) await bench.pulled(other, key, 20_000);
+      await bench.exchanged();
+      for (const worker of [0, 1, 2]) {
+        for (const [k, key] of keys.entries()) {
+          expect({ worker, key, values: new Set(await bench.pulled(worker, key, 20_000)) }).toEqual({
+            worker,
+            key,
+            values: new Set([sums[k]]),
+          });
+          expect(await bench.info(worker, key)).toMatchObject({ version: 4 * (pusher + 1), ahead: 0, staleness: 0 });
+        }
+      }
+    }
+    bench.push(0, 'a', new Float32Array(20_000).fill(1));
+    await bench.exchanged();
+    for (const worker of [1, 2]) expect(await bench.info(worker, 'a')).toMatchObject({ staleness: 1 });
+    // Nothing is sent when nothing changes.
+    const before = bench.cluster.delivered;
+    for (let k = 0; k < 5; k++) await bench.exchanged();
+    expect(bench.cluster.delivered).toBe(before);
+    expect(bench.cluster.faults).toEqual([]);
   });
 
   it('Hogwild: barriers and leaving span server groups', async () => {
@@ -533,6 +577,32 @@ describe('what can go wrong', () => {
     await bench.cluster.settle();
     const outcome = bench.push(0, 'w', new Float32Array(4));
     expect(outcome.error!.message).toContain('server 0 has restarted without its state');
+  });
+
+  it('a server whose latest checkpoint is damaged begins with the one before; workers that know of later updates say so', async () => {
+    const bench = await Bench.of({ topology: { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 }, disks: true });
+    await bench.init([small]);
+    const [server] = bench.cluster.servers;
+    const push = async (value: number): Promise<void> => {
+      bench.push(0, 'w', new Float32Array(4).fill(value));
+      await bench.cluster.settle();
+      bench.cluster.clock.advance(60_000);
+      await bench.cluster.settle();
+    };
+    const restart = async (): Promise<void> => {
+      bench.cluster.kill(server);
+      await bench.cluster.restart(server);
+      await bench.cluster.settle();
+    };
+    await push(1);
+    await push(2);
+    await restart();
+    expect(await bench.pulled(0, 'w', 4)).toEqual([2, 2, 2, 2]);
+    await push(3);
+    server.disk!.damage();
+    await restart();
+    const outcome = bench.push(0, 'w', new Float32Array(4));
+    expect(outcome.error!.message).toContain('server 0 has come back with an older state than it had saved');
   });
 });
 

@@ -69,7 +69,11 @@ export class ServerCore {
     this.#informed = false;
     this.#paused = [];
     const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
-    this.#state = new ServerState(options, { send, respond: (request) => this.#respond(request) });
+    this.#state = new ServerState(options, {
+      send,
+      respond: (request) => this.#respond(request),
+      onDue: () => this.#whenRunning(() => this.#flush()),
+    });
     this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
     this.#barrier = new ServerBarrier(this.#state, {
       send,
@@ -129,7 +133,7 @@ export class ServerCore {
     if (roleOf(address) !== Role.server) return;
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
-      this.#state.sync.resend();
+      this.#state.sync.peerUp(groupOf(address));
       this.#flush();
       if (this.#options.server === 0) this.#barrier.update();
     });
@@ -161,7 +165,7 @@ export class ServerCore {
     this.#hellos.clear();
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
-      this.#state.sync.resend();
+      this.#state.sync.peerUp();
       this.#flush();
     });
     for (const hello of hellos) this.receive(hello);
@@ -183,6 +187,7 @@ export class ServerCore {
     if (this.#closed) return;
     if (this.#mode === 'primary' && this.#state.dirty) await this.#checkpoints.save();
     this.#closed = true;
+    this.#state.sync.close();
     this.#checkpoints.close();
   }
 
@@ -337,7 +342,7 @@ export class ServerCore {
 
   /** The standby does not decide when to exchange with another group: it is told (`#send`). */
   #flush(): void {
-    if (this.#mode === 'primary') this.#state.sync.flush();
+    if (this.#mode === 'primary' && !this.#closed) this.#state.sync.flush();
   }
 
   #hello(msg: Msg): void {
@@ -449,6 +454,8 @@ export class ServerCore {
       case KVMessage.syncResponse:
         this.#state.sync.receiveResponse(msg);
         return this.#flush();
+      case KVMessage.syncNotice:
+        return this.#state.sync.receiveNotice(msg, this.#state.committedSlots);
       case KVMessage.follow:
         return this.#followers.receiveFollow(group, msg);
       case KVMessage.followed:

@@ -167,6 +167,7 @@ export class ServerNode {
       onStandbyInformed: () => this.#onStandbyInformed(),
       checkpointEveryMs: settings.checkpointEveryMs,
       syncEvery: settings.syncEvery,
+      syncMs: settings.syncMs,
       onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
       onCheckpoint: (event) => this.#logCheckpoint(event),
       onServed: () => this.#onServed(),

@@ -51,6 +51,8 @@ export interface ServerOptions {
   readonly onStandbyInformed?: () => void;
   /** Updates of a slot between two exchanges with the master group. Default 1. */
   readonly syncEvery?: number;
+  /** Milliseconds until less than that is exchanged, and until other groups hear of changes. Default 500. */
+  readonly syncMs?: number;
   /** Bytes of gradients held for incomplete rounds, per stub. Default 1 GiB. */
   readonly pendingBytes?: number;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */

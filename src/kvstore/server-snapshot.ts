@@ -73,7 +73,8 @@ export function takeSnapshot(state: ServerState): Snapshot {
       session.rounds.group,
       session.member.firstWorker,
       session.member.workers,
-      session.settledUpTo(),
+      // After a restart a session has not heard of its early requests again; they are in this state all the same.
+      Math.max(session.durable, session.settledUpTo()),
       session.lastConfiguration,
       session.durable,
     ]),

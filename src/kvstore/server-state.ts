@@ -16,6 +16,7 @@ import { serverGroupOf } from './topology.ts';
 import type { OptimizerNotice } from './wire.ts';
 
 const pendingBytesDefault = 2 ** 30;
+const syncMsDefault = 500;
 
 export interface Outbound {
   readonly type: number;
@@ -27,6 +28,8 @@ export interface Outbound {
 export interface StateCallbacks {
   readonly send: (destination: Address, message: Outbound) => void;
   readonly respond: (request: ServerRequest) => void;
+  /** Something can be sent to another server group. */
+  readonly onDue: () => void;
 }
 
 export class ServerState {
@@ -49,7 +52,7 @@ export class ServerState {
   /** Something has changed since the last snapshot. */
   dirty = false;
 
-  constructor(options: ServerOptions, { send, respond }: StateCallbacks) {
+  constructor(options: ServerOptions, { send, respond, onDue }: StateCallbacks) {
     this.options = options;
     this.lineage = options.incarnation;
     const { topology, group, server, kernels, parameterKernels } = options;
@@ -63,6 +66,9 @@ export class ServerState {
       slots: this.slots,
       kernels,
       syncEvery: options.syncEvery ?? 1,
+      clock: options.clock,
+      syncMs: options.syncMs ?? syncMsDefault,
+      onDue,
       send,
       incarnation: options.incarnation,
       onChanged: () => {

@@ -78,6 +78,8 @@ export const KVMessage = {
   followed: MessageType.user + 31,
   barrierReached: MessageType.user + 32,
   barrierReleased: MessageType.user + 33,
+  /** From a master: which slots have changed. */
+  syncNotice: MessageType.user + 34,
   /** Between a primary and its standby. */
   state: MessageType.user + 40,
   forward: MessageType.user + 41,
