@@ -13,6 +13,7 @@ import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './tes
 import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
 import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
+import { modelChecks } from './testing/model-checks.ts';
 import { stateChecks } from './testing/state-checks.ts';
 import type { KVStore, KVStoreType } from './types.ts';
 
@@ -599,6 +600,7 @@ export const kvstoreChecks: readonly KVCheck[] = [
   ...listChecks,
   ...emptyChecks,
   ...stateChecks,
+  ...modelChecks,
   ...optimizing,
   ...compressing,
   ...fresh,

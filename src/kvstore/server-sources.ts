@@ -9,7 +9,7 @@ import { rowElements, rowsOf } from './placement.ts';
 import type { ServerSession } from './server-session.ts';
 import { aligned, type ServerSlots } from './server-slots.ts';
 import type { RemoteValues } from './value-space.ts';
-import { decodeRows, malformed, rowNumbersBytes, SourceKind, TargetKind, type Run, type Transfer } from './wire.ts';
+import { alignedBytes, decodeRows, malformed, rowNumbersBytes, SourceKind, TargetKind, type Run, type Transfer } from './wire.ts';
 
 /** Values in an answer. */
 const payloadBytesMax = 2 ** 30;
@@ -45,7 +45,7 @@ export class SourceReader {
     const sizes = runs.map((run) => {
       this.#checkSlots(run);
       const bytes = this.#targetBytes(run);
-      if (run.target === TargetKind.inline) payloadBytes += bytes;
+      if (run.target === TargetKind.inline) payloadBytes += alignedBytes(bytes);
       return bytes;
     });
     if (payloadBytes > payloadBytesMax) throw malformed(`an answer would have ${payloadBytes} bytes`);
@@ -55,7 +55,11 @@ export class SourceReader {
     const sources = runs.map((run) => this.#source(remote, msg, run));
     let at = 0;
     const targets = runs.map((run, k) => {
-      if (run.target === TargetKind.inline) return payload!.subarray(at, (at += sizes[k]));
+      if (run.target === TargetKind.inline) {
+        const from = at;
+        at += alignedBytes(sizes[k]);
+        return payload!.subarray(from, from + sizes[k]);
+      }
       if (run.target !== TargetKind.region) return undefined;
       if (run.targetOffset % dtypeInfo(this.#slots.dtype(run.firstSlot)).bytes !== 0) throw malformed('a target that is not aligned');
       const target = remote.view({ region: run.targetRegion, offset: run.targetOffset, bytes: sizes[k] });

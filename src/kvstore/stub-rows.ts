@@ -9,7 +9,7 @@ import type { StubOperation } from './stub-operation.ts';
 import type { RowsRequest } from './stub-options.ts';
 import { fixedRequest } from './stub-request.ts';
 import type { StubContext } from './stub-transfers.ts';
-import { encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from './wire.ts';
+import { alignedBytes, encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from './wire.ts';
 
 interface PieceRows {
   readonly server: number;
@@ -147,6 +147,7 @@ export class StubRows {
         out.set(payload!.subarray(at, at + rowBytes), position * rowBytes);
         at += rowBytes;
       }
+      at = alignedBytes(at);
     }
   }
 

@@ -5,7 +5,7 @@ import type { ShoalError } from '../base/errors.ts';
 import type { Msg } from '../messaging/msg.ts';
 import type { OwnValues, ValueBlock, ValueRef } from './value-space.ts';
 import { RegionCopies, wordsOf } from './stub-copies.ts';
-import { decodeResponse, encodeRuns, KVMessage, SourceKind, TargetKind, type Run, type RunState } from './wire.ts';
+import { alignedBytes, decodeResponse, encodeRuns, KVMessage, SourceKind, TargetKind, type Run, type RunState } from './wire.ts';
 import type { Reach, StubRequest } from './stub-request.ts';
 
 /** Below it a copy into the message is cheaper than a reference. */
@@ -268,6 +268,7 @@ export class StubUnit implements StubRequest {
     let at = 0;
     for (let k = 0; k < this.#targetRegions.length; k++) {
       if (!this.#inline[k]) continue;
+      if (this.#wireRuns[k] !== this.#wireRuns[k - 1]) at = alignedBytes(at);
       const bytes = this.#sizes[k];
       copies.scatter(this.#targetRegions[k], this.#targetOffsets[k], source, at, bytes);
       at += bytes;
@@ -320,8 +321,4 @@ class ValueFrames {
     this.frame = smallFrame + this.#large.push(bytes);
     this.offset = 0;
   }
-}
-
-function alignedBytes(bytes: number): number {
-  return Math.ceil(bytes / 8) * 8;
 }

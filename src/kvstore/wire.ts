@@ -271,6 +271,11 @@ export function decodeRows(frame: Uint8Array, run: Run): { rows: Uint32Array; va
   return { rows, valuesOffset: run.sourceOffset + rowNumbersBytes(run.rows) };
 }
 
+/** Values of runs in an answer each begin aligned for every dtype. */
+export function alignedBytes(bytes: number): number {
+  return Math.ceil(bytes / 8) * 8;
+}
+
 /** Bytes that so many row numbers take, padded. */
 export function rowNumbersBytes(rows: number): number {
   return Math.ceil(rows / 2) * 8;

@@ -1,5 +1,6 @@
 /** Checks of lists: of values that are summed, of outputs that all receive the value, and of lists that are used again. */
 import assert from 'node:assert/strict';
+import type { TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { refuses, syncTypes as sync, type KVCheck } from './kv-check.ts';
 import { expectAll, filled, own, sumAt, valueAt } from './known-values.ts';
@@ -118,6 +119,25 @@ export const listChecks: readonly KVCheck[] = [
       await init;
       shape[1] = 7;
       assert.deepEqual((await kv.info('lists/shape')).shape, [20, 5]);
+    },
+  },
+  {
+    name: 'one call, keys of several dtypes and odd sizes',
+    types: sync,
+    fresh: false,
+    async run(kv) {
+      const kinds = (['uint8', 'float32', 'float64', 'int16', 'int64', 'float32', 'float64'] as const).map((dtype, k) => {
+        return { key: `mixed/${k}`, dtype, count: 2 * k + 1 };
+      });
+      const keys = kinds.map(({ key }) => key);
+      const values = (step: number): TypedArray[] =>
+        kinds.map(({ dtype, count }, k) => filled(dtype, count, (i) => valueAt(kv.rank, i + k + step)));
+      await kv.init(keys, values(0));
+      for (const step of [1, 2]) {
+        const outs = values(step);
+        await kv.pushPull(keys, outs);
+        kinds.forEach(({ key, dtype }, k) => expectAll(outs[k], dtype, (i) => sumAt(kv, i + k + step), `${key}, step ${step}`));
+      }
     },
   },
 ];
