@@ -7,6 +7,7 @@ import { costOf, defaultCostModel, type CostModel } from '../plan/cost.ts';
 import type { Collective, PlanRequest } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { buildPlan, whyUnsupported } from './build.ts';
+import { estimated, estimateSeconds } from './estimate.ts';
 import { secondsOnPaths, type ExpressPath } from './express-path.ts';
 import { algorithms } from './registry.ts';
 
@@ -21,6 +22,8 @@ export interface TransferLimits {
   readonly window?: number;
   readonly sliceBytes?: number;
   readonly stagingBytes?: number;
+  /** Smallest shard. */
+  readonly shardBytes?: number;
 }
 
 export interface PredictionInput {
@@ -67,13 +70,14 @@ function clamp(value: number, least: number, most: number): number {
 /** The limits of a request in elements. Nothing is cut where all ranks share a host. */
 export function limitsInElements(limits: TransferLimits, topology: Topology, elementBytes: number): Partial<PlanRequest> {
   if (topology.hosts.length === 1) return {};
-  const { pieceBytes, window, sliceBytes, stagingBytes } = limits;
+  const { pieceBytes, window, sliceBytes, stagingBytes, shardBytes } = limits;
   const elements = (bytes: number): number => Math.max(1, Math.floor(bytes / elementBytes));
   return {
     ...(pieceBytes === undefined ? {} : { pieceCount: elements(pieceBytes) }),
     ...(window === undefined ? {} : { window }),
     ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
     ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
+    ...(shardBytes === undefined ? {} : { shardCount: elements(shardBytes) }),
   };
 }
 
@@ -87,6 +91,13 @@ export function predictFastest(input: PredictionInput, names: readonly string[],
     if (seconds < best.seconds) best = { name, seconds };
   }
   return best.name;
+}
+
+/** The fastest all-reduce by formula, for worlds of more ranks than are worth building plans for. */
+export function estimateFastest(input: PredictionInput): string {
+  const candidates = estimated.filter((name) => canServe(input, name));
+  const seconds = candidates.map((name) => estimateSeconds(name, requestOf(input), input.model));
+  return candidates[seconds.indexOf(Math.min(...seconds))];
 }
 
 /** What the model says of one algorithm, in seconds. The announcement of the call comes on top, but where there is an express:

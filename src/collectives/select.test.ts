@@ -1,8 +1,9 @@
 import { describe, expect, it } from 'vitest';
-import { grid, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
-import { costOf } from '../plan/cost.ts';
+import { grid, hostsOf, oneHost, separateHosts, type Topology } from '../plan/topology.ts';
+import { costOf, defaultCostModel } from '../plan/cost.ts';
 import { algorithms } from './registry.ts';
 import { buildPlan, collectives, whyUnsupported } from './build.ts';
+import { predictSeconds } from './predict.ts';
 import { formatTable, parseSelection, selectAlgorithm, selectionTable, type SelectionInput } from './select.ts';
 
 const base: SelectionInput = { collective: 'all-reduce', bytes: 1024, topology: separateHosts(4), loadStore: true, order: 'canonical' };
@@ -14,7 +15,7 @@ describe('selectAlgorithm', () => {
     expect(selectAlgorithm({ ...base, topology: oneHost(4), loadStore: false })).toBe('mailbox');
     expect(selectAlgorithm({ ...base, topology: grid(3, 4) })).toBe('mailbox');
     expect(selectAlgorithm({ ...base, topology: grid(3, 4), bytes: 16_384 })).toBe('fairring');
-    expect(selectAlgorithm({ ...base, topology: grid(32, 4) })).toBe('halving-doubling');
+    expect(selectAlgorithm({ ...base, topology: grid(32, 4) })).toBe('fairring');
     expect(selectAlgorithm({ ...base, topology: grid(32, 4), bytes: 2 ** 20 })).toBe('fairring');
     expect(selectAlgorithm({ ...base, topology: { hosts: [[0, 1], [2]] }, bytes: 2 ** 20 })).toBe('halving-doubling');
   });
@@ -42,7 +43,7 @@ describe('selectAlgorithm', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
     expect(by(separateHosts(16))).toEqual(['mailbox', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
-    expect(by(separateHosts(32))).toEqual(['mailbox', 'halving-doubling', 'halving-doubling', 'halving-doubling', 'direct', 'direct']);
+    expect(by(separateHosts(32))).toEqual(['mailbox', 'fairring', 'fairring', 'fairring', 'direct', 'direct']);
   });
 
   it('takes the ring only where any order is allowed', () => {
@@ -69,6 +70,27 @@ describe('selectAlgorithm', () => {
         expect(secondsOf(chosen) / Math.max(best, 1e-9), `${chosen} for ${bytes} bytes, ${n} ranks on ${hosts} hosts`).toBeLessThan(1.5);
       }
     }
+  });
+
+  it('follows the formula among more ranks than plans are built for, by the rates it is given', { timeout: 120_000 }, () => {
+    const fast = { ...defaultCostModel, networkLatency: 200e-6, networkOverhead: 33e-6, networkByte: 1 / 27e9 };
+    for (const [model, shardBytes] of [
+      [defaultCostModel, 2 ** 14],
+      [fast, 2 ** 18],
+    ] as const) {
+      const limits = { stagingBytes: 2 ** 40, shardBytes };
+      for (const topology of [grid(17, 4), grid(32, 4), separateHosts(72)]) {
+        for (const bytes of [2 ** 14, 2 ** 20, 2 ** 23]) {
+          const chosen = selectAlgorithm({ ...base, bytes, topology, model, limits });
+          const secondsOf = (name: string): number =>
+            predictSeconds({ collective: 'all-reduce', bytes, topology, order: 'canonical', model, limits }, name);
+          const best = Math.min(...['fairring', 'halving-doubling', 'tree'].map(secondsOf));
+          expect(secondsOf(chosen) / best, `${chosen}, ${bytes} bytes, ${topology.hosts.length} hosts`).toBeLessThan(1.2);
+        }
+      }
+    }
+    // Hosts of different sizes have no rails.
+    expect(selectAlgorithm({ ...base, bytes: 2 ** 20, topology: hostsOf([40, 30]) })).toBe('halving-doubling');
   });
 
   it('always finds an algorithm that can, canonical unless relaxed is allowed', () => {

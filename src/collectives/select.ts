@@ -1,16 +1,25 @@
 /** Selection: which algorithm an operation takes when none is asked for.
  *
  *      user's rules ─▶ what `shoal tune` measured ─▶ table of rules ─▶ another, where the cost model finds it clearly faster
+ *                                               └▶ all-reduce of more than 64 ranks: what costs least by formula
  *
  *  First match wins. A pure function of what all ranks share, so that all choose alike; it must not look at anything one rank
  *  alone knows, such as where its buffer lies. */
 import { ShoalError } from '../base/errors.ts';
-import type { CostModel } from '../plan/cost.ts';
+import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { mailboxBytes, type Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
 import type { ExpressPath } from './express-path.ts';
-import { canServe, networkLimits, predictedRanksMax, predictFastest, representativeBytes, type TransferLimits } from './predict.ts';
+import {
+  canServe,
+  estimateFastest,
+  networkLimits,
+  predictedRanksMax,
+  predictFastest,
+  representativeBytes,
+  type TransferLimits,
+} from './predict.ts';
 import { algorithms } from './registry.ts';
 
 /** `one-host`: all ranks on one host, and they can load from and store to each other's memory. `two-level`: several hosts, some
@@ -28,6 +37,8 @@ export interface SelectionRule {
   readonly bytesTo: number;
   /** Most ranks the rule is for; infinite for any number. */
   readonly ranksMax: number;
+  /** Fewest hosts the rule is for. */
+  readonly hostsMin?: number;
   /** Only when sums may be taken in any order. */
   readonly relaxed?: true;
   /** Only when some rank has announced buffers that its peers cannot reach. */
@@ -90,6 +101,8 @@ const defaults: readonly SelectionRule[] = [
   row('all-reduce', { bytesTo: 32 * KiB, ranksMax: 16, algorithm: 'one-shot' }),
   row('all-reduce', { bytesTo: 16 * KiB, ranksMax: 24, algorithm: 'one-shot' }),
   row('all-reduce', { ranksMax: 16, algorithm: 'direct' }),
+  // Two levels of about √n messages each.
+  row('all-reduce', { topologyClass: 'flat', hostsMin: 17, bytesTo: 256 * KiB, algorithm: 'fairring' }),
   row('all-reduce', { bytesTo: 256 * KiB, algorithm: 'halving-doubling' }),
   row('all-reduce', { algorithm: 'direct' }),
   row('broadcast', { topologyClass: 'two-level', algorithm: 'tree' }),
@@ -139,6 +152,7 @@ export function selectAlgorithm(input: SelectionInput): string {
     rule.bytesFrom <= input.bytes &&
     input.bytes < rule.bytesTo &&
     ranks <= rule.ranksMax &&
+    topology.hosts.length >= (rule.hostsMin ?? 1) &&
     (rule.relaxed !== true || input.order === 'relaxed') &&
     (rule.buffers === undefined || rule.buffers === input.buffers);
   // What was measured was measured with shared buffers.
@@ -147,6 +161,11 @@ export function selectAlgorithm(input: SelectionInput): string {
   if (asked) return asked.algorithm;
   const usual = defaults.find(applies)?.algorithm;
   if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
+  const atScale = ranks > predictedRanksMax && topologyClass !== 'one-host' && collective === 'all-reduce';
+  if (atScale && (input.express === undefined || input.bytes > input.express.bytesMax)) {
+    const rates = model ?? defaultCostModel;
+    return estimateFastest({ ...input, model: rates, limits: input.limits ?? networkLimits(topology, rates), express: undefined });
+  }
   // On one host everything is loads and stores, which the table knows better than rates do.
   if (model === undefined || topologyClass === 'one-host' || ranks > predictedRanksMax || ranks === 1) return usual;
   const express = input.express && input.bytes <= input.express.bytesMax ? input.express : undefined;
@@ -203,7 +222,9 @@ export function formatTable(rules: readonly SelectionRule[]): string {
     ['collective', 'topology', 'bytes', 'ranks', 'order', 'algorithm'],
     ...rules.map((each) => [
       each.collective,
-      `${each.topologyClass ?? 'any'}${each.buffers === undefined ? '' : `, ${each.buffers}`}`,
+      [each.topologyClass ?? 'any', ...(each.hostsMin === undefined ? [] : [`≥ ${each.hostsMin} hosts`]), each.buffers ?? []]
+        .flat()
+        .join(', '),
       `${formatSize(each.bytesFrom)}-${formatSize(each.bytesTo)}`,
       each.ranksMax === any ? 'any' : `≤ ${each.ranksMax}`,
       each.relaxed ? 'relaxed' : 'any',

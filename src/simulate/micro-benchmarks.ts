@@ -3,10 +3,12 @@
  *  ring       the incumbent: one operation at a time, messages driven by the devices; between two hosts it exchanges halves
  *             of the sums, as its trees do there, which takes half the ring's bytes
  *  original   fairring without a floor under its shards, messages driven by the hosts
- *  shoal      the best of what Shoal may choose on that cluster: fairring with a floor, halving-doubling, and the incumbent's ring
+ *  auto       what Shoal takes when it knows the rates, messages driven by the hosts
+ *  auto, devices   the same, messages driven by the devices as the incumbent's are
  *
  *  What of this is fitted to the document and what follows is in docs/simulation.md. */
 import { buildPlan } from '../collectives/build.ts';
+import { selectAlgorithm } from '../collectives/select.ts';
 import type { PlanRequest } from '../plan/ir.ts';
 import { grid } from '../plan/topology.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
@@ -70,14 +72,8 @@ export const contestants = {
       stagingCount: enough,
       window: parallelismOfDocument,
     }),
-  shoal: (contest: Contest): number => {
-    const shardCount = shardFloorBytes(presets['gpu-cluster'], ranksPerHost) / elementBytes;
-    return Math.min(
-      timeOf('fairring', contest, presets['gpu-cluster'], { shardCount, stagingCount: enough }),
-      timeOf('halving-doubling', contest, presets['gpu-cluster']),
-      contestants.ring(contest),
-    );
-  },
+  auto: (contest: Contest): number => auto(contest, presets['gpu-cluster']),
+  'auto, devices': (contest: Contest): number => auto(contest, presets['gpu-cluster-device']),
 } as const;
 
 /** All three figures. */
@@ -94,7 +90,7 @@ export function singleTransfers({ hosts = 8, sizes = [0.1, 0.39, 1.56, 6.25, 25,
     }),
   });
   const title = `One all-reduce, ${hosts} hosts × ${ranksPerHost}`;
-  return { title, xLabel: 'MiB', x: sizes, series: [run('ring'), run('original'), run('shoal')] };
+  return { title, xLabel: 'MiB', x: sizes, series: [run('ring'), run('original'), run('auto'), run('auto, devices')] };
 }
 
 export function parallelism(options: MicroBenchmarkOptions): Figure {
@@ -111,6 +107,7 @@ export function parallelism(options: MicroBenchmarkOptions): Figure {
     series: [
       { name: 'ring', values: x.map(() => ring) },
       { name: 'original', values: x.map((inFlight) => timed('original', inFlight)) },
+      { name: 'auto', values: x.map((inFlight) => timed('auto', inFlight)) },
     ],
   };
 }
@@ -121,7 +118,7 @@ export function scaling({ scales = [1, 2, 4, 8, 16, 32], buckets = bucketsOfDocu
     const contest = { hosts, bytes, operations: buckets, inFlight: parallelismOfDocument, sliceBytes: bytes };
     return contestants[name](contest) * (bucketsOfDocument / buckets);
   };
-  const series = (['ring', 'original', 'shoal'] as const).map((name) => ({
+  const series = (['ring', 'original', 'auto', 'auto, devices'] as const).map((name) => ({
     name,
     values: scales.map((hosts) => timed(name, hosts)),
   }));
@@ -133,6 +130,21 @@ export function scaling({ scales = [1, 2, 4, 8, 16, 32], buckets = bucketsOfDocu
     x: scales,
     series: [...series, { name: 'original, buckets grow with hosts', values: growing }],
   };
+}
+
+/** What selection takes by those rates, and nothing else: not the best of what was simulated. */
+function auto(contest: Contest, model: SimulationModel): number {
+  const shardBytes = shardFloorBytes(model, ranksPerHost);
+  const algorithm = selectAlgorithm({
+    collective: 'all-reduce',
+    bytes: contest.bytes,
+    topology: grid(contest.hosts, ranksPerHost),
+    loadStore: true,
+    order: 'canonical',
+    model,
+    limits: { shardBytes, stagingBytes: enough * elementBytes },
+  });
+  return timeOf(algorithm, contest, model, { shardCount: shardBytes / elementBytes, stagingCount: enough });
 }
 
 function timeOf(algorithm: string, contest: Contest, model: SimulationModel, limits: Partial<PlanRequest> = {}): number {

@@ -3,8 +3,10 @@ import { ShoalError } from '../../base/errors.ts';
 import { bytesSyntax, formatBytes, parseBytes } from '../../base/quantity.ts';
 import { settingDefinitions } from '../../base/settings.ts';
 import { buildPlan, collectives } from '../../collectives/build.ts';
+import type { TransferLimits } from '../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
+import type { CostModel } from '../../plan/cost.ts';
 import type { Collective, Plan, PlanRequest } from '../../plan/ir.ts';
 import { grid, hostsOf, rankCount, type Topology } from '../../plan/topology.ts';
 import type { RequestFlags } from './request-options.ts';
@@ -73,14 +75,33 @@ export function worldText({ hosts }: Topology): string {
   return `${hosts.length} ${hosts.length === 1 ? 'host' : 'hosts'} ${each}`;
 }
 
-/** The plan of the named algorithm, or with `auto` of the one that is chosen. */
-export function planOf(algorithm: string, request: PlanRequest, overrides: readonly SelectionRule[] = []): Plan {
+/** The plan of the named algorithm, or with `auto` of the one that is chosen.
+ *  @param options.model rates of the world; default: none, the table decides where it can. */
+export function planOf(
+  algorithm: string,
+  request: PlanRequest,
+  { overrides = [], model }: { readonly overrides?: readonly SelectionRule[]; readonly model?: CostModel } = {},
+): Plan {
   const { collective, topology, count, elementBytes = 8 } = request;
-  const name =
-    algorithm === 'auto'
-      ? selectAlgorithm({ collective, bytes: count * elementBytes, topology, loadStore: true, order: 'canonical', overrides })
-      : algorithm;
-  return buildPlan(name, request);
+  if (algorithm !== 'auto') return buildPlan(algorithm, request);
+  const bytes = count * elementBytes;
+  const limits = limitsInBytes(request);
+  return buildPlan(
+    selectAlgorithm({ collective, bytes, topology, loadStore: true, order: 'canonical', overrides, model, limits }),
+    request,
+  );
+}
+
+/** What is asked for, as selection has it. */
+function limitsInBytes({ pieceCount, window, sliceCount, stagingCount, shardCount, elementBytes = 8 }: PlanRequest): TransferLimits {
+  const bytes = (count: number | undefined): number | undefined => (count === undefined ? undefined : count * elementBytes);
+  return {
+    window,
+    pieceBytes: bytes(pieceCount),
+    sliceBytes: bytes(sliceCount),
+    stagingBytes: bytes(stagingCount),
+    shardBytes: bytes(shardCount),
+  };
 }
 
 export function bytesOf(option: string, text: string): number {

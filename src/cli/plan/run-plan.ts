@@ -47,7 +47,7 @@ export async function runPlan(
   const overrides = parseSelection(flags.algorithms ?? settings.algorithms);
   if (flags.table === true) return { text: `${tables(collective, flags, settings, overrides)}\n`, ok: true };
   const { request, dtype } = planRequest(collective, flags);
-  const plan = planOf(flags.algorithm, request, overrides);
+  const plan = planOf(flags.algorithm, request, { overrides });
   const ranks = plan.programs.length;
   if (flags.rank !== undefined && flags.rank >= ranks)
     throw new ShoalError('usage', `--rank ${flags.rank} is not one of the ranks 0…${ranks - 1}`);

@@ -80,7 +80,7 @@ function simulateSize(
     const asked = each.trim();
     onProgress?.(`${request.collective} of ${flags.bytes}, ${asked}`);
     const beginUs = systemStopwatch.nowUs();
-    const plan = planOf(asked, request);
+    const plan = planOf(asked, request, { model });
     const result = simulate({ plan, elementBytes, operations: flags.operations, inFlight: flags.inFlight }, model);
     const shareOf = (seconds: number): number => (result.seconds > 0 ? seconds / result.seconds : 0);
     return {

@@ -6,7 +6,8 @@ import type { Plan, PlanRequest } from '../../plan/ir.ts';
 import { grid, oneHost, separateHosts, type Topology } from '../../plan/topology.ts';
 import { assertVerified, verify } from '../../plan/verify.ts';
 import { buildPlan } from '../build.ts';
-import { fairring, fairringLayout } from './fairring.ts';
+import { fairring } from './fairring.ts';
+import { fairringLayout } from './fairring-layout.ts';
 
 const request = (topology: Topology, count: number, limits: Partial<PlanRequest> = {}): PlanRequest => ({
   collective: 'all-reduce',
@@ -121,10 +122,10 @@ describe('fairring', () => {
     );
   });
 
-  it('never cuts shards below the floor: fewer own', () => {
-    const owners = (count: number): number => fairringLayout(request(grid(32, 8), count, { elementBytes: 4 })).owners;
+  it('does not cut shards below the floor: fewer own, unless half of it lets all own', () => {
+    const owners = (count: number): number => fairringLayout(request(grid(8, 8), count, { elementBytes: 4 })).owners;
     // 16 KiB are 4096 elements of 4 bytes.
-    expect([1, 8 * 4096, 2 * 8 * 4096, 31 * 8 * 4096, 32 * 8 * 4096, 10 ** 8].map(owners)).toEqual([1, 1, 2, 31, 32, 32]);
+    expect([1, 8 * 4096, 2 * 8 * 4096, 3 * 8 * 4096, 4 * 8 * 4096, 10 ** 8].map(owners)).toEqual([1, 1, 2, 3, 8, 8]);
     const plan = buildPlan('fairring', request(grid(8, 2), 3 * 2 * 2048));
     const puts = plan.programs.flatMap(({ channels }) => channels[0]).flatMap((step) => (step.kind === 'put' ? [step.source.count] : []));
     expect(Math.min(...puts)).toBeGreaterThanOrEqual(2048);
@@ -146,11 +147,110 @@ describe('fairring', () => {
     expect(tried).toBeGreaterThan(20);
   });
 
+  it('spreads owners over hosts, rail by rail, where there are fewer than hosts', () => {
+    const plan = buildPlan('fairring', request(grid(8, 4), 2 * 4 * 4096, { elementBytes: 4 }));
+    const owners = plan.programs.filter(({ scratchCount }) => scratchCount > 0).map(({ rank }) => Math.floor(rank / 4));
+    expect(owners.sort((a, b) => a - b)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+  });
+
   it('refuses hosts of different sizes by name', () => {
     const uneven = request({ hosts: [[0, 1, 2], [3], [4, 5]] }, 100);
     expect(() => buildPlan('fairring', uneven)).toThrow(
       'fairring cannot all-reduce: it needs equally many ranks on every host and host 0 has 3, host 1 has 1, host 2 has 2; use halving-doubling',
     );
     expect(fairring.supports?.(request(oneHost(3), 100))).toBeUndefined();
+  });
+});
+
+describe('fairring on many hosts', () => {
+  /** Small shards: two levels from nine hosts on. */
+  const small = { shardCount: 32 };
+
+  it.each([
+    [9, 2],
+    [10, 1],
+    [12, 2],
+    [13, 1],
+    [16, 2],
+    [17, 1],
+    [20, 1],
+  ])('is proved on %i hosts × %i ranks in groups, whatever the slices, parts and staging', { timeout: 120_000 }, (hosts, ranks) => {
+    const topology = grid(hosts, ranks);
+    for (const limits of [
+      {},
+      { count: 1 },
+      { sliceCount: 300, stagingCount: 400 },
+      { sliceCount: 400, stagingCount: 2000, pieceCount: 20 },
+    ]) {
+      const one = request(topology, 997, { ...small, ...limits });
+      expect(fairringLayout(one).groups.length).toBeGreaterThan(1);
+      assertVerified(buildPlan('fairring', one));
+    }
+  });
+
+  it('comes out right in random orders while the staging is used again and again', () => {
+    const random = seededRandom(4);
+    for (const topology of [grid(9, 1), grid(10, 2)]) {
+      const one = request(topology, 3000, { ...small, sliceCount: 320, stagingCount: 400 });
+      const { inFlight, slices } = fairringLayout(one);
+      expect(inFlight).toBeLessThan(slices.length);
+      const plan = buildPlan('fairring', one);
+      for (let run = 0; run < 3; run++) expect(interpret(plan, random).problems).toEqual([]);
+    }
+  });
+
+  it.each([
+    [16, 2],
+    [16, 1],
+    [64, 2],
+  ])('sends as many bytes as on one level, in four hops: %i hosts × %i', (hosts, ranks) => {
+    const count = hosts * ranks * 64;
+    const one = request(grid(hosts, ranks), count, { ...small, shardCount: 64 });
+    const cost = costOf(buildPlan('fairring', one), 4);
+    const each = (2 * (hosts - 1) * count * 4) / hosts / ranks;
+    for (const { networkBytesOut, networkBytesIn } of cost.ranks) expect([networkBytesOut, networkBytesIn]).toEqual([each, each]);
+    expect(cost.networkHops).toBe(4);
+  });
+
+  it('a rank talks to about 2√M others, however many hosts there are', { timeout: 120_000 }, () => {
+    for (const [hosts, most] of [
+      [64, 14],
+      [100, 19],
+      [512, 46],
+    ]) {
+      const plan = buildPlan('fairring', request(grid(hosts, 2), hosts * 2 * 4096, { elementBytes: 4 }), { onlyRank: 5 });
+      const peers = plan.programs[5].channels.flat().flatMap((step) => (step.kind === 'put' && step.peer > 5 + 1 ? [step.peer] : []));
+      expect(new Set(peers).size).toBeLessThanOrEqual(most);
+    }
+  });
+
+  it('is one group while hosts are few or shards are large, and never beyond 64 hosts', () => {
+    const groups = (hosts: number, count: number): number =>
+      fairringLayout(request(grid(hosts, 4), count, { elementBytes: 4 })).groups.length;
+    const large = 10 ** 8;
+    expect([8, 9, 32, 64].map((hosts) => groups(hosts, 1000))).toEqual([1, 3, 4, 8]);
+    expect([8, 9, 32, 64, 65, 1000].map((hosts) => groups(hosts, large))).toEqual([1, 1, 1, 1, 9, 32]);
+  });
+
+  it('stays within its staging', () => {
+    for (const topology of [grid(9, 1), grid(17, 4), grid(100, 2), grid(512, 8), grid(1000, 1)]) {
+      for (const stagingCount of [1, 5000, 100_000, 10_000_000]) {
+        const { scratchCount } = fairringLayout(request(topology, 500_000, { stagingCount, ...small }));
+        expect(scratchCount).toBeLessThanOrEqual(Math.max(stagingCount, (topology.hosts.length - 1) * 16));
+      }
+    }
+    const one = request(grid(17, 2), 50_000, { stagingCount: 5000, ...small });
+    const { scratchCount: most } = fairringLayout(one);
+    for (const { scratchCount } of buildPlan('fairring', one).programs) expect(scratchCount).toBeLessThanOrEqual(most);
+  });
+
+  it('without the waits that guard the staging its reuse is a race', { timeout: 120_000 }, () => {
+    const plan = buildPlan('fairring', request(separateHosts(9), 1200, { ...small, sliceCount: 400, stagingCount: 300 }));
+    for (const { rank, channels } of plan.programs.slice(0, 3)) {
+      const hasty = channels[0].filter(({ kind }) => kind !== 'wait');
+      expect(hasty.length).toBeLessThan(channels[0].length);
+      const program = { ...plan.programs[rank], channels: channels.with(0, hasty) };
+      expect(verify({ ...plan, programs: plan.programs.with(rank, program) }).problems.join('\n')).toMatch(/race: .*scratch/);
+    }
   });
 });
