@@ -4,13 +4,21 @@
 //
 // It makes a process group of its own but stays in the launcher's session: Linux shares CPUs out among sessions first, and
 // sched_yield(2) of a rank that is alone in its session gives way to no other rank (sched(7), autogroup).
+// The guard ends the rank with its launcher; where both are killed at once, the kernel does (PR_SET_PDEATHSIG, kept over exec).
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 int main(int argc, char** argv) {
+#ifdef __linux__
+  // The launcher's main thread has started this process, and ends with it alone. First of all: until then nothing ties the two.
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+#endif
   if (argc < 2) {
     std::fprintf(stderr, "shoal-rank: a program is missing; it is started by shoal run\n");
     return 2;

@@ -300,6 +300,20 @@ describe('shoal run: nothing is left', () => {
     await allGone(pids);
   });
 
+  it.skipIf(nativeUnavailableReason() !== undefined)(
+    'when the launcher and its guard are killed at once (skipped: without the addon a shell starts the ranks)',
+    async () => {
+      await using job = shoalRun('-n', '2', rankScript, 'stay');
+      const pids = pidsOf(await job.output(/ready (\d+)/, 2));
+      const children = (await readFile(`/proc/${job.pid}/task/${job.pid}/children`, 'utf8')).trim().split(' ').map(Number);
+      const others = children.filter((pid) => !pids.includes(pid));
+      expect(others).toHaveLength(1);
+      process.kill(others[0], 'SIGKILL');
+      process.kill(job.pid, 'SIGKILL');
+      await allGone(pids);
+    },
+  );
+
   it('when a rank ends well and leaves a process that holds its output', async () => {
     await using job = shoalRun('-n', '1', rankScript, 'family', 'leave');
     const pids = pidsOf(await job.output(/ready (\d+) (\d+)/, 1));

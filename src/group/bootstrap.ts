@@ -116,6 +116,9 @@ export interface Joined {
 const storeAnswerMs = 2000;
 const silentStoreMs = 10_000;
 
+/** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
+export const dialsMax = 8;
+
 export interface Joining {
   readonly store: Store;
   /** The rank that serves it; undefined: no rank does. */
@@ -341,10 +344,10 @@ function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
 
 /** Dials the lower ranks, awaits the higher ones. */
 async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
-  const { world, store, limit, signal } = options;
+  const { world, store, limit } = options;
   const { rank, clock, settings } = world;
   const timeoutMs = Math.min(settings.connectTimeoutMs * 2, limit.leftMs);
-  const dialled = Promise.all(infos.slice(0, rank).map((info) => dial(options, info, infos[rank], signal)));
+  const dialled = dialLower(options, infos);
   const halfTime = clock.setTimer(timeoutMs / 2, () => {
     // Without the store there is nobody to tell.
     store.set(waitsKey(rank), encode(world.missingLinks())).catch(() => undefined);
@@ -359,6 +362,16 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
     halfTime.cancel();
     deadline?.cancel();
   }
+}
+
+/** The nearest first: the ranks of a large world do not all dial the same one. */
+async function dialLower(options: BootstrapOptions, infos: readonly RankInfo[]): Promise<void> {
+  const { world, signal } = options;
+  const queue = infos.slice(0, world.rank);
+  const dialNext = async (): Promise<void> => {
+    for (let info = queue.pop(); info !== undefined; info = queue.pop()) await dial(options, info, infos[world.rank], signal);
+  };
+  await Promise.all(Array.from({ length: dialsMax }, dialNext));
 }
 
 function noConnection(world: World, timeoutMs: number): ShoalError {

@@ -3,8 +3,9 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { ForwardingConnection, decorateFabric } from '../fabric/hooks/decorate.ts';
 import type { Fabric } from '../fabric/fabric.ts';
+import { dialsMax } from './bootstrap.ts';
 import type { Store } from './store/store.ts';
-import { joinRanks, type InProcessOptions } from './testing/in-process-world.ts';
+import { joinRanks, startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 
 /** One that ends, and one that goes on. */
 const [stopped, size] = [2, 4];
@@ -42,14 +43,19 @@ class Stop {
     const decorated = decorateFabric(fabric, (connection) => new SilentConnection(connection));
     const connect: Fabric['connect'] = (address, options) =>
       this.now ? new Promise(() => undefined) : decorated.connect(address, options);
-    return new Proxy(decorated, {
-      get: (target, name) => {
-        if (name === 'connect') return connect;
-        const value: unknown = Reflect.get(target, name);
-        return typeof value === 'function' ? value.bind(target) : value;
-      },
-    });
+    return { ...forwardingFabric(decorated), connect };
   }
+}
+
+function forwardingFabric(fabric: Fabric): Fabric {
+  return {
+    name: fabric.name,
+    capabilities: fabric.capabilities,
+    register: (region) => fabric.register(region),
+    listen: (onConnection) => fabric.listen(onConnection),
+    connect: (address, options) => fabric.connect(address, options),
+    close: () => fabric.close(),
+  };
 }
 
 /** What the ranks that were not stopped are told, when the other one stops at its first use of `key`. */
@@ -99,5 +105,33 @@ describe('a rank that gives up', () => {
     expect(told[1]).toMatchObject({ code: 'system', message: reason });
     const repeated = { code: 'peer-lost', peer: 1, message: `rank 1 gave up joining: ${reason}` };
     for (const rank of [0, 2]) expect(told[rank]).toMatchObject(repeated);
+  });
+});
+
+describe('many ranks', () => {
+  it('dial a few of the others at a time, and nobody is warned', async () => {
+    const dials = { now: 0, most: 0 };
+    const counting = (fabric: Fabric): Fabric => {
+      const connect: Fabric['connect'] = async (...args) => {
+        dials.most = Math.max(dials.most, ++dials.now);
+        try {
+          return await fabric.connect(...args);
+        } finally {
+          dials.now--;
+        }
+      };
+      return { ...forwardingFabric(fabric), connect };
+    };
+    const warnings: Error[] = [];
+    const onWarning = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', onWarning);
+    try {
+      await using world = await startRanks(24, { wrap: (fabric, rank) => (rank === 23 ? counting(fabric) : fabric) });
+      expect(world.groups.map((group) => group.size)).toEqual(Array.from({ length: 24 }, () => 24));
+      expect(dials.most).toBe(dialsMax);
+      expect(warnings).toEqual([]);
+    } finally {
+      process.off('warning', onWarning);
+    }
   });
 });

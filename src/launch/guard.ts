@@ -12,6 +12,8 @@
  *  Groups, so that processes a rank has started end with it, unless they make a session of their own. Works for any
  *  program and does not need its event loop; a preloaded watcher inside the rank would not notice while it computes.
  *
+ *  Where guard and launcher are killed at once, the kernel sends the ranks SIGTERM, as `shoal-rank` has asked it to.
+ *
  *  `shoal-rank` (native/rank_start.cc) leaves ranks in the launcher's session. Where it is not built, a shell takes its place,
  *  which has no command for a group without a session: then each rank gets both, and ranks that outnumber the CPUs wait longer
  *  for each other. */

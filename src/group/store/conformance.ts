@@ -182,6 +182,12 @@ export function describeStore(name: string, open: () => Promise<StoreSite>): voi
       await expect(a.check(Array.from({ length: 4097 }, (_, i) => `${i}`))).rejects.toEqual(refused('usage', /4097 keys/));
     });
 
+    it('close rejects a wait that was called just before', async () => {
+      const outcomes = [a.wait(['never']), a.get('never')].map((pending) => expect(pending).rejects.toEqual(refused('closed')));
+      await a.close();
+      await Promise.all(outcomes);
+    });
+
     it('close rejects what is pending and what comes later, and no other client', async () => {
       const pending = a.get('never');
       const outcome = expect(pending).rejects.toEqual(refused('closed'));

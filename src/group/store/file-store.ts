@@ -151,7 +151,7 @@ export class FileStore implements Store {
         const before = this.#next;
         this.#enqueue(() => this.#catchUp()).then(
           () => this.#poll(this.#next > before ? 1 : Math.min(pauseMs * 2, this.#options.pollMs ?? 20)),
-          (error: unknown) => this.#waits.end(ShoalError.from(error)),
+          (error: unknown) => this.#waits.fail(ShoalError.from(error)),
         );
       },
       { keepAlive: true },

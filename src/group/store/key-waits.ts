@@ -18,6 +18,7 @@ export class KeyWaits {
   readonly #table: StoreTable;
   readonly #options: KeyWaitsOptions;
   readonly #pending = new Set<(error: ShoalError) => void>();
+  #ended: ShoalError | undefined;
 
   constructor(table: StoreTable, options: KeyWaitsOptions) {
     this.#table = table;
@@ -29,10 +30,11 @@ export class KeyWaits {
   }
 
   /** Resolves with `take()`, called at the very moment the last key is seen.
-   *  @throws ShoalError `timeout` naming the missing keys, `aborted`, `usage` beyond `maxPending` waits at once. */
+   *  @throws ShoalError `timeout` naming the missing keys, `aborted`, what `end` was given, `usage` beyond `maxPending` waits at once. */
   wait<T>(keys: readonly string[], take: () => T, wait: StoreWait = {}): Promise<T> {
     const { clock, name } = this.#options;
     const timeoutMs = wait.timeoutMs ?? this.#options.timeoutMs;
+    if (this.#ended) return Promise.reject(this.#ended);
     if (this.#pending.size >= this.#table.limits.maxPending) {
       return Promise.reject(new ShoalError('usage', `${name}: more than ${this.#table.limits.maxPending} waits at once`));
     }
@@ -64,8 +66,14 @@ export class KeyWaits {
     });
   }
 
-  /** Rejects every wait. */
+  /** Rejects every wait, now and later. */
   end(error: ShoalError): void {
+    this.#ended ??= error;
+    this.fail(error);
+  }
+
+  /** Rejects every wait that there is. */
+  fail(error: ShoalError): void {
     for (const fail of [...this.#pending]) fail(error);
   }
 }
