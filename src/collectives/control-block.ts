@@ -4,12 +4,13 @@
  *
  *      0  header     +0 completed u32: operations finished, contiguous    +4 sleeping u32: ring before you expect an answer
  *                    +12 failed u32: the group has failed, as its owner knows
- *                    +128 called u32: calls made so far; apart from what peers look at in every call
+ *                    +128 called f64: calls made so far; apart from what peers look at in every call
  *    256  slot 0     addresses 64 B · begin line · mailbox · signalMax lines of 64 B with one u32 signal each
- *         slot 1 …   operation number s uses slot s mod slotCount
+ *         slot 1 …   operation k of those that take this way uses slot k mod slotCount
  *
  *    addresses       +0 data or input: rkey f64, offset f64   +16 output   +32 scratch
- *    begin line      +64 published u32 = s + 1, written last   +68 contract, 28 B
+ *    begin line      +64 published u32 = k + 1, written last   +68 contract, 28 B, which begins with the
+ *                    number of the call among all of the group, from 1
  *    call log        after the slots: the contracts of the owner's latest calls that its calling thread ran by itself, call s in
  *                    place s mod loggedCalls: +0 s + 1, 0 while it is written   +4 the contract without its sequence number
  *    staging         after the log, on a page: blocks of private buffers pass through it; only where all ranks share memory
@@ -18,6 +19,7 @@
  *
  *  A slot may be used again once every rank has completed the operation before: hence `completed`.
  *  Layout only; who writes when is the business of the group. */
+import { hasReached, serialOf, type Serial } from '../base/serial.ts';
 import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
 export const headerBytes = 256;
@@ -34,7 +36,7 @@ export const mailboxOffset = 96;
 const signalsOffset = Math.ceil((mailboxOffset + mailboxBytes) / 64) * 64;
 const signalLineBytes = 64;
 const pageBytes = 4096;
-/** Calls that the log holds. */
+/** Calls that the log holds: a power of two. */
 const loggedCalls = 64;
 const contractWords = contractBytes / 4;
 
@@ -96,6 +98,7 @@ export class ControlBlock {
   /** Memory that operations of the lanes pass blocks through; who uses which when is their business. */
   readonly staging: readonly Uint8Array[];
   readonly #words: Int32Array;
+  readonly #called: Float64Array;
   readonly #lines: readonly DataView[];
   readonly #log: Uint32Array;
   readonly #slotBytes: number;
@@ -104,6 +107,7 @@ export class ControlBlock {
     const { slotCount, signalMax, staging = { bytes: 0, count: 0 } } = shape;
     this.#slotBytes = slotBytes(signalMax);
     this.#words = new Int32Array(buffer, byteOffset, slotsEnd(shape) / 4);
+    this.#called = new Float64Array(buffer, byteOffset + headerCalledOffset, 1);
     this.header = new Uint8Array(buffer, byteOffset, headerBytes);
     const slotStart = (slot: number): number => byteOffset + headerBytes + slot * this.#slotBytes;
     this.slots = Array.from({ length: slotCount }, (_, slot) => new Uint8Array(buffer, slotStart(slot), this.#slotBytes));
@@ -114,12 +118,13 @@ export class ControlBlock {
     this.#lines = this.slots.map((view) => new DataView(view.buffer, view.byteOffset, beginLineBytes));
   }
 
-  get completed(): number {
-    return Atomics.load(this.#words, headerCompletedOffset / 4) >>> 0;
+  /** The owner has finished so many operations. */
+  hasCompleted(count: number): boolean {
+    return hasReached(serialOf(Atomics.load(this.#words, headerCompletedOffset / 4)), serialOf(count));
   }
 
   set completed(count: number) {
-    Atomics.store(this.#words, headerCompletedOffset / 4, count | 0);
+    Atomics.store(this.#words, headerCompletedOffset / 4, serialOf(count) | 0);
   }
 
   get sleeping(): boolean {
@@ -132,11 +137,11 @@ export class ControlBlock {
 
   /** Calls the owner has made on the group, whichever way they went. */
   get called(): number {
-    return Atomics.load(this.#words, headerCalledOffset / 4) >>> 0;
+    return this.#called[0];
   }
 
   set called(count: number) {
-    this.#words[headerCalledOffset / 4] = count;
+    this.#called[0] = count;
   }
 
   get failed(): boolean {
@@ -151,7 +156,7 @@ export class ControlBlock {
    *  Plain stores: calls that take less than a microsecond pass here. Where CPUs reorder them, a report may get it wrong. */
   logCall(sequence: number, contract: Uint32Array): void {
     const log = this.#log;
-    const at = (sequence % loggedCalls) * contractWords;
+    const at = placeInLog(sequence);
     log[at] = 0;
     for (let word = 1; word < contractWords; word++) log[at + word] = contract[word];
     log[at] = sequence + 1;
@@ -159,26 +164,34 @@ export class ControlBlock {
 
   /** The contract of a call, while its place in the log has not been used again. */
   loggedCall(sequence: number): Uint8Array | undefined {
-    const at = (sequence % loggedCalls) * contractWords;
-    const isThere = (): boolean => Atomics.load(this.#log, at) === (sequence + 1) >>> 0;
+    const at = placeInLog(sequence);
+    const isThere = (): boolean => Atomics.load(this.#log, at) === serialOf(sequence + 1);
     if (!isThere()) return undefined;
-    const contract = Uint32Array.of(sequence, ...this.#log.subarray(at + 1, at + contractWords));
+    const contract = Uint32Array.of(sequence + 1, ...this.#log.subarray(at + 1, at + contractWords));
     return isThere() ? new Uint8Array(contract.buffer) : undefined;
   }
 
   /** Sequence numbers of the calls in the log, ascending. */
   get loggedSequences(): number[] {
     const places = Array.from({ length: loggedCalls }, (_, place) => Atomics.load(this.#log, place * contractWords));
-    return places.flatMap((word) => (word === 0 ? [] : [word - 1])).sort((a, b) => a - b);
+    const { called } = this;
+    return places.flatMap((word) => (word === 0 ? [] : [called - serialOf(called + 1 - word)])).sort((a, b) => a - b);
   }
 
-  /** Sequence number + 1 of the operation last announced in the slot. */
-  published(slot: number): number {
-    return Atomics.load(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4) >>> 0;
+  /** What `publish` has stored; 0: nothing yet. */
+  published(slot: number): Serial {
+    return serialOf(Atomics.load(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4));
   }
 
-  publish(slot: number, value: number): void {
-    Atomics.store(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4, value | 0);
+  /** @param count of the operations that have taken this way, the one in the slot included. */
+  publish(slot: number, count: number): void {
+    Atomics.store(this.#words, this.#slotWord(slot) + beginPublishedOffset / 4, serialOf(count) | 0);
+  }
+
+  /** The owner has announced its call `sequence` in the slot, or is just about to. */
+  holds(slot: number, sequence: number): boolean {
+    if (this.published(slot) === 0) return false;
+    return serialOf(Atomics.load(this.#words, this.#slotWord(slot) + beginContractOffset / 4)) === serialOf(sequence + 1);
   }
 
   contract(slot: number): Uint8Array {
@@ -219,4 +232,8 @@ export class ControlBlock {
   #slotWord(slot: number): number {
     return (headerBytes + slot * this.#slotBytes) / 4;
   }
+}
+
+function placeInLog(sequence: number): number {
+  return (sequence & (loggedCalls - 1)) * contractWords;
 }

@@ -90,8 +90,8 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
  *  that announces others stops the machine with `differs`, so that its memory is bound anew before it is touched. */
 export interface LoweredWhole {
   readonly code: Float64Array;
-  /** Operands that must be set to sequence + 1 before each run. */
-  readonly sequenceOperands: readonly number[];
+  /** Operands that must be set before each run: to the number of the lane's operation, from 1. */
+  readonly ordinalOperands: readonly number[];
   readonly segments: readonly SegmentName[];
   /** Index of the card's segment: the one after those in `segments`. */
   readonly cardSegment: number;
@@ -145,15 +145,15 @@ class Lowering {
     const touchesPeers = program.channels.some((steps) => steps.some((step) => touchesPeer(step, this.#rank)));
     const card = -1; // numbered when all other segments are known
     const cardOperands: number[] = [];
-    const sequenceOperands: number[] = [];
+    const ordinalOperands: number[] = [];
     const own = this.#segment({ kind: 'slot', rank: this.#rank });
     const emit = (...operands: number[]): void => void this.#code.push(...operands);
     const emitCard = (offset: number): void => {
       cardOperands.push(this.#code.length);
       emit(card, offset);
     };
-    const emitSequence = (): void => {
-      sequenceOperands.push(this.#code.length);
+    const emitOrdinal = (): void => {
+      ordinalOperands.push(this.#code.length);
       emit(0);
     };
     for (const step of program.entry) this.#step(step);
@@ -171,14 +171,14 @@ class Lowering {
       // The first one announces; the others only look whether their rank sleeps.
       if (index === 0) {
         emit(Opcode.Publish, own, beginPublishedOffset);
-        emitSequence();
+        emitOrdinal();
       } else emit(Opcode.Signal, own, beginPublishedOffset, 0);
       emit(this.#segment({ kind: 'header', rank: peer }), headerSleepingOffset, peer);
     });
     for (const peer of peers) {
       const slot = this.#segment({ kind: 'slot', rank: peer });
       emit(Opcode.Wait, slot, beginPublishedOffset);
-      emitSequence();
+      emitOrdinal();
       emit(Opcode.Match, slot, beginContractOffset);
       emitCard(0);
       emit(contractBytes, peer);
@@ -192,7 +192,7 @@ class Lowering {
     for (const operand of cardOperands) this.#code[operand] = this.segments.length;
     return {
       code: Float64Array.from(this.#code),
-      sequenceOperands,
+      ordinalOperands,
       segments: this.segments,
       cardSegment: this.segments.length,
       scratchBytes: program.scratchCount * this.#elementBytes,

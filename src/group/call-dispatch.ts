@@ -80,10 +80,11 @@ export class CallDispatch {
   /** The same on the express. */
   readonly #onExpress = new WeakMap<Tensor, BoundReduce<ExpressOperation, ExpressRequest>>();
   /** Collectives called, whichever way they went. */
-  #calls = 0;
+  #calls: number;
 
   constructor({ spec, client, memory, lane, express }: CallDispatchOptions) {
     this.#spec = spec;
+    this.#calls = spec.callsBefore ?? 0;
     this.#client = client;
     this.#memory = memory;
     this.#lane = lane;

@@ -26,6 +26,8 @@ export interface WorldPlan {
   readonly settings: Settings;
   /** `mpi`: what groups of this world use unless they say otherwise. */
   readonly backend?: string;
+  /** As in GroupSpec, of the group of all ranks. */
+  readonly callsBefore?: number;
   /** What the file of `shoal tune` says, where there is one. */
   readonly tuning?: LoadedTuning;
 }

@@ -3,12 +3,13 @@
  *
  *    0        4      5    6       7   8       16     20       28
  *    ┌────────┬──────┬────┬───────┬───┬───────┬──────┬────────┐
- *    │sequence│ kind │ op │ dtype │ 0 │ count │ root │ detail │   little endian
+ *    │ number │ kind │ op │ dtype │ 0 │ count │ root │ detail │   little endian
  *    └────────┴──────┴────┴───────┴───┴───────┴──────┴────────┘
- *  detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
+ *  number: of the call, from 1, modulo 2³².   detail: 64 bits of a digest of what else must agree (per-rank counts, splits, the operation's name, strict call site); 0: nothing
  *  else. All the rest is there as it is. */
 import { createHash } from 'node:crypto';
 import { dataViewOf } from '../base/bytes.ts';
+import { serialOf } from '../base/serial.ts';
 import { contractBytes } from '../collectives/control-block.ts';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { reduceOpCode, reduceOps, type ReduceOp } from '../memory/reduce-op.ts';
@@ -72,7 +73,7 @@ const detailOffset = 20;
 
 export function encodeContract(call: CollectiveCall, sequence: number, target: Uint8Array, options: { strict: boolean }): void {
   const view = dataViewOf(target);
-  view.setUint32(0, sequence >>> 0, true);
+  view.setUint32(0, serialOf(sequence + 1), true);
   view.setUint8(4, collectiveCode(call.kind));
   view.setUint8(5, call.op === undefined ? 0xff : reduceOpCode(call.op));
   view.setUint8(6, dtypeInfo(call.dtype).code);
@@ -137,7 +138,7 @@ export function decodeContract(contract: Uint8Array): Partial<CollectiveCall> & 
   const view = dataViewOf(contract);
   const [op, root] = [view.getUint8(5), view.getUint32(16, true)];
   return {
-    sequence: view.getUint32(0, true),
+    sequence: serialOf(view.getUint32(0, true) - 1),
     kind: kinds[view.getUint8(4)],
     dtype: dtypes[view.getUint8(6)]?.name,
     count: view.getUint32(8, true) + view.getUint32(12, true) * 2 ** 32,

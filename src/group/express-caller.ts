@@ -145,7 +145,7 @@ export class ExpressCaller {
   #drawWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
     const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
-    const late = this.#express.late(sequence, ordinal).find((rank) => rank !== spec.rank);
+    const late = this.#express.late(ordinal).find((rank) => rank !== spec.rank);
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
   }
 

@@ -129,7 +129,7 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
 
   #noteStart(entry: ExpressEntry): void {
     if (entry.started) return;
-    const late = this.#express.late(entry.sequence, entry.ordinal).find((rank) => rank !== this.#options.express.rank);
+    const late = this.#express.late(entry.ordinal).find((rank) => rank !== this.#options.express.rank);
     if (late === undefined) this.#start(entry);
     else entry.waitedFor = late;
   }
@@ -141,8 +141,8 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
   }
 
   /** World ranks that have not announced the entry's operation. */
-  late({ sequence, ordinal }: ExpressEntry): number[] {
-    return this.#options.members.worldRanks(this.#express.late(sequence, ordinal));
+  late({ ordinal }: ExpressEntry): number[] {
+    return this.#options.members.worldRanks(this.#express.late(ordinal));
   }
 
   abandon(error: ShoalError): void {

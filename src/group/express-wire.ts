@@ -85,7 +85,7 @@ export class ExpressWire {
     return this.#slots[rank][turn];
   }
 
-  /** Announcement and contract in a rank's slot: the sequence number + 1, then from word 4 on the contract. */
+  /** Announcement and contract in a rank's slot: the number of the operation on the express, from 1, then the contract. */
   line(rank: number, turn: number): Uint32Array {
     return this.#lines[rank][turn];
   }

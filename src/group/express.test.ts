@@ -142,7 +142,7 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     arrays[0].fill(1);
     sides[0].express.begin(operations[0], 0, 0);
     expect(sides[0].express.advance(operations[0], 0, 0, hasty)).toBe('waiting');
-    expect(sides[0].express.late(0, 0)).toEqual([1]);
+    expect(sides[0].express.late(0)).toEqual([1]);
     arrays[1].fill(2);
     sides[1].express.begin(operations[1], 0, 0);
     expect(sides[1].express.advance(operations[1], 0, 0, patient)).toBe('done');
@@ -166,17 +166,21 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
       const count = 100;
       const arrays = sides.map(() => new Float32Array(count));
       const operations = sides.map((each, rank) => bind(each, sumOf(count), arrays[rank]));
-      for (let sequence = 0; sequence < 6; sequence++) {
-        arrays.forEach((array, rank) => array.fill(sequence + rank));
+      // Counters pass what 32 bits hold.
+      const before = size === 4 ? 2 ** 32 - 3 : 0;
+      for (const { wire } of sides) for (const turn of [0, 1]) for (const peer of sides) wire.line(peer.rank, turn)[0] = before;
+      for (let step = 0; step < 6; step++) {
+        const sequence = before + step;
+        arrays.forEach((array, rank) => array.fill(step + rank));
         // Whoever begins late is awaited.
-        const last = sides[sequence % size];
+        const last = sides[step % size];
         for (const { express, rank } of sides) if (rank !== last.rank) express.begin(operations[rank], sequence, sequence);
         for (const { express, rank } of sides) {
           if (rank !== last.rank) expect(express.advance(operations[rank], sequence, sequence, hasty)).toBe('waiting');
         }
         last.express.begin(operations[last.rank], sequence, sequence);
         runAll(sides, operations, sequence, sequence);
-        const sum = size * sequence + (size * (size - 1)) / 2;
+        const sum = size * step + (size * (size - 1)) / 2;
         for (const array of arrays) expect([...array]).toEqual(Array.from({ length: count }, () => sum));
       }
     });
@@ -199,16 +203,17 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
       }
     });
 
-    it('a rank whose call has another number is not heard', async () => {
+    it('a rank whose call has another number: nobody ends', async () => {
       const sides = await sidesOf(4, algorithm);
       const operations = sides.map((each) => bind(each, sumOf(100), new Float32Array(100)));
       const numberOf = (rank: number): number => (rank === 2 ? 6 : 7);
       for (const { express, rank } of sides) express.begin(operations[rank], numberOf(rank), 0);
       for (const { express, rank } of sides) express.announceToAll(operations[rank], 0);
-      for (let turn = 0; turn < 100; turn++) {
-        for (const { express, rank } of sides) expect(express.advance(operations[rank], numberOf(rank), 0, hasty)).toBe('waiting');
+      for (const { express, rank } of sides) {
+        let status = express.advance(operations[rank], numberOf(rank), 0, hasty);
+        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++) status = express.advance(operations[rank], numberOf(rank), 0, hasty);
+        expect(status).toBe('mismatch');
       }
-      for (const { express, rank } of sides) if (rank !== 2) expect(express.late(7, 0)).toEqual([2]);
     });
 
     it('another thread goes on with it, and tells the others who has called', async () => {
@@ -223,7 +228,7 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
       for (let turn = 0; turn < 100; turn++) {
         for (const { express, rank } of others) expect(express.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
       }
-      for (const { express } of others) expect(express.late(0, 0)).toEqual([3]);
+      for (const { express } of others) expect(express.late(0)).toEqual([3]);
       sides[3].express.begin(operations[3], 0, 0);
       runAll([...others, sides[3]], operations, 0, 0);
       for (const array of arrays) expect([array[0], array[99]]).toEqual([4, 4]);

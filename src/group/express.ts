@@ -14,6 +14,7 @@
  *  k + 2 only after it has heard of k + 1 from all, who hence have finished k. It must not know threads, their queues or users'
  *  objects. */
 import { assert, must } from '../base/assert.ts';
+import { serialOf } from '../base/serial.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../collectives/control-block.ts';
 import {
   assumedRates,
@@ -66,7 +67,7 @@ export interface ExpressOperation {
   readonly buffers: ExpressBuffers;
   /** By turn. */
   readonly segments: readonly Segments[];
-  /** Its first word is the sequence number. */
+  /** Its first word is the number of the call. */
   readonly contract: Uint32Array;
   /** How far the run has come that is under way. */
   readonly progress: ExpressProgress;
@@ -135,9 +136,9 @@ export class Express {
     const { own, firstSlot, wire, rank } = this.#options;
     const turn = ordinal % expressSlots;
     if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
-    contract[0] = sequence;
+    contract[0] = sequence + 1;
     wire.line(rank, turn).set(contract, contractWord);
-    own.publish(firstSlot + turn, sequence + 1);
+    own.publish(firstSlot + turn, ordinal + 1);
     wire.bind(turn, operation.buffers);
     progress.announced = 0;
     progress.positions = eager.map((puts) => puts * callLength);
@@ -162,15 +163,15 @@ export class Express {
     const { lowered, spreads } = operation;
     const turn = ordinal % expressSlots;
     // It may have begun on the other thread.
-    operation.contract[0] = sequence;
+    operation.contract[0] = sequence + 1;
     wire.bind(turn, operation.buffers);
     // The event loop is woken by all that comes, until it is read; and ranks that wait long tell everyone.
     if (patience.spinNs === 0) wire.progress(everyone, { spinNs: 0, sleepMs: 0 });
-    let there = spreads ? 'there' : wire.poll(turn, sequence + 1, patience);
+    let there = spreads ? 'there' : wire.poll(turn, serialOf(ordinal + 1), patience);
     for (;;) {
-      if (this.#differs(operation, sequence, turn)) return 'mismatch';
+      if (this.#differs(operation, ordinal, turn)) return 'mismatch';
       if (there !== 'there') return there === 'ended' ? 'ended' : 'waiting';
-      const heard = !spreads || this.#heard(operation, sequence, turn);
+      const heard = !spreads || this.#heard(operation, ordinal, turn);
       if (heard && this.#advanceChannels(operation, turn)) break;
       there = wire.progress(this.#awaited(operation, turn), patience);
     }
@@ -208,9 +209,9 @@ export class Express {
   }
 
   /** Whether all that has come is of the operation: a rank may be on its way through another call. */
-  #heard({ incoming }: ExpressOperation, sequence: number, turn: number): boolean {
+  #heard({ incoming }: ExpressOperation, ordinal: number, turn: number): boolean {
     const { wire, own, firstSlot } = this.#options;
-    const announced = (sequence + 1) >>> 0;
+    const announced = serialOf(ordinal + 1);
     return incoming.every(({ rank, signal }) => wire.line(rank, turn)[0] === announced || own.raised(firstSlot + turn, signal) === 0);
   }
 
@@ -223,15 +224,15 @@ export class Express {
   }
 
   /** Group ranks that have not announced the operation. */
-  late(sequence: number, ordinal: number): number[] {
+  late(ordinal: number): number[] {
     const ranks = Array.from({ length: this.#options.size }, (_, rank) => rank);
-    return ranks.filter((rank) => this.#options.wire.line(rank, ordinal % expressSlots)[0] !== (sequence + 1) >>> 0);
+    return ranks.filter((rank) => this.#options.wire.line(rank, ordinal % expressSlots)[0] !== serialOf(ordinal + 1));
   }
 
   /** Someone has announced something else. */
-  #differs({ contract }: ExpressOperation, sequence: number, turn: number): boolean {
+  #differs({ contract }: ExpressOperation, ordinal: number, turn: number): boolean {
     const { size, wire } = this.#options;
-    const announced = (sequence + 1) >>> 0;
+    const announced = serialOf(ordinal + 1);
     for (let rank = 0; rank < size; rank++) {
       const line = wire.line(rank, turn);
       if (line[0] !== announced) continue;

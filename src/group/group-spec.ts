@@ -12,14 +12,20 @@ export interface GroupSpec {
   readonly topology: Topology;
   /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
   readonly backend?: string;
+  /** Calls that count as made when the group opens, for tests of what comes after many. The same on all ranks. Default: none. */
+  readonly callsBefore?: number;
 }
 
 /** Number of the group of all ranks. */
 export const worldGroupId = 0;
 
 /** The group of all ranks. */
-export function worldSpec({ rank, size }: { readonly rank: number; readonly size: number }, topology: Topology): GroupSpec {
-  return { id: worldGroupId, name: 'world', globalRanks: Array.from({ length: size }, (_, each) => each), rank, topology };
+export function worldSpec(
+  { rank, size, callsBefore }: { readonly rank: number; readonly size: number; readonly callsBefore?: number },
+  topology: Topology,
+): GroupSpec {
+  const globalRanks = Array.from({ length: size }, (_, each) => each);
+  return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore };
 }
 
 /** The hosts of a subset of ranks, renumbered by position in the subset; hosts in order of their first rank. */

@@ -287,7 +287,7 @@ export class HostLane {
       return;
     }
     const slot = this.#tracks[operation.lane].lane.slotOf(ordinal);
-    const late = spec.globalRanks.find((_, rank) => blocks[rank].published(slot) !== (sequence + 1) >>> 0);
+    const late = spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence));
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
   }
 }

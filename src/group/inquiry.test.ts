@@ -94,6 +94,25 @@ describe('Inquiry', () => {
     expect(sent).toHaveLength(3);
   });
 
+  it('ranks that notice at different calls come to ask about the first of them', () => {
+    const report = (sequence: number): Extract<ControlMessage, { type: 'report' }> => {
+      return { type: 'report', group: 1, code: 'mismatch', sequence, timeoutMs: 1000, text: `barrier #${sequence}`, arrived: true };
+    };
+    for (const [own, theirs] of [
+      [6, 5],
+      [5, 6],
+    ]) {
+      const { members } = createGroup(2, { silent: [1] });
+      const { history, inquiry, errors } = members[0];
+      for (const sequence of [5, 6]) history.remember(sequence, call);
+      inquiry.begin('mismatch', own, 1000);
+      inquiry.onReport(1, report(theirs));
+      // Having heard of the earlier call, the other rank asks about that, too.
+      if (theirs === 6) inquiry.onReport(1, report(5));
+      expect(errors).toMatchObject([{ sequence: 5, message: expect.stringMatching(/all-reduce #5 [^]*barrier #5/) }]);
+    }
+  });
+
   it('names a rank that does not answer, after a while', () => {
     const { clock, members } = createGroup(3, { silent: [1] });
     for (const { history } of members) history.remember(0, call);

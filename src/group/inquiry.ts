@@ -84,8 +84,11 @@ export class Inquiry {
   }
 
   onReport(rank: number, message: Extract<ControlMessage, { type: 'report' }>): void {
-    this.begin(message.code, message.sequence, message.timeoutMs);
-    this.#diagnosis?.add(rank, message);
+    const { code, sequence, timeoutMs } = message;
+    // Ranks may notice at different calls. They parted at the first of these, and all come to ask about that.
+    if (this.#diagnosis && sequence < this.#diagnosis.sequence) this.#diagnosis = undefined;
+    this.begin(code, sequence, timeoutMs);
+    if (this.#diagnosis?.sequence === sequence) this.#diagnosis.add(rank, message);
     this.#concludeIfComplete();
   }
 

@@ -192,7 +192,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
   }
 
   #adopt(entry: LaneEntry, operation: LaneOperation): void {
-    const position = this.#lane.adopt(operation, entry.sequence, entry.ordinal, entry.position);
+    const position = this.#lane.adopt(operation, entry.ordinal, entry.position);
     if (!position) return;
     entry.position = position;
     entry.adopted = true;

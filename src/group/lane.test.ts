@@ -25,11 +25,12 @@ class Host {
   readonly #spec: (rank: number) => GroupSpec;
   readonly #regions = new Map<string, Uint8Array>();
 
-  constructor(ranks: number) {
+  constructor(ranks: number, { before } = { before: 0 }) {
     const globalRanks = Array.from({ length: ranks }, (_, rank) => rank);
     this.#spec = (rank) => ({ id: 0, name: 'test', globalRanks, rank, topology: oneHost(ranks) });
     const shape = blockShape(this.#spec(0), { slotCount, signalMax: 2 * ranks });
     this.blocks = globalRanks.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape));
+    for (const block of this.blocks) for (const slot of block.slots.keys()) block.publish(slot, before);
   }
 
   add(rank: number, key: number, view: Uint8Array): void {
@@ -71,14 +72,22 @@ interface Step {
   readonly isPrivate: readonly boolean[];
 }
 
+interface Scenario {
+  readonly name: LaneName;
+  readonly steps: readonly Step[];
+  /** Operations that count as made. */
+  readonly before: number;
+}
+
 /** One rank's part, pausing wherever it waits. Returns how often the other lane took over. */
-function* runRank(host: Host, rank: number, name: LaneName, steps: readonly Step[], random: Random): Generator<void, number> {
+function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, random: Random): Generator<void, number> {
   const [main, comm] = [host.lane(rank, name, random), host.lane(rank, name, random)];
   const plans = host.plans(rank);
   const bound = new Map<string, LaneOperation>();
   const shared = new Map<number, Float32Array>();
   let takenOver = 0;
-  for (const [ordinal, { count, isPrivate }] of steps.entries()) {
+  for (const [step, { count, isPrivate }] of steps.entries()) {
+    const ordinal = before + step;
     const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', op: 'sum', count };
     const lanePlans = must(plans.prepare(call).lane, () => 'an all-reduce of one host runs whole');
     const key = isPrivate[rank] ? privateKey : 2 * (1 + counts.indexOf(count));
@@ -108,10 +117,10 @@ function* runRank(host: Host, rank: number, name: LaneName, steps: readonly Step
         // What is private is copied for the other thread; what is shared it maps itself.
         if (key === privateKey) view = view.slice();
         operation = comm.bind(call, lanePlans, { data: buffer(view) }, position.code);
-        let adopted = comm.adopt(operation, ordinal, ordinal, position);
+        let adopted = comm.adopt(operation, ordinal, position);
         while (!adopted) {
           yield;
-          adopted = comm.adopt(operation, ordinal, ordinal, position);
+          adopted = comm.adopt(operation, ordinal, position);
         }
         position = adopted;
       }
@@ -138,16 +147,18 @@ describe('Lane', () => {
       ranks: fc.integer({ min: 2, max: 4 }),
       seed: fc.integer({ min: 1, max: 2 ** 31 - 1 }),
       name: fc.constantFrom(...laneNames),
+      // Counters that reach, and have passed, what 32 bits hold.
+      before: fc.constantFrom(0, 2 ** 31 - 4, 2 ** 32 - 4, 3 * 2 ** 32 - 3),
       steps: fc.array(fc.record({ count: fc.constantFrom(...counts), isPrivate: fc.array(fc.boolean(), { minLength: 4, maxLength: 4 }) }), {
         minLength: 1,
         maxLength: 12,
       }),
     });
     fc.assert(
-      fc.property(scenario, ({ ranks, seed, name, steps }) => {
+      fc.property(scenario, ({ ranks, seed, ...rest }) => {
         const random = seededRandom(seed);
-        const host = new Host(ranks);
-        const running = host.blocks.map((_, rank) => runRank(host, rank, name, steps, random));
+        const host = new Host(ranks, rest);
+        const running = host.blocks.map((_, rank) => runRank(host, rank, rest, random));
         const ranksOf = running.map((_, rank) => rank);
         for (let turns = 0; running.length > 0; turns++) {
           expect(turns, 'turns without an end').toBeLessThan(100_000);

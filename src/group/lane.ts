@@ -15,6 +15,7 @@
  *  It must not know threads, threads' queues or users' objects. */
 import { assert, must } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
+import { serialOf } from '../base/serial.ts';
 import { stagingBlockBytes } from '../collectives/algorithms/host-staged.ts';
 import { beginBufferOffset, contractBytes, type ControlBlock, type ControlBlockShape } from '../collectives/control-block.ts';
 import {
@@ -53,8 +54,7 @@ export function blockShape({ topology }: GroupSpec, shape: { slotCount: number; 
 /** The lane in which a rank with this control block made its call `sequence`, if it did so lately. */
 export function laneOf(block: ControlBlock, slotCount: number, sequence: number): LaneName | undefined {
   return laneNames.find((name) => {
-    for (let ordinal = 0; ordinal < laneSlots; ordinal++)
-      if (block.published(laneSlot(name, { slotCount, ordinal })) === sequence + 1) return true;
+    for (let ordinal = 0; ordinal < laneSlots; ordinal++) if (block.holds(laneSlot(name, { slotCount, ordinal }), sequence)) return true;
     return false;
   });
 }
@@ -114,7 +114,7 @@ export interface LaneOperation {
   readonly call: CollectiveCall;
   readonly plans: LanePlans;
   readonly card: Uint8Array;
-  /** This rank's, in the card; its first word is the sequence number. */
+  /** This rank's, in the card; its first word is the number of the call. */
   readonly contract: Uint32Array;
   /** What the last run took, and the next one tries first. */
   bound: BoundCode;
@@ -183,8 +183,8 @@ export class Lane {
   /** Starts the operation as number `sequence` of the group, `ordinal` of the lane. */
   start(operation: LaneOperation, sequence: number, ordinal: number, spinNs: number): LaneStatus {
     this.#state.pc = 0;
-    operation.contract[0] = sequence;
-    number(operation.bound, sequence);
+    operation.contract[0] = sequence + 1;
+    number(operation.bound, ordinal);
     return this.#run(operation, ordinal, spinNs);
   }
 
@@ -196,8 +196,8 @@ export class Lane {
   /** Continues an operation that was waiting or unmapped, from `position`. */
   resume(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, spinNs: number): LaneStatus {
     assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
-    operation.contract[0] = sequence;
-    number(operation.bound, sequence);
+    operation.contract[0] = sequence + 1;
+    number(operation.bound, ordinal);
     this.#state.pc = position.pc;
     return this.#run(operation, ordinal, spinNs);
   }
@@ -205,15 +205,15 @@ export class Lane {
   /** Binds the memory of all peers that have announced the operation, for one that began on the other thread and came to
    *  `position` there. What they announce may ask for the other code, which then begins: past its comparisons an operation is
    *  only when all have announced, and in the right code. Undefined when some memory is not known here yet. */
-  adopt(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition): LanePosition | undefined {
+  adopt(operation: LaneOperation, ordinal: number, position: LanePosition): LanePosition | undefined {
     if (!operation.bound.whole.touchesPeers) return position;
     const { blocks, rank, size } = this.#options;
     const slot = this.slotOf(ordinal);
     for (let peer = 0; peer < size; peer++) {
-      if (peer !== rank && blocks[peer].published(slot) === sequence + 1) this.#note(operation, peer, slot);
+      if (peer !== rank && blocks[peer].published(slot) === serialOf(ordinal + 1)) this.#note(operation, peer, slot);
     }
     const wanted = this.#codeFor(operation);
-    if (wanted !== operation.bound.name) this.#take(operation, wanted);
+    if (wanted !== operation.bound.name) this.#take(operation, wanted, ordinal);
     if (!this.#bindPeers(operation)) return undefined;
     return wanted === position.code ? position : { code: wanted, pc: 0 };
   }
@@ -234,26 +234,26 @@ export class Lane {
         throw new ShoalError('protocol', `a plan reached outside its memory (${status} at ${this.#state.pc}); please report this`);
       const differing = this.#state.argument;
       if (differing < size) return 'mismatch';
-      if (!this.#meet(operation, differing - size, this.slotOf(ordinal))) return 'unmapped';
+      if (!this.#meet(operation, differing - size, ordinal)) return 'unmapped';
     }
   }
 
   /** A peer's buffers lie elsewhere than last time. False when memory is not known here. */
-  #meet(operation: LaneOperation, peer: number, slot: number): boolean {
-    this.#note(operation, peer, slot);
+  #meet(operation: LaneOperation, peer: number, ordinal: number): boolean {
+    this.#note(operation, peer, this.slotOf(ordinal));
     const wanted = this.#codeFor(operation);
     if (wanted === operation.bound.name) return this.#bindPeer(operation, peer);
-    this.#take(operation, wanted);
+    this.#take(operation, wanted, ordinal);
     this.#state.pc = 0;
     return this.#bindPeers(operation);
   }
 
   /** The other code from now on. */
-  #take(operation: LaneOperation, name: LaneCodeName): void {
+  #take(operation: LaneOperation, name: LaneCodeName, ordinal: number): void {
     const { plans, card, buffers, bound, spare } = operation;
     operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
     operation.spare = bound;
-    number(operation.bound, operation.contract[0]);
+    number(operation.bound, ordinal);
   }
 
   #bindPeers(operation: LaneOperation): boolean {
@@ -330,9 +330,9 @@ export class Lane {
 }
 
 /** The machine looks for these numbers. */
-function number({ code, whole }: BoundCode, sequence: number): void {
-  const { sequenceOperands } = whole;
-  for (let i = 0; i < sequenceOperands.length; i++) code[sequenceOperands[i]] = sequence + 1;
+function number({ code, whole }: BoundCode, ordinal: number): void {
+  const { ordinalOperands } = whole;
+  for (let i = 0; i < ordinalOperands.length; i++) code[ordinalOperands[i]] = ordinal + 1;
 }
 
 /** Own buffers of a call are private, or none is. */

@@ -63,7 +63,7 @@ export class Members {
     const { key, region } = regions.create(this.#blockBytes);
     this.ownKey = key;
     this.nothing = { region, offset: 0, bytes: 0 };
-    this.own = this.#block(region.buffer, 0);
+    this.own = this.#beginAt(this.#block(region.buffer, 0));
     this.#blocks[group.rank] = this.own;
   }
 
@@ -80,7 +80,7 @@ export class Members {
     if (this.#blocks[rank]) throw new ShoalError('protocol', `rank ${rank} opened group '${this.#group.name}' twice`);
     this.#blockKeys[rank] = key;
     const mapped = link.loadStore ? this.#mapBlock(rank, key, offset) : undefined;
-    this.#blocks[rank] = mapped ?? this.#block(new ArrayBuffer(this.#blockBytes), 0);
+    this.#blocks[rank] = mapped ?? this.#beginAt(this.#block(new ArrayBuffer(this.#blockBytes), 0));
   }
 
   /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
@@ -144,21 +144,20 @@ export class Members {
   /** The rank made its call `sequence` through its comm thread. */
   tookCommThread(rank: number, sequence: number): boolean {
     const block = this.#blocks[rank];
-    for (let slot = 0; slot < this.#slotCount; slot++) if (block.published(slot) === sequence + 1) return true;
+    for (let slot = 0; slot < this.#slotCount; slot++) if (block.holds(slot, sequence)) return true;
     return false;
   }
 
   /** The first other rank that has not announced its call `sequence` in `slot`; undefined: all have. */
   firstLate(slot: number, sequence: number): number | undefined {
-    const announced = (sequence + 1) >>> 0;
     for (let rank = 0; rank < this.#blocks.length; rank++)
-      if (rank !== this.#group.rank && this.#blocks[rank].published(slot) !== announced) return rank;
+      if (rank !== this.#group.rank && !this.#blocks[rank].holds(slot, sequence)) return rank;
     return undefined;
   }
 
   /** World ranks that have not announced their call `sequence` in `slot`. */
   late(slot: number, sequence: number): number[] {
-    return this.#group.globalRanks.filter((_, rank) => this.#blocks[rank].published(slot) !== sequence + 1);
+    return this.#group.globalRanks.filter((_, rank) => !this.#blocks[rank].holds(slot, sequence));
   }
 
   worldRanks(ranks: readonly number[]): number[] {
@@ -223,7 +222,6 @@ export class Members {
     if (!block || this.links[rank]?.loadStore) throw new ShoalError('protocol', 'unexpected begin message');
     const published = new DataView(announced.buffer, announced.byteOffset, announced.byteLength).getUint32(beginPublishedOffset, true);
     if (slot >= this.#slotCount) throw new ShoalError('protocol', `begin message for slot ${slot}, which does not exist`);
-    if (published === 0) throw new ShoalError('protocol', 'begin message without a sequence number');
     block.completed = completed;
     // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
     block.slots[slot].set(announced);
@@ -242,6 +240,15 @@ export class Members {
 
   get #blockBytes(): number {
     return controlBlockBytes(this.#shape);
+  }
+
+  /** As if so many calls had been made and ended. */
+  #beginAt(block: ControlBlock): ControlBlock {
+    const { callsBefore = 0 } = this.#group;
+    block.completed = callsBefore;
+    block.called = callsBefore;
+    for (let slot = 0; slot < this.#slotCount; slot++) block.publish(slot, callsBefore);
+    return block;
   }
 
   #block(buffer: ArrayBufferLike, offset: number): ControlBlock {

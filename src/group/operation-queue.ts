@@ -6,6 +6,7 @@
  *  what it has finished without a gap. It must not know the lane's operations, nor what becomes of a disagreement. */
 import { assert, must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
+import { hasReached, serialOf } from '../base/serial.ts';
 import type { CallQueue } from './call-queue.ts';
 import { encodeContract, sameContract, type CollectiveCall } from './contract.ts';
 import type { GroupSpec } from './group-spec.ts';
@@ -56,16 +57,21 @@ export class OperationQueue implements CallQueue<Operation> {
   readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
   #inFlight: Operation[] = [];
-  #submitted = 0;
-  #begun = 0;
+  #submitted: number;
+  #begun: number;
   /** Operations finished without a gap, and those finished beyond it. */
-  #completed = 0;
+  #completed: number;
   readonly #finishedAhead = new Set<number>();
   /** What the ranks of other hosts were last told. */
-  #completedSent = 0;
+  #completedSent: number;
 
   constructor(options: OperationQueueOptions) {
     this.#options = options;
+    const { callsBefore = 0 } = options.group;
+    this.#submitted = callsBefore;
+    this.#begun = callsBefore;
+    this.#completed = callsBefore;
+    this.#completedSent = callsBefore;
   }
 
   get size(): number {
@@ -128,7 +134,7 @@ export class OperationQueue implements CallQueue<Operation> {
   #slotFree(): boolean {
     const { members, slotCount } = this.#options;
     const needed = this.#begun - slotCount + 1;
-    return needed <= 0 || members.blocks.every((block) => block.completed >= needed);
+    return needed <= 0 || members.blocks.every((block) => block.hasCompleted(needed));
   }
 
   #begin(operation: Operation): void {
@@ -149,7 +155,7 @@ export class OperationQueue implements CallQueue<Operation> {
     }
     encodeContract(call, sequence, members.own.contract(slot), { strict: contract === 'strict' });
     operation.phase = 'announced';
-    members.own.publish(slot, sequence + 1);
+    members.own.publish(slot, operation.ordinal + 1);
     members.wakeSleeping();
     this.#tellBegin(operation);
   }
@@ -177,16 +183,18 @@ export class OperationQueue implements CallQueue<Operation> {
   /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
   #agree(operation: Operation, { mayStart }: { readonly mayStart: boolean }): boolean {
     const { group, members, recorder, isDisputed, onMismatch, onThrown } = this.#options;
-    const { slot, sequence } = operation;
+    const { slot, sequence, ordinal } = operation;
+    const expected = serialOf(ordinal + 1);
     const own = members.own.contract(slot);
     let all = true;
     for (let rank = 0; rank < members.links.length; rank++) {
       if (operation.agreed[rank]) continue;
       const published = members.blocks[rank].published(slot);
-      if (published !== sequence + 1) {
+      if (published !== expected) {
         all = false;
         operation.waitedFor = rank;
-        if (published > sequence + 1 || members.leftBefore(rank, sequence) || members.tookLane(rank, sequence)) onMismatch(operation);
+        if (hasReached(published, expected) || members.leftBefore(rank, sequence) || members.tookLane(rank, sequence))
+          onMismatch(operation);
       } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {
         onMismatch(operation);

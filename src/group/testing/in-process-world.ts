@@ -40,6 +40,8 @@ export interface InProcessOptions {
   /** Wraps each rank's client of the store. */
   readonly wrapStore?: (store: Store, rank: number) => Store;
   readonly joinTimeoutMs?: number;
+  /** As in GroupSpec, of the group of all ranks. */
+  readonly callsBefore?: number;
 }
 
 export interface InProcessWorld extends AsyncDisposable {
@@ -118,7 +120,15 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
       return { name: 'test', store, servedBy: undefined, fabrics: createFabrics(rank, network, fabricOptions, options) };
     },
   };
-  const plan = { rank, size: n, url: 'hash://', environment: {}, joinTimeoutMs: options.joinTimeoutMs ?? 10_000, settings };
+  const plan = {
+    rank,
+    size: n,
+    url: 'hash://',
+    environment: {},
+    joinTimeoutMs: options.joinTimeoutMs ?? 10_000,
+    settings,
+    callsBefore: options.callsBefore,
+  };
   const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers));
   const info = await client.ready();
   const memory = new TensorMemory({
