@@ -155,6 +155,11 @@ export class CallDispatch {
     this.#express?.close();
   }
 
+  /** All that was called has ended. */
+  end(): void {
+    this.#lane?.close();
+  }
+
   #startOnLane(lane: HostLane, operation: LaneOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
     const requestWith = (own: CallBuffers): LaneRequest => {
       const buffers = own.share();

@@ -7,6 +7,7 @@ import type { RegionShare } from '../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
 import type { CommHost, CommHostHandlers } from './comm-host.ts';
 import type { Command, CommEvent, ExpressShare, WorldInfo } from './comm-protocol.ts';
+import { GroupNumbers } from './group-numbers.ts';
 import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
 
 /** A command that is answered by a `done` event, before it has its work number. */
@@ -28,7 +29,8 @@ export class CommClient implements WorkWaiter {
   readonly #earlyRegions: Extract<CommEvent, { type: 'peer-region' }>[] = [];
   #nextWork = 1;
   #lost: ShoalError | undefined;
-  #nextGroupId = 1;
+  /** Groups this rank is in, or was in with others that still are. */
+  readonly groupNumbers = new GroupNumbers();
 
   constructor(createHost: (handlers: CommHostHandlers) => CommHost) {
     this.#ready = new Promise((resolve, reject) => {
@@ -43,15 +45,6 @@ export class CommClient implements WorkWaiter {
   /** The world is set up. @throws ShoalError why not. */
   ready(): Promise<WorldInfo> {
     return this.#ready;
-  }
-
-  /** Smallest group id this rank has not used; ranks agree on the largest of theirs. */
-  get nextGroupId(): number {
-    return this.#nextGroupId;
-  }
-
-  useGroupId(id: number): void {
-    this.#nextGroupId = Math.max(this.#nextGroupId, id + 1);
   }
 
   post(command: Exclude<Command, WorkCommand>): void {
@@ -114,6 +107,11 @@ export class CommClient implements WorkWaiter {
       case 'peer-region':
         if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
         else this.#earlyRegions.push(event);
+        return;
+      case 'group-ended':
+        this.#laneBlocks.delete(event.group);
+        this.#expresses.delete(event.group);
+        this.groupNumbers.free(event.group);
         return;
       case 'done': {
         if (event.trace) this.#trace = event.trace;

@@ -157,6 +157,7 @@ export class CommCore {
       tuning: tuning?.tuning,
       onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
       onExpress: (group, share) => this.#emit({ type: 'express', group, share }),
+      onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
       onFailure: (group, error) => {
         this.#tellCause(error);

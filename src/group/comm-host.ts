@@ -10,6 +10,9 @@ import { ShoalError } from '../base/errors.ts';
 import type { CommCore } from './comm-core.ts';
 import type { Command, CommEvent, WorldPlan } from './comm-protocol.ts';
 
+/** What the comm thread makes is gone at once. Node's default lets 48 MiB of that pile up in each process before it looks. */
+const resourceLimits = { maxYoungGenerationSizeMb: 4 };
+
 export interface CommHost {
   post(command: Command): void;
   /** Delivers what has arrived, now, without returning to the event loop. */
@@ -51,7 +54,7 @@ export class WorkerHost implements CommHost {
     this.#port = port1;
     const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer };
     // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
-    this.#worker = new Worker(entry(), { workerData, transferList: [port2], execArgv: [], name: 'shoal-comm' });
+    this.#worker = new Worker(entry(), { workerData, transferList: [port2], execArgv: [], name: 'shoal-comm', resourceLimits });
     this.#worker.on('error', (error) => this.#lost(`the comm thread failed: ${error.message}`, error));
     this.#worker.on('exit', (code) => this.#lost(`the comm thread ended with code ${code}`));
     port1.on('message', (event: CommEvent) => this.#deliver(event));

@@ -142,6 +142,8 @@ export type CommEvent =
   | { readonly type: 'express'; readonly group: number; readonly share: ExpressShare }
   /** A region of a rank of this host, to be mapped when the lane needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
+  /** All ranks have left the group, or are gone: its number may be another's. */
+  | { readonly type: 'group-ended'; readonly group: number }
   | { readonly type: 'ready'; readonly info: WorldInfo }
   /** The world could not be set up; nothing else follows. */
   | { readonly type: 'failed'; readonly error: ErrorData }

@@ -6,6 +6,7 @@
 import { CallSites } from '../base/call-site.ts';
 import type { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
+import type { Region } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { TraceRecorder } from '../trace/recorder.ts';
@@ -30,6 +31,8 @@ export interface ExpressCallerOptions {
   readonly machine: StepMachine;
   readonly trace: TraceRecorder;
   readonly own: ControlBlock;
+  /** What this thread maps for it; closed with it. */
+  readonly regions: readonly Region[];
   readonly firstSlot: number;
   readonly wire: ExpressWire;
   readonly bytesMax: number;
@@ -112,8 +115,10 @@ export class ExpressCaller {
     return this.#handOver(call, made, { begun: true });
   }
 
+  /** No call follows. What has begun goes on in the comm thread. */
   close(): void {
     this.#options.wire.close();
+    for (const region of this.#options.regions) region.close();
   }
 
   #handOver({ operation, sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {

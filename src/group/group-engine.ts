@@ -100,6 +100,8 @@ export class GroupEngine implements OperationHost {
   #suspicion: Timer | undefined;
   #pumping = false;
   #pumpAgain = false;
+  /** A timer holds on to the group. */
+  #openTimer: Timer | undefined;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
   #idle: (() => void) | undefined;
 
@@ -155,7 +157,7 @@ export class GroupEngine implements OperationHost {
       const { id: group, name } = this.spec;
       const express = [...this.#express.candidates];
       this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
-      this.#world.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
+      this.#openTimer = this.#world.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
       this.#checkOpen();
     });
   }
@@ -191,16 +193,30 @@ export class GroupEngine implements OperationHost {
   async leave(timeoutMs: number): Promise<void> {
     if (this.#status === 'closed') return;
     if (this.#status === 'open' && this.#busy()) {
+      let timer: Timer | undefined;
       await new Promise<void>((resolve) => {
         this.#idle = resolve;
-        this.#world.clock.setTimer(timeoutMs, resolve);
+        timer = this.#world.clock.setTimer(timeoutMs, resolve);
       });
+      timer?.cancel();
     }
     this.#members.tellOthers({ type: 'leave', group: this.spec.id, calls: this.#own.called });
     this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
+    this.#openTimer?.cancel();
+    this.#suspicion?.cancel();
     this.#watchdog.stop();
     this.#express.close();
+  }
+
+  /** This rank has left, and so has every other, or is gone. */
+  get deserted(): boolean {
+    return this.#status === 'closed' && this.#members.deserted;
+  }
+
+  /** Gives back what others could look at while they were in the group. */
+  end(): void {
+    this.#members.end();
   }
 
   /** Stops, and fails with what was thrown unless the end of a rank explains it first: its connection closes, or it leaves. */
@@ -220,6 +236,7 @@ export class GroupEngine implements OperationHost {
     this.#status = 'failed';
     this.#failure = error;
     this.#own.failed = true;
+    this.#openTimer?.cancel();
     this.#watchdog.stop();
     this.#world.recorder.found(this.spec, this.#history.calledAlone());
     this.#world.recordFailure(this.spec, error);
@@ -485,6 +502,7 @@ export class GroupEngine implements OperationHost {
       this.#status = 'open';
       const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
       if (shares) this.#world.onLane(this.spec.id, shares);
+      this.#openTimer?.cancel();
       this.#opened?.resolve();
       this.#opened = undefined;
       this.pump();

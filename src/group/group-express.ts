@@ -13,7 +13,7 @@ import type { Settings } from '../base/settings.ts';
 import type { ExpressRates } from '../collectives/express-path.ts';
 import type { Fabric, TakeDescriptor } from '../fabric/fabric.ts';
 import type { NativeWire } from '../memory/native-wire.ts';
-import type { RegionAllocator } from '../memory/region.ts';
+import type { Region, RegionAllocator } from '../memory/region.ts';
 import type { CallQueue } from './call-queue.ts';
 import type { ExpressShare } from './comm-protocol.ts';
 import { expressPath } from './express.ts';
@@ -54,6 +54,8 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
   readonly #opening: ExpressOpening;
   /** Once all ranks have agreed on an express. */
   #queue: ExpressQueue | undefined;
+  /** Of the wires. */
+  #memory: Region | undefined;
   #settling = false;
 
   constructor(options: GroupExpressOptions) {
@@ -133,6 +135,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
 
   close(): void {
     this.#queue?.close();
+    this.#memory?.close();
   }
 
   // ── its parts ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,6 +168,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     const { own, signalMax: signalCount } = members;
     const [size, firstSlot] = [group.globalRanks.length, settings.inFlightMax];
     const region = allocator.create(expressMemoryBytes(native, size));
+    this.#memory = region;
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     const express = expressPath(size, settings.syncBytesMax, rates);

@@ -12,6 +12,7 @@
 import { CallSites, type CallSite } from '../base/call-site.ts';
 import { ControlBlock } from '../collectives/control-block.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
+import type { Region } from '../memory/region.ts';
 import type { StepMachine } from '../memory/step-machine.ts';
 import type { BufferName } from '../plan/ir.ts';
 import type { CallBuffers } from './call-buffers.ts';
@@ -54,6 +55,8 @@ export interface HostLaneOptions {
   readonly trace: TraceRecorder;
   /** By group rank. */
   readonly blocks: readonly ControlBlock[];
+  /** What they lie in; closed with the lane. */
+  readonly regions: readonly Region[];
   readonly slotCount: number;
   readonly bytesMax: number;
   readonly spinNs: number;
@@ -214,6 +217,11 @@ export class HostLane {
       work.settle(undefined);
     }
     client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
+  }
+
+  /** Nothing is handed over any more, and no call follows. */
+  close(): void {
+    for (const region of this.#options.regions) region.close();
   }
 
   /** Somebody goes on when the work is done. When the script has nothing else to do, it is run here. */

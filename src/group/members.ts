@@ -43,6 +43,7 @@ export class Members {
   /** Signals of a slot. */
   readonly signalMax: number;
   readonly #group: GroupSpec;
+  readonly #regions: SharedRegions;
   readonly #slotCount: number;
   readonly #blocks: ControlBlock[] = [];
   readonly #blockKeys: number[] = [];
@@ -54,6 +55,7 @@ export class Members {
   constructor(options: MembersOptions) {
     const { group, links, slotCount, regions } = options;
     this.#group = group;
+    this.#regions = regions;
     this.#slotCount = slotCount;
     this.links = links;
     this.networkPeers = links.filter((link) => link !== undefined && !link.loadStore) as PeerLink[];
@@ -119,6 +121,16 @@ export class Members {
   /** Calls each rank made before it left; undefined while it stays. */
   get callsAtLeave(): readonly (number | undefined)[] {
     return this.#callsAtLeave;
+  }
+
+  /** Every other rank has left, or is gone. */
+  get deserted(): boolean {
+    return this.links.every((link, rank) => link === undefined || link.closed || this.#callsAtLeave[rank] !== undefined);
+  }
+
+  /** Nobody looks at this rank's block any more. */
+  end(): void {
+    this.#regions.remove(this.ownKey);
   }
 
   /** The rank left without making its call `sequence`. */

@@ -1,7 +1,7 @@
 /** How the main thread opens the express of a group, once the comm thread has told of it. */
 import type { Settings } from '../base/settings.ts';
 import type { Native } from '../memory/native.ts';
-import type { Region, RegionAllocator } from '../memory/region.ts';
+import type { RegionAllocator } from '../memory/region.ts';
 import type { TraceRecorder } from '../trace/recorder.ts';
 import type { CommClient } from './comm-client.ts';
 import { expressPath } from './express.ts';
@@ -30,11 +30,11 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
     const share = client.express(spec.id);
     if (!share || !native) return undefined;
     const { rank, globalRanks } = spec;
-    const viewOf = (region: Region): Uint8Array => new Uint8Array(region.buffer, 0, region.bytes);
     const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(globalRanks.length) };
-    const own = laneBlock(spec, viewOf(allocator.open(share.own)), shape);
+    const regions = [share.own, share.memory].map((each) => allocator.open(each));
+    const [ownView, expressMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
+    const own = laneBlock(spec, ownView, shape);
     const descriptors = share.descriptors.map((descriptor) => native.takeSocket(descriptor));
-    const expressMemory = viewOf(allocator.open(share.memory));
     const firstSlot = settings.inFlightMax;
     return new ExpressCaller({
       spec,
@@ -42,6 +42,7 @@ export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'
       machine: plans.machine,
       trace,
       own,
+      regions,
       firstSlot,
       wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
       bytesMax: settings.syncBytesMax,

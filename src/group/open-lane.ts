@@ -40,6 +40,7 @@ export function laneOpener({ plan, client, allocator, trace, plans }: LaneOpener
       machine: plans.machine,
       trace,
       blocks,
+      regions,
       slotCount: settings.inFlightMax,
       bytesMax: settings.syncBytesMax,
       // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.

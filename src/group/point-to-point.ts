@@ -194,6 +194,21 @@ export class PointToPoint {
     }
   }
 
+  /** All ranks have left the group: what nobody took will not be taken. */
+  forget(group: number): void {
+    for (const [id, transfer] of this.#offered) {
+      if (transfer.group.spec.id !== group) continue;
+      this.#offered.delete(id);
+      if (this.#inlineIds.delete(id)) this.#inlineOut[transfer.link.rank] -= 1;
+    }
+    for (const [key, transfer] of this.#landing) if (transfer.group.spec.id === group) this.#landing.delete(key);
+    for (const [key, offers] of this.#unmatched) {
+      if (offers[0]?.group !== group) continue;
+      this.#unmatched.delete(key);
+      for (const { link } of offers) this.#unmatchedCount[link.rank] -= 1;
+    }
+  }
+
   #start(request: PointToPointRequest, direction: 'send' | 'recv'): Transfer {
     const { group, peer, tag, timeoutMs } = request;
     const refused = group.refusal();

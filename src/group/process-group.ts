@@ -339,9 +339,11 @@ export class CommGroup implements ProcessGroup {
     this.#dispatch.close();
     if (this.#spec.id === worldGroupId) {
       await this.#world.close(timeoutMs);
+      this.#dispatch.end();
       return;
     }
     await this.#world.client.start({ type: 'close-group', group: this.#spec.id, timeoutMs }, `destroying group '${this.name}'`);
+    this.#dispatch.end();
   }
 
   // ── checks ──────────────────────────────────────────────────────────────────────────────────────────────────────

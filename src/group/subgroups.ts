@@ -1,14 +1,15 @@
 /** Groups made of ranks of a group: all its ranks say what they want, and each concludes the same from what all have said, which
  *  groups there will be and under which number.
  *
- *      split      colour, key, first free number of each rank ─ all-gather ─▶ one group per colour
- *      newGroup   the ranks, checked and compared; first free numbers ─ all-gather ─▶ one group
+ *      split      colour, key, used numbers of each rank ─ all-gather ─▶ one group per colour
+ *      newGroup   the ranks, checked and compared; used numbers ─ all-gather ─▶ one group
  *
  *  It must not know how a group is opened. */
 import { ShoalError } from '../base/errors.ts';
 import { checkKind } from '../base/options.ts';
 import { checkBackend } from './call-arguments.ts';
 import type { WorldInfo } from './comm-protocol.ts';
+import { groupNumbersWords, type GroupNumbers } from './group-numbers.ts';
 import { restrictHosts, type GroupSpec } from './group-spec.ts';
 import type { ProcessGroup } from './types.ts';
 import { groupIdMax } from './wire.ts';
@@ -18,15 +19,8 @@ export type ParentGroup = Pick<ProcessGroup, 'name' | 'rank' | 'size' | 'globalR
 
 /** Its world, as this rank knows it. */
 export interface ParentWorld {
-  readonly client: GroupIds;
+  readonly client: { readonly groupNumbers: GroupNumbers };
   readonly info: Pick<WorldInfo, 'topology'>;
-}
-
-/** Numbers of the groups that this rank knows. */
-export interface GroupIds {
-  /** The smallest that it has not used. */
-  readonly nextGroupId: number;
-  useGroupId(id: number): void;
 }
 
 /** The group of this rank's colour, ordered by key, then rank; null without one. Default key: the rank. Collective.
@@ -41,21 +35,20 @@ export async function splitGroup(
     throw new ShoalError('usage', `the colour of split must be an integer of at most 53 bits or null, not ${color}`);
   const key = options.key ?? parent.rank;
   if (!Number.isSafeInteger(key)) throw new ShoalError('usage', `the key of split must be an integer of at most 53 bits, not ${key}`);
-  const mine = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key), BigInt(world.client.nextGroupId));
-  const all = new BigInt64Array(mine.length * parent.size);
+  const { groupNumbers } = world.client;
+  const mine = splitRow(color, key, groupNumbers.encode());
+  const all = new Int32Array(mine.length * parent.size);
   await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
   const rows = parent.globalRanks.map((_, rank) => {
-    const [itsColor, present, itsKey, nextId] = [...all.subarray(rank * mine.length, (rank + 1) * mine.length)].map(Number);
-    return { rank, color: present === 1 ? itsColor : null, key: itsKey, nextId };
+    const row = all.slice(rank * mine.length, (rank + 1) * mine.length);
+    const [itsColor, present, itsKey] = [...new BigInt64Array(row.buffer, 0, splitWords)].map(Number);
+    return { rank, color: present === 1 ? itsColor : null, key: itsKey, numbers: row.subarray(2 * splitWords) };
   });
-  const id = agreedId(
-    world.client,
-    rows.map(({ nextId }) => nextId),
-  );
+  const { id, serial } = groupNumbers.agree(joined(rows.map(({ numbers }) => numbers)));
   if (color === null) return null;
   const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
   const ranks = members.map(({ rank }) => rank);
-  return specOf(parent, world, ranks, { id, name: `${parent.name}/split-${id}:${color}` });
+  return specOf(parent, world, ranks, { id, name: `${parent.name}/split-${serial}:${color}` });
 }
 
 /** The group of some ranks of the parent, in this order; null on the others. Default name: the parent's and a number. Collective.
@@ -76,32 +69,54 @@ export async function groupOfRanks(
     new Set(ranks).size === ranks.length &&
     ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < parent.size);
   if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${parent.size - 1}`);
-  const ids = new Int32Array(parent.size);
-  await parent.allGather(ids, Int32Array.of(world.client.nextGroupId), {
+  const { groupNumbers } = world.client;
+  const all = new Int32Array(groupNumbersWords * parent.size);
+  await parent.allGather(all, groupNumbers.encode(), {
     timeoutMs,
     name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}`,
   });
-  const id = agreedId(world.client, ids);
+  const { id, serial } = groupNumbers.agree(all);
   if (!ranks.includes(parent.rank)) return null;
-  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${id}`, backend });
+  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend });
 }
 
-/** The smallest number that no rank has used; used from now on. */
-function agreedId(ids: GroupIds, nextIds: Iterable<number>): number {
-  const id = Math.max(...nextIds);
-  ids.useGroupId(id);
-  return id;
+/** 64-bit words of a rank's colour and key. */
+const splitWords = 3;
+
+function splitRow(color: number | null, key: number, numbers: Int32Array): Int32Array {
+  const wanted = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key));
+  return joined([new Int32Array(wanted.buffer), numbers]);
 }
 
-/** @param ranks Those of the parent, in the new order. */
+function joined(parts: readonly Int32Array[]): Int32Array {
+  const whole = new Int32Array(parts.reduce((words, part) => words + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/** Its number is used from now on. @param ranks Those of the parent, in the new order. */
 function specOf(
   parent: ParentGroup,
-  { info }: ParentWorld,
+  { info, client }: ParentWorld,
   ranks: readonly number[],
-  given: Pick<GroupSpec, 'id' | 'name' | 'backend'>,
+  { id, ...given }: Pick<GroupSpec, 'name' | 'backend'> & { readonly id: number | undefined },
 ): GroupSpec {
-  if (given.id > groupIdMax)
-    throw new ShoalError('unsupported', `more than ${groupIdMax} groups in one world; reuse groups instead of making new ones`);
+  if (id === undefined)
+    throw new ShoalError(
+      'unsupported',
+      `more than ${groupIdMax} groups of one world at a time; destroy those that are not needed, on all their ranks`,
+    );
+  client.groupNumbers.use(id);
   const globalRanks = ranks.map((rank) => parent.globalRanks[rank]);
-  return { ...given, globalRanks, rank: ranks.indexOf(parent.rank), topology: { hosts: restrictHosts(info.topology.hosts, globalRanks) } };
+  return {
+    ...given,
+    id,
+    globalRanks,
+    rank: ranks.indexOf(parent.rank),
+    topology: { hosts: restrictHosts(info.topology.hosts, globalRanks) },
+  };
 }

@@ -63,6 +63,8 @@ export interface WorldOptions {
   readonly wires?: NativeWire;
   /** A rank of this host has announced a region, or withdrawn it. */
   readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
+  /** All ranks have left the group, or are gone. */
+  readonly onGroupEnded?: (group: number) => void;
   /** A group failed: the moment to write what is known. */
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
 }
@@ -95,12 +97,15 @@ export class World {
   readonly #waitChains: WaitChains;
   readonly #links = new Map<number, PeerLink>();
   readonly #groups = new Map<number, GroupEngine>();
+  /** Groups that this rank has left and others have not. */
+  readonly #leaving = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
   readonly allocator: RegionAllocator;
   readonly #onLane: WorldOptions['onLane'];
   readonly #onExpress: WorldOptions['onExpress'];
   readonly wires: NativeWire | undefined;
   readonly #onPeerRegion: WorldOptions['onPeerRegion'];
+  readonly #onGroupEnded: WorldOptions['onGroupEnded'];
   readonly #onFailure: WorldOptions['onFailure'];
   #linkAdded: (() => void) | undefined;
   #closing = false;
@@ -125,6 +130,7 @@ export class World {
       if (fabric.sockets) fabric.sockets.onSocket = ({ rank }, group, accept) => this.#groups.get(group)?.onSocket(rank, accept);
     }
     this.#onPeerRegion = options.onPeerRegion;
+    this.#onGroupEnded = options.onGroupEnded;
     this.#onFailure = options.onFailure;
     this.selection = parseSelection(options.settings.algorithms);
     this.tuning = options.tuning;
@@ -198,8 +204,13 @@ export class World {
     for (const rank of spec.globalRanks) {
       if (rank !== this.rank && this.link(rank).closed) group.onLinkClosed(spec.globalRanks.indexOf(rank), undefined);
     }
-    await group.open(timeoutMs);
-    if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
+    try {
+      await group.open(timeoutMs);
+      if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
+    } catch (thrown) {
+      await this.closeGroup(spec.id, 0);
+      throw thrown;
+    }
     return group;
   }
 
@@ -229,6 +240,18 @@ export class World {
     this.#groups.delete(id);
     if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
     this.recorder.removeGroup(group.spec);
+    this.#leaving.set(id, group);
+    this.#endIfDeserted(group);
+  }
+
+  /** What a group has is given back when no rank is in it any more: others may look at it until they have left. */
+  #endIfDeserted(group: GroupEngine): void {
+    if (!group.deserted) return;
+    const { id } = group.spec;
+    this.#leaving.delete(id);
+    this.pointToPoint.forget(id);
+    group.end();
+    this.#onGroupEnded?.(id);
   }
 
   onLane(group: number, blocks: readonly RegionShare[]): void {
@@ -342,7 +365,9 @@ export class World {
         return;
       default: {
         const group = this.#groups.get(message.group);
+        const leaving = this.#leaving.get(message.group);
         if (group) group.onControl(this.#groupRank(group, link), message);
+        else if (leaving) this.#onLeavingGroup(leaving, link, message);
         else this.#keepEarly(link, message);
       }
     }
@@ -350,6 +375,13 @@ export class World {
 
   /** Told of answers to pings; used while clocks are compared. */
   onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
+
+  /** Of a group that this rank has left, only who leaves as well is of interest. */
+  #onLeavingGroup(group: GroupEngine, link: PeerLink, message: ControlMessage): void {
+    if (message.type !== 'leave') return;
+    group.onControl(this.#groupRank(group, link), message);
+    this.#endIfDeserted(group);
+  }
 
   /** Only a group's opening can be early, and what its opener says after that; what comes for a group that is gone is of no interest. */
   #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
@@ -401,5 +433,6 @@ export class World {
       const rank = group.spec.globalRanks.indexOf(link.rank);
       if (rank >= 0) group.onLinkClosed(rank, error);
     }
+    for (const group of [...this.#leaving.values()]) this.#endIfDeserted(group);
   }
 }
