@@ -358,7 +358,7 @@ class Fairring {
     for (const host of this.#hosts) {
       if (host.length === 1) return;
       host.forEach((rank, rail) => {
-        for (const channel of [...this.#writers[rank]].sort()) {
+        for (const channel of [...this.#writers[rank]].sort((x, y) => x - y)) {
           b.onChannel(channel, () => {
             for (const k of host.keys()) if (k > 0) arrivals.push(b.notify(rank, host[(rail + k) % host.length]));
           });
