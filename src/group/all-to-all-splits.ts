@@ -24,7 +24,8 @@ export function splitsOf(
       `allToAll: ${role} [${splits.join(', ')}] must be ${size} non-negative integers that sum to ${value.count}`,
     );
   }
-  return splits;
+  // Ranks read it after the call has returned.
+  return [...splits];
 }
 
 /** What ranks agree on first: an all-gather of every rank's part. */
