@@ -184,6 +184,12 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       try {
         const parts = yield* this.#gatherRows(parameter, own, { name: what, timeoutMs });
         const sum = sumRows(this.#options.kernels, parameter.dtype, countOf(parameter.shape.slice(1)), parts);
+        if (this.#table.refusedAt(sum.values) >= 0) {
+          throw refusal(
+            parameter.key,
+            parts.map(({ values }) => this.#table.refusedAt(values) >= 0),
+          );
+        }
         this.#table.updateRows(parameter.key, sum.rows, sum.values);
       } finally {
         this.#unfinished.delete(keys);
@@ -330,12 +336,14 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const { names, pushes, buckets, digest: ofNames } = this.#plan(call);
     const what = `${verb} of ${listedKeys(names)}`;
     const options = { name: this.#named(what, ofNames), timeoutMs };
+    // Before sums take their place.
+    const refused = pushes.filter(({ sources }) => sources.some((source) => this.#table.refusedAt(source) >= 0));
     const parts = buckets.map((bucket) => {
       const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
       const { work, sumOf, giveBack } =
         compressed === undefined ? this.#sums.start(bucket, pushes, options) : this.#sums.startEncoded(compressed, bucket, pushes, options);
-      const effect = (): void => this.#update(bucket, pushes, { sumOf, giveBack });
-      return this.#operations.start({ what, works: [work], effect: () => once(effect) });
+      const effect = (): Effect => this.#update(bucket, pushes, { sumOf, giveBack, refused, call: options });
+      return this.#operations.start({ what, works: [work], effect });
     });
     this.#unfinished.add(names);
     const whole = (): void => {
@@ -346,12 +354,15 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     return this.#operations.start({ what, works: [], effect: () => once(whole) });
   }
 
-  #update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack }: Omit<BucketSum, 'work'>): void {
+  *#update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack, refused, call }: ReducedBucket): Effect {
     let failure: unknown;
+    let culprit: PlannedPush | undefined;
     for (const member of bucket.members) {
-      const { parameter, targets } = pushes[member.index];
+      const push = pushes[member.index];
+      const { parameter, targets } = push;
       try {
         const sum = sumOf(member);
+        if (this.#table.refusedAt(sum) >= 0) culprit ??= failure === undefined ? push : undefined;
         const value = this.#table.update(parameter.key, sum);
         for (const target of targets) {
           if (target !== sum || !this.#table.assigns) copyElements(this.#options.kernels, target, value);
@@ -362,7 +373,12 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       }
     }
     giveBack();
-    if (failure !== undefined) throw failure;
+    if (failure === undefined) return;
+    if (culprit === undefined) throw failure;
+    // The sum is the same everywhere, and so is this: every worker says whether it was its gradient.
+    const flags = new Uint8Array(this.numWorkers);
+    yield [this.#steps.allGather(flags, Uint8Array.of(refused.includes(culprit) ? 1 : 0), call)];
+    throw refusal(culprit.parameter.key, Array.from(flags, Boolean));
   }
 
   /** Everyone's rows, in the order of ranks. */
@@ -398,6 +414,19 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
     return `${what}, ${ofKeys}${codec}${unannounced}`;
   }
+}
+
+interface ReducedBucket extends Omit<BucketSum, 'work'> {
+  /** What this worker pushed that the optimiser refuses. */
+  readonly refused: readonly PlannedPush[];
+  readonly call: CallOptions;
+}
+
+/** @param whose by worker: whether its gradient was refused. None: their sum was. */
+function refusal(key: string, whose: readonly boolean[]): ShoalError {
+  const workers = whose.flatMap((refused, worker) => (refused ? [`worker ${worker}`] : []));
+  const what = workers.length === 0 ? 'the sum of the gradients' : `the gradient of ${workers.join(' and ')}`;
+  return new ShoalError('usage', `${what} for '${key}' holds NaN or infinity; the push was refused`);
 }
 
 type Effect = Generator<readonly Work[], void>;

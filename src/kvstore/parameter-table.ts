@@ -5,7 +5,7 @@ import { areCounts } from '../base/bytes.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf, type TypedArray } from '../memory/dtype.ts';
 import type { Kernels } from '../memory/kernels.ts';
-import type { ParameterKernels, Reals } from '../memory/parameter-kernels.ts';
+import type { ParameterKernels } from '../memory/parameter-kernels.ts';
 import { countOf } from '../memory/tensor.ts';
 import type { Snapshot, SnapshotTensor } from './checkpoint/snapshot.ts';
 import { copyElements } from './device-values.ts';
@@ -177,6 +177,13 @@ export class ParameterTable {
     return { optimizer, entries };
   }
 
+  /** Where a gradient has what the optimiser refuses; −1: nowhere. */
+  refusedAt(gradient: TypedArray): number {
+    if (this.#optimizer?.spec.nonFinite !== 'refuse') return -1;
+    const isReal = gradient instanceof Float32Array || gradient instanceof Float64Array;
+    return isReal ? this.#options.parameterKernels.firstNonFinite(gradient) : -1;
+  }
+
   #entry(key: string): Entry {
     const entry = this.#entries.get(key);
     if (entry !== undefined) return entry;
@@ -195,11 +202,9 @@ export class ParameterTable {
     if (entry.dtype !== 'float32' && entry.dtype !== 'float64') {
       throw new ShoalError('unsupported', `optimisers change float32 and float64 parameters; '${entry.key}' is ${entry.dtype}`);
     }
-    if (this.#optimizer.spec.nonFinite === 'refuse') {
-      const at = this.#options.parameterKernels.firstNonFinite(pushed as Reals);
-      if (at >= 0) {
-        throw new ShoalError('usage', `the gradient for '${entry.key}' holds ${String(pushed[at])} at element ${at}; the push was refused`);
-      }
+    const at = this.refusedAt(pushed);
+    if (at >= 0) {
+      throw new ShoalError('usage', `the gradient for '${entry.key}' holds ${String(pushed[at])} at element ${at}; the push was refused`);
     }
     this.#optimizer.update(value, pushed, states(), entry.steps + 1);
     entry.steps++;
