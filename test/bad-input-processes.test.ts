@@ -1,5 +1,5 @@
 /** Limits, settings and recordings with real processes: what a user meets when memory, ports or peers are not there. */
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, writeFileSync, rmSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -246,6 +246,22 @@ describe('recordings', () => {
       const failed = dump.entries.find(({ profiling_name: name }) => name === 'shoal:all_reduce');
       expect(failed).toMatchObject({ error: expect.stringContaining('disagree'), input_sizes: [[rank === 0 ? 3 : 4]], retired: true });
       expect(JSON.stringify(failed?.frames)).toContain('bad-input.ts');
+    }
+  });
+
+  it('a folder that cannot be written to costs the record, not the error that is recorded', async () => {
+    // A file where the folder should be.
+    const taken = join(directory, 'taken');
+    writeFileSync(taken, '');
+    await using world = await startRanks({
+      fixture,
+      n: 3,
+      env: { SCENARIO: 'mismatch', SHOAL_FLIGHT_RECORDER_DIR: taken, ...inCommThread },
+    });
+    await Promise.all([1, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
+    world.ranks[0].tell();
+    for (const outcome of await world.outcomes()) {
+      expect(reportOf(outcome, 'call')).toMatchObject({ ok: false, code: 'mismatch', message: expect.stringContaining('rank 0') });
     }
   });
 

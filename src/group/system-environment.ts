@@ -2,7 +2,7 @@
 import { hostname } from 'node:os';
 import { allowedCpus } from '../base/allowed-cpus.ts';
 import { systemClock } from '../base/clock.ts';
-import { ShoalError } from '../base/errors.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
 import { createLogger } from '../base/log.ts';
 import { systemRandom } from '../base/random.ts';
 import { packageVersion } from '../base/version.ts';
@@ -58,7 +58,13 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
       }),
     onFailure: (_, error) => {
       log.debug(`failed: ${error.message}`);
-      if (settings.flightRecorderDir !== '') writeFlightDump(settings.flightRecorderDir, flight.dump());
+      if (settings.flightRecorderDir === '') return;
+      try {
+        writeFlightDump(settings.flightRecorderDir, flight.dump());
+      } catch (thrown) {
+        // The failure itself is what ranks are told of.
+        log.warn(`the flight record of a failure is lost: ${messageOf(thrown)}`);
+      }
     },
   };
 }
