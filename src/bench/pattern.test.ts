@@ -38,10 +38,10 @@ describe('patterns', () => {
         return bytesOf(input);
       });
       const oneByOne: ReduceTree = inputs.flatMap((_, rank) => (rank === 0 ? [0] : [rank, -1]));
-      const scale = op === 'avg' ? 1 / ranks : undefined;
+      const divisor = op === 'avg' ? ranks : undefined;
       for (const tree of [balancedTree(ranks), oneByOne]) {
         const result = vector(dtype, 3000);
-        kernels.reduce(dtype, combineOpOf(op), [bytesOf(result)], inputs, tree, scale);
+        kernels.reduce(dtype, combineOpOf(op), [bytesOf(result)], inputs, tree, divisor);
         expect(patterns.countWrong(result, patterns.reduced(), 5)).toBe(0);
       }
     }

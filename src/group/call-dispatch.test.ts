@@ -12,6 +12,7 @@ function createDispatch(room: boolean): { dispatch: CallDispatch; told: string[]
     express: undefined,
     client: { start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence}`) },
     memory: {
+      blockAt: () => undefined,
       owns: () => false,
       allocate: () => {
         told.push('stages');
