@@ -1,5 +1,5 @@
 /** The pages, and parts of pages, that are written from the sources: settings, the table of layers, what was measured. */
-import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings.ts';
+import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
 import { hostTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
@@ -61,7 +61,7 @@ function settingsPage(): string {
   });
   return `# Settings
 
-<!-- Generated from src/base/settings.ts by \`npm run docs\`; do not edit. -->
+<!-- Generated from src/base/settings/settings.ts by \`npm run docs\`; do not edit. -->
 
 Settings are environment variables. An empty variable counts as unset. A value that is not accepted stops the program with
 a \`config\` error that names the variable, the value and what is accepted; a \`SHOAL_*\` variable that nobody reads is
@@ -84,10 +84,13 @@ function settingEntry(definition: SettingDefinition): string {
   return `### \`${definition.name}\`\n\n${definition.description}\n\n${facts.map((fact) => `- ${fact}`).join('\n')}`;
 }
 
-/** Highest rank first, as one draws a building. */
+/** Highest rank first, as one draws a building; the rooms of a layer, too. */
 function layersTable({ layers }: LayerTable): string {
   const rows = layers
     .toSorted((a, b) => b.rank - a.rank)
-    .map(({ folder, rank, purpose }) => `| ${rank} | \`src/${folder}\` | ${purpose} |`);
+    .flatMap(({ folder, rank, purpose, rooms = [] }) => [
+      `| ${rank} | \`src/${folder}\` | ${purpose} |`,
+      ...rooms.map((room) => `| | \`src/${folder}/${room.folder}\` | ${room.purpose} |`),
+    ]);
   return ['| rank | folder | what it is |', '|---|---|---|', ...rows].join('\n');
 }

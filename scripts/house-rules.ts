@@ -8,6 +8,12 @@ export interface SourceFile {
   readonly text: string;
 }
 
+export interface Room {
+  /** Below the layer's folder; `a/b` is a room of its own, apart from `a`. */
+  readonly folder: string;
+  readonly purpose: string;
+}
+
 export interface Layer {
   /** Below src/. */
   readonly folder: string;
@@ -16,6 +22,8 @@ export interface Layer {
   readonly purpose: string;
   /** True: no input or output, hence no imports of Node's modules or of packages. */
   readonly pure?: boolean;
+  /** From the top down: a room imports rooms below it only. Files beside the rooms are above all of them. Default: none. */
+  readonly rooms?: readonly Room[];
 }
 
 /** A folder whose files must all be reachable from one file that lists them. */
@@ -39,6 +47,8 @@ export interface Violation {
 }
 
 const linesMax = 700;
+/** Sources of a folder, tests and registered implementations apart: beyond, it has rooms. */
+const filesMax = 16;
 const nativeLoader = 'src/memory/native.ts';
 
 /** Environment variables of ours that a text names in quotes or as a property, such as `SHOAL_TRACE`. */
@@ -58,6 +68,8 @@ export function checkSources(files: readonly SourceFile[], table: LayerTable): V
       ...checkAppearance(file),
     ]),
     ...checkFolders(files, table),
+    ...checkRooms(parsed, table),
+    ...checkCircles(parsed),
     ...checkRegistries(parsed, table),
   ];
   return violations.sort((a, b) => (a.path === b.path ? a.line - b.line : a.path < b.path ? -1 : 1));
@@ -137,6 +149,74 @@ function checkFolders(files: readonly SourceFile[], table: LayerTable): Violatio
     ...[...folders].filter((folder) => !listed.has(folder)).map((folder) => at(`src/${folder} is not in the table`)),
     ...[...listed].filter((folder) => !folders.has(folder)).map((folder) => at(`src/${folder} is in the table and does not exist`)),
   ];
+}
+
+/** Rooms of a layer are in the order of the table, and no folder is so full that nobody finds anything. */
+function checkRooms(files: readonly ParsedFile[], table: LayerTable): Violation[] {
+  const found: Violation[] = [];
+  const at = (message: string): void => void found.push({ path: 'layers.json', line: 1, rule: 'rooms', message });
+  const known = new Set(files.map(({ path }) => path));
+  for (const layer of table.layers) {
+    const rooms = layer.rooms ?? [];
+    const inside = files.filter(({ path }) => path.startsWith(`src/${layer.folder}/`));
+    const roomOf = (path: string): number => indexOfRoom(path, layer.folder, rooms);
+    for (const [index, { folder }] of rooms.entries()) {
+      if (!inside.some(({ path }) => roomOf(path) === index)) at(`${layer.folder}/${folder} is in the table and has no file`);
+    }
+    for (const file of rooms.length === 0 ? [] : inside.filter(({ path }) => !isTest(path))) {
+      const own = roomOf(file.path);
+      const folder = file.path.split('/').slice(2, -1).join('/');
+      if (own < 0 && folder !== '') at(`${layer.folder}/${folder} is not in the table`);
+      for (const { specifier, offset } of file.imports) {
+        const target = specifier.startsWith('.') ? resolveRelative(file.path, specifier) : '';
+        if (own < 0 || !known.has(target) || !target.startsWith(`src/${layer.folder}/`)) continue;
+        const other = roomOf(target);
+        if (other >= own) continue;
+        const above = other < 0 ? 'a file beside the rooms' : rooms[other].folder;
+        found.push(violation(file, offset, 'rooms', `${layer.folder}/${rooms[own].folder} must not import ${above}, which is above it`));
+      }
+    }
+  }
+  const registered = new Set(table.registries.map(({ folder }) => folder));
+  const full = new Map<string, number>();
+  for (const { path } of files) {
+    const folder = path.slice(0, path.lastIndexOf('/'));
+    if (path.startsWith('src/') && !isTest(path) && !registered.has(folder)) full.set(folder, (full.get(folder) ?? 0) + 1);
+  }
+  for (const [folder, count] of full) if (count > filesMax) at(`${folder} has ${count} files; at most ${filesMax}, then it has rooms`);
+  return found;
+}
+
+/** The innermost room of a file; −1: beside the rooms. */
+function indexOfRoom(path: string, layer: string, rooms: readonly Room[]): number {
+  let best = -1;
+  for (const [index, { folder }] of rooms.entries()) {
+    if (path.startsWith(`src/${layer}/${folder}/`) && (best < 0 || folder.length > rooms[best].folder.length)) best = index;
+  }
+  return best;
+}
+
+/** No file imports itself by way of others, types included: two files that need each other are one, or three. */
+function checkCircles(files: readonly ParsedFile[]): Violation[] {
+  const byPath = new Map(files.map((file) => [file.path, file]));
+  const done = new Set<ParsedFile>();
+  const found: Violation[] = [];
+  const visit = (file: ParsedFile, way: readonly ParsedFile[]): void => {
+    if (done.has(file)) return;
+    for (const { specifier, offset } of file.imports) {
+      const next = specifier.startsWith('.') ? byPath.get(resolveRelative(file.path, specifier)) : undefined;
+      if (next === undefined || next === file) continue;
+      const from = [...way, file].indexOf(next);
+      if (from < 0) visit(next, [...way, file]);
+      else {
+        const circle = [...way, file].slice(from).map(({ path }) => path);
+        found.push(violation(file, offset, 'circles', `imports itself: ${[...circle, next.path].join(' → ')}`));
+      }
+    }
+    done.add(file);
+  };
+  for (const file of files) if (file.path.startsWith('src/')) visit(file, []);
+  return found;
 }
 
 /** A registry is one array in one file; a file beside it that it does not reach is dead. */

@@ -2,7 +2,7 @@
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
 import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
-import { formatBytes } from '../src/base/quantity.ts';
+import { formatBytes } from '../src/base/settings/quantity.ts';
 import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
 
 /** Reads a file of bench/results; undefined where there is none yet. */

@@ -1,6 +1,6 @@
 /** Shoal: the communication stack for training models on more than one process. */
 export { isShoalError, ShoalError, type ErrorCode } from './base/errors.ts';
-export { initProcessGroup, type InitOptions } from './group/init.ts';
+export { initProcessGroup, type InitOptions } from './group/api/init.ts';
 export type {
   AllToAllOptions,
   CallOptions,
@@ -11,7 +11,7 @@ export type {
   RootOptions,
   TensorLike,
   Work,
-} from './group/types.ts';
+} from './group/call/types.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
 export { ReduceOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';

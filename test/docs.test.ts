@@ -4,7 +4,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import { dirname, join, normalize } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { errorCodes } from '../src/base/errors.ts';
-import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
+import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import { formatTable, parseSelection, selectionTable } from '../src/collectives/select.ts';
 import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
 import { pageSources, readText, repositoryRoot } from '../scripts/repository.ts';

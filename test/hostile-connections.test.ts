@@ -13,7 +13,7 @@ import type { FabricAddress } from '../src/fabric/fabric.ts';
 import { fabricProviders } from '../src/fabric/providers.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { groupChecks } from '../src/group/conformance.ts';
-import { StoreClient } from '../src/group/store/store-client.ts';
+import { StoreClient } from '../src/store/store-client.ts';
 import { Dealer, MessagingContext, Msg } from '../src/messaging/index.ts';
 import { shoal, storeScript } from './fixtures/launch-harness.ts';
 import { nodeFabric } from './fixtures/messaging-fabric.ts';

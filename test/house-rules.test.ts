@@ -93,4 +93,22 @@ describe('the house rules', () => {
       }),
     ).toEqual([]);
   });
+
+  it('find files that import each other, by types too and by way of others', () => {
+    const circle = {
+      'src/group/a.ts': "import type { B } from './b.ts';",
+      'src/group/b.ts': "import './c.ts';",
+      'src/group/c.ts': "import './a.ts';",
+    };
+    expect(check(circle)).toEqual([
+      'src/group/c.ts:2: circles: imports itself: src/group/a.ts → src/group/b.ts → src/group/c.ts → src/group/a.ts',
+    ]);
+  });
+
+  it('want rooms in a folder of many files, tests apart', () => {
+    const many = (name: (n: number) => string): Record<string, string> =>
+      Object.fromEntries(Array.from({ length: 16 }, (_, n) => [`src/fabric/${name(n)}`, '']));
+    expect(check(many((n) => `a${n}.test.ts`))).toEqual([]);
+    expect(check(many((n) => `a${n}.ts`))).toEqual(['layers.json:1: rooms: src/fabric has 17 files; at most 16, then it has rooms']);
+  });
 });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
 import type { KVCheck } from '../src/kvstore/testing/kv-check.ts';
-import type { KVStore, KVStoreType } from '../src/kvstore/types.ts';
+import type { KVStore, KVStoreType } from '../src/kvstore/values/types.ts';
 import { KVJob } from './support/kv-job.ts';
 
 const timeoutMs = 90_000;

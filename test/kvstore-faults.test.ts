@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
-import type { KVStore } from '../src/kvstore/types.ts';
+import type { KVStore } from '../src/kvstore/values/types.ts';
 import { KVJob } from './support/kv-job.ts';
 
 const folders: string[] = [];

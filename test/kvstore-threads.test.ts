@@ -3,8 +3,8 @@ import { once } from 'node:events';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { expect, test } from 'vitest';
-import { createShared } from '../src/kvstore/create.ts';
-import { builtEntry } from '../src/kvstore/server-program.ts';
+import { createShared } from '../src/kvstore/stores/create.ts';
+import { builtEntry } from '../src/kvstore/job/server-program.ts';
 import { KVJob } from './support/kv-job.ts';
 
 /** What every worker does, the first one here and the others in threads: sums of three pushes, then an asynchronous error. */

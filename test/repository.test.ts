@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { environmentNames, isTest } from '../scripts/house-rules.ts';
 import { readSources, readText, repositoryRoot } from '../scripts/repository.ts';
-import { settingDefinitions, settingKeys } from '../src/base/settings.ts';
-import { launchVariables } from '../src/group/environment.ts';
-import { placeVariables } from '../src/kvstore/environment.ts';
+import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
+import { launchVariables } from '../src/store/environment.ts';
+import { placeVariables } from '../src/kvstore/job/environment.ts';
 
 const knownNames = new Set<string>([...settingKeys.map((key) => settingDefinitions[key].name), ...launchVariables, ...placeVariables]);
 

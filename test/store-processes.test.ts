@@ -6,7 +6,7 @@ import { describe, expect, it, vi } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
-import { openStore } from '../src/group/store/open-store.ts';
+import { openStore } from '../src/store/open-store.ts';
 import { start, type Running } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 

@@ -2,8 +2,8 @@
  *  of all keys. No sockets, no threads: the share of the work that is the protocol's.
  *
  *    npx tsx bench/kvstore/cores.ts */
-import { ServerCore } from '../../src/kvstore/server-core.ts';
-import { StubCore } from '../../src/kvstore/stub-core.ts';
+import { ServerCore } from '../../src/kvstore/server/core.ts';
+import { StubCore } from '../../src/kvstore/client/core.ts';
 import { addingOptimizer } from '../../src/kvstore/testing/simulated-cluster.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/kvstore/testing/memory-values.ts';
 import { systemClock } from '../../src/base/clock.ts';

@@ -1,5 +1,5 @@
 /** A comparison as one self-contained HTML page: a log-log plot and a table per case. Pure. */
-import { formatBytes } from '../../src/base/quantity.ts';
+import { formatBytes } from '../../src/base/settings/quantity.ts';
 import type { ComparedCase, Comparison, Standing } from './comparison.ts';
 
 const width = 720;

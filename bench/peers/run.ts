@@ -19,7 +19,7 @@ import { fileURLToPath } from 'node:url';
 import { programArguments } from '../arguments.ts';
 import { collectiveNames, layoutOf, type CollectiveName } from '../../src/bench/collective.ts';
 import { parseSizes } from '../../src/bench/options.ts';
-import { parseBytes } from '../../src/base/quantity.ts';
+import { parseBytes } from '../../src/base/settings/quantity.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { comparisonVersion, runCase, type Bound, type ComparedCase, type Comparison } from './comparison.ts';

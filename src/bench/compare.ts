@@ -14,7 +14,7 @@ import { seededRandom, type Random } from '../base/random.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
 import { canServe } from '../collectives/predict.ts';
 import { algorithms } from '../collectives/registry.ts';
-import type { CommGroup } from '../group/process-group.ts';
+import type { CommGroup } from '../group/api/process-group.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { loadNative } from '../memory/native.ts';

@@ -1,5 +1,5 @@
 /** Compared algorithms as text, and as the ranges of a tuning file. Pure. */
-import { formatBytes } from '../base/quantity.ts';
+import { formatBytes } from '../base/settings/quantity.ts';
 import type { TunedWorld } from '../collectives/tuning.ts';
 import type { ComparableCollective, ComparedRow } from './compare.ts';
 

@@ -1,7 +1,7 @@
 /** One collective on buffers of its own: writes its inputs, starts it, and says how much of the result is wrong. How often
  *  and when that happens is not known here. */
 import { ShoalError } from '../base/errors.ts';
-import type { ProcessGroup, TensorLike, Work } from '../group/types.ts';
+import type { ProcessGroup, TensorLike, Work } from '../group/call/types.ts';
 import { dtypeInfo, dtypeOfArray, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { layoutOf, type Half } from './collective.ts';

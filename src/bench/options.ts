@@ -1,7 +1,7 @@
 /** What is to be measured, as plain data: the same on every rank, given to the ranks as JSON. Command lines are parsed into it
  *  elsewhere; the vocabulary is that of nccl-tests. */
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { formatBytes, parseBytes } from '../base/quantity.ts';
+import { formatBytes, parseBytes } from '../base/settings/quantity.ts';
 import { dtypes, type DType } from '../memory/dtype.ts';
 import { checkReduceOp, type ReduceOp } from '../memory/reduce-op.ts';
 import { reduces, type CollectiveName } from './collective.ts';

@@ -1,10 +1,10 @@
 /** Runs a benchmark on an open process group; every rank calls it with the same options. Rank 0 gathers and tells. */
 import { cpus, hostname } from 'node:os';
-import { allowedCpus } from '../base/allowed-cpus.ts';
+import { allowedCpus } from '../base/files/allowed-cpus.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
 import { packageVersion } from '../base/version.ts';
-import type { ProcessGroup } from '../group/types.ts';
+import type { ProcessGroup } from '../group/call/types.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';
 import { loadNative } from '../memory/native.ts';

@@ -1,6 +1,6 @@
 /** The text of nccl-tests (2.19, src/util.cu), byte for byte where the columns are, so that its parsers read ours. Halves that
  *  a collective does not have are N/A. Pure. */
-import { formatBytes } from '../base/quantity.ts';
+import { formatBytes } from '../base/settings/quantity.ts';
 import { isRooted, reduces } from './collective.ts';
 import { opNameOf, typeNameOf, type SizeRange } from './options.ts';
 import type { BenchHeader, BenchRow, BenchSummary, HalfResult } from './report.ts';

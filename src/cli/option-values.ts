@@ -1,7 +1,7 @@
 /** Texts of options as the values they stand for, for commander. Whoever needs a tighter bound checks it where it is known
  *  why. */
 import { InvalidArgumentError, Option } from 'commander';
-import { bytesSyntax, formatBytes, parseBytes } from '../base/quantity.ts';
+import { bytesSyntax, formatBytes, parseBytes } from '../base/settings/quantity.ts';
 
 export function natural(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('Expected a whole number from 0.');

@@ -1,5 +1,5 @@
 /** Where commands put their results. */
-import { writeFileAt } from '../base/write-file.ts';
+import { writeFileAt } from '../base/files/write-file.ts';
 
 /** Writes the value as JSON for people and programs, making the folder; `-` is standard output.
  *  @throws ShoalError `system` when the file cannot be written. */

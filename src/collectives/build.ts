@@ -1,6 +1,6 @@
 /** From a request and an algorithm's name to a plan. Checks the request, fills in even counts, and handles what no
  *  algorithm needs to know: one rank, and nothing to do. */
-import { isCount } from '../base/bytes.ts';
+import { isCount } from '../base/files/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
 import { PlanBuilder } from '../plan/builder.ts';
 import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';

@@ -1,5 +1,5 @@
 /** Which algorithm is taken for which size on one world, and what the cost model expects of it, as text. */
-import { formatBytes } from '../base/quantity.ts';
+import { formatBytes } from '../base/settings/quantity.ts';
 import type { CostModel } from '../plan/cost.ts';
 import { formatSeconds } from '../plan/draw.ts';
 import type { Collective } from '../plan/ir.ts';

@@ -10,7 +10,7 @@
  *   bucket 2     [p0]                              larger than a bucket: alone */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, optionTable } from '../base/options.ts';
+import { checkFields, checkKind, optionTable } from '../base/settings/options.ts';
 import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { countOf } from '../memory/tensor.ts';
 

@@ -13,9 +13,9 @@
  *  collectives whatever order its gradients arrive in. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/options.ts';
-import { readSettings, type Environment } from '../base/settings.ts';
-import type { ProcessGroup, Work } from '../group/types.ts';
+import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import { readSettings, type Environment } from '../base/settings/settings.ts';
+import type { ProcessGroup, Work } from '../group/call/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';

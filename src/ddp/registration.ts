@@ -1,7 +1,7 @@
 /** What ranks register, and whether they registered the same: names, shapes, dtypes, order, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
 import { ShoalError } from '../base/errors.ts';
-import type { CallOptions, ProcessGroup } from '../group/types.ts';
+import type { CallOptions, ProcessGroup } from '../group/call/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';
 

@@ -6,7 +6,7 @@
  *
  *  Batch k of size B on N ranks together is batch k of size N·B on one rank. */
 import { ShoalError } from '../base/errors.ts';
-import { checkOptions, noOptions, optionTable } from '../base/options.ts';
+import { checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { seededRandom } from '../base/random.ts';
 
 export interface SamplerOptions {

@@ -9,7 +9,7 @@ import { seededRandom } from '../base/random.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import type { Region } from '../memory/region.ts';
 import type { Connection, ConnectionHandlers, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from './fabric.ts';
-import { encodeHeader, FrameType, headerBytes } from './frame.ts';
+import { encodeHeader, FrameType, headerBytes } from './stream/frame.ts';
 
 /** What a provider gives the suite. */
 export interface FabricWorld {

@@ -5,9 +5,9 @@ import { isShoalError, type ErrorCode } from '../base/errors.ts';
 import { dtypes, type DType } from '../memory/dtype.ts';
 import { ReduceOp, reduceOps } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
-import type { CommGroup } from './process-group.ts';
+import type { CommGroup } from './api/process-group.ts';
 import { startRanks } from './testing/in-process-world.ts';
-import type { TensorLike, Work } from './types.ts';
+import type { TensorLike, Work } from './call/types.ts';
 
 interface Thrown {
   readonly code: ErrorCode;

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
-import type { ProcessGroup, TensorLike } from './types.ts';
+import type { ProcessGroup, TensorLike } from './call/types.ts';
 
 export interface GroupCheck {
   readonly name: string;

@@ -6,10 +6,10 @@ import { abortConnection } from '../fabric/abortable.ts';
 import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
 import type { Region } from '../memory/region.ts';
-import { suspicionMs } from './group-engine.ts';
-import { answerMs } from './inquiry.ts';
+import { suspicionMs } from './engine/group-engine.ts';
+import { answerMs } from './diagnosis/inquiry.ts';
 import { startRanks } from './testing/in-process-world.ts';
-import type { ProcessGroup, Work } from './types.ts';
+import type { ProcessGroup, Work } from './call/types.ts';
 
 /** Long enough for everything to arrive that has been sent. */
 async function delivered(): Promise<void> {

@@ -3,8 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { ForwardingConnection, decorateFabric } from '../fabric/hooks/decorate.ts';
 import type { Fabric } from '../fabric/fabric.ts';
-import { dialsMax } from './bootstrap.ts';
-import type { Store } from './store/store.ts';
+import { dialsMax } from './world/bootstrap.ts';
+import type { Store } from '../store/store.ts';
 import { joinRanks, startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 
 /** One that ends, and one that goes on. */

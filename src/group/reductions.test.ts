@@ -10,7 +10,7 @@ import { dtypeInfo, dtypes, viewOf, type DType } from '../memory/dtype.ts';
 import { combineOpOf, ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
 import { canonicalTree, type AssociationTree } from '../plan/association.ts';
 import type { Topology } from '../plan/topology.ts';
-import type { CommGroup } from './process-group.ts';
+import type { CommGroup } from './api/process-group.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 
 interface Reduction {

@@ -2,13 +2,13 @@
  *  many operations in flight, and wherever the numbers lie. The reference is computed here, one addition after another. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../base/random.ts';
-import type { Settings } from '../base/settings.ts';
+import type { Settings } from '../base/settings/settings.ts';
 import { whyUnsupported } from '../collectives/build.ts';
 import { algorithms } from '../collectives/registry.ts';
 import { canonicalTree, type AssociationTree } from '../plan/association.ts';
 import type { PlanRequest } from '../plan/ir.ts';
 import { rankCount, separateHosts, type Topology } from '../plan/topology.ts';
-import type { CommGroup } from './process-group.ts';
+import type { CommGroup } from './api/process-group.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 
 /** Several slices and pieces of the small settings; what a mailbox holds. */

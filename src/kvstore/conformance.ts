@@ -15,7 +15,7 @@ import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
 import { modelChecks } from './testing/model-checks.ts';
 import { stateChecks } from './testing/state-checks.ts';
-import type { KVStore, KVStoreType } from './types.ts';
+import type { KVStore, KVStoreType } from './values/types.ts';
 
 export const asyncOptimizer: OptimizerSpec = { name: 'sgd', learningRate: 1 };
 

@@ -1,8 +1,8 @@
 /** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore. */
-export { create, createShared, type CreateOptions } from './create.ts';
+export { create, createShared, type CreateOptions } from './stores/create.ts';
 export type { CompressionSpec } from './compression/codec.ts';
 export type { OptimizerSpec } from './optimizers/optimizer.ts';
-export type { StubTicket } from './stub-protocol.ts';
+export type { StubTicket } from './client/protocol.ts';
 export type {
   Blob,
   Key,
@@ -16,4 +16,4 @@ export type {
   Updater,
   Value,
   Values,
-} from './types.ts';
+} from './values/types.ts';

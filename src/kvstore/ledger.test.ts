@@ -5,10 +5,10 @@
 import { describe, expect, it } from 'vitest';
 import type { ShoalError } from '../base/errors.ts';
 import { seededRandom, type Random } from '../base/random.ts';
-import type { TransferEntry } from './stub-options.ts';
+import type { TransferEntry } from './client/options.ts';
 import { SimulatedCluster, type ClusterServer } from './testing/simulated-cluster.ts';
-import type { KVTopology } from './topology.ts';
-import type { ValueBlock } from './value-space.ts';
+import type { KVTopology } from './protocol/topology.ts';
+import type { ValueBlock } from './protocol/value-space.ts';
 
 const adding = { name: 'sgd', learningRate: 1 } as const;
 const rounds = 14;

@@ -1,9 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import type { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf } from '../memory/dtype.ts';
-import type { TransferEntry } from './stub-options.ts';
+import type { TransferEntry } from './client/options.ts';
 import { testCodec } from './testing/simulated-cluster.ts';
-import type { KVTopology } from './topology.ts';
+import type { KVTopology } from './protocol/topology.ts';
 import { adding, Bench, downpour, hogwild, sandblaster, small, type Outcome, type Parameter } from './testing/server-bench.ts';
 
 describe.each([

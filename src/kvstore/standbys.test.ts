@@ -2,9 +2,9 @@
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
-import type { TransferEntry } from './stub-options.ts';
+import type { TransferEntry } from './client/options.ts';
 import { SimulatedCluster } from './testing/simulated-cluster.ts';
-import { serverAddress, type KVTopology } from './topology.ts';
+import { serverAddress, type KVTopology } from './protocol/topology.ts';
 
 const topology: KVTopology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 1, replicas: 2 };
 const apart: KVTopology = { ...topology, workerGroups: 2, workersPerGroup: 1 };

@@ -5,7 +5,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { makeFolders } from '../base/make-folders.ts';
+import { makeFolders } from '../base/files/make-folders.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
 import { signalGroup, startGuard, type Guard } from './guard.ts';

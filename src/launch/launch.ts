@@ -10,7 +10,7 @@ import type { Writable } from 'node:stream';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import type { Environment } from '../base/settings.ts';
+import type { Environment } from '../base/settings/settings.ts';
 import { ConsoleSink } from './console-sink.ts';
 import { Crew, type Berth, type Casualty } from './crew.ts';
 import { exitCodeOf } from './exit-reason.ts';

@@ -3,10 +3,10 @@ import { describe, expect, it } from 'vitest';
 import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
-import { noteCause } from '../group/ended-ranks.ts';
-import { generationPrefix } from '../group/store/open-store.ts';
-import { PrefixStore } from '../group/store/prefix-store.ts';
-import { StoreClient } from '../group/store/store-client.ts';
+import { noteCause } from '../group/world/ended-ranks.ts';
+import { generationPrefix } from '../store/open-store.ts';
+import { PrefixStore } from '../store/prefix-store.ts';
+import { StoreClient } from '../store/store-client.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 
 const secret = 'a secret';

@@ -12,17 +12,17 @@
  *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
 import { hostname } from 'node:os';
 import { launcherNumber } from '../base/auth.ts';
-import { isCount } from '../base/bytes.ts';
+import { isCount } from '../base/files/bytes.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
-import { causeOf, reportEnded } from '../group/ended-ranks.ts';
-import { HashStore } from '../group/store/hash-store.ts';
-import { generationPrefix } from '../group/store/open-store.ts';
-import { PrefixStore } from '../group/store/prefix-store.ts';
-import { StoreClient } from '../group/store/store-client.ts';
-import { StoreServer } from '../group/store/store-server.ts';
-import type { Store } from '../group/store/store.ts';
+import { causeOf, reportEnded } from '../group/world/ended-ranks.ts';
+import { HashStore } from '../store/hash-store.ts';
+import { generationPrefix } from '../store/open-store.ts';
+import { PrefixStore } from '../store/prefix-store.ts';
+import { StoreClient } from '../store/store-client.ts';
+import { StoreServer } from '../store/store-server.ts';
+import type { Store } from '../store/store.ts';
 
 export interface NodeOptions {
   readonly clock: Clock;

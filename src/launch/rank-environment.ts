@@ -1,6 +1,6 @@
 /** The variables that a rank is started with: torchrun's names, so that scripts and tools of that world understand them,
  *  and Shoal's own. The secret goes by environment only; command lines can be read by every user of a host. */
-import type { Environment } from '../base/settings.ts';
+import type { Environment } from '../base/settings/settings.ts';
 
 export interface RankPlace {
   readonly rank: number;

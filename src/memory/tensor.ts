@@ -1,6 +1,6 @@
 /** Tensors: a dtype and a shape over part of a region. Row-major, contiguous. */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/options.ts';
+import { checkKind, describeValue } from '../base/settings/options.ts';
 import { dtypeInfo, viewOf, type DType, type DTypeViews } from './dtype.ts';
 import type { Region } from './region.ts';
 

@@ -5,7 +5,7 @@
  *
  *  Ids are unique within (group, role). An address names who, never where: routers learn where. */
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, optionTable } from '../base/options.ts';
+import { checkFields, optionTable } from '../base/settings/options.ts';
 
 /** `group << 40 | id << 8 | role`. */
 export type Address = bigint;

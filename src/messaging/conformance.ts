@@ -14,7 +14,7 @@ import { Msg } from './msg.ts';
 import { Poller } from './poller.ts';
 import { hostilePacket } from './testing/hostile-packets.ts';
 import { Router, type PeerEvent, type RouterOptions } from './router.ts';
-import { encodeControl, encodeData, encodeGreeting, noCounters } from './wire.ts';
+import { encodeControl, encodeData, encodeGreeting, noCounters } from './link/wire.ts';
 
 export interface MessagingWorld {
   /** A context of its own for each socket, as processes have. */

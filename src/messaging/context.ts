@@ -2,7 +2,7 @@
  *  As many as you like fit in one process; nothing is shared between them but `inproc` names of the same world. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, checkOptions, describeValue, optionTable } from '../base/options.ts';
+import { checkFields, checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
 import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';

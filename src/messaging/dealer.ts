@@ -3,18 +3,18 @@
  *  it is made again, and both ends go on where they stopped. */
 import { sleep } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
+import { checkFields, checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { within } from './deadline.ts';
-import { Inbox } from './inbox.ts';
+import { within } from './link/deadline.ts';
+import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
-import { Link } from './link.ts';
+import { Link } from './link/link.ts';
 import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './loan.ts';
-import { decodePacket, encodeError, PacketKind } from './wire.ts';
+import { lend } from './link/loan.ts';
+import { decodePacket, encodeError, PacketKind } from './link/wire.ts';
 
 export interface DealerOptions {
   /** Of this socket; no other living dealer of its router may have it. */

@@ -1,6 +1,6 @@
 /** Every bound of the messaging layer, with its default. Plain data. */
 import { ShoalError } from '../base/errors.ts';
-import { checkOptions, noOptions, optionTable } from '../base/options.ts';
+import { checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 
 export interface MessagingLimits {
   /** Messages a sender holds for one destination that does not take them, connected or not. Default 16,384. */

@@ -1,7 +1,7 @@
 /** What dealers and routers have in common: the receiving half. It must not know who is at the other end. */
 import type { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
-import type { Inbox } from './inbox.ts';
+import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import type { Inbox } from './link/inbox.ts';
 import type { Msg } from './msg.ts';
 
 export interface ReceiveOptions {

@@ -7,7 +7,7 @@
  *  exception: sockets over a fabric with `landing: 'borrow'` lend their memory until `release()`. */
 import { assert } from '../base/assert.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/options.ts';
+import { checkKind, describeValue } from '../base/settings/options.ts';
 import { checkAddress, type Address } from './address.ts';
 import { decodeFormat, encodeFormat, type FormatValues } from './format.ts';
 

@@ -3,7 +3,7 @@
 import { constants } from 'node:os';
 import { systemClock, type Clock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/options.ts';
+import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
 import { MessageSocket } from './message-socket.ts';
 
 export interface PollerOptions {

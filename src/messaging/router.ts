@@ -8,18 +8,18 @@
  *  One that is slow, stopped or dead fills its own link only. When it comes back under the same address, also as a new
  *  process, it gets what waited for it. */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, checkOptions, noOptions, optionTable } from '../base/options.ts';
+import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { within } from './deadline.ts';
-import { Inbox } from './inbox.ts';
+import { within } from './link/deadline.ts';
+import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
-import { Link } from './link.ts';
+import { Link } from './link/link.ts';
 import { closeOptions, defaultCloseMs, MessageSocket, type CloseOptions } from './message-socket.ts';
 import { checkMsg, type Msg } from './msg.ts';
-import { lend } from './loan.ts';
-import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './wire.ts';
+import { lend } from './link/loan.ts';
+import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './link/wire.ts';
 
 export interface PeerEvent {
   readonly address: Address | undefined;

@@ -4,7 +4,7 @@
  *      thread        enter ─▶ call ─▶ leave      enter ─▶ no
  *      its owner                 close ─────▶ (waits until it is outside) ─▶ terminate, or exit */
 import { ShoalError } from '../base/errors.ts';
-import { checkKind, describeValue } from '../base/options.ts';
+import { checkKind, describeValue } from '../base/settings/options.ts';
 
 const callers = 0;
 const closed = 1;

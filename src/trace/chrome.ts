@@ -2,7 +2,7 @@
  *  line, so that a file can be read with a text tool. Times are microseconds since the file's `clockStartMs`; merge.ts
  *  aligns the files of several ranks. Format: "Trace Event Format", Google, phases X, i, C and M. */
 import { counterKind, spanKind, type TraceSnapshot } from './recorder.ts';
-import { writeFileWhole } from '../base/write-file.ts';
+import { writeFileWhole } from '../base/files/write-file.ts';
 
 /** Whose trace it is. */
 export interface TraceProcess {

@@ -2,7 +2,7 @@
  *  of entries that are updated in place; scheduling an operation allocates nothing but what the caller passes.
  *  Field names and states are those of c10d's flight recorder (dump version 2.10), so that its readers' habits apply. */
 import type { Clock } from '../base/clock.ts';
-import { writeFileWhole } from '../base/write-file.ts';
+import { writeFileWhole } from '../base/files/write-file.ts';
 
 export type FlightState = 'scheduled' | 'started' | 'completed';
 

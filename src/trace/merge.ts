@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { formatChromeTrace, type ChromeEvent, type ChromeTrace } from './chrome.ts';
-import { writeFileWhole } from '../base/write-file.ts';
+import { writeFileWhole } from '../base/files/write-file.ts';
 
 /** All events on rank 0's clock, zero at the earliest start. Metadata of every process is kept.
  *  @throws ShoalError `usage` when there is no trace or two claim the same rank. */

@@ -4,10 +4,10 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
-import { StoreServer } from '../../src/group/store/store-server.ts';
-import { create } from '../../src/kvstore/create.ts';
-import { serverProgram } from '../../src/kvstore/server-program.ts';
-import type { KVStore, KVStoreType } from '../../src/kvstore/types.ts';
+import { StoreServer } from '../../src/store/store-server.ts';
+import { create } from '../../src/kvstore/stores/create.ts';
+import { serverProgram } from '../../src/kvstore/job/server-program.ts';
+import type { KVStore, KVStoreType } from '../../src/kvstore/values/types.ts';
 import { fixtureCommand } from './fixtures.ts';
 
 const secret = 'a secret for tests';

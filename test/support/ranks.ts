@@ -3,11 +3,11 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
-import { reportEnded } from '../../src/group/ended-ranks.ts';
-import { HashStore } from '../../src/group/store/hash-store.ts';
-import { PrefixStore } from '../../src/group/store/prefix-store.ts';
-import { generationPrefix } from '../../src/group/store/open-store.ts';
-import { StoreServer } from '../../src/group/store/store-server.ts';
+import { reportEnded } from '../../src/group/world/ended-ranks.ts';
+import { HashStore } from '../../src/store/hash-store.ts';
+import { PrefixStore } from '../../src/store/prefix-store.ts';
+import { generationPrefix } from '../../src/store/open-store.ts';
+import { StoreServer } from '../../src/store/store-server.ts';
 import { describeEnding } from '../../src/launch/exit-reason.ts';
 import { fixtureCommand } from './fixtures.ts';
 

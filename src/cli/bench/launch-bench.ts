@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../base/clock.ts';
 import { systemRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { Environment } from '../../base/settings.ts';
+import type { Environment } from '../../base/settings/settings.ts';
 import { EventLines } from '../../bench/event-lines.ts';
 import type { RankJob } from '../../bench/job.ts';
 import { launch } from '../../launch/launch.ts';

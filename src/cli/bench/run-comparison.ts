@@ -2,16 +2,16 @@
  *  come. For `shoal bench --algorithms` and `shoal tune`. */
 import type { Writable } from 'node:stream';
 import { ShoalError } from '../../base/errors.ts';
-import { readSettings, type Environment } from '../../base/settings.ts';
+import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
 import { packageVersion } from '../../base/version.ts';
 import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../bench/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../bench/comparison-table.ts';
 import type { CompareEvent } from '../../bench/job.ts';
 import { algorithms } from '../../collectives/registry.ts';
-import { detectWorld } from '../../group/environment.ts';
-import { initProcessGroup } from '../../group/init.ts';
-import type { CommGroup } from '../../group/process-group.ts';
+import { detectWorld } from '../../store/environment.ts';
+import { initProcessGroup } from '../../group/api/init.ts';
+import type { CommGroup } from '../../group/api/process-group.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { launchBench } from './launch-bench.ts';

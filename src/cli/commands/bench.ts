@@ -1,7 +1,7 @@
 /** `shoal bench`: command line to benchmark. The vocabulary is that of nccl-tests. */
 import { Command, Option } from 'commander';
 import { ShoalError } from '../../base/errors.ts';
-import { nearestName } from '../../base/nearest-name.ts';
+import { nearestName } from '../../base/settings/nearest-name.ts';
 import { collectiveNames, isRooted, type CollectiveName } from '../../bench/collective.ts';
 import { checkOp, parseDtype, parseOp, parseSizes, sizesOf, type BenchOptions, type SizeRange } from '../../bench/options.ts';
 import type { BenchEvent } from '../../bench/report.ts';
@@ -90,8 +90,8 @@ async function bench(name: string, flags: BenchFlags): Promise<number> {
   const options = optionsOf(collectiveOf(name), flags);
   if (flags.algorithms !== undefined) return compareAlgorithms(options, flags, flags.algorithms);
   const [{ checkBackend }, { detectWorld }, { ReportBuilder }, { BenchConsole }] = await Promise.all([
-    import('../../group/call-arguments.ts'),
-    import('../../group/environment.ts'),
+    import('../../group/dispatch/call-arguments.ts'),
+    import('../../store/environment.ts'),
     import('../../bench/report.ts'),
     import('../../bench/console.ts'),
   ]);
@@ -164,7 +164,7 @@ async function joinWorld(
   if (flags.ranks !== undefined)
     throw new ShoalError('usage', '-N starts ranks, but this process was started as a rank already; leave it out');
   const [{ initProcessGroup }, { runBench }, { systemStopwatch }] = await Promise.all([
-    import('../../group/init.ts'),
+    import('../../group/api/init.ts'),
     import('../../bench/run-bench.ts'),
     import('../../base/stopwatch.ts'),
   ]);

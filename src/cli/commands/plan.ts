@@ -25,7 +25,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
     .option('--algorithms <rules>', 'rules that stand before the table; default: SHOAL_ALGORITHMS')
     .action(async (collective: string | undefined, flags: PlanFlags) => {
       const { runPlan } = await import('../plan/run-plan.ts');
-      const { readSettings } = await import('../../base/settings.ts');
+      const { readSettings } = await import('../../base/settings/settings.ts');
       const settings = readSettings(process.env);
       const { text, ok } = await runPlan(collective, flags, settings);
       process.stdout.write(text);

@@ -1,8 +1,8 @@
 /** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { parseMilliseconds } from '../../base/quantity.ts';
+import { parseMilliseconds } from '../../base/settings/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { Environment } from '../../base/settings.ts';
+import type { Environment } from '../../base/settings/settings.ts';
 import type { ServerOptions } from '../../launch/server-berths.ts';
 import { natural, positive } from '../option-values.ts';
 
@@ -145,10 +145,10 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
  *  @throws ShoalError `config`. */
 async function checkSettings(environment: Environment): Promise<readonly string[]> {
   const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }] = await Promise.all([
-    import('../../base/settings.ts'),
+    import('../../base/settings/settings.ts'),
     import('../../collectives/select.ts'),
-    import('../../group/environment.ts'),
-    import('../../kvstore/environment.ts'),
+    import('../../store/environment.ts'),
+    import('../../kvstore/job/environment.ts'),
   ]);
   const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables] });
   parseSelection(settings.algorithms);
@@ -167,8 +167,8 @@ async function serversOf(
     throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
   }
   const [{ serverProgram }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
-    import('../../kvstore/server-program.ts'),
-    import('../../kvstore/environment.ts'),
+    import('../../kvstore/job/server-program.ts'),
+    import('../../kvstore/job/environment.ts'),
     import('../../launch/server-berths.ts'),
     import('node:path'),
   ]);
@@ -192,7 +192,7 @@ async function ranksPerNode({ workers, nprocPerNode }: RunFlags): Promise<number
   if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= ranksPerNodeMax) return Number(text);
   if (text !== 'auto' && text !== 'cpu')
     throw new ShoalError('usage', `${flag} ${text}: expected a number from 1 to ${ranksPerNodeMax}, auto or cpu`);
-  const { allowedCpus } = await import('../../base/allowed-cpus.ts');
+  const { allowedCpus } = await import('../../base/files/allowed-cpus.ts');
   return allowedCpus().count;
 }
 

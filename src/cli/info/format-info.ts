@@ -1,5 +1,5 @@
 /** `Info` as text for a terminal: sections of aligned lines, the unusual marked. Pure. */
-import { formatBytes } from '../../base/quantity.ts';
+import { formatBytes } from '../../base/settings/quantity.ts';
 import type { Info } from './gather-info.ts';
 import type { Links } from './measure-links.ts';
 

@@ -1,14 +1,14 @@
 /** What `shoal info` knows, as plain data. */
 import { cpus, hostname, networkInterfaces, release, totalmem } from 'node:os';
-import { allowedCpus, type AllowedCpus } from '../../base/allowed-cpus.ts';
+import { allowedCpus, type AllowedCpus } from '../../base/files/allowed-cpus.ts';
 import { messageOf } from '../../base/errors.ts';
-import { describeSettings, resolveSettings, type Environment, type SettingRow } from '../../base/settings.ts';
+import { describeSettings, resolveSettings, type Environment, type SettingRow } from '../../base/settings/settings.ts';
 import { packageVersion } from '../../base/version.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
-import { detectWorld, launchVariables, type WorldSpec } from '../../group/environment.ts';
-import { placeVariables } from '../../kvstore/environment.ts';
+import { detectWorld, launchVariables, type WorldSpec } from '../../store/environment.ts';
+import { placeVariables } from '../../kvstore/job/environment.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import { availableMemory } from '../../memory/regions/available-memory.ts';
 

@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { systemRandom } from '../../base/random.ts';
-import type { Environment } from '../../base/settings.ts';
+import type { Environment } from '../../base/settings/settings.ts';
 import { launch } from '../../launch/launch.ts';
 import { scriptCommand } from '../../launch/script-command.ts';
 

@@ -1,7 +1,7 @@
 /** From sizes as people write them to a plan request, for `shoal plan` and `shoal simulate`. */
 import { ShoalError } from '../../base/errors.ts';
-import { bytesSyntax, formatBytes, parseBytes } from '../../base/quantity.ts';
-import { settingDefinitions } from '../../base/settings.ts';
+import { bytesSyntax, formatBytes, parseBytes } from '../../base/settings/quantity.ts';
+import { settingDefinitions } from '../../base/settings/settings.ts';
 import { buildPlan, collectives } from '../../collectives/build.ts';
 import type { TransferLimits } from '../../collectives/predict.ts';
 import { selectAlgorithm, type SelectionRule } from '../../collectives/select.ts';

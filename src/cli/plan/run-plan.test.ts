@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { readSettings } from '../../base/settings.ts';
+import { readSettings } from '../../base/settings/settings.ts';
 import { defaultCostModel } from '../../plan/cost.ts';
 import type { PlanFlags } from './run-plan.ts';
 import { runPlan } from './run-plan.ts';

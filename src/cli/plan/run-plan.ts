@@ -1,15 +1,15 @@
 /** What `shoal plan` prints and writes. */
 import { ShoalError } from '../../base/errors.ts';
-import { formatBytes } from '../../base/quantity.ts';
-import type { Settings } from '../../base/settings.ts';
+import { formatBytes } from '../../base/settings/quantity.ts';
+import type { Settings } from '../../base/settings/settings.ts';
 import { collectives } from '../../collectives/build.ts';
 import { assumedRates, type ExpressPath } from '../../collectives/express-path.ts';
 import { formatPredictions } from '../../collectives/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../collectives/select.ts';
 import { tunedRules, tunedWorldOf } from '../../collectives/tuning.ts';
-import { expressPath } from '../../group/express.ts';
-import { expressRanksMax } from '../../group/express-opening.ts';
-import { loadTuning } from '../../group/tuning-file.ts';
+import { expressPath } from '../../group/fast/network-path.ts';
+import { expressRanksMax } from '../../group/fast/network-path-opening.ts';
+import { loadTuning } from '../../group/call/tuning-file.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../plan/cost.ts';
 import { drawPlan, formatSeconds } from '../../plan/draw.ts';
@@ -17,7 +17,7 @@ import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
 import { rankCount, type Topology } from '../../plan/topology.ts';
 import { verify } from '../../plan/verify.ts';
-import { writeFileAt } from '../../base/write-file.ts';
+import { writeFileAt } from '../../base/files/write-file.ts';
 import type { RequestFlags } from '../plan/request-options.ts';
 import { collectiveOf, planOf, planRequest, worldOf, worldText } from './plan-request.ts';
 

@@ -1,13 +1,13 @@
 /** What `shoal simulate` prints and writes. */
 import { ShoalError } from '../../base/errors.ts';
-import { formatBytes } from '../../base/quantity.ts';
+import { formatBytes } from '../../base/settings/quantity.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { figuresPage } from '../../simulate/chart.ts';
 import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts';
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
-import { writeFileAt } from '../../base/write-file.ts';
+import { writeFileAt } from '../../base/files/write-file.ts';
 import type { RequestFlags } from '../plan/request-options.ts';
 import { bytesOf, planOf, planRequest } from '../plan/plan-request.ts';
 

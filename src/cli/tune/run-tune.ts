@@ -2,14 +2,14 @@
 import { existsSync, readFileSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import type { Environment } from '../../base/settings.ts';
+import type { Environment } from '../../base/settings/settings.ts';
 import { packageVersion } from '../../base/version.ts';
 import { comparable, type ComparableCollective } from '../../bench/compare.ts';
 import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';
 import { formatTable } from '../../collectives/select.ts';
 import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
-import { writeFileAt } from '../../base/write-file.ts';
+import { writeFileAt } from '../../base/files/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 
 /** As commander gives them. */

@@ -13,7 +13,7 @@
 import { DType, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../../base/options.ts';
+import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../../base/settings/options.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';

@@ -6,8 +6,8 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Connection, ConnectionHandlers, Fabric, RemoteSpan, Span } from '../fabric.ts';
 import { Fifo } from '../../base/fifo.ts';
-import { FrameType } from '../frame.ts';
-import type { WireTap } from '../wire-tap.ts';
+import { FrameType } from '../stream/frame.ts';
+import type { WireTap } from '../stream/wire-tap.ts';
 import { checkBacklog, defaultCloseTimeoutMs, defaultMaxQueuedBytes } from '../limits.ts';
 import { decorateFabric, ForwardingConnection } from './decorate.ts';
 

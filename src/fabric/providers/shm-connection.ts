@@ -5,13 +5,13 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
 import { Fifo } from '../../base/fifo.ts';
-import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
-import type { FramedSocket } from '../framed-socket.ts';
-import type { StreamCounters } from '../stream-counters.ts';
+import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
+import type { FramedSocket } from '../stream/framed-socket.ts';
+import type { StreamCounters } from '../stream/stream-counters.ts';
 import { checkSource, connectionClosed, defaultCloseTimeoutMs, maxPendingOperations } from '../limits.ts';
 import { decodeHandle } from '../region-handle.ts';
 import { checkRange, type RegionTable } from '../region-table.ts';
-import { StreamConnection } from '../stream-connection.ts';
+import { StreamConnection } from '../stream/stream-connection.ts';
 
 const controlTextBytes = 512;
 /** Of the probe region: all of it. */

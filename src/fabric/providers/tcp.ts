@@ -8,8 +8,8 @@ import os from 'node:os';
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
-import { Acceptor } from '../acceptor.ts';
-import { dial } from '../dial.ts';
+import { Acceptor } from '../stream/acceptor.ts';
+import { dial } from '../stream/dial.ts';
 import type {
   ConnectOptions,
   Connection,
@@ -23,14 +23,14 @@ import type {
   Span,
   TakeDescriptor,
 } from '../fabric.ts';
-import { flagSet, FrameType, type FrameHeader } from '../frame.ts';
-import { FramedSocket } from '../framed-socket.ts';
-import { emptyCounters, type StreamCounters } from '../stream-counters.ts';
-import type { WireTap } from '../wire-tap.ts';
+import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
+import { FramedSocket } from '../stream/framed-socket.ts';
+import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import type { WireTap } from '../stream/wire-tap.ts';
 import { offeredAddresses } from '../interfaces.ts';
 import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
 import { RegionTable } from '../region-table.ts';
-import { StreamConnection } from '../stream-connection.ts';
+import { StreamConnection } from '../stream/stream-connection.ts';
 
 const purpose = 'fabric-tcp';
 /** Longer writes travel as several frames; only the last carries the immediate. */

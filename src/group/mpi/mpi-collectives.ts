@@ -15,9 +15,9 @@ import type { Kernels } from '../../memory/kernels.ts';
 import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
 import { combineOpOf, reduceOpCode } from '../../memory/reduce-op.ts';
 import type { BufferName, Collective, Plan } from '../../plan/ir.ts';
-import { collectiveCode, type CollectiveCall } from '../contract.ts';
-import type { GroupSpec } from '../group-spec.ts';
-import type { Plans, PreparedPlan, RunningPlan } from '../plan-runner.ts';
+import { collectiveCode, type CollectiveCall } from '../call/contract.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { Plans, PreparedPlan, RunningPlan } from '../call/plan-runner.ts';
 
 const elementsMost = 2 ** 31 - 1;
 const nothing = new Uint8Array(0);

@@ -4,7 +4,7 @@ import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
 import { seededRandom } from '../../base/random.ts';
-import { readSettings, type Settings } from '../../base/settings.ts';
+import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { selectAlgorithm } from '../../collectives/select.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
@@ -16,15 +16,15 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder } from '../../trace/flight-recorder.ts';
 import { nullRecorder } from '../../trace/recorder.ts';
-import { CommClient } from '../comm-client.ts';
-import { CommCore } from '../comm-core.ts';
-import { InlineHost } from '../comm-host.ts';
-import { worldSpec } from '../group-spec.ts';
-import { OperationLog } from '../operation-log.ts';
-import { CommGroup, type WorldHandle } from '../process-group.ts';
-import { HashStore } from '../store/hash-store.ts';
-import type { Store } from '../store/store.ts';
-import { TensorMemory } from '../tensor-memory.ts';
+import { CommClient } from '../thread/comm-client.ts';
+import { CommCore } from '../thread/comm-core.ts';
+import { InlineHost } from '../thread/comm-host.ts';
+import { worldSpec } from '../call/group-spec.ts';
+import { OperationLog } from '../diagnosis/operation-log.ts';
+import { CommGroup, type WorldHandle } from '../api/process-group.ts';
+import { HashStore } from '../../store/hash-store.ts';
+import type { Store } from '../../store/store.ts';
+import { TensorMemory } from '../dispatch/tensor-memory.ts';
 
 export interface InProcessOptions {
   /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */

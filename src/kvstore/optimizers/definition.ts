@@ -1,7 +1,7 @@
 /** What one optimiser adds to what all have: its options, its states and its parameters for the kernels. From a definition
  *  and a specification an `Optimizer` is made. The arithmetic is in src/memory/parameter-kernels.ts. */
 import { ShoalError } from '../../base/errors.ts';
-import { nearestName } from '../../base/nearest-name.ts';
+import { nearestName } from '../../base/settings/nearest-name.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { ParameterKernels, Reals, UpdateRule } from '../../memory/parameter-kernels.ts';
 import type { Optimizer, OptimizerSpec } from './optimizer.ts';

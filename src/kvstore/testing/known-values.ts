@@ -5,7 +5,7 @@ import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dty
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
-import type { KVStore, Value } from '../types.ts';
+import type { KVStore, Value } from '../values/types.ts';
 
 /** Element i of what worker `worker` pushes: small integers, so that sums are exact in every dtype. */
 export function valueAt(worker: number, i: number): number {

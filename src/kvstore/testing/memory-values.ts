@@ -1,7 +1,7 @@
 /** Memory of simulated processes: regions that others can or cannot map, without shared memory. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from '../value-space.ts';
+import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
 
 /** Every region of every process, by handle. */
 export type RegionRegistry = Map<string, Uint8Array>;

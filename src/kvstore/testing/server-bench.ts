@@ -3,11 +3,11 @@ import { expect } from 'vitest';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
-import { elementsOf } from '../placement.ts';
-import type { StubParameterInfo, TransferEntry } from '../stub-options.ts';
+import { elementsOf } from '../protocol/placement.ts';
+import type { StubParameterInfo, TransferEntry } from '../client/options.ts';
 import { SimulatedCluster, type ClusterOptions } from './simulated-cluster.ts';
-import type { KVTopology } from '../topology.ts';
-import type { ValueBlock } from '../value-space.ts';
+import type { KVTopology } from '../protocol/topology.ts';
+import type { ValueBlock } from '../protocol/value-space.ts';
 
 export const sandblaster: KVTopology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 2, replicas: 1 };
 export const downpour: KVTopology = { workerGroups: 2, workersPerGroup: 1, serverGroups: 1, serversPerGroup: 2, replicas: 1 };

@@ -13,11 +13,11 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
-import { ServerCore } from '../server-core.ts';
-import type { ServerOptions } from '../server-options.ts';
-import { StubCore } from '../stub-core.ts';
-import type { StubOptions } from '../stub-options.ts';
-import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../topology.ts';
+import { ServerCore } from '../server/core.ts';
+import type { ServerOptions } from '../server/state/options.ts';
+import { StubCore } from '../client/core.ts';
+import type { StubOptions } from '../client/options.ts';
+import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from './memory-values.ts';
 
 const parameterKernels = createParameterKernels();

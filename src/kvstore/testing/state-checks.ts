@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { KVStore } from '../types.ts';
+import type { KVStore } from '../values/types.ts';
 import { refuses, syncTypes as sync, type KVCheck } from './kv-check.ts';
 import { expectAll, filled } from './known-values.ts';
 

@@ -11,7 +11,7 @@
  *  Everything in the process is trusted. A thread that ends without closing is not noticed; what is sent to it waits. */
 import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
-import { allowedCpus } from '../../base/allowed-cpus.ts';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';

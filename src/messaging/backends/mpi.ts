@@ -16,7 +16,7 @@ import type { Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
-import { within } from '../deadline.ts';
+import { within } from '../link/deadline.ts';
 import { packetBytesMost } from '../limits.ts';
 
 const kind = { part: 0, lastPart: 1, control: 2 } as const;

@@ -1,0 +1,63 @@
+/** Files for people and for other programs: a file appears under its name only when it is whole, also when the process dies
+ *  meanwhile. */
+import { closeSync, lstatSync, openSync, renameSync, rmSync, writeSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { messageOf, ShoalError } from '../errors.ts';
+import { makeFolders } from './make-folders.ts';
+
+const batchCharacters = 1 << 18;
+
+/** Writes the file that a user named, making its folder. @throws ShoalError `system` naming the path. */
+export function writeFileAt(path: string, text: string): string {
+  return writeFileWhole(dirname(path), basename(path), [text]);
+}
+
+/** Writes `folder/name` from pieces of text, making the folder, and returns the path.
+ *  @throws ShoalError `system` naming the path. */
+export function writeFileWhole(folder: string, name: string, pieces: Iterable<string>): string {
+  const path = join(folder, name);
+  const unfinished = isReplaceable(path) ? `${path}.${process.pid}.part` : path;
+  try {
+    makeFolders(folder);
+    const file = openSync(unfinished, 'w');
+    try {
+      let batch = '';
+      for (const piece of pieces) {
+        batch += piece;
+        if (batch.length < batchCharacters) continue;
+        writeAll(file, batch);
+        batch = '';
+      }
+      writeAll(file, batch);
+    } finally {
+      closeSync(file);
+    }
+    if (unfinished !== path) renameSync(unfinished, path);
+    return path;
+  } catch (thrown) {
+    if (unfinished !== path) discard(unfinished);
+    throw new ShoalError('system', `cannot write ${path}: ${messageOf(thrown)}; is the folder writable?`, { cause: thrown });
+  }
+}
+
+/** Devices, pipes and links stay what they are, and are written to: /dev/stdout, /dev/null. */
+function isReplaceable(path: string): boolean {
+  try {
+    return lstatSync(path).isFile();
+  } catch {
+    return true;
+  }
+}
+
+function discard(path: string): void {
+  try {
+    rmSync(path, { force: true });
+  } catch {
+    // The folder itself is unusable; the error of the write says so.
+  }
+}
+
+function writeAll(file: number, text: string): void {
+  const bytes = Buffer.from(text);
+  for (let at = 0; at < bytes.length;) at += writeSync(file, bytes, at);
+}

@@ -1,0 +1,494 @@
+/** Every setting of the project, once: name, type, default, range, meaning. The environment is read here and nowhere
+ *  else; the rest receives the resulting `Settings`, which is plain data and may be cloned to another thread.
+ *  `docs/settings.md` is generated from this table. What a setting does is not known here. */
+import { ShoalError } from '../errors.ts';
+import { nearestName } from './nearest-name.ts';
+import { bytesSyntax, formatBytes, millisecondsSyntax, parseBytes, parseMilliseconds } from './quantity.ts';
+
+/** Environment variables, as in `process.env`. */
+export type Environment = Readonly<Record<string, string | undefined>>;
+
+export type SettingKind = 'integer' | 'bytes' | 'milliseconds' | 'flag' | 'choice' | 'text' | 'list';
+
+export type SettingSection = 'collectives' | 'network' | 'memory' | 'training' | 'parameter server' | 'diagnostics' | 'execution';
+
+export type SettingValue = number | boolean | string | readonly string[];
+
+/** Another name a setting is read from, for users who come from there. */
+export interface SettingAlias {
+  readonly name: string;
+  /** Turns the other system's spelling into ours. Default: as it is. */
+  readonly translate?: (text: string) => string;
+}
+
+/** One setting. `V` is the type of its value. */
+export interface SettingDefinition<V extends SettingValue = SettingValue> {
+  readonly name: `SHOAL_${string}`;
+  readonly kind: SettingKind;
+  readonly section: SettingSection;
+  readonly fallback: V;
+  /** One line, for people. */
+  readonly description: string;
+  /** Read, in order, when the setting's own name is not set. */
+  readonly aliases: readonly SettingAlias[];
+  /** Inclusive range of numbers. */
+  readonly least?: number;
+  readonly most?: number;
+  /** Of numbers: 1 unless it says more. */
+  readonly multipleOf?: number;
+  /** kind `choice` only. */
+  readonly choices?: readonly string[];
+  /** The value is never printed. */
+  readonly sensitive: boolean;
+}
+
+interface Extras {
+  readonly aliases?: readonly SettingAlias[];
+  readonly sensitive?: boolean;
+}
+
+interface Range extends Extras {
+  readonly least?: number;
+  readonly most?: number;
+  readonly multipleOf?: number;
+}
+
+type Name = `SHOAL_${string}`;
+
+function define<V extends SettingValue>(
+  kind: SettingKind,
+  name: Name,
+  section: SettingSection,
+  fallback: V,
+  description: string,
+  extras: Range & { choices?: readonly string[] } = {},
+): SettingDefinition<V> {
+  return { name, kind, section, fallback, description, aliases: [], sensitive: false, ...extras };
+}
+
+const integer = (
+  name: Name,
+  section: SettingSection,
+  fallback: number,
+  description: string,
+  range: Range = {},
+): SettingDefinition<number> => define('integer', name, section, fallback, description, { least: 0, ...range });
+
+const bytes = (name: Name, section: SettingSection, fallback: number, description: string, range: Range = {}): SettingDefinition<number> =>
+  define('bytes', name, section, fallback, description, { least: 0, ...range });
+
+const milliseconds = (
+  name: Name,
+  section: SettingSection,
+  fallback: number,
+  description: string,
+  range: Range = {},
+): SettingDefinition<number> => define('milliseconds', name, section, fallback, description, { least: 1, ...range });
+
+const flag = (name: Name, section: SettingSection, fallback: boolean, description: string): SettingDefinition<boolean> =>
+  define('flag', name, section, fallback, description);
+
+const text = (name: Name, section: SettingSection, fallback: string, description: string, extras: Extras = {}): SettingDefinition<string> =>
+  define('text', name, section, fallback, description, extras);
+
+const list = (name: Name, section: SettingSection, description: string, extras: Extras = {}): SettingDefinition<readonly string[]> =>
+  define<readonly string[]>('list', name, section, [], description, extras);
+
+const choice = <const C extends string>(
+  name: Name,
+  section: SettingSection,
+  choices: readonly C[],
+  fallback: NoInfer<C>,
+  description: string,
+): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices });
+
+/** Of the widest dtype: what is cut into slices has whole elements. */
+const elementBytesMax = 8;
+const MiB = 2 ** 20;
+
+/** NCCL writes one sign before a whole list: `^docker,lo` excludes both, `=eth0,eth1` means exactly these. */
+function fromNcclInterfaces(text: string): string {
+  const sign = text[0] === '^' ? '^' : '';
+  return itemsOf(text.replace(/^[\^=]/, ''))
+    .map((item) => sign + item)
+    .join(',');
+}
+
+/** The registry. A new setting is one entry here; the documentation follows. */
+export const settingDefinitions = {
+  algorithms: text(
+    'SHOAL_ALGORITHMS',
+    'collectives',
+    '',
+    'Overrides the choice of algorithm per collective and size range: `all-reduce:0-4k=direct,4k-inf=ring;broadcast:tree`. Empty: automatic.',
+  ),
+  tuningFile: text(
+    'SHOAL_TUNING_FILE',
+    'collectives',
+    '',
+    'File of `shoal tune` that says which algorithm was fastest on which shape of a world; the same on all ranks. Empty: none.',
+  ),
+  calibration: choice(
+    'SHOAL_CALIBRATION',
+    'collectives',
+    ['measure', 'assume'],
+    'measure',
+    'Rates by which algorithms are chosen between hosts. `measure`: links are timed for some milliseconds at the start; `assume`: those of a 10 Gbit/s network.',
+  ),
+  order: choice(
+    'SHOAL_ORDER',
+    'collectives',
+    ['canonical', 'relaxed'],
+    'canonical',
+    'Order of floating-point sums. `canonical`: one fixed tree over ranks, equal bits whatever the algorithm; `relaxed`: also algorithms with another order.',
+  ),
+  contract: choice(
+    'SHOAL_CONTRACT',
+    'collectives',
+    ['standard', 'strict'],
+    'standard',
+    'How calls are compared between ranks before a result is returned. `strict` also compares the lines of source they come from.',
+  ),
+  timeoutMs: milliseconds('SHOAL_TIMEOUT_MS', 'collectives', 300_000, 'Ends an operation that not every rank has joined.', {
+    most: 0x7fffffff,
+  }),
+  slowMs: milliseconds('SHOAL_SLOW_MS', 'collectives', 2_000, 'A warning names the ranks that are late by this much.', {
+    most: 0x7fffffff,
+  }),
+  stagingBytes: bytes('SHOAL_STAGING_BYTES', 'collectives', 50 * MiB, 'Staging memory per group: bounds how many slices are in flight.', {
+    least: 4096,
+    multipleOf: elementBytesMax,
+    aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
+  }),
+  sliceBytes: bytes('SHOAL_SLICE_BYTES', 'collectives', 25 * MiB, 'Largest slice of a tensor that is communicated as one piece.', {
+    least: 4096,
+    multipleOf: elementBytesMax,
+    aliases: [{ name: 'FAIRRING_SLICE_SIZE' }],
+  }),
+  syncBytesMax: bytes(
+    'SHOAL_SYNC_BYTES',
+    'collectives',
+    4 * MiB,
+    'Collectives up to this size run on the calling thread when all ranks share memory; larger ones in the comm thread, unless they reduce private arrays. 0: all in the comm thread.',
+  ),
+  inFlightMax: integer('SHOAL_IN_FLIGHT', 'collectives', 16, 'Operations of one group that run at the same time; later ones queue.', {
+    least: 1,
+    most: 62,
+  }),
+
+  fabrics: list('SHOAL_FABRICS', 'network', 'Data planes that may be used, best first: `shm,tcp`. Empty: automatic.'),
+  interfaces: list(
+    'SHOAL_INTERFACES',
+    'network',
+    'Network interfaces to use: names and CIDRs (`eth0,10.0.0.0/8`), `^` excludes (`^docker0`). Empty: all that peers can reach.',
+    {
+      aliases: [
+        { name: 'TP_SOCKET_IFNAME' },
+        { name: 'GLOO_SOCKET_IFNAME' },
+        { name: 'NCCL_SOCKET_IFNAME', translate: fromNcclInterfaces },
+      ],
+    },
+  ),
+  congestionControl: list(
+    'SHOAL_TCP_CONGESTION',
+    'network',
+    "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's; where that is bbr, cubic or else reno, and bbr on links that lose packets.",
+  ),
+  hostId: text(
+    'SHOAL_HOST_ID',
+    'network',
+    '',
+    'Overrides the identity of this host, so that one machine can play several in tests. Empty: probed.',
+  ),
+  connectTimeoutMs: milliseconds('SHOAL_CONNECT_TIMEOUT_MS', 'network', 30_000, 'Ends an attempt to reach the store or a peer.', {
+    most: 0x7fffffff,
+  }),
+  secret: text(
+    'SHOAL_SECRET',
+    'network',
+    '',
+    'Secret of the job; every connection proves that it knows it. `shoal run` makes one per job.',
+    {
+      sensitive: true,
+    },
+  ),
+  insecure: flag('SHOAL_INSECURE', 'network', false, 'Allows a job over several hosts without a secret.'),
+
+  sharedMemoryMax: bytes('SHOAL_SHARED_MEMORY_MAX', 'memory', 0, 'Budget of shared memory per process. 0: none.'),
+  native: flag(
+    'SHOAL_NATIVE',
+    'memory',
+    true,
+    'Use the native addon when it is built; off: JavaScript kernels and no shared memory between processes.',
+  ),
+
+  bucketBytes: bytes('SHOAL_BUCKET_BYTES', 'training', 25 * MiB, 'Size of a gradient bucket of data-parallel training.', { least: 1 }),
+  firstBucketBytes: bytes(
+    'SHOAL_FIRST_BUCKET_BYTES',
+    'training',
+    MiB,
+    'Size of the bucket that is ready first: small, so that communication starts early.',
+    {
+      least: 1,
+    },
+  ),
+
+  valueSliceBytes: bytes(
+    'SHOAL_KV_SLICE_BYTES',
+    'parameter server',
+    4 * MiB,
+    'Larger parameters are cut into slices of about this size, which lie on different servers.',
+    { least: 4096, aliases: [{ name: 'BYTEPS_PARTITION_BYTES' }] },
+  ),
+  creditBytes: bytes(
+    'SHOAL_KV_CREDIT_BYTES',
+    'parameter server',
+    16 * MiB,
+    'Bytes on their way to one server that it has not taken yet; what waits is sent by priority.',
+    { least: 4096 },
+  ),
+  replayBytes: bytes(
+    'SHOAL_KV_REPLAY_BYTES',
+    'parameter server',
+    1024 * MiB,
+    'Pushes that a process keeps for servers that restart from a checkpoint; beyond it, servers are asked for a new one.',
+  ),
+  checkpointEveryMs: milliseconds(
+    'SHOAL_KV_CHECKPOINT_MS',
+    'parameter server',
+    60_000,
+    'Time between checkpoints of a server whose state has changed.',
+    { most: 0x7fffffff },
+  ),
+  syncEvery: integer(
+    'SHOAL_KV_SYNC_EVERY',
+    'parameter server',
+    1,
+    'Updates of a parameter between two exchanges of a server group with the master of that parameter.',
+    { least: 1 },
+  ),
+  syncMs: milliseconds(
+    'SHOAL_KV_SYNC_MS',
+    'parameter server',
+    500,
+    'Time after which a server group sends fewer updates than `SHOAL_KV_SYNC_EVERY`, and after which groups that have an older copy of a parameter hear of it: twice this after the last push all server groups have the sum of all updates.',
+    { least: 1, most: 0x7fffffff },
+  ),
+  serverSilenceMs: milliseconds(
+    'SHOAL_KV_SILENCE_MS',
+    'parameter server',
+    5_000,
+    'A server, standby or worker process that is not heard of for this long counts as lost.',
+    { least: 100, most: 0x7fffffff },
+  ),
+
+  commThread: choice(
+    'SHOAL_COMM_THREAD',
+    'execution',
+    ['worker', 'inline'],
+    'worker',
+    'Where communication runs: its own thread, so that it overlaps with compute, or the calling thread.',
+  ),
+  spinMicroseconds: integer(
+    'SHOAL_SPIN_US',
+    'execution',
+    100,
+    'Time the comm thread polls shared memory before it sleeps, in microseconds; between hosts only while most waits are short enough.',
+    {
+      most: 1_000_000,
+    },
+  ),
+  syncSpinMicroseconds: integer(
+    'SHOAL_SYNC_SPIN_US',
+    'execution',
+    1000,
+    'Time a call on the calling thread polls for late ranks before it is left to the comm thread, in microseconds.',
+    {
+      most: 1_000_000,
+    },
+  ),
+
+  logLevel: choice(
+    'SHOAL_LOG_LEVEL',
+    'diagnostics',
+    ['debug', 'info', 'warn', 'error', 'silent'],
+    'warn',
+    'Least severe messages to print.',
+  ),
+  traceDir: text('SHOAL_TRACE', 'diagnostics', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
+  traceEvents: integer('SHOAL_TRACE_EVENTS', 'diagnostics', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {
+    least: 16,
+    most: 1 << 24,
+  }),
+  flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 'diagnostics', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
+    most: 1 << 20,
+  }),
+  flightRecorderDir: text(
+    'SHOAL_FLIGHT_RECORDER_DIR',
+    'diagnostics',
+    '',
+    'Folder where a failing rank leaves its last operations. Empty: none is written.',
+  ),
+} as const;
+
+type Definitions = typeof settingDefinitions;
+
+/** Property of `Settings`. */
+export type SettingKey = keyof Definitions;
+
+/** The settings in force; plain data. Times in milliseconds, sizes in bytes unless the name says otherwise. */
+export type Settings = {
+  readonly [K in SettingKey]: Definitions[K] extends SettingDefinition<infer V> ? V : never;
+};
+
+/** Keys in the order of the registry. */
+export const settingKeys = Object.keys(settingDefinitions) as readonly SettingKey[];
+
+/** The settings of an empty environment. */
+export const defaultSettings: Settings = readSettings({});
+
+/** Where a value came from: the default, the setting's own variable, or another system's. */
+export interface SettingSource {
+  readonly from: 'default' | 'environment' | 'alias';
+  /** The variable that was read; the setting's own name for defaults. */
+  readonly variable: string;
+}
+
+export interface ResolvedSettings {
+  readonly settings: Settings;
+  readonly sources: Readonly<Record<SettingKey, SettingSource>>;
+  /** One line per `SHOAL_*` variable that is not a setting, with the nearest name. */
+  readonly warnings: readonly string[];
+}
+
+/** The settings that `environment` asks for. An empty variable counts as unset.
+ *  @throws ShoalError `config` naming the variable, its value and what is accepted. */
+export function readSettings(environment: Environment): Settings {
+  return resolveSettings(environment).settings;
+}
+
+/** As `readSettings`, with the origin of every value and warnings about variables nobody reads.
+ *  `reserved` are further `SHOAL_*` names that are known elsewhere. */
+export function resolveSettings(environment: Environment, options: { reserved?: readonly string[] } = {}): ResolvedSettings {
+  const settings: Partial<Record<SettingKey, SettingValue>> = {};
+  const sources: Partial<Record<SettingKey, SettingSource>> = {};
+  for (const key of settingKeys) {
+    const { value, source } = resolveOne(settingDefinitions[key], environment);
+    settings[key] = value;
+    sources[key] = source;
+  }
+  return {
+    settings: settings as Settings,
+    sources: sources as Record<SettingKey, SettingSource>,
+    warnings: unknownNames(environment, options.reserved ?? []),
+  };
+}
+
+/** A row of `shoal info`. */
+export interface SettingRow {
+  readonly key: SettingKey;
+  readonly name: string;
+  readonly value: string;
+  readonly source: SettingSource;
+}
+
+/** Every setting in force as text; sensitive values only say whether they are set. */
+export function describeSettings(resolved: ResolvedSettings): SettingRow[] {
+  return settingKeys.map((key) => {
+    const definition: SettingDefinition = settingDefinitions[key];
+    return { key, name: definition.name, value: formatSetting(definition, resolved.settings[key]), source: resolved.sources[key] };
+  });
+}
+
+/** A value as it would be written in the environment; `(set)` for a sensitive one. */
+export function formatSetting(definition: SettingDefinition, value: SettingValue): string {
+  if (definition.sensitive && value !== '') return '(set)';
+  if (definition.kind === 'bytes') return formatBytes(value as number);
+  if (definition.kind === 'flag') return value === true ? '1' : '0';
+  return typeof value === 'object' ? value.join(',') : String(value);
+}
+
+/** What a setting accepts, in words. */
+export function describeAccepted(definition: SettingDefinition): string {
+  const { kind } = definition;
+  if (kind === 'flag') return '1, true, yes, on or 0, false, no, off';
+  if (kind === 'choice') return (definition.choices ?? []).join(' | ');
+  if (kind === 'list') return 'a comma-separated list';
+  if (kind === 'text') return 'text';
+  const syntax = kind === 'integer' ? 'a whole number' : kind === 'bytes' ? bytesSyntax : millisecondsSyntax;
+  return `${syntax}${describeRange(definition)}`;
+}
+
+function describeRange({ kind, least, most, multipleOf }: SettingDefinition): string {
+  const show = (value: number): string => (kind === 'bytes' ? formatBytes(value) : String(value));
+  if (least === undefined) return '';
+  const range = most === undefined ? `, at least ${show(least)}` : `, from ${show(least)} to ${show(most)}`;
+  return multipleOf === undefined ? range : `${range}, a multiple of ${multipleOf}`;
+}
+
+function resolveOne(definition: SettingDefinition, environment: Environment): { value: SettingValue; source: SettingSource } {
+  const own = environment[definition.name];
+  if (own !== undefined && own !== '') {
+    return { value: parseSetting(definition, own, definition.name), source: { from: 'environment', variable: definition.name } };
+  }
+  for (const { name, translate } of definition.aliases) {
+    const other = environment[name];
+    if (other === undefined || other === '') continue;
+    const value = parseSetting(definition, translate === undefined ? other : translate(other), name);
+    return { value, source: { from: 'alias', variable: name } };
+  }
+  return { value: definition.fallback, source: { from: 'default', variable: definition.name } };
+}
+
+function parseSetting(definition: SettingDefinition, written: string, variable: string): SettingValue {
+  const value = parseValue(definition, written.trim());
+  if (value !== undefined) return value;
+  const shown = definition.sensitive ? 'its value' : JSON.stringify(written);
+  throw new ShoalError('config', `${variable}: ${shown} is not valid; expected ${describeAccepted(definition)}`);
+}
+
+function parseValue(definition: SettingDefinition, written: string): SettingValue | undefined {
+  switch (definition.kind) {
+    case 'flag':
+      if (/^(1|true|yes|on)$/i.test(written)) return true;
+      return /^(0|false|no|off)$/i.test(written) ? false : undefined;
+    case 'choice':
+      return definition.choices?.find((one) => one === written.toLowerCase());
+    case 'list':
+      return itemsOf(written);
+    case 'text':
+      return written;
+    case 'integer':
+      return inRange(definition, /^\d+$/.test(written) ? Number(written) : undefined);
+    case 'bytes':
+      return inRange(definition, parseBytes(written));
+    case 'milliseconds':
+      return inRange(definition, parseMilliseconds(written));
+  }
+}
+
+function inRange(
+  { least = 0, most = Number.MAX_SAFE_INTEGER, multipleOf = 1 }: SettingDefinition,
+  value: number | undefined,
+): number | undefined {
+  return value !== undefined && value >= least && value <= most && value % multipleOf === 0 ? value : undefined;
+}
+
+function itemsOf(written: string): string[] {
+  return written
+    .split(',')
+    .map((item) => item.trim())
+    .filter((item) => item !== '');
+}
+
+function unknownNames(environment: Environment, reserved: readonly string[]): string[] {
+  const names: string[] = settingKeys.map((key) => settingDefinitions[key].name);
+  const known = new Set([...names, ...reserved]);
+  return Object.keys(environment)
+    .filter((name) => name.startsWith('SHOAL_') && !known.has(name))
+    .sort()
+    .map((name) => {
+      const nearest = nearestName(name, names);
+      return `${name} is not a setting of Shoal and has no effect${nearest === undefined ? '' : `; did you mean ${nearest}?`}`;
+    });
+}

@@ -1,0 +1,109 @@
+/** The accepting side of stream fabrics: listens, authenticates, and hands over streams. It must not know what flows on
+ *  them. Strangers cost a bounded amount: at most `maxPending` sockets that have not proved themselves, each for at most
+ *  `pendingMs` and a few hundred bytes. When more come, the oldest goes: a flood cannot lock members out. */
+import net from 'node:net';
+import { Handshake } from '../../base/auth.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
+import type { FabricOptions } from '../fabric.ts';
+import { FramedSocket } from './framed-socket.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
+import { defaultMaxQueuedBytes } from '../limits.ts';
+
+const maxPending = 64;
+const pendingMs = 5000;
+
+export interface AcceptorOptions {
+  readonly fabric: FabricOptions;
+  readonly purpose: string;
+  readonly counters: StreamCounters;
+  readonly wire?: WireTap;
+  /** For people, of one accepted socket. */
+  readonly describe: (socket: net.Socket) => string;
+  /** The peer is authenticated. Resolves when the stream is ready for use; until then it counts as pending. */
+  readonly onStream: (stream: FramedSocket) => Promise<void>;
+}
+
+export class Acceptor {
+  readonly #options: AcceptorOptions;
+  readonly #servers: net.Server[] = [];
+  readonly #pending = new Set<FramedSocket>();
+
+  constructor(options: AcceptorOptions) {
+    this.#options = options;
+  }
+
+  /** Sockets that have not proved themselves yet. */
+  get pending(): number {
+    return this.#pending.size;
+  }
+
+  /** @returns the address listened on. @throws ShoalError `system` naming the address. */
+  async listen(where: net.ListenOptions): Promise<net.AddressInfo | string> {
+    const server = net.createServer({ pauseOnConnect: true, noDelay: true }, (socket) => void this.#accept(socket));
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', (cause) => {
+        const name = where.path === undefined ? `${where.host}:${where.port}` : where.path.replace('\0', '@');
+        reject(
+          new ShoalError('system', `rank ${this.#options.fabric.identity.rank} cannot listen on ${name}: ${cause.message}`, { cause }),
+        );
+      });
+      server.listen({ backlog: 511, ...where }, resolve);
+    });
+    server.on('error', () => undefined); // a failed accept (no descriptors left) concerns that connection alone
+    this.#servers.push(server);
+    return server.address()!;
+  }
+
+  close(): void {
+    for (const server of this.#servers) server.close();
+    for (const stream of [...this.#pending]) stream.abort();
+  }
+
+  async #accept(accepted: net.Socket): Promise<void> {
+    const { fabric, purpose, counters, wire, describe, onStream } = this.#options;
+    const { identity, secret, clock, random, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
+    const description = describe(accepted);
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, ...(wire && { wire }) };
+    const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
+    if (this.#pending.size >= maxPending) {
+      const [oldest] = this.#pending;
+      oldest.fail(
+        new ShoalError(
+          'aborted',
+          `${oldest.description}: more than ${maxPending} connections wait for their handshake; this one was the oldest`,
+        ),
+      );
+      this.#pending.delete(oldest);
+    }
+    this.#pending.add(stream);
+    void stream.ended.then(() => this.#pending.delete(stream));
+    const timer = clock.setTimer(pendingMs, () => {
+      stream.fail(new ShoalError('timeout', `${description} did not finish its handshake in ${pendingMs} ms`, { timeoutMs: pendingMs }));
+    });
+    try {
+      await stream.authenticate(
+        new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),
+        identity.world,
+      );
+      await onStream(stream);
+      this.#pending.delete(stream);
+    } catch (thrown) {
+      if (!isShoalError(thrown)) throw thrown;
+      fabric.onRefused?.(thrown);
+    } finally {
+      timer.cancel();
+    }
+  }
+}
+
+/** The accepted connection as a socket that asks where to read to. Node offers `onread` for dialled sockets only, so
+ *  the handle changes its owner; the first socket, now without one, is let go. */
+function rewrap(accepted: net.Socket, onread: net.OnReadOpts): net.Socket {
+  const holder = accepted as unknown as { _handle: unknown };
+  const handle = holder._handle;
+  holder._handle = null;
+  accepted.destroy();
+  const options = { handle, onread, readable: true, writable: true };
+  return new net.Socket(options);
+}

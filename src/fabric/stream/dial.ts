@@ -1,0 +1,94 @@
+/** Dialling a peer that offers several ways to reach it: all candidates at once (bounded), again and again until one
+ *  answers or the time is over; the first that authenticates is kept and the others are ended. It must not know
+ *  sockets. In the spirit of RFC 8305 (Happy Eyeballs), without its delay: candidates are few and hosts near. */
+import { setMaxListeners } from 'node:events';
+import { sleep, type Clock, type Timer } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { ConnectOptions } from '../fabric.ts';
+
+const maxParallel = 8;
+const firstDelayMs = 5;
+const maxDelayMs = 250;
+/** After one candidate refused the secret, the others have this long to prove that it was merely the wrong door. */
+const graceMs = 1000;
+/** What another attempt cannot change, most telling first. */
+const finalCodes: readonly string[] = ['auth', 'config', 'unsupported', 'protocol'];
+
+export interface DialOptions extends ConnectOptions {
+  readonly rank: number;
+  readonly clock: Clock;
+  readonly random: Random;
+}
+
+/** One attempt; must give up, and let go of what it has, when `signal` fires. */
+export type DialAttempt<T> = (candidate: string, signal: AbortSignal) => Promise<T>;
+
+/** @throws ShoalError the most telling final error; else `timeout`, listing every candidate with its last reason;
+ *          `aborted` when the caller's signal fires. */
+export async function dial<T>(
+  candidates: readonly string[],
+  options: DialOptions,
+  attempt: DialAttempt<T>,
+  discard: (value: T) => void,
+): Promise<T> {
+  const { peer, timeoutMs, rank, clock, signal } = options;
+  if (candidates.length === 0) throw new ShoalError('usage', `rank ${peer.rank} offers no address`, { rank, peer: peer.rank });
+  const startMs = clock.now();
+  const stop = new AbortController();
+  setMaxListeners(0, stop.signal);
+  const stopped = new Promise<void>((resolve) => {
+    stop.signal.addEventListener('abort', () => resolve(), { once: true });
+  });
+  const onAbort = (): void => stop.abort();
+  if (signal?.aborted) stop.abort();
+  signal?.addEventListener('abort', onAbort, { once: true });
+  const timer = clock.setTimer(timeoutMs, onAbort, { keepAlive: true });
+  const reasons = new Map<string, { error: ShoalError; attempts: number }>();
+  const queue = [...candidates];
+  let winner: { value: T } | undefined;
+  let grace: Timer | undefined;
+
+  const tryOne = async (candidate: string): Promise<void> => {
+    for (let attempts = 1; !stop.signal.aborted; attempts++) {
+      try {
+        const value = await attempt(candidate, stop.signal);
+        if (winner === undefined) winner = { value };
+        else discard(value); // two succeeded in one turn
+        stop.abort();
+        return;
+      } catch (thrown) {
+        const error = ShoalError.from(thrown);
+        if (!(stop.signal.aborted && reasons.has(candidate))) reasons.set(candidate, { error, attempts });
+        if (error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
+        if (finalCodes.includes(error.code)) return;
+      }
+      const delayMs = Math.min(maxDelayMs, firstDelayMs * 2 ** Math.min(attempts, 10)) * (0.5 + options.random.next() / 2);
+      await Promise.race([sleep(clock, delayMs), stopped]);
+    }
+  };
+  const worker = async (): Promise<void> => {
+    for (let candidate = queue.shift(); candidate !== undefined; candidate = queue.shift()) await tryOne(candidate);
+  };
+  await Promise.all(Array.from({ length: Math.min(maxParallel, candidates.length) }, worker));
+  timer.cancel();
+  grace?.cancel();
+  signal?.removeEventListener('abort', onAbort);
+
+  if (winner !== undefined) return winner.value;
+  const fields = { rank, peer: peer.rank, timeoutMs, operation: 'connect' };
+  if (signal?.aborted)
+    throw new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
+  const errors = [...reasons.values()].map(({ error }) => error);
+  const list = candidates.map((candidate) => {
+    const last = reasons.get(candidate);
+    return last === undefined ? `${candidate}: not tried` : `${candidate}: ${last.error.message} (${last.attempts} attempts)`;
+  });
+  const telling = finalCodes.flatMap((code) => errors.filter((error) => error.code === code))[0];
+  const elapsedMs = Math.round(clock.now() - startMs);
+  throw new ShoalError(
+    telling?.code ?? 'timeout',
+    `rank ${rank} cannot connect to rank ${peer.rank} after ${elapsedMs} of ${timeoutMs} ms: ${list.join('; ')}`,
+    { ...fields, cause: telling ?? errors[0] },
+  );
+}

@@ -1,0 +1,110 @@
+/** The header of every frame on a stream between two fabrics; pure. A header has one size, so a receiver that asks its
+ *  socket for exactly one header, then for exactly its payload, gets each where it belongs without copying.
+ *
+ *    byte 0     1      2          4           8       12       16          24           32
+ *         │type │flags │0x5348 LE │immediate  │rkey   │check   │offset u64 │bytes u64   │ payload: `bytes` bytes …
+ *         │u8   │u8    │u16       │u32 LE     │u32 LE │u32 LE  │LE, < 2⁵³  │LE, < 2⁵³   │ except type written
+ *
+ *  `check` is FNV-1a over the other seven 32-bit words: a header with any one bit changed is refused, where a changed
+ *  offset would otherwise put a payload elsewhere in a region. Payloads are left to TCP's own checksum.
+ *
+ *    type          flags bit 0       rkey  offset  bytes
+ *    1 open        1: as a socket                           dialer: this connection was chosen; what follows is no frame, for the
+ *                                                           purpose that the immediate names
+ *    2 message                                     payload
+ *    3 write       has immediate     ×     ×       payload  goes to offset of region rkey
+ *    4 written     has immediate     ×     ×       none     shm: the data is there already
+ *    5 immediate   1                                        of a write of no bytes
+ *    6 goodbye                                              orderly end: nothing follows
+ *    7 error                                       text     the sender closes; its reason, UTF-8
+ *    8 probe                                       text     shm: a region to map and the nonce in it
+ *    9 probed      1: it worked                             shm: result
+ *   10 claim                         ×                      shm: may I write to rkey?
+ *   11 grant                         ×             text     shm: yes; how to map it
+ *   12 withdraw                      ×                      shm: no more */
+import { ShoalError } from '../../base/errors.ts';
+
+export const headerBytes = 32;
+
+export const FrameType = {
+  Open: 1,
+  Message: 2,
+  Write: 3,
+  Written: 4,
+  Immediate: 5,
+  Goodbye: 6,
+  Error: 7,
+  Probe: 8,
+  Probed: 9,
+  Claim: 10,
+  Grant: 11,
+  Withdraw: 12,
+} as const;
+
+const lastType = FrameType.Withdraw;
+const mark = 0x5348;
+/** Flags bit 0. */
+export const flagSet = 1;
+
+/** Mutable so that one object serves a connection for life. */
+export interface FrameHeader {
+  type: number;
+  flags: number;
+  immediate: number;
+  rkey: number;
+  offset: number;
+  bytes: number;
+}
+
+export function emptyHeader(): FrameHeader {
+  return { type: 0, flags: 0, immediate: 0, rkey: 0, offset: 0, bytes: 0 };
+}
+
+/** Writes the header into `view` at `at`. Numbers must be in range: they are our own. */
+export function encodeHeader(view: DataView, at: number, header: Readonly<FrameHeader>): void {
+  view.setUint8(at, header.type);
+  view.setUint8(at + 1, header.flags);
+  view.setUint16(at + 2, mark, true);
+  view.setUint32(at + 4, header.immediate, true);
+  view.setUint32(at + 8, header.rkey, true);
+  setUint53(view, at + 16, header.offset);
+  setUint53(view, at + 24, header.bytes);
+  view.setUint32(at + 12, checkOf(view, at), true);
+}
+
+/** Reads the header at `at` into `header`.
+ *  @throws ShoalError `protocol` for bytes that are not a header. Limits of the fields are the receiver's to check. */
+export function decodeHeader(view: DataView, at: number, header: FrameHeader): void {
+  if (view.getUint16(at + 2, true) !== mark || view.getUint32(at + 12, true) !== checkOf(view, at)) {
+    throw new ShoalError('protocol', 'frame header is damaged: its check does not match');
+  }
+  header.type = view.getUint8(at);
+  header.flags = view.getUint8(at + 1);
+  header.immediate = view.getUint32(at + 4, true);
+  header.rkey = view.getUint32(at + 8, true);
+  header.offset = getUint53(view, at + 16);
+  header.bytes = getUint53(view, at + 24);
+  if (header.type < 1 || header.type > lastType || header.flags > flagSet) {
+    throw new ShoalError('protocol', `frame of unknown type ${header.type} or flags ${header.flags}`);
+  }
+  if (!Number.isSafeInteger(header.offset) || !Number.isSafeInteger(header.bytes)) {
+    throw new ShoalError('protocol', `frame of type ${header.type} with an offset or length beyond 2^53`);
+  }
+}
+
+function checkOf(view: DataView, at: number): number {
+  let hash = 0x811c9dc5;
+  for (let word = 0; word < headerBytes; word += 4) {
+    if (word !== 12) hash = Math.imul(hash ^ view.getUint32(at + word, true), 0x01000193);
+  }
+  return hash >>> 0;
+}
+
+function setUint53(view: DataView, at: number, value: number): void {
+  view.setUint32(at, value % 0x1_0000_0000, true);
+  view.setUint32(at + 4, Math.floor(value / 0x1_0000_0000), true);
+}
+
+function getUint53(view: DataView, at: number): number {
+  return view.getUint32(at + 4, true) * 0x1_0000_0000 + view.getUint32(at, true);
+}

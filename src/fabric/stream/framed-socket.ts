@@ -1,0 +1,424 @@
+/** An authenticated stream of frames over one socket (TCP or Unix), receiving straight into memory that its owner names.
+ *  It must not know regions or rkeys; its owner decides where a payload goes and what a frame means.
+ *
+ *  Node's sockets ask for the next buffer before every read (`onread.buffer`). This one is asked for
+ *
+ *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
+ *
+ *  so that no byte of a payload ever passes through a buffer of ours. The kernel's copy is the only one. Sending is
+ *  frame-sender.ts.
+ *
+ *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
+ *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
+ *                                └── fail() ──────┴──────────────▶ closed */
+import type net from 'node:net';
+import { handshakeBytesMax, type Handshake } from '../../base/auth.ts';
+import { assert } from '../../base/assert.ts';
+import type { Clock, Timer } from '../../base/clock.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import type { PeerIdentity } from '../fabric.ts';
+import { FrameSender } from './frame-sender.ts';
+import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
+import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import type { WireTap } from './wire-tap.ts';
+
+const drainBytes = 64 * 1024;
+const errorTextBytes = 512;
+const keepAliveMs = 10_000;
+
+export interface FramedSocketOptions {
+  readonly rank: number;
+  /** For people: `tcp 10.0.0.4:41234`. */
+  readonly description: string;
+  readonly clock: Clock;
+  readonly maxQueuedBytes: number;
+  readonly counters: StreamCounters;
+  readonly wire?: WireTap;
+}
+
+/** What a stream's owner does with frames. Called on the socket's turn, never inside a call to the stream. */
+export interface FrameReceiver {
+  /** Where the payload of `header.bytes` > 0 goes: exactly that long. @throws ShoalError to refuse the frame. */
+  place(header: Readonly<FrameHeader>): Uint8Array;
+  /** The frame is complete; `payload` is what `place` gave, undefined for none. @throws ShoalError to refuse it. */
+  onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void;
+  /** Once. Undefined after an orderly end. */
+  onClose(error: ShoalError | undefined): void;
+}
+
+type Phase = 'opening' | 'held' | 'open' | 'closing' | 'refusing' | 'closed';
+
+interface Opening {
+  readonly handshake: Handshake;
+  resolve(peerRank: number): void;
+  reject(error: ShoalError): void;
+}
+
+export class FramedSocket {
+  readonly #options: FramedSocketOptions;
+  readonly #socket: net.Socket;
+  #phase: Phase = 'opening';
+  #peer: PeerIdentity = { world: '', rank: -1 };
+  #opening: Opening | undefined;
+  #receiver: FrameReceiver | undefined;
+  #reason = 'the peer ended without a goodbye';
+
+  // Receiving.
+  readonly #scratch = Buffer.alloc(handshakeBytesMax);
+  readonly #headerBuffer = Buffer.alloc(headerBytes);
+  readonly #headerView = new DataView(this.#headerBuffer.buffer, this.#headerBuffer.byteOffset, headerBytes);
+  readonly #header = emptyHeader();
+  #headerFilled = 0;
+  #payload: Uint8Array | undefined;
+  #payloadFilled = 0;
+  #drain: Buffer | undefined;
+  #holding = false;
+
+  // Sending.
+  readonly #sender: FrameSender;
+  #goodbyeSent = false;
+
+  // Closing.
+  #closing: Promise<void> | undefined;
+  #timer: Timer | undefined;
+  readonly #ended: Promise<void>;
+  #onEnded!: () => void;
+
+  /** @param makeSocket makes the socket with the given `onread`. */
+  constructor(options: FramedSocketOptions, makeSocket: (onread: net.OnReadOpts) => net.Socket) {
+    this.#options = options;
+    this.#ended = new Promise((resolve) => {
+      this.#onEnded = resolve;
+    });
+    this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
+    const { maxQueuedBytes, counters, wire } = options;
+    this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), ...(wire && { wire }) });
+    this.#socket.setNoDelay(true);
+    this.#socket.setKeepAlive(true, keepAliveMs);
+    this.#socket.on('error', (error) => {
+      this.#reason = messageOf(error);
+    });
+    this.#socket.on('connect', () => {
+      const { localPort, localAddress, remotePort, remoteAddress } = this.#socket;
+      // The system may take the port that is dialled for this end, if nobody listens there: TCP connects them (RFC 9293, 3.5).
+      if (localPort === undefined || localPort !== remotePort || localAddress !== remoteAddress) return;
+      this.#reason = 'nobody listens there: the connection led back to itself';
+      this.#socket.destroy();
+    });
+    this.#socket.on('end', () => this.#onStreamEnd());
+    this.#socket.on('close', () => {
+      this.#onStreamEnd();
+      this.#onEnded();
+    });
+  }
+
+  get peer(): PeerIdentity {
+    return this.#peer;
+  }
+
+  get description(): string {
+    return this.#options.description;
+  }
+
+  get rank(): number {
+    return this.#options.rank;
+  }
+
+  /** Frames can be posted. */
+  get open(): boolean {
+    return this.#phase === 'open' || this.#phase === 'held';
+  }
+
+  get inFlight(): InFlight {
+    return this.#sender.inFlight;
+  }
+
+  /** Resolves when the socket is closed and its descriptor given back. */
+  get ended(): Promise<void> {
+    return this.#ended;
+  }
+
+  /** Of the socket, for a call about it right now; undefined where it has none. */
+  get descriptor(): number | undefined {
+    const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
+    return fd < 0 ? undefined : fd;
+  }
+
+  /** The destination being filled now; undefined between payloads. */
+  get receivingInto(): Uint8Array | undefined {
+    return this.#payload;
+  }
+
+  /** Runs the handshake; afterwards the stream is held until `start`. Bounded by the caller through `fail`.
+   *  @throws ShoalError what the handshake says, or `peer-lost` when the socket ends or cannot connect. */
+  authenticate(handshake: Handshake, world: string): Promise<number> {
+    assert(this.#phase === 'opening' && this.#opening === undefined, () => 'authenticate once');
+    return new Promise((resolve, reject) => {
+      this.#opening = {
+        handshake,
+        resolve: (rank) => {
+          this.#peer = { world, rank };
+          resolve(rank);
+        },
+        reject,
+      };
+      const first = handshake.start();
+      if (first !== undefined) this.#socket.write(first);
+      this.#socket.resume();
+    });
+  }
+
+  /** Begins to read frames. */
+  start(receiver: FrameReceiver): void {
+    assert(this.#phase === 'held', () => `start of a stream that is ${this.#phase}`);
+    this.#receiver = receiver;
+    this.#phase = 'open';
+    if (!this.#holding) this.#socket.resume();
+  }
+
+  /** Stops delivery after the current frame, until `release`. */
+  hold(): void {
+    this.#holding = true;
+  }
+
+  release(): void {
+    this.#holding = false;
+    if (this.#phase !== 'closed') this.#socket.resume();
+  }
+
+  /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
+   *  copied here. */
+  post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
+    const { rank, maxQueuedBytes } = this.#options;
+    if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
+    try {
+      checkBacklog(this.#peer, this.#sender.inFlight, maxQueuedBytes);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    return new Promise((resolve, reject) => {
+      const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payload?.length ?? 0 } = fields;
+      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, resolve, reject });
+    });
+  }
+
+  /** As `post`, for frames of our own whose failure the stream's end tells anyway. */
+  postControl(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): void {
+    this.post(type, fields, payload).catch(() => undefined);
+  }
+
+  /** Flushes what was posted, says goodbye and waits for the peer's end; all bounded by `timeoutMs`. Nothing is delivered
+   *  any more. Idempotent. */
+  close(timeoutMs: number = defaultCloseTimeoutMs): Promise<void> {
+    if (this.#closing === undefined) {
+      this.#closing = this.#ended;
+      if (this.#phase === 'open' || this.#phase === 'held') {
+        this.#phase = 'closing';
+        this.#holding = false;
+        this.#timer = this.#options.clock.setTimer(timeoutMs, () => this.#finish(undefined), { keepAlive: true });
+        const sent = (): void => {
+          this.#goodbyeSent = true;
+          this.#socket.end();
+        };
+        this.#sender.push({ ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, resolve: sent, reject: () => undefined });
+        this.#socket.resume();
+      } else if (this.#phase === 'opening') {
+        this.fail(connectionClosed(this.#options.rank, this.#peer.rank));
+      }
+    }
+    return this.#closing;
+  }
+
+  /** Breaks the connection at once; the peer sees `peer-lost`. */
+  abort(): void {
+    this.#reason = 'the connection was aborted here';
+    this.fail(this.#lost());
+  }
+
+  /** Ends the stream here and now with `error`. During the handshake, `lastWords` are still sent. */
+  fail(error: ShoalError, lastWords?: Uint8Array): void {
+    if (lastWords !== undefined && this.#phase === 'opening') {
+      this.#phase = 'refusing';
+      this.#timer = this.#options.clock.setTimer(defaultCloseTimeoutMs, () => this.#socket.destroy());
+      this.#settle(error);
+      this.#socket.end(lastWords);
+    } else {
+      this.#finish(error);
+    }
+  }
+
+  /** Ends the stream because of what the peer sent: it is told why, and what it has under way is read and dropped, so
+   *  that the reason reaches it before the reset. */
+  refuse(thrown: ShoalError): void {
+    if (this.#phase !== 'open') return;
+    const { rank, description } = this.#options;
+    const fields = { rank, peer: this.#peer.rank, cause: thrown };
+    const error = new ShoalError(
+      thrown.code,
+      `rank ${rank} closes its connection to rank ${this.#peer.rank} (${description}): ${thrown.message}`,
+      fields,
+    );
+    const text = Buffer.from(`refused by rank ${rank}: ${thrown.message}`).subarray(0, errorTextBytes);
+    const frame = Buffer.alloc(headerBytes + text.length);
+    encodeHeader(new DataView(frame.buffer, frame.byteOffset), 0, { ...emptyHeader(), type: FrameType.Error, bytes: text.length });
+    text.copy(frame, headerBytes);
+    this.#phase = 'refusing';
+    this.#payload = undefined;
+    this.#timer = this.#options.clock.setTimer(defaultCloseTimeoutMs, () => this.#socket.destroy());
+    this.#settle(error);
+    this.#socket.end(frame);
+  }
+
+  /** Gives the socket away: `take` makes a descriptor of its own of this one, and nothing is read or written here any more. To be
+   *  called between frames. @throws ShoalError `unsupported` where sockets have no descriptors. */
+  giveAway(take: (descriptor: number) => number): number {
+    const { fd = -1 } = (this.#socket as unknown as { _handle?: { fd?: number } })._handle ?? {};
+    if (fd < 0) throw new ShoalError('unsupported', `${this.#options.description} has no descriptor that could be given away`);
+    const taken = take(fd);
+    this.#receiver = undefined;
+    this.#finish(undefined);
+    return taken;
+  }
+
+  // ── receiving ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #nextBuffer(): Uint8Array {
+    switch (this.#phase) {
+      case 'opening': {
+        const wanted = this.#opening?.handshake.bytesWanted ?? 1;
+        return this.#scratch.subarray(0, Math.max(1, wanted));
+      }
+      case 'held':
+      case 'open':
+        if (this.#payload === undefined)
+          return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
+        return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
+      default:
+        return (this.#drain ??= Buffer.alloc(drainBytes));
+    }
+  }
+
+  /** @returns false to stop reading. */
+  #onRead(bytes: number, buffer: Uint8Array): boolean {
+    switch (this.#phase) {
+      case 'opening':
+        return this.#onHandshakeBytes(buffer.subarray(0, bytes));
+      case 'open':
+        return this.#onFrameBytes(bytes, buffer);
+      case 'held':
+        throw new Error('assertion failed: a held stream was read');
+      default:
+        return true;
+    }
+  }
+
+  #onHandshakeBytes(bytes: Uint8Array): boolean {
+    const { handshake, resolve } = this.#opening!;
+    try {
+      const { send, done } = handshake.push(bytes);
+      if (send !== undefined) this.#socket.write(send);
+      if (done === undefined) return true;
+      assert(done.rest.length === 0, () => 'the handshake reads no further than its frames');
+      this.#phase = 'held';
+      resolve(done.peerRank);
+      return false;
+    } catch (thrown) {
+      this.fail(ShoalError.from(thrown), handshake.refusal);
+      return true;
+    }
+  }
+
+  #onFrameBytes(bytes: number, buffer: Uint8Array): boolean {
+    try {
+      if (this.#payload === undefined) {
+        this.#headerFilled += bytes;
+        if (this.#headerFilled === headerBytes) {
+          this.#headerFilled = 0;
+          this.#onHeader();
+        }
+      } else {
+        this.#payloadFilled += bytes;
+        const { counters } = this.#options;
+        if (this.#header.type === FrameType.Write) {
+          // What the kernel was given, not what we meant to give it.
+          if (buffer.buffer === this.#payload.buffer) counters.bytesReceivedInPlace += bytes;
+          else counters.bytesCopied += bytes;
+        }
+        if (this.#payloadFilled === this.#payload.length) this.#onPayload(this.#payload);
+      }
+    } catch (thrown) {
+      if (!(thrown instanceof ShoalError)) throw thrown;
+      this.refuse(thrown);
+    }
+    if (this.#phase === 'closed') return false;
+    return this.#phase !== 'open' || !this.#holding;
+  }
+
+  #onHeader(): void {
+    const header = this.#header;
+    decodeHeader(this.#headerView, 0, header);
+    this.#options.counters.framesReceived++;
+    if (header.type === FrameType.Goodbye) {
+      this.#finish(undefined);
+    } else if (header.bytes > 0 && header.type !== FrameType.Written) {
+      if (header.type === FrameType.Error && header.bytes > errorTextBytes)
+        throw new ShoalError('protocol', `error frame of ${header.bytes} bytes`);
+      const destination = header.type === FrameType.Error ? Buffer.alloc(header.bytes) : this.#receiver!.place(header);
+      assert(destination.length === header.bytes, () => `destination of ${destination.length} bytes for a payload of ${header.bytes}`);
+      this.#payload = destination;
+      this.#payloadFilled = 0;
+    } else {
+      if (header.type === FrameType.Error) throw new ShoalError('protocol', 'error frame without text');
+      this.#receiver!.onFrame(header, undefined);
+    }
+  }
+
+  #onPayload(payload: Uint8Array): void {
+    this.#payload = undefined;
+    if (this.#header.type === FrameType.Error) {
+      const text = Buffer.from(payload)
+        .toString('utf8')
+        .replace(/[^\x20-\x7e]/g, '?');
+      const fields = { rank: this.#options.rank, peer: this.#peer.rank };
+      this.#finish(
+        new ShoalError('protocol', `rank ${this.#peer.rank} (${this.#options.description}) closed the connection: ${text}`, fields),
+      );
+    } else {
+      this.#receiver!.onFrame(this.#header, payload);
+    }
+  }
+
+  #onStreamEnd(): void {
+    if (this.#phase === 'closed') return;
+    const orderly = this.#phase === 'closing' && this.#goodbyeSent;
+    this.#finish(orderly ? undefined : this.#lost());
+  }
+
+  // ── the end ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #lost(): ShoalError {
+    const { rank, description } = this.#options;
+    if (this.#phase === 'opening') return new ShoalError('peer-lost', `rank ${rank}, ${description}, handshake: ${this.#reason}`, { rank });
+    return peerLost({ rank, peer: this.#peer.rank, description, inFlight: this.inFlight, reason: this.#reason });
+  }
+
+  #finish(error: ShoalError | undefined): void {
+    if (this.#phase === 'closed') return;
+    const settled = this.#phase === 'refusing';
+    this.#phase = 'closed';
+    this.#payload = undefined;
+    this.#timer?.cancel();
+    if (!settled) this.#settle(error);
+    this.#socket.destroy();
+  }
+
+  /** Tells everyone who waits; the socket may still be at its last words. */
+  #settle(error: ShoalError | undefined): void {
+    this.#opening?.reject(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
+    this.#sender.stop(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
+    const receiver = this.#receiver;
+    this.#receiver = undefined;
+    if (receiver !== undefined) queueMicrotask(() => receiver.onClose(error));
+  }
+}

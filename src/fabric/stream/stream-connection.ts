@@ -1,0 +1,131 @@
+/** What connections over a framed socket have in common: messages, immediates, handlers, order and the end. A provider
+ *  adds how writes are sent and where they are placed. */
+import { assert } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Region } from '../../memory/region.ts';
+import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
+import { flagSet, FrameType, type FrameHeader } from './frame.ts';
+import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
+import type { StreamCounters } from './stream-counters.ts';
+import { checkMessage, maxMessageBytes } from '../limits.ts';
+
+/** Messages up to this size are received into one buffer per connection; larger ones get their own. */
+const smallMessageBytes = 64 * 1024;
+
+export abstract class StreamConnection implements Connection, FrameReceiver {
+  protected readonly stream: FramedSocket;
+  protected readonly counters: StreamCounters;
+  #handlers: ConnectionHandlers | undefined;
+  #ended: { error: ShoalError | undefined } | undefined;
+  #onEnded: (() => void) | undefined;
+  #small: Buffer | undefined;
+
+  /** @param onEnded called once when the connection is over, before its handlers are. */
+  constructor(stream: FramedSocket, counters: StreamCounters, onEnded: (connection: StreamConnection) => void) {
+    this.stream = stream;
+    this.counters = counters;
+    this.#onEnded = () => onEnded(this);
+  }
+
+  get peer(): PeerIdentity {
+    return this.stream.peer;
+  }
+
+  get description(): string {
+    return this.stream.description;
+  }
+
+  setHandlers(handlers: ConnectionHandlers): void {
+    assert(this.#handlers === undefined, () => 'handlers of a connection are set once');
+    this.#handlers = handlers;
+    if (this.#ended === undefined) {
+      this.stream.release();
+    } else {
+      const { error } = this.#ended;
+      queueMicrotask(() => handlers.onClose(error));
+    }
+  }
+
+  async send(message: Uint8Array): Promise<void> {
+    checkMessage(message);
+    this.counters.bytesCopied += message.length;
+    return this.postOrdered(FrameType.Message, { bytes: message.length }, Buffer.from(message));
+  }
+
+  abstract write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
+
+  map(_remote: RemoteRegion): Region {
+    throw new ShoalError('unsupported', `${this.description} cannot map memory of rank ${this.peer.rank}; use write`, {
+      peer: this.peer.rank,
+    });
+  }
+
+  close(timeoutMs?: number): Promise<void> {
+    return this.stream.close(timeoutMs);
+  }
+
+  /** Breaks the connection as a crash of this process would: nothing is flushed, the peer sees `peer-lost`. */
+  abort(): void {
+    this.stream.abort();
+  }
+
+  /** A region went out of the table: nothing may be received into it any more. */
+  onDeregistered(_rkey: number): void {}
+
+  // ── FrameReceiver ──────────────────────────────────────────────────────────────────────────────────────────────
+
+  place(header: Readonly<FrameHeader>): Uint8Array {
+    switch (header.type) {
+      case FrameType.Message:
+        if (header.bytes > maxMessageBytes)
+          throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
+        if (header.bytes > smallMessageBytes) return Buffer.alloc(header.bytes);
+        return (this.#small ??= Buffer.alloc(smallMessageBytes)).subarray(0, header.bytes);
+      default:
+        return this.placeOther(header);
+    }
+  }
+
+  onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    switch (header.type) {
+      case FrameType.Message:
+        this.#handlers!.onMessage(payload ?? new Uint8Array(0));
+        break;
+      case FrameType.Immediate:
+        this.#handlers!.onImmediate(header.immediate);
+        break;
+      default:
+        this.onOtherFrame(header, payload);
+    }
+  }
+
+  onClose(error: ShoalError | undefined): void {
+    this.#ended = { error };
+    this.#onEnded?.();
+    this.#onEnded = undefined;
+    this.#handlers?.onClose(error);
+    this.onEnded(error);
+  }
+
+  /** Where the payload of a frame that is the provider's own goes. @throws ShoalError `protocol`. */
+  protected placeOther(header: Readonly<FrameHeader>): Uint8Array {
+    throw new ShoalError('protocol', `frame of type ${header.type} with ${header.bytes} bytes is not expected here`);
+  }
+
+  /** A frame that is the provider's own. @throws ShoalError `protocol`. */
+  protected onOtherFrame(header: Readonly<FrameHeader>, _payload: Uint8Array | undefined): void {
+    throw new ShoalError('protocol', `frame of type ${header.type} is not expected here`);
+  }
+
+  protected onEnded(_error: ShoalError | undefined): void {}
+
+  /** Posts behind everything posted earlier. */
+  protected postOrdered(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
+    return this.stream.post(type, fields, payload);
+  }
+
+  /** The write of a frame arrived and is in place. */
+  protected deliverImmediate(header: Readonly<FrameHeader>): void {
+    if ((header.flags & flagSet) !== 0) this.#handlers!.onImmediate(header.immediate);
+  }
+}

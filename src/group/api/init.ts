@@ -1,0 +1,203 @@
+/** Entry to the library: joins the world that the environment describes and returns its process group. */
+import { hostname } from 'node:os';
+import { systemClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { createLogger } from '../../base/log.ts';
+import { checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
+import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
+import { parseSelection } from '../../collectives/select.ts';
+import { loadNative } from '../../memory/native.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
+import { writeChromeTrace } from '../../trace/chrome.ts';
+import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
+import { checkBackend, checkTimeout } from '../dispatch/call-arguments.ts';
+import { CommClient } from '../thread/comm-client.ts';
+import { CommCore } from '../thread/comm-core.ts';
+import { InlineHost, WorkerHost, type CommHostHandlers } from '../thread/comm-host.ts';
+import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
+import { detectWorld } from '../../store/environment.ts';
+import { CommGroup, type WorldHandle } from './process-group.ts';
+import { worldSpec } from '../call/group-spec.ts';
+import { expressPath } from '../fast/network-path.ts';
+import { expressOpener } from './open-network-path.ts';
+import { laneOpener } from './open-host-path.ts';
+import { PeerRegions } from '../thread/peer-regions.ts';
+import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import { systemEnvironment } from '../thread/system-environment.ts';
+import { TensorMemory } from '../dispatch/tensor-memory.ts';
+import { loadTuning } from '../call/tuning-file.ts';
+import type { ProcessGroup } from '../call/types.ts';
+
+/** Freed large tensors whose memory is kept for the next ones. */
+const cacheBytesMax = 256 * 2 ** 20;
+/** Time for links and threads to end after the work has. */
+const graceMs = 2000;
+
+export interface InitOptions {
+  /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
+   *  collective and chooses automatically elsewhere; `mpi` leaves collectives to Open MPI, for ranks that mpirun started.
+   *  Default `auto`. */
+  readonly backend?: string;
+  /** Where ranks meet: `env://` (variables of the launcher), `tcp://host:port`, `file:///shared/path`. Default `env://`. */
+  readonly initMethod?: string;
+  /** With `tcp://` and `file://`: this process's rank and the number of ranks. Default: what the environment says. */
+  readonly rank?: number;
+  readonly worldSize?: number;
+  /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
+  readonly timeoutMs?: number;
+  /** How long to wait for all ranks to appear. Default: `timeoutMs`. */
+  readonly joinTimeoutMs?: number;
+  /** Instead of `process.env`: two worlds can live in one process. */
+  readonly environment?: Environment;
+}
+
+const initOptions = optionTable<InitOptions>({
+  backend: 'string',
+  initMethod: 'string',
+  rank: 'number',
+  worldSize: 'number',
+  timeoutMs: 'number',
+  joinTimeoutMs: 'number',
+  environment: 'object',
+});
+
+/** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.
+ *  @throws ShoalError `config` for contradictory settings, `timeout` naming the ranks that did not come, `peer-lost`,
+ *          `auth`, `usage`. */
+export async function initProcessGroup(options: InitOptions = noOptions): Promise<ProcessGroup> {
+  checkOptions('initProcessGroup', options, initOptions);
+  for (const limitMs of [options.timeoutMs, options.joinTimeoutMs]) if (limitMs !== undefined) checkTimeout(limitMs);
+  const environment = options.environment ?? process.env;
+  const settings = settingsOf(options, environment);
+  const { rank, size } = placeOf(options, environment);
+  const joinTimeoutMs = options.joinTimeoutMs ?? settings.timeoutMs;
+  const variables = { ...environment };
+  const plan: WorldPlan = {
+    rank,
+    size,
+    url: options.initMethod ?? 'env://',
+    environment: variables,
+    joinTimeoutMs,
+    settings,
+    ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
+    tuning: loadTuning(settings.tuningFile),
+  };
+  const client = new CommClient((handlers) => hostOf(plan, handlers));
+  try {
+    return openWorldGroup(options, plan, client, await client.ready());
+  } catch (thrown) {
+    const error = ShoalError.from(thrown);
+    await client.terminate(error);
+    throw error;
+  }
+}
+
+/** The group of all ranks of a world that this process has joined. */
+function openWorldGroup(options: InitOptions, plan: WorldPlan, client: CommClient, info: WorldInfo): CommGroup {
+  const world = openWorld(plan, client, info);
+  if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info.topology));
+  // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
+  const leave = (): void => void group.destroy();
+  const close: WorldHandle['close'] = (timeoutMs) => {
+    process.off('beforeExit', leave);
+    return world.close(timeoutMs);
+  };
+  const group = new CommGroup({ ...world, close }, worldSpec(plan, info.topology));
+  process.once('beforeExit', leave);
+  return group;
+}
+
+function settingsOf(options: InitOptions, environment: Environment): Settings {
+  const read = readSettings(environment);
+  const backend = options.backend ?? 'auto';
+  checkBackend(backend);
+  const chosen =
+    backend === 'auto' || backend === 'mpi' ? read.algorithms : [read.algorithms, `*:${backend}`].filter((part) => part !== '').join(';');
+  parseSelection(chosen);
+  return { ...read, algorithms: chosen, timeoutMs: options.timeoutMs ?? read.timeoutMs };
+}
+
+function placeOf(options: InitOptions, environment: Environment): { rank: number; size: number } {
+  const given = options.rank !== undefined && options.worldSize !== undefined;
+  if (!given && (options.rank !== undefined || options.worldSize !== undefined)) {
+    throw new ShoalError('usage', 'initProcessGroup needs both rank and worldSize, or neither');
+  }
+  const spec = given ? undefined : detectWorld(environment, { parentPid: process.ppid });
+  const rank = options.rank ?? spec?.rank ?? 0;
+  const size = options.worldSize ?? spec?.worldSize ?? 1;
+  if (Number.isInteger(rank) && Number.isInteger(size) && rank >= 0 && rank < size) return { rank, size };
+  throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
+}
+
+function hostOf(plan: WorldPlan, handlers: CommHostHandlers): WorkerHost | InlineHost {
+  if (plan.settings.commThread === 'worker') return new WorkerHost(plan, handlers);
+  const environment = systemEnvironment(plan, { thread: 'main' });
+  return new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
+}
+
+/** What the groups of this world share, and how it ends. */
+function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldHandle {
+  const { settings } = plan;
+  const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const native = loadNative({ enabled: settings.native });
+  const allocator = createRegionAllocator({ native, ...budget });
+  const trace =
+    settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread: 'main', eventsMax: settings.traceEvents });
+  client.usePeerRegions(new PeerRegions(allocator));
+  const memory = new TensorMemory({
+    allocator,
+    cacheBytesMax,
+    onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
+    onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
+  });
+  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, info, trace, memory, timeoutMs });
+  const plans: WorldPlanning = {
+    machine: createStepMachine({ native, clock: systemClock }),
+    tuning: plan.tuning?.tuning,
+    model: info.model,
+    settings,
+    selection: parseSelection(settings.algorithms),
+  };
+  const openLane = laneOpener({ plan, client, allocator, trace, plans });
+  const openExpress = expressOpener({ settings, client, allocator, native, trace, memory, plans });
+  // As the comm thread chooses.
+  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
+    const share = client.express(spec.id);
+    // Hosts of a topology are ranks that map each other's memory.
+    const loadStore = spec.globalRanks.map(() => spec.topology.hosts.length === 1);
+    const express = share && expressPath(spec.globalRanks.length, settings.syncBytesMax, share.rates);
+    return new PlanRunner({ ...planning(plans, spec), loadStore, express }).algorithmOf(collective, bytes);
+  };
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
+}
+
+interface ClosingWorld {
+  readonly plan: WorldPlan;
+  readonly client: CommClient;
+  readonly info: WorldInfo;
+  readonly trace: TraceRecorder;
+  readonly memory: TensorMemory;
+  readonly timeoutMs: number;
+}
+
+/** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
+async function closeWorld({ plan, client, info, trace, memory, timeoutMs }: ClosingWorld): Promise<void> {
+  const { rank, settings } = plan;
+  try {
+    if (settings.traceDir !== '') {
+      const comm = await client.takeTrace();
+      const origin = { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs };
+      if (comm) writeChromeTrace(settings.traceDir, origin, [trace.snapshot(), comm]);
+    }
+    const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
+    const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
+    await Promise.race([closed, late]);
+  } catch (thrown) {
+    const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+    log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
+  } finally {
+    await client.terminate(new ShoalError('closed', 'the process group was destroyed', { rank }));
+    memory.close();
+  }
+}

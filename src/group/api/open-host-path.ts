@@ -1,0 +1,67 @@
+/** How the main thread opens the lane of a group, once the comm thread has told where the control blocks are. */
+import { usesMpi } from '../call/group-spec.ts';
+import { allowedCpus } from '../../base/files/allowed-cpus.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { CommClient } from '../thread/comm-client.ts';
+import type { WorldPlan } from '../engine/comm-protocol.ts';
+import { HostLane, laneBlock } from '../dispatch/host-path-caller.ts';
+import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import type { WorldHandle } from './process-group.ts';
+import { signalMaxOf } from '../links/wire.ts';
+
+interface LaneOpener {
+  readonly plan: WorldPlan;
+  readonly client: CommClient;
+  readonly allocator: RegionAllocator;
+  readonly trace: TraceRecorder;
+  readonly plans: WorldPlanning;
+}
+
+/** Makes the synchronous path of groups that have one. All conditions are the same on every rank of the group. */
+export function laneOpener({ plan, client, allocator, trace, plans }: LaneOpener): WorldHandle['openLane'] {
+  const { settings } = plan;
+  const cpus = allowedCpus().count;
+  return (spec) => {
+    const shares = client.laneBlocks(spec.id);
+    const size = spec.globalRanks.length;
+    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
+    const signalMax = signalMaxOf(size);
+    const regions = openAll(allocator, shares);
+    if (!regions) return undefined;
+    const blocks = regions.map(({ buffer, bytes }) =>
+      laneBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
+    );
+    const yields = size > cpus;
+    return new HostLane({
+      spec,
+      client,
+      machine: plans.machine,
+      trace,
+      blocks,
+      regions,
+      slotCount: settings.inFlightMax,
+      bytesMax: settings.syncBytesMax,
+      // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
+      spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
+      yields,
+      plans: new PlanRunner({ ...planning(plans, spec), loadStore: spec.globalRanks.map(() => true) }),
+    });
+  };
+}
+
+/** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call.
+ *  @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+function openAll(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
+  const regions: Region[] = [];
+  try {
+    for (const share of shares) regions.push(allocator.open(share));
+    return regions;
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    const error = ShoalError.from(thrown);
+    if (error.code === 'unsupported') return undefined;
+    throw error;
+  }
+}

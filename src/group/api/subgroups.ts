@@ -1,0 +1,122 @@
+/** Groups made of ranks of a group: all its ranks say what they want, and each concludes the same from what all have said, which
+ *  groups there will be and under which number.
+ *
+ *      split      colour, key, used numbers of each rank ─ all-gather ─▶ one group per colour
+ *      newGroup   the ranks, checked and compared; used numbers ─ all-gather ─▶ one group
+ *
+ *  It must not know how a group is opened. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkKind } from '../../base/settings/options.ts';
+import { checkBackend } from '../dispatch/call-arguments.ts';
+import type { WorldInfo } from '../engine/comm-protocol.ts';
+import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
+import { restrictHosts, type GroupSpec } from '../call/group-spec.ts';
+import type { ProcessGroup } from '../call/types.ts';
+import { groupIdMax } from '../links/wire.ts';
+
+/** The group that is divided. */
+export type ParentGroup = Pick<ProcessGroup, 'name' | 'rank' | 'size' | 'globalRanks' | 'allGather'>;
+
+/** Its world, as this rank knows it. */
+export interface ParentWorld {
+  readonly client: { readonly groupNumbers: GroupNumbers };
+  readonly info: Pick<WorldInfo, 'topology'>;
+}
+
+/** The group of this rank's colour, ordered by key, then rank; null without one. Default key: the rank. Collective.
+ *  @throws ShoalError `usage`; `unsupported` when numbers are used up; what the all-gather throws. */
+export async function splitGroup(
+  parent: ParentGroup,
+  world: ParentWorld,
+  color: number | null,
+  options: { readonly key?: number; readonly timeoutMs?: number },
+): Promise<GroupSpec | null> {
+  if (color !== null && !Number.isSafeInteger(color))
+    throw new ShoalError('usage', `the colour of split must be an integer of at most 53 bits or null, not ${color}`);
+  const key = options.key ?? parent.rank;
+  if (!Number.isSafeInteger(key)) throw new ShoalError('usage', `the key of split must be an integer of at most 53 bits, not ${key}`);
+  const { groupNumbers } = world.client;
+  const mine = splitRow(color, key, groupNumbers.encode());
+  const all = new Int32Array(mine.length * parent.size);
+  await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
+  const rows = parent.globalRanks.map((_, rank) => {
+    const row = all.slice(rank * mine.length, (rank + 1) * mine.length);
+    const [itsColor, present, itsKey] = [...new BigInt64Array(row.buffer, 0, splitWords)].map(Number);
+    return { rank, color: present === 1 ? itsColor : null, key: itsKey, numbers: row.subarray(2 * splitWords) };
+  });
+  const { id, serial } = groupNumbers.agree(joined(rows.map(({ numbers }) => numbers)));
+  if (color === null) return null;
+  const members = rows.filter((row) => row.color === color).sort((a, b) => a.key - b.key || a.rank - b.rank);
+  const ranks = members.map(({ rank }) => rank);
+  return specOf(parent, world, ranks, { id, name: `${parent.name}/split-${serial}:${color}` });
+}
+
+/** The group of some ranks of the parent, in this order; null on the others. Default name: the parent's and a number. Collective.
+ *  @throws ShoalError `usage`; `mismatch` when ranks ask for different groups; `unsupported` when numbers are used up; what the
+ *          all-gather throws. */
+export async function groupOfRanks(
+  parent: ParentGroup,
+  world: ParentWorld,
+  asked: readonly number[],
+  { name, backend, timeoutMs }: { readonly name?: string; readonly backend?: string; readonly timeoutMs?: number },
+): Promise<GroupSpec | null> {
+  checkKind('newGroup: ranks', asked, 'list');
+  // The caller's list may change while ranks agree.
+  const ranks = [...asked];
+  if (backend !== undefined) checkBackend(backend);
+  const valid =
+    ranks.length > 0 &&
+    new Set(ranks).size === ranks.length &&
+    ranks.every((rank) => Number.isInteger(rank) && rank >= 0 && rank < parent.size);
+  if (!valid) throw new ShoalError('usage', `newGroup([${ranks.join(', ')}]) needs distinct ranks of 0…${parent.size - 1}`);
+  const { groupNumbers } = world.client;
+  const all = new Int32Array(groupNumbersWords * parent.size);
+  await parent.allGather(all, groupNumbers.encode(), {
+    timeoutMs,
+    name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}`,
+  });
+  const { id, serial } = groupNumbers.agree(all);
+  if (!ranks.includes(parent.rank)) return null;
+  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend });
+}
+
+/** 64-bit words of a rank's colour and key. */
+const splitWords = 3;
+
+function splitRow(color: number | null, key: number, numbers: Int32Array): Int32Array {
+  const wanted = BigInt64Array.of(BigInt(color ?? 0), color === null ? 0n : 1n, BigInt(key));
+  return joined([new Int32Array(wanted.buffer), numbers]);
+}
+
+function joined(parts: readonly Int32Array[]): Int32Array {
+  const whole = new Int32Array(parts.reduce((words, part) => words + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/** Its number is used from now on. @param ranks Those of the parent, in the new order. */
+function specOf(
+  parent: ParentGroup,
+  { info, client }: ParentWorld,
+  ranks: readonly number[],
+  { id, ...given }: Pick<GroupSpec, 'name' | 'backend'> & { readonly id: number | undefined },
+): GroupSpec {
+  if (id === undefined)
+    throw new ShoalError(
+      'unsupported',
+      `more than ${groupIdMax} groups of one world at a time; destroy those that are not needed, on all their ranks`,
+    );
+  client.groupNumbers.use(id);
+  const globalRanks = ranks.map((rank) => parent.globalRanks[rank]);
+  return {
+    ...given,
+    id,
+    globalRanks,
+    rank: ranks.indexOf(parent.rank),
+    topology: { hosts: restrictHosts(info.topology.hosts, globalRanks) },
+  };
+}

@@ -1,0 +1,42 @@
+/** What a group is: its number, its name, and its ranks. The same on all of them, but for who this rank is. */
+import type { Topology } from '../../plan/topology.ts';
+
+export interface GroupSpec {
+  readonly id: number;
+  readonly name: string;
+  /** World rank of each group rank. */
+  readonly globalRanks: readonly number[];
+  /** This rank, in the group. */
+  readonly rank: number;
+  /** In group ranks. */
+  readonly topology: Topology;
+  /** Algorithm that is taken wherever it can be, `auto`, or `mpi`. Default: as in the world. */
+  readonly backend?: string;
+  /** Calls that count as made when the group opens, for tests of what comes after many. The same on all ranks. Default: none. */
+  readonly callsBefore?: number;
+}
+
+/** Number of the group of all ranks. */
+export const worldGroupId = 0;
+
+/** The group of all ranks. */
+export function worldSpec(
+  { rank, size, callsBefore }: { readonly rank: number; readonly size: number; readonly callsBefore?: number },
+  topology: Topology,
+): GroupSpec {
+  const globalRanks = Array.from({ length: size }, (_, each) => each);
+  return { id: worldGroupId, name: 'world', globalRanks, rank, topology, callsBefore };
+}
+
+/** The hosts of a subset of ranks, renumbered by position in the subset; hosts in order of their first rank. */
+export function restrictHosts(hosts: readonly (readonly number[])[], globalRanks: readonly number[]): number[][] {
+  return hosts
+    .map((host) => globalRanks.flatMap((global, rank) => (host.includes(global) ? [rank] : [])))
+    .filter((host) => host.length > 0)
+    .sort((a, b) => a[0] - b[0]);
+}
+
+/** The collectives of a group are Open MPI's. @param ofWorld what holds for groups that say nothing. */
+export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined): boolean {
+  return (ofGroup ?? ofWorld) === 'mpi';
+}

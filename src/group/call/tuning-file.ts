@@ -1,0 +1,23 @@
+/** Reads the file that `shoal tune` writes. What is in it is known by collectives/tuning.ts. */
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { parseTuning, type Tuning } from '../../collectives/tuning.ts';
+
+export interface LoadedTuning {
+  readonly tuning: Tuning;
+  /** Tells files apart: ranks compare it when they meet. */
+  readonly hash: string;
+}
+
+/** Undefined for an empty path. @throws ShoalError `config` when it cannot be read or is not a tuning file. */
+export function loadTuning(path: string): LoadedTuning | undefined {
+  if (path === '') return undefined;
+  let text: string;
+  try {
+    text = readFileSync(path, 'utf8');
+  } catch (cause) {
+    throw new ShoalError('config', `SHOAL_TUNING_FILE ${path} cannot be read: ${messageOf(cause)}; shoal tune writes one`, { cause });
+  }
+  return { tuning: parseTuning(text, path), hash: createHash('sha256').update(text).digest('hex').slice(0, 16) };
+}

@@ -1,0 +1,128 @@
+/** The public face of process groups, as seen by user code, ddp and adapters. */
+import type { ShoalError } from '../../base/errors.ts';
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { ReduceOp } from '../../memory/reduce-op.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+
+/** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
+export type TensorLike = Tensor | TypedArray;
+
+/** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
+export interface Work extends PromiseLike<void> {
+  /** True once the operation has finished, well or not; also in a loop that never returns to the event loop, unless communication
+   *  runs on this thread. */
+  readonly done: boolean;
+  /** The failure, once done; undefined while running or when it succeeded. */
+  readonly error: ShoalError | undefined;
+  /** Blocks this thread until done. @param timeoutMs Milliseconds. Default: until the operation ends, by its own limit at the latest.
+   *  @throws ShoalError the operation's error; `timeout` when this limit passes, and the operation goes on; `usage` where
+   *          communication runs on this thread. */
+  waitSync(timeoutMs?: number): void;
+}
+
+export interface CallOptions {
+  /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
+  readonly timeoutMs?: number;
+  /** Takes part in the contract: ranks that give different names get a `mismatch`. */
+  readonly name?: string;
+}
+
+export interface ReduceOptions extends CallOptions {
+  /** Default Sum. */
+  readonly op?: ReduceOp;
+  /** This rank's factor. Given with Premul, and only then. */
+  readonly factor?: number;
+}
+
+export interface RootOptions extends CallOptions {
+  /** Rank in this group. Default 0. */
+  readonly root?: number;
+}
+
+export interface CountsOptions extends CallOptions {
+  /** Elements of each rank's part, by rank, the same list on every rank; zeros are allowed. Default: as many as this rank's part has,
+   *  for each. */
+  readonly counts?: readonly number[];
+}
+
+export interface AllToAllOptions extends CallOptions {
+  /** Elements this rank sends to each rank, by rank; sums to the input's count. Default: even. */
+  readonly inputSplits?: readonly number[];
+  /** Elements this rank receives from each rank, by rank; sums to the output's count. Default: even. */
+  readonly outputSplits?: readonly number[];
+}
+
+export interface PeerOptions extends CallOptions {
+  /** Messages match by sender and tag, in order. Default 0. Integer 0…65535. */
+  readonly tag?: number;
+}
+
+/** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
+ *
+ *  Elements are counted over a tensor's whole shape, which matters to no operation: only counts and dtypes have to agree, between
+ *  ranks and between the buffers of a call. Every dtype is moved; `ReduceOp` says which are reduced. Until its work is done, an
+ *  operation owns its buffers.
+ *
+ *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
+ *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
+export interface ProcessGroup {
+  readonly name: string;
+  /** This process in the group, 0…size−1. */
+  readonly rank: number;
+  readonly size: number;
+  /** Position among the group's ranks of this host, 0…localSize−1. */
+  readonly localRank: number;
+  /** The group's ranks of this host. */
+  readonly localSize: number;
+  /** Group ranks per host, in host order. */
+  readonly hosts: readonly (readonly number[])[];
+  /** Rank in the world of each group rank. */
+  readonly globalRanks: readonly number[];
+
+  /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back; what `destroy`
+   *  leaves stays readable for as long as something refers to it.
+   *  @throws ShoalError `usage` for a shape that cannot be; `unsupported` for more bytes than an ArrayBuffer has; `out-of-memory`. */
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
+  /** Gives the tensor's memory back now rather than at `destroy`; operations that use it go on, and keep it until they end. No group
+   *  takes the tensor any more.
+   *  @throws ShoalError `usage` when it has been released before, or is not of this group. */
+  release(tensor: Tensor): void;
+
+  /** In place: data := reduction over all ranks' data. */
+  allReduce(data: TensorLike, options?: ReduceOptions): Work;
+  /** In place: data := the root's data. */
+  broadcast(data: TensorLike, options?: RootOptions): Work;
+  /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
+  reduce(data: TensorLike, options?: ReduceOptions & RootOptions): Work;
+  /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
+  allGather(output: TensorLike, input: TensorLike, options?: CountsOptions): Work;
+  /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. */
+  gather(output: TensorLike | null, input: TensorLike, options?: CountsOptions & RootOptions): Work;
+  /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. */
+  scatter(output: TensorLike, input: TensorLike | null, options?: CountsOptions & RootOptions): Work;
+  /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
+  reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work;
+  /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
+   *  equal: input and output have equally many elements, and `size` divides their number. */
+  allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work;
+  /** Sends to another rank of the group. Done when the data may change again. */
+  send(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. */
+  recv(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** Done when every rank has called it. */
+  barrier(options?: CallOptions): Work;
+  /** As barrier, but on failure the error names every rank that did not arrive. */
+  monitoredBarrier(options?: CallOptions): Work;
+
+  /** One new group per distinct colour, ordered by key, then rank; collective over this whole group. Default key: the rank here. A
+   *  null colour takes no part and gives null. Milliseconds. */
+  split(color: number | null, options?: { key?: number; timeoutMs?: number }): Promise<ProcessGroup | null>;
+  /** A group of the given ranks of this group; collective over this whole group. Null on ranks not listed.
+   *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. `name` is for
+   *  messages; default: this group's and a number. Milliseconds. */
+  newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
+  /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
+   *  closes. Safe to call after a failure. Idempotent. */
+  destroy(options?: { timeoutMs?: number }): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}

@@ -1,0 +1,115 @@
+/** A diagnosis: before a group fails for a mismatch or a timeout, its ranks exchange what each of them called, so that
+ *  every rank's error names all of them. Bounded: ranks that do not answer in time are named as silent.
+ *
+ *  Whom a timeout names, the most certain first:
+ *
+ *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ called too late */
+import { ShoalError, type ErrorCode } from '../../base/errors.ts';
+
+export interface Report {
+  /** `all-reduce #17 float32[4] sum at train.ts:12`, or what the rank did instead. */
+  readonly text: string;
+  /** The rank has made the call in question. */
+  readonly arrived: boolean;
+  /** Only after it was asked. */
+  readonly late?: boolean;
+  /** How many calls a rank had made that has not made this one. */
+  readonly calls?: number;
+  /** It has left the group. */
+  readonly left?: boolean;
+}
+
+/** A rank, by group rank, and what it said; undefined: nothing. */
+interface Statement {
+  readonly rank: number;
+  readonly report: Report | undefined;
+}
+
+export class Diagnosis {
+  readonly code: Extract<ErrorCode, 'mismatch' | 'timeout'>;
+  readonly sequence: number;
+  readonly timeoutMs: number;
+  readonly #operation: string;
+  readonly #globalRanks: readonly number[];
+  readonly #reports: (Report | undefined)[];
+
+  constructor(options: {
+    code: 'mismatch' | 'timeout';
+    sequence: number;
+    timeoutMs: number;
+    operation: string;
+    globalRanks: readonly number[];
+  }) {
+    this.code = options.code;
+    this.sequence = options.sequence;
+    this.timeoutMs = options.timeoutMs;
+    this.#operation = options.operation;
+    this.#globalRanks = options.globalRanks;
+    this.#reports = options.globalRanks.map(() => undefined);
+  }
+
+  add(rank: number, report: Report): void {
+    this.#reports[rank] ??= report;
+  }
+
+  has(rank: number): boolean {
+    return this.#reports[rank] !== undefined;
+  }
+
+  get complete(): boolean {
+    return this.#reports.every((report) => report !== undefined);
+  }
+
+  /** The error as this rank's user sees it.
+   *  @param hasAnnounced that rank's call has been seen here. */
+  error(group: string, hasAnnounced: (rank: number) => boolean): ShoalError {
+    const statements = this.#reports.map((report, rank): Statement => ({ rank, report }));
+    const lines = statements
+      .map(({ rank, report }) => `  rank ${this.#name(rank)}: ${report?.text ?? silence(hasAnnounced(rank))}`)
+      .join('\n');
+    const fields = { sequence: this.sequence, operation: this.#operation };
+    if (this.code === 'mismatch') {
+      const message = `ranks of group '${group}' disagree on collective #${this.sequence}:\n${lines}\nEvery rank must make the same calls in the same order.`;
+      return new ShoalError('mismatch', message, fields);
+    }
+    const { who, first } = this.#missing(statements, hasAnnounced);
+    const message = `collective #${this.sequence} of group '${group}' timed out after ${this.timeoutMs} ms, ${who}:\n${lines}`;
+    const peer = first === undefined ? undefined : this.#globalRanks[first.rank];
+    return new ShoalError('timeout', message, { ...fields, timeoutMs: this.timeoutMs, peer });
+  }
+
+  /** Whom the others waited for, as far as that is known, and who is named as the one. */
+  #missing(statements: readonly Statement[], hasAnnounced: (rank: number) => boolean): { who: string; first: Statement | undefined } {
+    const absent = statements.filter(({ report }) => report?.arrived === false).sort(byCertainty);
+    const silent = statements.filter(({ rank, report }) => !report && !hasAnnounced(rank));
+    const late = statements.filter(({ report }) => report?.late);
+    const mute = statements.filter(({ rank, report }) => !report && hasAnnounced(rank));
+    const parts = [
+      absent.length > 0 && `waiting for rank ${this.#names(absent)}`,
+      silent.length > 0 && `${absent.length > 0 ? '' : 'waiting '}perhaps for rank ${this.#names(silent)}, which did not answer`,
+      late.length > 0 && `rank ${this.#names(late)} called it too late`,
+    ].filter((part) => part !== false);
+    const first = [...absent, ...silent, ...late, ...mute].at(0);
+    if (parts.length > 0) return { who: parts.join('; '), first };
+    if (mute.length > 0) return { who: `all had called it, but rank ${this.#names(mute)} did not answer any more`, first };
+    return { who: 'all ranks arrived, but the data did not', first };
+  }
+
+  #names(statements: readonly Statement[]): string {
+    return statements.map(({ rank }) => this.#name(rank)).join(', ');
+  }
+
+  #name(rank: number): string {
+    const global = this.#globalRanks[rank];
+    return global === rank ? `${rank}` : `${rank} (world rank ${global})`;
+  }
+}
+
+function silence(hasAnnounced: boolean): string {
+  return hasAnnounced ? 'did not answer, after it had called' : 'did not answer';
+}
+
+/** Who has left calls no more; whoever is furthest behind is the least likely to be merely slow. */
+function byCertainty(a: Statement, b: Statement): number {
+  return Number(b.report?.left ?? false) - Number(a.report?.left ?? false) || (a.report?.calls ?? 0) - (b.report?.calls ?? 0);
+}

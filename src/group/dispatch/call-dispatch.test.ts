@@ -1,0 +1,46 @@
+import { expect, it } from 'vitest';
+import { ShoalError } from '../../base/errors.ts';
+import { CallDispatch, type CallDispatchOptions, type CheckedCall } from './call-dispatch.ts';
+
+/** A dispatch to the comm thread that only writes down what happens; `room`: for staging. */
+function createDispatch(room: boolean): { dispatch: CallDispatch; told: string[] } {
+  const told: string[] = [];
+  const region = { id: 1, buffer: new SharedArrayBuffer(64) };
+  const doubles = {
+    spec: { id: 1, name: 'g', rank: 0, globalRanks: [0, 1] },
+    lane: { announce: (calls: number) => told.push(`called ${calls}`), bind: () => undefined },
+    express: undefined,
+    client: { start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence}`) },
+    memory: {
+      blockAt: () => undefined,
+      owns: () => false,
+      allocate: () => {
+        told.push('stages');
+        if (!room) throw new ShoalError('out-of-memory', 'no room');
+        return { region, offset: 0 };
+      },
+    },
+  };
+  return { dispatch: new CallDispatch(doubles as unknown as CallDispatchOptions), told };
+}
+
+const value = new Float32Array(4);
+const checked: CheckedCall = {
+  call: { kind: 'all-reduce', dtype: 'float32', count: 4, op: 'sum' },
+  uses: [{ name: 'data', operand: { value, dtype: 'float32', count: 4 }, reads: true, writes: true }],
+  options: {},
+  timeoutMs: 1000,
+};
+
+it('a call is announced before its arguments are copied', () => {
+  const { dispatch, told } = createDispatch(true);
+  dispatch.start(checked);
+  expect(told.slice(0, 2)).toEqual(['called 1', 'stages']);
+  expect(told.slice(-2)).toEqual(['call 0', 'called 1']);
+});
+
+it('a call for which there is no room has not been made', () => {
+  const { dispatch, told } = createDispatch(false);
+  expect(() => dispatch.start(checked)).toThrow('no room');
+  expect(told).toEqual(['called 1', 'stages', 'called 0']);
+});

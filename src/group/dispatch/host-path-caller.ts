@@ -1,0 +1,319 @@
+/** The synchronous path: collectives of ranks that share memory, up to a size or on private buffers, run on the calling thread
+ *  and come back complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
+ *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
+ *
+ *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
+ *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
+ *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever has nothing to do but wait for it, if that is
+ *                                      before the other thread has begun
+ *
+ *  What is not waited for makes progress whatever this thread does next, and whatever it did before.
+ *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
+import { CallSites, type CallSite } from '../../base/call-site.ts';
+import { ControlBlock } from '../../collectives/control-block.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import type { Region } from '../../memory/region.ts';
+import type { StepMachine } from '../../memory/step-machine.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { CallBuffers } from './call-buffers.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { CommClient } from '../thread/comm-client.ts';
+import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import { waitName, workName } from '../diagnosis/collective-spans.ts';
+import { callKey, type CollectiveCall } from '../call/contract.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import { LaneClaim } from '../fast/host-path-claim.ts';
+import {
+  blockShape,
+  hasPrivate,
+  Lane,
+  operationKey,
+  type LaneBuffers,
+  type LaneName,
+  type LaneOperation,
+  type LaneOptions,
+  type LanePosition,
+  type LaneStatus,
+} from '../fast/host-path.ts';
+import type { LanePlans, PlanRunner } from '../call/plan-runner.ts';
+import type { Work } from '../call/types.ts';
+import { CompletedWork, PendingWork, type WorkHooks } from '../thread/work.ts';
+
+/** Operations kept bound to their buffers, least recently bound dropped first. */
+const boundMax = 512;
+/** A private array that is larger is let go when its call has ended; a smaller one stays bound for the next such call. */
+const keptBytesMax = 64 * 1024;
+/** Of letting the comm thread take over a call on a private array: two copies. To wait as long for late peers costs at most as
+ *  much again. */
+const nsPerPrivateByte = 0.4;
+
+export interface HostLaneOptions {
+  readonly spec: GroupSpec;
+  readonly client: CommClient;
+  readonly plans: PlanRunner;
+  readonly machine: StepMachine;
+  readonly trace: TraceRecorder;
+  /** By group rank. */
+  readonly blocks: readonly ControlBlock[];
+  /** What they lie in; closed with the lane. */
+  readonly regions: readonly Region[];
+  readonly slotCount: number;
+  readonly bytesMax: number;
+  readonly spinNs: number;
+  readonly yields: boolean;
+}
+
+/** A call's place among the group's calls and among the lane's. */
+interface Place {
+  readonly sequence: number;
+  readonly ordinal: number;
+}
+
+/** What a call needs to continue on the comm thread; made only when it must. */
+export interface LaneRequest {
+  readonly call: CollectiveCall;
+  /** Where the comm thread reaches them. */
+  readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+  readonly timeoutMs: number;
+  /** Where the call was made. */
+  readonly site: CallSite;
+  readonly hooks: WorkHooks;
+}
+
+/** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
+const nsPerClaimedByte = 0.2;
+/** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
+const nsPerAwaitedByte = 0.05;
+/** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
+const awaitedBytesMax = 64 * 1024 * 1024;
+
+const completedWork = new CompletedWork();
+
+/** An operation that the comm thread has and has not finished. */
+interface HandedOver extends Place {
+  readonly operation: LaneOperation;
+  readonly site: CallSite;
+  /** Undefined: it cannot come back. */
+  readonly claim: LaneClaim | undefined;
+  readonly work: PendingWork;
+  /** This thread has announced it. */
+  begun: boolean;
+}
+
+/** One of the lanes, as far as this thread has come. */
+interface Track {
+  readonly lane: Lane;
+  ordinal: number;
+  /** In the order of their calls. */
+  readonly handedOver: HandedOver[];
+}
+
+export class HostLane {
+  readonly #options: HostLaneOptions;
+  readonly #tracks: Readonly<Record<LaneName, Track>>;
+  readonly #own: ControlBlock;
+  /** By call and buffers; those on private arrays by call alone. */
+  readonly #bound = new Map<string, LaneOperation>();
+  readonly #sites = new CallSites();
+
+  constructor(options: HostLaneOptions) {
+    this.#options = options;
+    const { spec, blocks, slotCount, machine, yields, client } = options;
+    this.#own = blocks[spec.rank];
+    const place = { rank: spec.rank, size: spec.globalRanks.length, blocks, slotCount, machine, yields };
+    const peerRegion: LaneOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
+    const track = (name: LaneName): Track => ({ lane: new Lane({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
+    this.#tracks = { small: track('small'), large: track('large') };
+  }
+
+  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. Stages private
+   *  buffers that their plan has peers touch. */
+  bind(call: CollectiveCall, reach: CallBuffers): LaneOperation | undefined {
+    const { lane: plans } = this.#options.plans.prepare(call);
+    if (!plans) return undefined;
+    const isSmall = call.count * dtypeInfo(call.dtype).bytes <= this.#options.bytesMax;
+    if (!isSmall && !plans.hasPrivate) return undefined;
+    const { lane } = this.#tracks[isSmall ? 'small' : 'large'];
+    const buffers = localBuffers(plans, reach);
+    const isPrivate = hasPrivate(buffers);
+    const key = isPrivate ? callKey(call) : operationKey(call, buffers);
+    const known = this.#bound.get(key);
+    if (known) {
+      if (isPrivate) lane.rebindOwn(known, buffers);
+      return known;
+    }
+    const bound = lane.bind(call, plans, buffers);
+    this.#bound.set(key, bound);
+    if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, bound);
+    return bound;
+  }
+
+  /** Notes in the control block how many calls this rank has made: what others are told when they wait in vain. */
+  announce(calls: number): void {
+    this.#own.called = calls;
+  }
+
+  /** Runs the operation as call number `sequence`. `request` is asked for only when the comm thread must take over.
+   *  @param buffers what the operation runs on, when that may not be what it was last bound to. */
+  run(operation: LaneOperation, sequence: number, request: () => LaneRequest, buffers = operation.buffers): Work {
+    const track = this.#tracks[operation.lane];
+    const ordinal = track.ordinal++;
+    const { lane } = track;
+    if (buffers !== operation.buffers) lane.rebindOwn(operation, buffers);
+    const work = this.#run(track, operation, sequence, ordinal, request);
+    if (operation.privateBytes > keptBytesMax) lane.rebindOwn(operation, {});
+    return work;
+  }
+
+  #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => LaneRequest): Work {
+    const { lane } = track;
+    const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
+    if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
+      const position: LanePosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
+      return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
+    }
+    const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
+    if (this.#attempt(lane, operation, sequence, ordinal, patienceNs)) return completedWork;
+    return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation), begun: true }, request);
+  }
+
+  /** Runs the operation here; false when it came to a wait that took too long.
+   *  @param site undefined: the call that is being made. */
+  #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number, site?: CallSite): boolean {
+    const { trace, client } = this.#options;
+    const startMs = trace.enabled ? trace.now() : 0;
+    this.#own.logCall(sequence, operation.contract);
+    let status = lane.start(operation, sequence, ordinal, patienceNs);
+    if (status === 'unmapped') {
+      client.drain();
+      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
+    }
+    // The machine stops for bells to be rung before it waits.
+    while (this.#ring(lane) && status === 'waiting')
+      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
+    if (trace.enabled) this.#draw(status, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
+    return status === 'done';
+  }
+
+  /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread has not begun it. */
+  #runHere({ lane, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
+    const { client, spec, spinNs } = this.#options;
+    // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
+    if (handedOver.length !== 1 || handedOver[0].work !== work) return;
+    const [head] = handedOver;
+    const { operation, sequence, ordinal, claim, site } = head;
+    if (this.#own.failed || !claim?.take('main')) return;
+    head.begun = true;
+    let position: LanePosition | undefined;
+    try {
+      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, site);
+      position = ended ? undefined : lane.positionOf(operation);
+    } catch {
+      // The comm thread comes to the same, and ends the group with it.
+      position = lane.positionOf(operation);
+    }
+    if (!position) {
+      claim.end();
+      work.settle(undefined);
+    }
+    client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
+  }
+
+  /** Nothing is handed over any more, and no call follows. */
+  close(): void {
+    for (const region of this.#options.regions) region.close();
+  }
+
+  /** Somebody goes on when the work is done. When the script has nothing else to do, it is run here. */
+  #onAwaited(track: Track, { bytes }: LaneOperation, work: PendingWork): void {
+    if (bytes > awaitedBytesMax) return;
+    setImmediate(() => this.#runHere(track, work, nsPerAwaitedByte));
+  }
+
+  #handOver(
+    track: Track,
+    operation: LaneOperation,
+    at: Place & { readonly position: LanePosition; readonly begun: boolean },
+    request: () => LaneRequest,
+  ): Work {
+    const { spec, client } = this.#options;
+    const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
+    const { call, buffers, timeoutMs, site, hooks } = request();
+    const { sequence, ordinal, position, begun } = at;
+    const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
+    const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
+      ...hooks,
+      onSettled: (touched, error) => {
+        settled(track, ordinal);
+        hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
+      },
+      ...(claim && {
+        onWait: () => this.#runHere(track, work, nsPerClaimedByte),
+        onAwaited: () => this.#onAwaited(track, operation, work),
+      }),
+    });
+    const handedOver: HandedOver = { operation, site, sequence, ordinal, claim, work, begun };
+    track.handedOver.push(handedOver);
+    const command = {
+      type: 'lane',
+      group: spec.id,
+      lane: operation.lane,
+      sequence,
+      ordinal,
+      position,
+      buffers,
+      announced,
+      timeoutMs,
+    } as const;
+    client.submit(work, { ...command, call: { ...call, site: site() }, claim: claim?.memory });
+    return work;
+  }
+
+  /** True when some bell has been rung. */
+  #ring({ doorbells }: Lane): boolean {
+    for (let word = 0; word < doorbells.length; word++) {
+      if (doorbells[word] === 0) continue;
+      this.#options.client.post({ type: 'ring', group: this.#options.spec.id, doorbells: doorbells.slice() });
+      doorbells.fill(0);
+      return true;
+    }
+    return false;
+  }
+
+  #drop(key: string, bound: LaneOperation): LaneOperation {
+    this.#bound.delete(key);
+    return bound;
+  }
+
+  /** A call that has not ended here has waited here; the comm thread draws the rest. */
+  #draw(status: LaneStatus, operation: LaneOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+    const { trace, spec, blocks } = this.#options;
+    const { call, plans, bound } = operation;
+    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'lane' } as const;
+    if (status === 'done') {
+      trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
+      return;
+    }
+    const slot = this.#tracks[operation.lane].lane.slotOf(ordinal);
+    const late = spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence));
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
+  }
+}
+
+function settled({ handedOver }: Track, ordinal: number): void {
+  const index = handedOver.findIndex((each) => each.ordinal === ordinal);
+  if (index >= 0) handedOver.splice(index, 1);
+}
+
+/** A rank's control block as this thread maps it. */
+export function laneBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount: number; signalMax: number }): ControlBlock {
+  return new ControlBlock(view.buffer, view.byteOffset, blockShape(spec, shape));
+}
+
+/** The arguments where they are, if the call has a plan for that; else staged. */
+function localBuffers(plans: LanePlans, reach: CallBuffers): LaneBuffers {
+  const buffers = reach.local;
+  if (plans.hasPrivate || !hasPrivate(buffers)) return buffers;
+  reach.share();
+  return reach.local;
+}

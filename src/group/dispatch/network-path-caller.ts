@@ -1,0 +1,170 @@
+/** The express as the main thread sees it: small collectives of ranks on several hosts, announced, awaited and ended by the calling
+ *  thread. Which calls take it follows from what all ranks agree on; on which thread it ends is a local matter.
+ *
+ *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
+ *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
+import { CallSites } from '../../base/call-site.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import type { Region } from '../../memory/region.ts';
+import type { StepMachine } from '../../memory/step-machine.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { CommClient } from '../thread/comm-client.ts';
+import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import { waitName, workName, type CallSpan } from '../diagnosis/collective-spans.ts';
+import { callKey, type CollectiveCall } from '../call/contract.ts';
+import { Express, servesExpress, type ExpressOperation } from '../fast/network-path.ts';
+import type { ExpressBuffers, ExpressWire } from '../fast/network-path-wire.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { PlanRunner } from '../call/plan-runner.ts';
+import type { Work } from '../call/types.ts';
+import { CompletedWork, type WorkHooks } from '../thread/work.ts';
+
+/** Operations kept bound to their buffers, least recently bound dropped first. */
+const boundMax = 512;
+
+export interface ExpressCallerOptions {
+  readonly spec: GroupSpec;
+  readonly client: CommClient;
+  readonly plans: PlanRunner;
+  readonly machine: StepMachine;
+  readonly trace: TraceRecorder;
+  readonly own: ControlBlock;
+  /** What this thread maps for it; closed with it. */
+  readonly regions: readonly Region[];
+  readonly firstSlot: number;
+  readonly wire: ExpressWire;
+  readonly bytesMax: number;
+  /** How long a call itself waits. */
+  readonly spinNs: number;
+  readonly view: (buffer: SharedBuffer) => Uint8Array;
+}
+
+/** What a call needs to go on in the comm thread; made only when it must. */
+export interface ExpressRequest {
+  readonly call: CollectiveCall;
+  readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+  readonly timeoutMs: number;
+  readonly hooks: WorkHooks;
+}
+
+/** A call on its way. */
+interface ExpressCall {
+  readonly operation: ExpressOperation;
+  readonly sequence: number;
+  readonly ordinal: number;
+}
+
+const completedWork = new CompletedWork();
+
+export class ExpressCaller {
+  readonly #options: ExpressCallerOptions;
+  readonly #express: Express;
+  readonly #bound = new Map<string, ExpressOperation>();
+  readonly #sites = new CallSites();
+  #ordinal = 0;
+  /** Operations that the comm thread has taken over and not finished. */
+  #handedOver = 0;
+
+  constructor(options: ExpressCallerOptions) {
+    this.#options = options;
+    const { spec, own, firstSlot, wire, machine } = options;
+    this.#express = new Express({ rank: spec.rank, size: spec.globalRanks.length, own, firstSlot, wire, machine });
+  }
+
+  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. */
+  bind(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): ExpressOperation | undefined {
+    if (call.count * dtypeInfo(call.dtype).bytes > this.#options.bytesMax) return undefined;
+    const prepared = this.#options.plans.prepare(call);
+    if (!servesExpress(prepared, call)) return undefined;
+    const key = keyOf(call, buffers);
+    const known = this.#bound.get(key);
+    if (known) return known;
+    const views: ExpressBuffers = {};
+    for (const name of Object.keys(buffers) as BufferName[]) {
+      const buffer = buffers[name];
+      if (buffer) views[name] = this.#options.view(buffer);
+    }
+    const bound = this.#express.bind(call, prepared, views);
+    this.#bound.set(key, bound);
+    if (this.#bound.size > boundMax) this.#dropOldest();
+    return bound;
+  }
+
+  /** Notes in the control block how many calls this rank has made: what others are told when they wait in vain. */
+  announce(calls: number): void {
+    this.#options.own.called = calls;
+  }
+
+  /** Runs the operation as call number `sequence`. `request` is asked for only when it is not complete at once. */
+  run(operation: ExpressOperation, sequence: number, request: () => ExpressRequest): Work {
+    const { own, spinNs, trace } = this.#options;
+    const call = { operation, sequence, ordinal: this.#ordinal++ };
+    if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
+    const startMs = trace.enabled ? trace.now() : 0;
+    own.logCall(sequence, operation.contract);
+    this.#express.begin(operation, sequence, call.ordinal);
+    const status = this.#express.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
+    if (status === 'done') {
+      if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
+      return completedWork;
+    }
+    const made = request();
+    if (trace.enabled) this.#drawWait(call, startMs, made.call.site);
+    return this.#handOver(call, made, { begun: true });
+  }
+
+  /** No call follows. What has begun goes on in the comm thread. */
+  close(): void {
+    this.#options.wire.close();
+    for (const region of this.#options.regions) region.close();
+  }
+
+  #handOver({ operation, sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {
+    const { spec, client } = this.#options;
+    const { buffers, timeoutMs, call, hooks } = request;
+    this.#handedOver += 1;
+    const progress = begun ? { ...operation.progress } : undefined;
+    return client.start(
+      { type: 'express', group: spec.id, sequence, ordinal, progress, call, buffers, timeoutMs },
+      `${call.kind} of group '${spec.name}'`,
+      {
+        ...hooks,
+        onSettled: (touched, error) => {
+          this.#handedOver -= 1;
+          hooks.onSettled?.(touched || (error !== undefined && begun), error);
+        },
+      },
+    );
+  }
+
+  #dropOldest(): void {
+    for (const oldest of this.#bound.keys()) {
+      this.#bound.delete(oldest);
+      return;
+    }
+  }
+
+  /** What has not ended here has waited here; the comm thread draws the rest. */
+  #drawWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): void {
+    const { trace, spec } = this.#options;
+    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
+    const late = this.#express.late(ordinal).find((rank) => rank !== spec.rank);
+    trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
+  }
+
+  #draw({ operation: { call, algorithm }, sequence }: ExpressCall, startMs: number, site: string | undefined): void {
+    const { trace, spec } = this.#options;
+    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'express' };
+    trace.complete(workName(trace, spec, span, '(express)'), startMs, 0, sequence);
+  }
+}
+
+function keyOf(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): string {
+  const places = (['data', 'input', 'output'] as const).map((each) => {
+    const buffer = buffers[each];
+    return buffer ? `${buffer.regionId}+${buffer.offset}+${buffer.bytes}` : '';
+  });
+  return [callKey(call), ...places].join(' ');
+}

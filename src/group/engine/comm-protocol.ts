@@ -1,0 +1,151 @@
+/** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
+import type { ErrorData } from '../../base/errors.ts';
+import type { Environment, Settings } from '../../base/settings/settings.ts';
+import type { ExpressRates } from '../../collectives/express-path.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { Topology } from '../../plan/topology.ts';
+import type { TraceSnapshot } from '../../trace/recorder.ts';
+import type { CollectiveCall } from '../call/contract.ts';
+import type { ExpressProgress } from '../fast/network-path.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { LaneName, LanePosition } from '../fast/host-path.ts';
+import type { LoadedTuning } from '../call/tuning-file.ts';
+
+/** How a rank joins a world. */
+export interface WorldPlan {
+  readonly rank: number;
+  readonly size: number;
+  /** Where ranks meet: `env://`, `tcp://host:port`, `file:///path`. */
+  readonly url: string;
+  /** Variables of the launcher. */
+  readonly environment: Environment;
+  readonly joinTimeoutMs: number;
+  readonly settings: Settings;
+  /** `mpi`: what groups of this world use unless they say otherwise. */
+  readonly backend?: string;
+  /** As in GroupSpec, of the group of all ranks. */
+  readonly callsBefore?: number;
+  /** What the file of `shoal tune` says, where there is one. */
+  readonly tuning?: LoadedTuning;
+}
+
+/** Part of a region that both threads map. */
+export interface SharedBuffer {
+  readonly regionId: string;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export type Command =
+  | { readonly type: 'map'; readonly key: number; readonly share: RegionShare }
+  | { readonly type: 'unmap'; readonly regionId: string }
+  | {
+      readonly type: 'collective';
+      readonly work: number;
+      readonly group: number;
+      /** Position among the group's calls. */
+      readonly sequence: number;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  /** An operation of the lane that the main thread leaves to the comm thread, having come to `position`. */
+  | {
+      readonly type: 'lane';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly lane: LaneName;
+      readonly ordinal: number;
+      readonly position: LanePosition;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
+      readonly announced: 'shared' | 'private';
+      /** Either thread may run it from the start (LaneClaim). */
+      readonly claim?: SharedArrayBuffer;
+      readonly timeoutMs: number;
+    }
+  /** The main thread, which had claimed an operation of a lane, has ended it, or has come to `position` and leaves it. */
+  | {
+      readonly type: 'lane-claimed';
+      readonly group: number;
+      readonly lane: LaneName;
+      readonly ordinal: number;
+      readonly position?: LanePosition;
+    }
+  /** An operation of the express that the main thread leaves to the comm thread. */
+  | {
+      readonly type: 'express';
+      readonly work: number;
+      readonly group: number;
+      readonly sequence: number;
+      readonly ordinal: number;
+      /** How far it has come; undefined: it has not begun. */
+      readonly progress: ExpressProgress | undefined;
+      readonly call: CollectiveCall;
+      readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+      readonly timeoutMs: number;
+    }
+  /** Ranks of the group that sleep and whose lane has moved; bits as in the machine's doorbell set. */
+  | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
+  | {
+      readonly type: 'message';
+      readonly work: number;
+      readonly group: number;
+      readonly direction: 'send' | 'recv';
+      readonly peer: number;
+      readonly tag: number;
+      readonly dtype: DType;
+      readonly count: number;
+      readonly buffer: SharedBuffer;
+      readonly timeoutMs: number;
+    }
+  | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
+  | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
+  | { readonly type: 'trace'; readonly work: number }
+  | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
+
+/** The express of a group, as the comm thread shares it. */
+export interface ExpressShare {
+  /** This rank's control block. */
+  readonly own: RegionShare;
+  /** Of the wires. */
+  readonly memory: RegionShare;
+  /** As all ranks have them. */
+  readonly rates: ExpressRates;
+  /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
+  readonly descriptors: readonly number[];
+}
+
+/** What is known once the world is set up. */
+export interface WorldInfo {
+  /** World ranks by machine. */
+  readonly hosts: readonly (readonly number[])[];
+  /** World ranks by shared memory. */
+  readonly topology: Topology;
+  /** fabricOf[a][b]: what rank a reaches rank b over. */
+  readonly fabricOf: readonly (readonly string[])[];
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
+  /** What to add to this rank's wall time to get rank 0's, milliseconds. */
+  readonly clockOffsetMs: number;
+}
+
+export type CommEvent =
+  /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
+  | { readonly type: 'lane'; readonly group: number; readonly blocks: readonly RegionShare[] }
+  /** How the main thread can use the express of a group; comes before the group is used. */
+  | { readonly type: 'express'; readonly group: number; readonly share: ExpressShare }
+  /** A region of a rank of this host, to be mapped when the lane needs it; undefined: it is gone. */
+  | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
+  /** All ranks have left the group, or are gone: its number may be another's. */
+  | { readonly type: 'group-ended'; readonly group: number }
+  | { readonly type: 'ready'; readonly info: WorldInfo }
+  /** The world could not be set up; nothing else follows. */
+  | { readonly type: 'failed'; readonly error: ErrorData }
+  /** `begun` false: it was refused, and no other rank has heard of it from the comm thread. */
+  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly begun?: boolean; readonly trace?: TraceSnapshot };

@@ -1,0 +1,629 @@
+/** One group on one rank, in the comm thread: its life, the calls it takes, the pump that moves them, what arrives for it.
+ *  Collectives begin in the order they were submitted, run concurrently, and finish in any order.
+ *
+ *      members.ts           the others: links, control blocks, who has left
+ *      operation-queue.ts   calls of this thread
+ *      host-path-queue.ts, group-network-path.ts   what the main thread began and left to this one
+ *      watchdog.ts          what is slow or too late      inquiry.ts, call-history.ts   what to say of it, and of a mismatch
+ *
+ *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
+ *  store-then-load on both sides. */
+import { must } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { setServedTimer, type Timer } from '../../base/clock.ts';
+import type { ControlBlock } from '../../collectives/control-block.ts';
+import type { RemoteSpan, Span, TakeDescriptor } from '../../fabric/fabric.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import { AdaptiveSpin } from './adaptive-spin.ts';
+import { CallHistory } from '../diagnosis/call-history.ts';
+import type { CallQueue } from '../call/call-queue.ts';
+import type { Command } from './comm-protocol.ts';
+import { describeCall, type CollectiveCall } from '../call/contract.ts';
+import type { ExpressCommand, ExpressEntry } from './network-path-queue.ts';
+import { GroupExpress, type ExpressWorld } from './group-network-path.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import { Inquiry } from '../diagnosis/inquiry.ts';
+import type { LaneName } from '../fast/host-path.ts';
+import { LaneQueue, type LaneCall, type LaneEntry } from './host-path-queue.ts';
+import { Members } from './members.ts';
+import type { Operation, OperationHost } from './operation.ts';
+import type { OperationLog } from '../diagnosis/operation-log.ts';
+import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
+import type { PeerLink } from '../links/peer-link.ts';
+import { planning, PlanRunner, type Plans, type PreparedPlan } from '../call/plan-runner.ts';
+import type { PointToPoint } from './point-to-point.ts';
+import type { ScratchPool } from '../links/scratch-pool.ts';
+import type { SharedRegions } from '../links/shared-regions.ts';
+import { SplitExchange } from './split-exchange.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import { Watchdog } from '../diagnosis/watchdog.ts';
+import { signalImmediate, type BeginHeader, type ControlMessage } from '../links/wire.ts';
+
+/** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. More than
+ *  its process is kept from closing that because its host is busy. */
+export const suspicionMs = 2000;
+/** Calls remembered for reports. */
+const callsMax = 64;
+
+/** What a group asks of its world. */
+export interface GroupWorld extends ExpressWorld {
+  readonly rank: number;
+  /** CPUs this process may use. */
+  readonly cpus: number;
+  readonly regions: SharedRegions;
+  readonly scratch: ScratchPool;
+  readonly kernels: Kernels;
+  readonly recorder: OperationLog;
+  readonly pointToPoint: Pick<PointToPoint, 'abandon'>;
+  /** To another world rank. */
+  link(rank: number): PeerLink;
+  /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
+  mpiPlans(spec: GroupSpec): Plans | undefined;
+  /** All ranks of a group share memory; how to map their control blocks. */
+  onLane(group: number, blocks: readonly RegionShare[]): void;
+  recordFailure(group: GroupSpec, error: ShoalError): void;
+  /** Finds who is to blame that this rank waits for ranks of the world. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+}
+
+type PendingCall = Operation | LaneEntry | ExpressEntry;
+type LaneClaimed = Pick<Extract<Command, { type: 'lane-claimed' }>, 'lane' | 'ordinal' | 'position'>;
+
+type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
+
+export class GroupEngine implements OperationHost {
+  readonly spec: GroupSpec;
+  readonly rank: number;
+  readonly size: number;
+  readonly links: readonly (PeerLink | undefined)[];
+  readonly blocks: readonly ControlBlock[];
+  readonly #world: GroupWorld;
+  readonly #members: Members;
+  readonly #own: ControlBlock;
+  readonly #plans: Plans;
+  readonly #history: CallHistory;
+  readonly #inquiry: Inquiry;
+  readonly #operations: OperationQueue;
+  readonly #exchange: SplitExchange;
+  readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
+  readonly #express: GroupExpress;
+  /** All ways that a call can take. */
+  readonly #queues: readonly CallQueue<PendingCall>[];
+  readonly #watchdog: Watchdog<PendingCall>;
+  /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
+  readonly #spinMs: number;
+  /** Of looks at what ranks of this host write; other hosts wake this thread through the system. */
+  readonly #spin: AdaptiveSpin;
+  #status: GroupStatus = 'opening';
+  #failure: ShoalError | undefined;
+  #suspicion: Timer | undefined;
+  #pumping = false;
+  #pumpAgain = false;
+  /** A timer holds on to the group. */
+  #openTimer: Timer | undefined;
+  #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
+  #idle: (() => void) | undefined;
+
+  constructor(world: GroupWorld, spec: GroupSpec) {
+    this.#world = world;
+    this.spec = spec;
+    this.rank = spec.rank;
+    this.size = spec.globalRanks.length;
+    this.links = spec.globalRanks.map((rank) => (rank === world.rank ? undefined : world.link(rank)));
+    const { inFlightMax: slotCount, spinMicroseconds } = world.settings;
+    this.#members = new Members({ group: spec, links: this.links, slotCount, regions: world.regions });
+    this.#own = this.#members.own;
+    this.blocks = this.#members.blocks;
+    const { hostPeers } = this.#members;
+    this.#spinMs = hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
+    this.#spin = new AdaptiveSpin(hostPeers.length === 0 ? 0 : this.#spinMs, { adapts: hostPeers.length + 1 < this.size });
+    this.#plans =
+      world.mpiPlans(spec) ??
+      new PlanRunner({ ...planning(world, spec), loadStore: this.links.map((link) => link === undefined || link.loadStore) });
+    this.#history = new CallHistory(this.#own, { callsMax });
+    this.#inquiry = this.#createInquiry();
+    this.#operations = this.#createOperationQueue();
+    this.#exchange = new SplitExchange({
+      place: { rank: this.rank, size: this.size },
+      plans: this.#plans,
+      scratch: world.scratch,
+      enqueue: (request, plan) => this.#enqueue(request, plan),
+    });
+    this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
+    this.#express = this.#createExpress();
+    this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large, this.#express];
+    this.#watchdog = this.#createWatchdog();
+  }
+
+  get scratch(): ScratchPool {
+    return this.#world.scratch;
+  }
+
+  get kernels(): Kernels {
+    return this.#world.kernels;
+  }
+
+  get failure(): ShoalError | undefined {
+    return this.#failure;
+  }
+
+  // ── life ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
+  open(timeoutMs: number): Promise<void> {
+    return new Promise<void>((resolve, reject) => {
+      this.#opened = { resolve, reject };
+      const { id: group, name } = this.spec;
+      const express = [...this.#express.candidates];
+      this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
+      this.#openTimer = this.#world.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
+      this.#checkOpen();
+    });
+  }
+
+  #onOpenTimeout(timeoutMs: number): void {
+    if (this.#status !== 'opening') return;
+    this.#world.findCulprit(this.#absent(), ({ rank: peer, text }) => {
+      if (this.#status !== 'opening') return;
+      const { missing } = this.#members;
+      const why =
+        missing.length > 0
+          ? `rank ${missing.join(', ')} did not join; does every rank create it?`
+          : 'its ranks did not agree on an express;';
+      const message = `group '${this.spec.name}' did not open within ${timeoutMs} ms: ${why} ${text}`;
+      this.fail(new ShoalError('timeout', message, { timeoutMs, peer }));
+    });
+  }
+
+  /** World ranks that keep the group from opening. */
+  #absent(): number[] {
+    const { missing } = this.#members;
+    return missing.length > 0 ? missing : this.#members.worldRanks(this.#express.awaited);
+  }
+
+  /** What this rank has waited for the longest in the group; undefined: nothing. */
+  get wait(): Wait | undefined {
+    if (this.#status === 'opening') return { text: `the opening of group '${this.spec.name}'`, ranks: this.#absent() };
+    const [pending] = this.#status === 'open' ? this.#pending : [];
+    return pending && { text: describeCall(pending.call, pending.sequence), ranks: this.#late(pending) };
+  }
+
+  /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */
+  async leave(timeoutMs: number): Promise<void> {
+    if (this.#status === 'closed') return;
+    if (this.#status === 'open' && this.#busy()) {
+      let timer: Timer | undefined;
+      await new Promise<void>((resolve) => {
+        this.#idle = resolve;
+        timer = this.#world.clock.setTimer(timeoutMs, resolve);
+      });
+      timer?.cancel();
+    }
+    this.#members.tellOthers({ type: 'leave', group: this.spec.id, calls: this.#own.called });
+    this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
+    this.#status = 'closed';
+    this.#openTimer?.cancel();
+    this.#suspicion?.cancel();
+    this.#watchdog.stop();
+    this.#express.close();
+  }
+
+  /** This rank has left, and so has every other, or is gone. */
+  get deserted(): boolean {
+    return this.#status === 'closed' && this.#members.deserted;
+  }
+
+  /** Gives back what others could look at while they were in the group. */
+  end(): void {
+    this.#members.end();
+  }
+
+  /** Stops, and fails with what was thrown unless the end of a rank explains it first: its connection closes, or it leaves. */
+  suspect(thrown: unknown, sequence?: number): void {
+    if (this.#suspicion) return;
+    const error = ShoalError.from(thrown, 'system', { rank: this.rank, sequence });
+    const confirm = (): void => {
+      // Its error is the older one, and comes.
+      if (!this.#inquiry.underway) this.fail(error);
+    };
+    this.#suspicion = setServedTimer(this.#world.clock, suspicionMs, confirm);
+  }
+
+  /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
+  fail(error: ShoalError, options: { tellOthers: boolean } = { tellOthers: true }): void {
+    if (this.#status === 'failed' || this.#status === 'closed') return;
+    this.#status = 'failed';
+    this.#failure = error;
+    this.#own.failed = true;
+    this.#openTimer?.cancel();
+    this.#watchdog.stop();
+    this.#world.recorder.found(this.spec, this.#history.calledAlone());
+    this.#world.recordFailure(this.spec, error);
+    if (options.tellOthers) this.#members.tellOthers({ type: 'abort', group: this.spec.id, error: error.toData() });
+    this.#opened?.reject(error);
+    this.#opened = undefined;
+    this.#abandonAll(error);
+  }
+
+  // ── calls ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError why it is not taken; then nothing is known of it. */
+  submit(request: SubmittedCall): void {
+    this.#checkTakes();
+    const { call, sequence } = request;
+    try {
+      if (call.parts) this.#exchange.submit(request, call.parts);
+      else this.#enqueue(request, this.#plans.prepare(call));
+    } catch (thrown) {
+      throw ShoalError.from(thrown, 'usage', { rank: this.rank, operation: call.kind });
+    }
+    this.#remember(sequence, call);
+    if (call.parts) this.#remember(sequence + 1, call);
+    this.pump();
+  }
+
+  #enqueue(request: SubmittedCall, plan: PreparedPlan | undefined): Operation {
+    const operation = this.#operations.add(request, plan, this.#world.clock.now());
+    this.#watchdog.watch(operation);
+    return operation;
+  }
+
+  /** Takes over an operation of the lane where the main thread left it. Only its head runs. @throws as `submit`. */
+  submitLane(request: LaneCall): void {
+    this.#takeOver(request, (complete, nowMs) => {
+      const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
+      return this.#laneQueues[request.lane].add({ ...request, complete }, plans, nowMs);
+    });
+  }
+
+  /** The main thread ran an operation of a lane that it had left here before. */
+  onLaneClaimed({ lane, ordinal, position }: LaneClaimed): void {
+    if (position) this.#laneQueues[lane].takeBack(ordinal, position);
+    this.pump();
+  }
+
+  /** Takes over an operation of the express where the main thread left it. Only its head runs. @throws as `submit`. */
+  submitExpress(request: ExpressCommand): void {
+    this.#takeOver(request, (complete, nowMs) => this.#express.add({ ...request, complete }, nowMs));
+  }
+
+  /** What the main thread has begun is recorded and watched from here on. */
+  #takeOver(
+    { complete }: LaneCall | ExpressCommand,
+    add: (complete: (error?: ShoalError) => void, nowMs: number) => LaneEntry | ExpressEntry,
+  ): void {
+    this.#checkTakes();
+    const { recorder, clock } = this.#world;
+    const entry = add((error) => {
+      recorder.finished(this.spec, entry, error);
+      complete(error);
+    }, clock.now());
+    recorder.created(this.spec, entry);
+    this.#watchdog.watch(entry);
+    this.#remember(entry.sequence, entry.call);
+    this.pump();
+  }
+
+  /** Why no further call is taken; undefined while the group works. */
+  refusal(): ShoalError | undefined {
+    if (this.#failure) return this.#failure;
+    if (this.#status === 'closed') return new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank });
+    return undefined;
+  }
+
+  #checkTakes(): void {
+    const refusal = this.refusal();
+    if (refusal) throw refusal;
+  }
+
+  #remember(sequence: number, call: CollectiveCall): void {
+    this.#history.remember(sequence, call);
+    this.#inquiry.onCalled(sequence);
+  }
+
+  // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
+  pump(): void {
+    if (this.#pumping) {
+      this.#pumpAgain = true;
+      return;
+    }
+    this.#pumping = true;
+    try {
+      do {
+        this.#pumpAgain = false;
+        this.#pumpUntilIdle();
+      } while (this.#pumpAgain);
+    } finally {
+      this.#pumping = false;
+    }
+    if (!this.#busy()) this.#idle?.();
+  }
+
+  #pumpUntilIdle(): void {
+    if (this.#status !== 'open' || this.#suspicion) return;
+    const own = this.#own;
+    own.sleeping = false;
+    const { clock } = this.#world;
+    const spin = this.#spin;
+    const { rung } = this.#members;
+    while (this.#runnable() && !this.#suspicion && this.#status === 'open') {
+      const moved = this.#step();
+      if (this.#members.rung !== rung) {
+        // What is next may be long work, which those who have been rung could be doing too: their bells must leave first.
+        queueMicrotask(() => this.pump());
+        return;
+      }
+      if (moved) {
+        spin.ends(clock.now());
+        continue;
+      }
+      if (spin.waits(clock.now())) continue;
+      if (own.sleeping) return;
+      own.sleeping = true; // and look once more: what arrived in between rings no bell
+    }
+    own.sleeping = false;
+    spin.stops();
+  }
+
+  /** One look at everything; true when something moved. */
+  #step(): boolean {
+    let moved = false;
+    for (const queue of this.#queues) if (queue.advance()) moved = true;
+    return moved;
+  }
+
+  #runnable(): boolean {
+    for (const queue of this.#queues) if (queue.runnable) return true;
+    return false;
+  }
+
+  #busy(): boolean {
+    for (const queue of this.#queues) if (queue.size > 0) return true;
+    return false;
+  }
+
+  // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
+
+  putSignal(rank: number, slot: number, signal: number, source: Span | undefined, target: RemoteSpan | undefined): Promise<void> {
+    const link = must(this.links[rank], () => 'puts go to other ranks');
+    const members = this.#members;
+    const immediate = signalImmediate(this.spec.id, slot, signal);
+    return link.write(source ?? members.nothing, target ?? members.blockSpan(rank), immediate);
+  }
+
+  ring(doorbells: Uint32Array): void {
+    for (let word = 0; word < doorbells.length; word++) {
+      if (doorbells[word] === 0) continue;
+      for (let bit = 0; bit < 32; bit++) {
+        if ((doorbells[word] & (1 << bit)) === 0) continue;
+        const rank = word * 32 + bit;
+        if (rank === this.rank) this.#pumpAgain = true;
+        else this.#members.ring(rank);
+      }
+      doorbells[word] = 0;
+    }
+  }
+
+  progress(): void {
+    this.pump();
+  }
+
+  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  onSignal(slot: number, signal: number): void {
+    this.#members.raise(slot, signal);
+    this.pump();
+  }
+
+  onBegin(rank: number, header: BeginHeader, announced: Uint8Array): void {
+    this.#members.mirrorBegin(rank, header, announced);
+    this.pump();
+  }
+
+  onCompleted(rank: number, completed: number): void {
+    this.#members.mirrorCompleted(rank, completed);
+    this.pump();
+  }
+
+  onControl(rank: number, message: ControlMessage): void {
+    switch (message.type) {
+      case 'group-open':
+        this.#members.join(rank, message.key, message.offset);
+        this.#express.onJoined(rank, message.express);
+        this.#checkOpen();
+        return;
+      case 'leave':
+        this.#members.leave(rank, message.calls);
+        this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.spec.globalRanks[rank]);
+        this.#reconsider();
+        return;
+      case 'abort':
+        this.fail(ShoalError.fromData(message.error), { tellOthers: false });
+        return;
+      case 'express-ready':
+      case 'express-timed':
+        this.#express.onControl(rank, message);
+        return;
+      case 'report':
+        this.#inquiry.onReport(rank, message);
+        return;
+      default:
+        throw new ShoalError('protocol', `control message '${message.type}' is not for groups`);
+    }
+  }
+
+  /** The link to a member closed. `error` undefined: in an orderly way. */
+  onLinkClosed(rank: number, error: ShoalError | undefined): void {
+    if (this.#status === 'closed' || this.#status === 'failed') return;
+    if (error === undefined && this.#members.callsAtLeave[rank] !== undefined) {
+      this.#reconsider();
+      return;
+    }
+    // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
+    if (this.#inquiry.hasHeardOf(rank)) return;
+    const global = this.spec.globalRanks[rank];
+    const doing = this.#pending.at(0);
+    const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
+    this.fail(
+      new ShoalError(
+        'peer-lost',
+        `rank ${global} was lost ${during} of group '${this.spec.name}': ${error?.message ?? 'it closed its connection'}; see that rank's own output`,
+        {
+          peer: global,
+          rank: this.#world.rank,
+          operation: doing?.call.kind,
+          sequence: doing?.sequence,
+          cause: error,
+        },
+      ),
+    );
+  }
+
+  /** A rank has left: what was not there any more is not needed any more. */
+  #reconsider(): void {
+    this.#suspicion?.cancel();
+    this.#suspicion = undefined;
+    this.#checkOpen();
+    this.pump();
+  }
+
+  #checkOpen(): void {
+    // Others may have opened before this rank has said so itself.
+    if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
+    const { unusable } = this.#members;
+    if (unusable) {
+      this.suspect(unusable);
+      return;
+    }
+    this.#express.settle(() => {
+      this.#status = 'open';
+      const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
+      if (shares) this.#world.onLane(this.spec.id, shares);
+      this.#openTimer?.cancel();
+      this.#opened?.resolve();
+      this.#opened = undefined;
+      this.pump();
+    });
+  }
+
+  /** Another rank has opened a socket for the express. */
+  onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
+    if (this.#status === 'opening') this.#express.onSocket(worldRank, accept);
+  }
+
+  // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
+
+  #warnOf(pending: PendingCall): void {
+    if ('phase' in pending && pending.phase === 'queued') return; // those before it are told of
+    const { call, sequence } = pending;
+    const late = this.#late(pending);
+    const whom = late.length > 0 ? `rank ${late.join(', ')}` : 'data; all ranks have arrived';
+    this.#world.log.warn(`${describeCall(call, sequence)} of group '${this.spec.name}' waits for ${whom}`);
+  }
+
+  /** World ranks whose part of the call has not been seen. */
+  #late(pending: PendingCall): number[] {
+    return 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#express.late(pending);
+  }
+
+  #hasAnnounced(rank: number, sequence: number): boolean {
+    const pending = this.#pending.find((each) => each.sequence === sequence);
+    return pending !== undefined && !this.#late(pending).includes(this.spec.globalRanks[rank]);
+  }
+
+  #leftError(rank: number): ShoalError {
+    const global = this.spec.globalRanks[rank];
+    return new ShoalError('peer-lost', `rank ${global} left group '${this.spec.name}' before it took part in a transfer`, { peer: global });
+  }
+
+  #abandonAll(error: ShoalError): void {
+    for (const queue of this.#queues) queue.abandon(error);
+    this.#world.pointToPoint.abandon(this, error);
+    this.#idle?.();
+  }
+
+  // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
+
+  #createWatchdog(): Watchdog<PendingCall> {
+    return new Watchdog({
+      clock: this.#world.clock,
+      slowMs: this.#world.settings.slowMs,
+      pending: () => (this.#status === 'open' ? this.#pending : []),
+      onSlow: (pending) => this.#warnOf(pending),
+      onTimeout: ({ sequence, timeoutMs }) => this.#inquiry.begin('timeout', sequence, timeoutMs),
+    });
+  }
+
+  get #pending(): readonly PendingCall[] {
+    return this.#queues.flatMap((queue) => queue.pending);
+  }
+
+  #createExpress(): GroupExpress {
+    return new GroupExpress({
+      group: this.spec,
+      world: this.#world,
+      members: this.#members,
+      hasPlans: this.#plans instanceof PlanRunner,
+      onReadable: () => this.pump(),
+      onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
+    });
+  }
+
+  #createInquiry(): Inquiry {
+    return new Inquiry({
+      group: this.spec,
+      clock: this.#world.clock,
+      history: this.#history,
+      callsAtLeave: this.#members.callsAtLeave,
+      hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
+      isOpen: () => this.#status === 'open',
+      tellOthers: (message) => this.#members.tellOthers(message),
+      onConcluded: (error) => this.fail(error, { tellOthers: false }),
+    });
+  }
+
+  #createOperationQueue(): OperationQueue {
+    const { recorder, settings } = this.#world;
+    return new OperationQueue({
+      group: this.spec,
+      host: this,
+      members: this.#members,
+      plans: this.#plans,
+      recorder,
+      slotCount: settings.inFlightMax,
+      contract: settings.contract,
+      yields: this.#spinMs === 0,
+      isDisputed: () => this.#inquiry.underway,
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onUnprepared: (thrown, sequence) => this.fail(ShoalError.from(thrown, 'system', { rank: this.rank, sequence })),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
+    });
+  }
+
+  #createLaneQueue(name: LaneName): LaneQueue {
+    return new LaneQueue({
+      lane: {
+        name,
+        rank: this.rank,
+        size: this.size,
+        blocks: this.blocks,
+        slotCount: this.#world.settings.inFlightMax,
+        machine: this.#world.machine,
+        yields: this.#spinMs === 0,
+        peerRegion: (rank, key) => this.#members.memory(rank, key),
+      },
+      members: this.#members,
+      spinNs: this.#spinMs * 1e6,
+      traced: this.#world.recorder.trace.enabled,
+      ring: (doorbells) => this.ring(doorbells),
+      onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
+      onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
+      onThrown: (thrown, sequence) => this.suspect(thrown, sequence),
+    });
+  }
+}

@@ -1,0 +1,190 @@
+/** The express of a group in the comm thread, from the group's opening to its end. Every group has one of these; where its ranks
+ *  do not agree on an express, nothing is ever in it.
+ *
+ *      the group opens ─▶ ranks agree (network-path-opening.ts) ─▶ none
+ *                                     └─▶ memory, wire, queue (network-path-queue.ts) ─▶ share: the main thread's wire (open-network-path.ts)
+ *
+ *  It must not know how a group opens, nor what follows from anything it tells. */
+import { must } from '../../base/assert.ts';
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Settings } from '../../base/settings/settings.ts';
+import type { ExpressRates } from '../../collectives/express-path.ts';
+import type { Fabric, TakeDescriptor } from '../../fabric/fabric.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
+import type { CallQueue } from '../call/call-queue.ts';
+import type { ExpressShare } from './comm-protocol.ts';
+import { expressPath } from '../fast/network-path.ts';
+import { ExpressOpening, type AgreedExpress } from '../fast/network-path-opening.ts';
+import { ExpressQueue, type ExpressCommand, type ExpressEntry, type ExpressQueueOptions } from './network-path-queue.ts';
+import { expressMemoryBytes, ExpressWire } from '../fast/network-path-wire.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { Members } from './members.ts';
+import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import type { ControlMessage } from '../links/wire.ts';
+
+/** What an express asks of the world of its group. */
+export interface ExpressWorld extends WorldPlanning {
+  readonly name: string;
+  readonly size: number;
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly allocator: RegionAllocator;
+  readonly fabrics: readonly Fabric[];
+  readonly wires: NativeWire | undefined;
+  /** Of groups of all ranks, once one of them has been timed; the same on all ranks. */
+  expressRates: ExpressRates | undefined;
+  /** The main thread can use the express of a group. */
+  onExpress(group: number, share: ExpressShare): void;
+}
+
+export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members' | 'onReadable' | 'onStarted' | 'onMismatch' | 'onThrown'> {
+  readonly group: GroupSpec;
+  readonly world: ExpressWorld;
+  readonly members: Members;
+  /** The group's collectives are run by plans. */
+  readonly hasPlans: boolean;
+}
+
+export class GroupExpress implements CallQueue<ExpressEntry> {
+  readonly #options: GroupExpressOptions;
+  readonly #opening: ExpressOpening;
+  /** Once all ranks have agreed on an express. */
+  #queue: ExpressQueue | undefined;
+  /** Of the wires. */
+  #memory: Region | undefined;
+  #settling = false;
+
+  constructor(options: GroupExpressOptions) {
+    this.#options = options;
+    this.#opening = this.#createOpening();
+  }
+
+  // ── how ranks agree on one ──────────────────────────────────────────────────────────────────────────────────────
+
+  /** Where this rank can be reached for one; empty: it cannot. */
+  get candidates(): readonly string[] {
+    return this.#opening.candidates;
+  }
+
+  /** Another rank joins the group. */
+  onJoined(rank: number, candidates: readonly string[]): void {
+    this.#opening.note(rank, candidates);
+  }
+
+  onControl(rank: number, message: Extract<ControlMessage, { type: 'express-ready' | 'express-timed' }>): void {
+    if (message.type === 'express-ready') this.#opening.onReady(rank, message);
+    else this.#opening.onTimed(rank, message.timings);
+  }
+
+  /** Another rank of the world has opened a socket for this group. */
+  onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
+    const rank = this.#options.group.globalRanks.indexOf(worldRank);
+    if (rank >= 0) this.#opening.onSocket(rank, accept);
+  }
+
+  /** All ranks have joined. Tells once, whoever asks again, that there is an express or none; not after `abandon`. */
+  settle(onSettled: () => void): void {
+    if (this.#settling) return;
+    this.#settling = true;
+    this.#opening.agree((agreed) => {
+      if (agreed) this.#open(agreed);
+      onSettled();
+    });
+  }
+
+  /** Ranks without which it cannot be agreed on. */
+  get awaited(): readonly number[] {
+    return this.#opening.awaited;
+  }
+
+  // ── calls that the main thread left to this one ─────────────────────────────────────────────────────────────────
+
+  get pending(): readonly ExpressEntry[] {
+    return this.#queue?.pending ?? [];
+  }
+
+  get size(): number {
+    return this.#queue?.size ?? 0;
+  }
+
+  get runnable(): boolean {
+    return this.#queue?.runnable ?? false;
+  }
+
+  add(request: ExpressCommand, submittedMs: number): ExpressEntry {
+    return must(this.#queue, () => 'the main thread knows the express from here').add(request, submittedMs);
+  }
+
+  advance(): boolean {
+    return this.#queue?.advance() ?? false;
+  }
+
+  /** World ranks that have not announced the entry's operation. */
+  late(entry: ExpressEntry): number[] {
+    return this.#queue?.late(entry) ?? [];
+  }
+
+  abandon(error: ShoalError): void {
+    this.#opening.abandon();
+    this.#queue?.abandon(error);
+  }
+
+  close(): void {
+    this.#queue?.close();
+    this.#memory?.close();
+  }
+
+  // ── its parts ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** An express is for groups over several hosts whose calls are made on another thread. */
+  #createOpening(): ExpressOpening {
+    const { group, world, members, hasPlans } = this.#options;
+    const { wires: native, allocator, clock, settings, fabrics, name, log } = world;
+    const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
+    const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
+    const onWires = hasPlans && members.networkPeers.length > 0;
+    const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
+    return new ExpressOpening({
+      group,
+      world: name,
+      means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
+      measure: calibration === 'measure' ? { allocator, clock } : undefined,
+      known: group.globalRanks.length === world.size ? world.expressRates : undefined,
+      connectTimeoutMs,
+      tellOthers: (message) => members.tellOthers(message),
+      onProblem: (thrown) => log.debug(`group '${group.name}' has no express: ${ShoalError.from(thrown).message}`),
+    });
+  }
+
+  #open({ descriptors, rates }: AgreedExpress): void {
+    const { group, world, members, onReadable, onStarted, onMismatch, onThrown } = this.#options;
+    const { wires, allocator, settings, machine } = world;
+    const native = must(wires, () => 'who has sockets has the addon');
+    const { rank } = group;
+    const { own, signalMax: signalCount } = members;
+    const [size, firstSlot] = [group.globalRanks.length, settings.inFlightMax];
+    const region = allocator.create(expressMemoryBytes(native, size));
+    this.#memory = region;
+    const memory = new Uint8Array(region.buffer, 0, region.bytes);
+    const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
+    const express = expressPath(size, settings.syncBytesMax, rates);
+    const plans = new PlanRunner({ ...planning(world, group), loadStore: group.globalRanks.map(() => false), express });
+    this.#queue = new ExpressQueue({
+      express: { rank, size, own, firstSlot, wire, machine },
+      plans,
+      members,
+      onReadable,
+      onStarted,
+      onMismatch,
+      onThrown,
+    });
+    // Of all ranks there may be further groups, which find the same.
+    if (size === world.size) world.expressRates ??= rates;
+    world.log.debug(`group '${group.name}' has an express: ${JSON.stringify(rates)}`);
+    world.onExpress(group.id, { own: members.nothing.region.share, memory: region.share, rates, descriptors });
+  }
+}

@@ -1,0 +1,254 @@
+/** Operations of the lane that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+ *
+ *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
+ *                   is not to wait     ─▶ queue ─▶ claimed by this thread ─▶ start … ─▶ done
+ *                                           └────▶ claimed by the main thread after all: skipped when that has ended it
+ *
+ *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
+import type { ShoalError } from '../../base/errors.ts';
+import type { CallQueue } from '../call/call-queue.ts';
+import type { CollectiveCall } from '../call/contract.ts';
+import type { LaneClaim } from '../fast/host-path-claim.ts';
+import {
+  Lane,
+  operationKey,
+  privateKey,
+  type LaneBuffer,
+  type LaneBuffers,
+  type LaneName,
+  type LaneOperation,
+  type LaneOptions,
+  type LanePosition,
+} from '../fast/host-path.ts';
+import type { Members } from './members.ts';
+import type { Buffers } from './operation.ts';
+import type { LanePlans } from '../call/plan-runner.ts';
+import type { Watched } from '../diagnosis/watchdog.ts';
+
+/** An operation of the lane that the main thread did not finish. */
+export interface LaneCall {
+  readonly sequence: number;
+  readonly lane: LaneName;
+  /** Position among the calls of the lane. */
+  readonly ordinal: number;
+  /** Where the main thread left it; at 0: not begun. */
+  readonly position: LanePosition;
+  readonly call: CollectiveCall;
+  readonly buffers: Buffers;
+  /** Whether the buffers are what stands here for private memory of the main thread, and are announced as that. */
+  readonly announced: 'shared' | 'private';
+  /** Undefined: it is this thread's. */
+  readonly claim?: LaneClaim | undefined;
+  readonly timeoutMs: number;
+  complete(error?: ShoalError): void;
+}
+
+export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
+  readonly slot: number;
+  readonly plans: LanePlans;
+  readonly path: 'lane';
+  /** All ranks have announced it. */
+  started: boolean;
+  /** The last rank that was seen not to have announced it. */
+  waitedFor: number | undefined;
+  /** What the code it is in was made from. */
+  readonly algorithm: string;
+  /** Undefined until it is the head, and this thread's. */
+  operation: LaneOperation | undefined;
+  claim: LaneClaim | undefined;
+  position: LanePosition;
+  /** Peers' memory is bound as this thread maps it. */
+  adopted: boolean;
+}
+
+export interface LaneQueueOptions {
+  readonly lane: LaneOptions;
+  readonly members: Members;
+  /** How long the head waits for other ranks in native code, each time it is continued. */
+  readonly spinNs: number;
+  /** Work is drawn apart from waiting. */
+  readonly traced: boolean;
+  /** Rings the ranks named, one bit each, and clears them. */
+  readonly ring: (doorbells: Uint32Array) => void;
+  /** Ranks called different things, or this one's call went the lane's way and another's did not. */
+  readonly onMismatch: (entry: LaneEntry) => void;
+  /** All ranks have announced the head, and it runs on this thread. */
+  readonly onStarted: (entry: LaneEntry) => void;
+  /** Running the head threw. */
+  readonly onThrown: (thrown: unknown, sequence: number) => void;
+}
+
+/** Operations kept bound to their buffers. */
+const boundMax = 64;
+
+export class LaneQueue implements CallQueue<LaneEntry> {
+  readonly #options: LaneQueueOptions;
+  readonly #entries: LaneEntry[] = [];
+  readonly #bound = new Map<string, LaneOperation>();
+  /** Made on first use: many a group never leaves anything to the comm thread. */
+  #made: Lane | undefined;
+
+  constructor(options: LaneQueueOptions) {
+    this.#options = options;
+  }
+
+  get pending(): readonly LaneEntry[] {
+    return this.#entries;
+  }
+
+  get size(): number {
+    return this.#entries.length;
+  }
+
+  add(request: LaneCall, plans: LanePlans, submittedMs: number): LaneEntry {
+    const entry: LaneEntry = {
+      ...request,
+      complete: request.complete,
+      submittedMs,
+      slot: this.#lane.slotOf(request.ordinal),
+      plans,
+      operation: undefined,
+      claim: request.claim,
+      warned: false,
+      path: 'lane',
+      started: false,
+      waitedFor: undefined,
+      get algorithm() {
+        return plans.algorithms[this.position.code];
+      },
+      adopted: request.position.pc === 0,
+    };
+    this.#entries.push(entry);
+    return entry;
+  }
+
+  /** The head is not with the main thread. */
+  get runnable(): boolean {
+    return this.#entries.length > 0 && !this.#entries[0].claim?.isAtMain;
+  }
+
+  /** The main thread gives back what it had claimed, at `position`. */
+  takeBack(ordinal: number, position: LanePosition): void {
+    const entry = this.#entries.find((each) => each.ordinal === ordinal);
+    if (!entry) return; // the group has failed meanwhile
+    entry.claim = undefined;
+    entry.position = position;
+    entry.adopted = position.pc === 0;
+  }
+
+  /** Continues the head. */
+  advance(): boolean {
+    if (this.#entries.length === 0) return false;
+    const entry = this.#entries[0];
+    if (!owns(entry)) {
+      if (!entry.claim?.ended) return false;
+      this.#entries.shift();
+      entry.complete();
+      return true;
+    }
+    const { sequence, ordinal } = entry;
+    const { ring, spinNs, traced, onMismatch, onThrown } = this.#options;
+    const lane = this.#lane;
+    entry.operation ??= this.#bind(entry);
+    const { operation } = entry;
+    this.#noteStart(entry);
+    let status;
+    try {
+      // The other thread bound peers' memory as it maps it; here it is bound anew, once.
+      if (!entry.adopted) this.#adopt(entry, operation);
+      // Who is told when work begins does not let native code wait for that.
+      const patienceNs = traced && !entry.started ? 0 : spinNs;
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, patienceNs) : 'unmapped';
+    } catch (thrown) {
+      onThrown(thrown, sequence);
+      return false;
+    }
+    ring(lane.doorbells);
+    if (status === 'done') {
+      this.#start(entry);
+      this.#entries.shift();
+      entry.complete();
+      return true;
+    }
+    if (status === 'unmapped' && !entry.adopted) return false;
+    const position = lane.positionOf(operation);
+    const moved = position.pc !== entry.position.pc || position.code !== entry.position.code;
+    entry.position = position;
+    if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
+    return moved;
+  }
+
+  #noteStart(entry: LaneEntry): void {
+    if (entry.started) return;
+    const late = this.#options.members.firstLate(entry.slot, entry.sequence);
+    if (late === undefined) this.#start(entry);
+    else entry.waitedFor = late;
+  }
+
+  #start(entry: LaneEntry): void {
+    if (entry.started) return;
+    entry.started = true;
+    this.#options.onStarted(entry);
+  }
+
+  #adopt(entry: LaneEntry, operation: LaneOperation): void {
+    const position = this.#lane.adopt(operation, entry.ordinal, entry.position);
+    if (!position) return;
+    entry.position = position;
+    entry.adopted = true;
+  }
+
+  abandon(error: ShoalError): void {
+    for (const entry of this.#entries.splice(0)) entry.complete(error);
+  }
+
+  /** Done for the head alone, so that an operation called twice in a row can be one. */
+  #bind(entry: LaneEntry): LaneOperation {
+    const { call, plans, announced, position } = entry;
+    const buffers = laneBuffers(entry);
+    if (announced === 'private' || position.code === 'private') return this.#lane.bind(call, plans, buffers, position.code);
+    const key = operationKey(call, buffers);
+    const known = this.#bound.get(key);
+    if (known?.bound.name === position.code) return known;
+    const operation = this.#lane.bind(call, plans, buffers, position.code);
+    this.#bound.set(key, operation);
+    if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, operation);
+    return operation;
+  }
+
+  #drop(key: string, operation: LaneOperation): LaneOperation {
+    this.#bound.delete(key);
+    return operation;
+  }
+
+  get #lane(): Lane {
+    this.#made ??= new Lane(this.#options.lane);
+    return this.#made;
+  }
+
+  /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the lane. */
+  #someoneWentElsewhere(sequence: number): boolean {
+    const { lane, members } = this.#options;
+    return lane.blocks.some(
+      (_, rank) => rank !== lane.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, lane.name)),
+    );
+  }
+}
+
+/** Claims the operation if it is still open. */
+function owns(entry: LaneEntry): boolean {
+  if (entry.claim?.take('comm')) entry.claim = undefined;
+  return entry.claim === undefined;
+}
+
+function laneBuffers({ buffers, announced }: Pick<LaneCall, 'buffers' | 'announced'>): LaneBuffers {
+  const viewed: { -readonly [K in keyof LaneBuffers]: LaneBuffer } = {};
+  for (const name of ['data', 'input', 'output'] as const) {
+    const buffer = buffers[name];
+    if (!buffer) continue;
+    const { key, region, offset, bytes } = buffer;
+    const view = new Uint8Array(region.buffer, offset, bytes);
+    viewed[name] = announced === 'private' ? { key: privateKey, offset: 0, view } : { key, offset, view };
+  }
+  return viewed;
+}

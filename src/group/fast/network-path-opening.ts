@@ -1,0 +1,202 @@
+/** How the ranks of a group agree on an express while the group opens: either all of them have all its sockets, or there is none.
+ *
+ *      group-open of all: each says where it can be reached, or that it cannot
+ *        │ someone cannot ─▶ no express
+ *        └─▶ sockets between each two ranks (network-path-links.ts) ─▶ express-ready of all ─▶ express, or none
+ *
+ *  With it goes what the kernel knows of the sockets' round trips. Where they are short, all ranks then time the express
+ *  (network-path-probe.ts) ─▶ express-timed of all ─▶ rates. All ranks take the medians of what all said.
+ *
+ *  It must not know what travels on the sockets. */
+import { must } from '../../base/assert.ts';
+import type { Clock } from '../../base/clock.ts';
+import { assumedRates, measuredRates, type ExpressRates, type ExpressTimings } from '../../collectives/express-path.ts';
+import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
+import { ExpressLinks } from './network-path-links.ts';
+import { timeExpress } from './network-path-probe.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { ControlMessage } from '../links/wire.ts';
+
+/** Every rank sends to every other one: beyond, other algorithms are faster. */
+export const expressRanksMax = 16;
+/** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
+const timedLatencyMax = 100e-6;
+
+export interface ExpressOpeningOptions {
+  readonly group: GroupSpec;
+  /** Name of the world. */
+  readonly world: string;
+  /** What this rank needs; undefined when it does without an express. */
+  readonly means: { readonly native: NativeWire; readonly sockets: SocketSource } | undefined;
+  /** What timing it takes; undefined: rates are assumed. The same choice on all ranks. */
+  readonly measure: { readonly allocator: RegionAllocator; readonly clock: Clock } | undefined;
+  /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
+  readonly known: ExpressRates | undefined;
+  readonly connectTimeoutMs: number;
+  readonly tellOthers: (message: ControlMessage) => void;
+  readonly onProblem: (thrown: unknown) => void;
+}
+
+/** What all ranks have. */
+export interface AgreedExpress {
+  /** This rank's sockets to the other ranks. */
+  readonly descriptors: readonly number[];
+  /** The same on all ranks. */
+  readonly rates: ExpressRates;
+}
+
+export class ExpressOpening {
+  /** Where this rank can be reached; empty: it cannot. */
+  readonly candidates: readonly string[];
+  readonly #options: ExpressOpeningOptions;
+  readonly #candidatesOf: (readonly string[])[];
+  readonly #ready: (boolean | undefined)[];
+  readonly #roundTripsUs: number[] = [];
+  readonly #timings: (ExpressTimings | undefined)[] = [];
+  /** Ranks that have. */
+  readonly #timed = new Set<number>();
+  readonly #links: ExpressLinks | undefined;
+  #descriptors: number[] | undefined;
+  #onAgreed: ((agreed: AgreedExpress | undefined) => void) | undefined;
+
+  constructor(options: ExpressOpeningOptions) {
+    this.#options = options;
+    const { group, world, means, connectTimeoutMs } = options;
+    this.candidates = means && group.globalRanks.length <= expressRanksMax ? means.sockets.candidates : [];
+    if (means && this.candidates.length > 0) this.#links = new ExpressLinks({ group, world, ...means, connectTimeoutMs });
+    this.#candidatesOf = group.globalRanks.map((_, rank) => (rank === group.rank ? this.candidates : []));
+    this.#ready = group.globalRanks.map(() => undefined);
+  }
+
+  /** Where another rank can be reached. */
+  note(rank: number, candidates: readonly string[]): void {
+    this.#candidatesOf[rank] = candidates;
+  }
+
+  onReady(rank: number, { ok, roundTripUs }: { readonly ok: boolean; readonly roundTripUs?: number }): void {
+    this.#ready[rank] = ok;
+    if (roundTripUs !== undefined) this.#roundTripsUs.push(roundTripUs);
+    this.#settle();
+  }
+
+  /** A rank has timed the express, or could not. */
+  onTimed(rank: number, timings: ExpressTimings | undefined): void {
+    this.#timings[rank] = timings;
+    this.#timed.add(rank);
+    this.#conclude();
+  }
+
+  onSocket(rank: number, accept: (take: TakeDescriptor) => number): void {
+    this.#links?.onSocket(rank, accept);
+  }
+
+  /** To be called when all ranks have been noted. Tells once; undefined: no express. */
+  agree(onAgreed: (agreed: AgreedExpress | undefined) => void): void {
+    const links = this.#links;
+    if (links === undefined || this.#candidatesOf.some(({ length }) => length === 0)) {
+      onAgreed(undefined);
+      return;
+    }
+    this.#onAgreed = onAgreed;
+    void this.#connect(links);
+  }
+
+  /** Ranks that have not said what they must say next. */
+  get awaited(): readonly number[] {
+    const others = this.#ready.map((_, rank) => rank).filter((rank) => rank !== this.#options.group.rank);
+    const silent = others.filter((rank) => this.#ready[rank] === undefined);
+    return silent.length > 0 ? silent : others.filter((rank) => !this.#timed.has(rank));
+  }
+
+  /** The group is gone before all agreed. */
+  abandon(): void {
+    if (this.#onAgreed === undefined) return;
+    this.#onAgreed = undefined;
+    this.#links?.close();
+  }
+
+  async #connect(links: ExpressLinks): Promise<void> {
+    try {
+      this.#descriptors = await links.connect(this.#candidatesOf);
+    } catch (thrown) {
+      this.#options.onProblem(thrown);
+    }
+    this.#tell({ ok: this.#descriptors !== undefined });
+  }
+
+  #tell({ ok }: { readonly ok: boolean }): void {
+    if (this.#onAgreed === undefined) return;
+    const { group, tellOthers } = this.#options;
+    const said = { ok, roundTripUs: this.#roundTripUs() };
+    tellOthers({ type: 'express-ready', group: group.id, ...said });
+    this.onReady(group.rank, said);
+  }
+
+  /** Of the sockets to other hosts. */
+  #roundTripUs(): number | undefined {
+    const { group, means } = this.#options;
+    const local = group.topology.hosts.find((ranks) => ranks.includes(group.rank)) ?? [];
+    const others = group.globalRanks.map((_, rank) => rank).filter((rank) => rank !== group.rank);
+    const roundTrips = (this.#descriptors ?? []).map((fd, k) =>
+      local.includes(others[k]) ? undefined : means?.native.socketRoundTrip(fd),
+    );
+    return median(roundTrips.filter((each) => each !== undefined));
+  }
+
+  #settle(): void {
+    if (this.#onAgreed === undefined || this.#ready.includes(undefined)) return;
+    const descriptors = this.#descriptors;
+    if (descriptors === undefined || this.#ready.includes(false)) {
+      this.#end(undefined);
+      return;
+    }
+    const { group, measure, known } = this.#options;
+    if (known) {
+      this.#end({ descriptors, rates: known });
+      return;
+    }
+    const roundTripUs = median(this.#roundTripsUs);
+    const latency = roundTripUs === undefined ? undefined : roundTripUs / 2e6;
+    if (measure && latency !== undefined && latency <= timedLatencyMax) void this.#time(descriptors, measure);
+    else this.#end({ descriptors, rates: assumedRates(group.globalRanks.length, latency) });
+  }
+
+  async #time(descriptors: readonly number[], measure: NonNullable<ExpressOpeningOptions['measure']>): Promise<void> {
+    const { group, means, connectTimeoutMs: timeoutMs, tellOthers, onProblem } = this.#options;
+    const { native } = must(means, () => 'who has sockets has means');
+    const { rank, globalRanks } = group;
+    let timings: ExpressTimings | undefined;
+    try {
+      timings = await timeExpress({ native, ...measure, rank, size: globalRanks.length, descriptors, timeoutMs });
+    } catch (thrown) {
+      onProblem(thrown);
+    }
+    if (this.#onAgreed === undefined) return;
+    tellOthers({ type: 'express-timed', group: group.id, timings });
+    this.onTimed(rank, timings);
+  }
+
+  #conclude(): void {
+    const { globalRanks } = this.#options.group;
+    if (this.#timed.size < globalRanks.length) return;
+    const known = this.#timings.filter((each) => each !== undefined);
+    const of = (round: keyof ExpressTimings): number => median(known.map((each) => each[round])) ?? 0;
+    const descriptors = this.#descriptors;
+    // Who could not time it has left messages on the sockets.
+    if (descriptors === undefined || known.length < globalRanks.length) this.#end(undefined);
+    else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) });
+  }
+
+  #end(agreed: AgreedExpress | undefined): void {
+    const onAgreed = this.#onAgreed;
+    this.#onAgreed = undefined;
+    if (agreed === undefined) this.#links?.close();
+    onAgreed?.(agreed);
+  }
+}
+
+function median(values: readonly number[]): number | undefined {
+  return values.toSorted((a, b) => a - b).at(values.length >> 1);
+}

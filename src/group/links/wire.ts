@@ -1,0 +1,274 @@
+/** Messages between the comm threads of two ranks, on one fabric connection. The connection is authenticated; every
+ *  field is still bounds-checked. Little endian.
+ *
+ *    begin      1  slot u8  group u16  completed u32  addresses, begin line 96 B, mailbox as far as it is filled, at most 8 KiB
+ *                                                                     a collective was called (ranks of other hosts)
+ *    completed  2  0  group u16  completed u32                        slots may be reused (ranks of other hosts)
+ *    doorbell   3                                                     look at your control blocks
+ *    control    4  JSON                                               rare events, see `ControlMessage`
+ *    offer      5  dtype u8  group u16  tag u16  inline u16  id u32  count f64  key f64  offset f64  payload…
+ *    accept     6  0 …  id u32  key f64  offset f64                   write the offered data there
+ *    taken      7  0 …  id u32                                        the offered data was read
+ *    probe      8  0 …  id u32                                        answer this: the link is being timed
+ *    answer     9  0 …  id u32                                        the probe has come, and all writes before it
+ *
+ *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
+import * as z from 'zod';
+import { dataViewOf } from '../../base/files/bytes.ts';
+import { errorCodes, ShoalError } from '../../base/errors.ts';
+import { beginLineBytes, mailboxOffset } from '../../collectives/control-block.ts';
+import { mailboxBytes } from '../../plan/ir.ts';
+
+export const MessageType = { Begin: 1, Completed: 2, Doorbell: 3, Control: 4, Offer: 5, Accept: 6, Taken: 7, Probe: 8, Answer: 9 } as const;
+
+const beginHeaderBytes = 8;
+const beginBytesMin = beginHeaderBytes + beginLineBytes;
+export const beginBytesMax = beginHeaderBytes + mailboxOffset + mailboxBytes;
+export const offerHeaderBytes = 40;
+export const acceptBytes = 24;
+export const takenBytes = 8;
+
+export const groupIdMax = 1023;
+const signalMaxLimit = 32767;
+/** Memory that is lent while a link is timed. */
+export const probeBytesMax = 2 ** 20;
+
+/** Signals a control block has per slot: several per peer and channel, for a handful of channels. */
+export function signalMaxOf(groupSize: number): number {
+  return Math.min(signalMaxLimit, 16 + 8 * groupSize);
+}
+const transferBit = 0x80000000;
+
+export function signalImmediate(group: number, slot: number, signal: number): number {
+  return ((group << 21) | (slot << 15) | signal) >>> 0;
+}
+
+export function transferImmediate(id: number): number {
+  return (transferBit | id) >>> 0;
+}
+
+export function decodeImmediate(immediate: number): { transfer: number } | { group: number; slot: number; signal: number } {
+  if (immediate >= transferBit) return { transfer: immediate - transferBit };
+  return { group: immediate >>> 21, slot: (immediate >>> 15) & 0x3f, signal: immediate & 0x7fff };
+}
+
+const remoteRegion = z.object({ rkey: z.int().min(0), bytes: z.number().min(0), handle: z.string().max(256) });
+const roundSeconds = z.number().min(0).max(1e3);
+const errorData = z.object({
+  code: z.enum(errorCodes),
+  message: z.string().max(65536),
+  rank: z.int().optional(),
+  peer: z.int().optional(),
+  operation: z.string().max(256).optional(),
+  sequence: z.number().optional(),
+  bytes: z.number().optional(),
+  timeoutMs: z.number().optional(),
+  cause: z.string().max(65536).optional(),
+});
+
+const controlMessage = z.discriminatedUnion('type', [
+  /** A region of mine that your writes and maps may name by `key`. */
+  z.object({ type: z.literal('region'), key: z.int().min(1), remote: remoteRegion }),
+  z.object({ type: z.literal('withdraw'), key: z.int().min(1) }),
+  /** My control block of a group: the region `key`. `express`: where sockets for its express reach me; none: I cannot. */
+  z.object({
+    type: z.literal('group-open'),
+    group: z.int().min(0).max(groupIdMax),
+    name: z.string().max(1024),
+    key: z.int(),
+    offset: z.int().min(0),
+    express: z.array(z.string().max(256)).max(64),
+  }),
+  /** Whether I have all my sockets of the group's express, and how long a round trip to other hosts takes on them. */
+  z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean(), roundTripUs: z.number().min(0).max(1e9).optional() }),
+  /** Seconds per round of timing the group's express; undefined: I could not. */
+  z.object({
+    type: z.literal('express-timed'),
+    group: z.int(),
+    timings: z.object({ tree: roundSeconds, all: roundSeconds, bytes: roundSeconds }).optional(),
+  }),
+  /** I have called `calls` collectives on the group and will call no more. */
+  z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
+  /** The group has failed. */
+  z.object({ type: z.literal('abort'), group: z.int(), error: errorData }),
+  /** The group is about to fail with `code` because of operation `sequence`; this is what I know of my part. */
+  z.object({
+    type: z.literal('report'),
+    group: z.int(),
+    code: z.enum(['mismatch', 'timeout']),
+    sequence: z.number(),
+    text: z.string().max(4096),
+    arrived: z.boolean(),
+    late: z.boolean().optional(),
+    calls: z.number().optional(),
+    timeoutMs: z.number(),
+  }),
+  z.object({ type: z.literal('ping'), sentMs: z.number() }),
+  z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),
+  /** Whom do you wait for? */
+  z.object({ type: z.literal('whom'), id: z.int().min(1) }),
+  /** For these ranks of the world, in what the text says; none: for nobody. */
+  z.object({ type: z.literal('waits'), id: z.int().min(1), text: z.string().max(4096), ranks: z.array(z.int().min(0)).max(64) }),
+  /** Lend me memory to write to while I time our link. */
+  z.object({ type: z.literal('probe-open'), bytes: z.int().min(1).max(probeBytesMax) }),
+  z.object({ type: z.literal('probe-opened'), key: z.int().min(1) }),
+  z.object({ type: z.literal('probe-close') }),
+]);
+
+export type ControlMessage = z.infer<typeof controlMessage>;
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+export function encodeControl(message: ControlMessage): Uint8Array {
+  const body = encoder.encode(JSON.stringify(message));
+  const bytes = new Uint8Array(1 + body.length);
+  bytes[0] = MessageType.Control;
+  bytes.set(body, 1);
+  return bytes;
+}
+
+/** @throws ShoalError `protocol` when the bytes are not a control message. */
+export function decodeControl(message: Uint8Array): ControlMessage {
+  try {
+    return controlMessage.parse(JSON.parse(decoder.decode(message.subarray(1))));
+  } catch (cause) {
+    throw new ShoalError('protocol', 'malformed control message', { cause });
+  }
+}
+
+export function encodeCompleted(group: number, completed: number): Uint8Array {
+  const bytes = new Uint8Array(8);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, MessageType.Completed);
+  view.setUint16(2, group, true);
+  view.setUint32(4, completed >>> 0, true);
+  return bytes;
+}
+
+export interface BeginHeader {
+  readonly group: number;
+  /** Of the sender's control block. */
+  readonly slot: number;
+  /** Operations that the sender has finished. */
+  readonly completed: number;
+}
+
+/** Writes a begin message into `target` and returns the part that it fills. `announced`: the slot's bytes from its addresses
+ *  to the end of what the mailbox holds. */
+export function encodeBegin(target: Uint8Array, { group, slot, completed }: BeginHeader, announced: Uint8Array): Uint8Array {
+  const view = dataViewOf(target);
+  view.setUint8(0, MessageType.Begin);
+  view.setUint8(1, slot);
+  view.setUint16(2, group, true);
+  view.setUint32(4, completed >>> 0, true);
+  target.set(announced, beginHeaderBytes);
+  return target.subarray(0, beginHeaderBytes + announced.length);
+}
+
+/** The slot's bytes that a begin message carries. @throws ShoalError `protocol` when they are more than a mailbox holds. */
+export function announcedOf(message: Uint8Array): Uint8Array {
+  if (message.length > beginBytesMax)
+    throw new ShoalError('protocol', `begin message of ${message.length} bytes; at most ${beginBytesMax} are allowed`);
+  return message.subarray(beginHeaderBytes);
+}
+
+export interface Offer {
+  readonly dtypeCode: number;
+  readonly group: number;
+  readonly tag: number;
+  /** The data follows in the message; otherwise it lies at (key, offset) in the sender's memory. */
+  readonly inline: boolean;
+  readonly id: number;
+  readonly count: number;
+  readonly key: number;
+  readonly offset: number;
+  readonly payload: Uint8Array;
+}
+
+export function encodeOffer(offer: Offer): Uint8Array {
+  const bytes = new Uint8Array(offerHeaderBytes + offer.payload.length);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, MessageType.Offer);
+  view.setUint8(1, offer.dtypeCode);
+  view.setUint16(2, offer.group, true);
+  view.setUint16(4, offer.tag, true);
+  view.setUint16(6, offer.inline ? 1 : 0, true);
+  view.setUint32(8, offer.id, true);
+  view.setFloat64(16, offer.count, true);
+  view.setFloat64(24, offer.key, true);
+  view.setFloat64(32, offer.offset, true);
+  bytes.set(offer.payload, offerHeaderBytes);
+  return bytes;
+}
+
+export function decodeOffer(message: Uint8Array): Offer {
+  checkLength(message, offerHeaderBytes);
+  const view = dataViewOf(message);
+  return {
+    dtypeCode: view.getUint8(1),
+    group: view.getUint16(2, true),
+    tag: view.getUint16(4, true),
+    inline: view.getUint16(6, true) === 1,
+    id: view.getUint32(8, true),
+    count: view.getFloat64(16, true),
+    key: view.getFloat64(24, true),
+    offset: view.getFloat64(32, true),
+    payload: message.subarray(offerHeaderBytes),
+  };
+}
+
+export function encodeAccept(id: number, key: number, offset: number): Uint8Array {
+  const bytes = new Uint8Array(acceptBytes);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, MessageType.Accept);
+  view.setUint32(4, id, true);
+  view.setFloat64(8, key, true);
+  view.setFloat64(16, offset, true);
+  return bytes;
+}
+
+export function decodeAccept(message: Uint8Array): { id: number; key: number; offset: number } {
+  checkLength(message, acceptBytes);
+  const view = dataViewOf(message);
+  return { id: view.getUint32(4, true), key: view.getFloat64(8, true), offset: view.getFloat64(16, true) };
+}
+
+export function encodeTaken(id: number): Uint8Array {
+  const bytes = new Uint8Array(takenBytes);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, MessageType.Taken);
+  view.setUint32(4, id, true);
+  return bytes;
+}
+
+export function decodeTaken(message: Uint8Array): number {
+  checkLength(message, takenBytes);
+  return dataViewOf(message).getUint32(4, true);
+}
+
+/** @param type `Probe` or `Answer`. */
+export function encodeProbe(type: typeof MessageType.Probe | typeof MessageType.Answer, id: number): Uint8Array {
+  const bytes = new Uint8Array(takenBytes);
+  const view = dataViewOf(bytes);
+  view.setUint8(0, type);
+  view.setUint32(4, id, true);
+  return bytes;
+}
+
+/** The number of a probe or an answer. */
+export function decodeProbe(message: Uint8Array): number {
+  checkLength(message, takenBytes);
+  return dataViewOf(message).getUint32(4, true);
+}
+
+/** Header of a begin or completed message; the latter has no slot. */
+export function decodeGroupHeader(message: Uint8Array): BeginHeader {
+  checkLength(message, message[0] === MessageType.Begin ? beginBytesMin : 8);
+  const view = dataViewOf(message);
+  return { group: view.getUint16(2, true), slot: view.getUint8(1), completed: view.getUint32(4, true) };
+}
+
+function checkLength(message: Uint8Array, least: number): void {
+  if (message.length < least) throw new ShoalError('protocol', `message of type ${message[0]} has ${message.length} bytes, needs ${least}`);
+}

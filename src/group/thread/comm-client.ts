@@ -1,0 +1,162 @@
+/** The main thread's end of the comm side: numbers work, sends commands, settles work when events arrive.
+ *  One per world. It must not know what collectives mean. */
+import { systemClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { TraceSnapshot } from '../../trace/recorder.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import type { PeerRegions } from './peer-regions.ts';
+import type { CommHost, CommHostHandlers } from './comm-host.ts';
+import type { Command, CommEvent, ExpressShare, WorldInfo } from '../engine/comm-protocol.ts';
+import { GroupNumbers } from '../call/group-numbers.ts';
+import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
+
+/** A command that is answered by a `done` event, before it has its work number. */
+type WorkCommand = Extract<Command, { work: number }>;
+type Unnumbered<C> = C extends WorkCommand ? Omit<C, 'work'> : never;
+
+export class CommClient implements WorkWaiter {
+  readonly #host: CommHost;
+  readonly #pending = new Map<number, PendingWork>();
+  readonly #ready: Promise<WorldInfo>;
+  #resolveReady!: (info: WorldInfo) => void;
+  #rejectReady!: (error: ShoalError) => void;
+  #trace: TraceSnapshot | undefined;
+  readonly #expresses = new Map<number, ExpressShare>();
+  readonly #laneBlocks = new Map<number, readonly RegionShare[]>();
+  /** Memory of other ranks of this host; given once the world is open. */
+  peerRegions: PeerRegions | undefined;
+  /** Announcements that came before. */
+  readonly #earlyRegions: Extract<CommEvent, { type: 'peer-region' }>[] = [];
+  #nextWork = 1;
+  #lost: ShoalError | undefined;
+  /** Groups this rank is in, or was in with others that still are. */
+  readonly groupNumbers = new GroupNumbers();
+
+  constructor(createHost: (handlers: CommHostHandlers) => CommHost) {
+    this.#ready = new Promise((resolve, reject) => {
+      this.#resolveReady = resolve;
+      this.#rejectReady = reject;
+    });
+    // Whoever awaits `ready` gets the error; if nobody does, it is not unhandled.
+    this.#ready.catch(() => undefined);
+    this.#host = createHost({ onEvent: (event) => this.#onEvent(event), onLost: (error) => this.#onLost(error) });
+  }
+
+  /** The world is set up. @throws ShoalError why not. */
+  ready(): Promise<WorldInfo> {
+    return this.#ready;
+  }
+
+  post(command: Exclude<Command, WorkCommand>): void {
+    if (!this.#lost) this.#host.post(command);
+  }
+
+  start(command: Unnumbered<WorkCommand>, description: string, hooks: WorkHooks = {}): PendingWork {
+    const pending = new PendingWork(this, description, hooks);
+    this.submit(pending, command);
+    return pending;
+  }
+
+  /** Sends the command of a work that was made before. */
+  submit(pending: PendingWork, command: Unnumbered<WorkCommand>): void {
+    if (this.#lost) {
+      pending.settle(this.#lost, { begun: false });
+      return;
+    }
+    const work = this.#nextWork++;
+    if (this.#pending.size === 0) this.#host.keepAlive(true);
+    this.#pending.set(work, pending);
+    this.#host.post({ ...command, work });
+  }
+
+  async takeTrace(): Promise<TraceSnapshot | undefined> {
+    await this.start({ type: 'trace' }, 'collecting the trace');
+    return this.#trace;
+  }
+
+  async terminate(error: ShoalError): Promise<void> {
+    this.#fail(error);
+    await this.#host.terminate();
+  }
+
+  readonly now = (): number => systemClock.now();
+
+  pump(timeoutMs: number): boolean {
+    this.#host.drain();
+    if (this.#pending.size === 0) return true;
+    const blocked = this.#host.block(Math.min(timeoutMs, 0x7fffffff));
+    this.#host.drain();
+    return blocked;
+  }
+
+  #onEvent(event: CommEvent): void {
+    switch (event.type) {
+      case 'ready':
+        this.#resolveReady(event.info);
+        this.#release();
+        return;
+      case 'failed':
+        this.#fail(ShoalError.fromData(event.error));
+        return;
+      case 'lane':
+        this.#laneBlocks.set(event.group, event.blocks);
+        return;
+      case 'express':
+        this.#expresses.set(event.group, event.share);
+        return;
+      case 'peer-region':
+        if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
+        else this.#earlyRegions.push(event);
+        return;
+      case 'group-ended':
+        this.#laneBlocks.delete(event.group);
+        this.#expresses.delete(event.group);
+        this.groupNumbers.free(event.group);
+        return;
+      case 'done': {
+        if (event.trace) this.#trace = event.trace;
+        const pending = this.#pending.get(event.work);
+        this.#pending.delete(event.work);
+        pending?.settle(event.error && ShoalError.fromData(event.error), { begun: event.begun ?? true });
+        this.#release();
+      }
+    }
+  }
+
+  /** Where other ranks' memory is mapped from now on. */
+  usePeerRegions(regions: PeerRegions): void {
+    this.peerRegions = regions;
+    for (const { rank, key, share } of this.#earlyRegions.splice(0)) regions.update(rank, key, share);
+  }
+
+  /** How to map the control blocks of a group; undefined unless its ranks share memory. */
+  laneBlocks(group: number): readonly RegionShare[] | undefined {
+    return this.#laneBlocks.get(group);
+  }
+
+  /** The express of a group; undefined where there is none. */
+  express(group: number): ExpressShare | undefined {
+    return this.#expresses.get(group);
+  }
+
+  /** Delivers what has arrived. */
+  drain(): void {
+    this.#host.drain();
+  }
+
+  #release(): void {
+    if (this.#pending.size === 0) this.#host.keepAlive(false);
+  }
+
+  #onLost(error: ShoalError): void {
+    this.#fail(error);
+  }
+
+  #fail(error: ShoalError): void {
+    this.#lost ??= error;
+    this.#rejectReady(this.#lost);
+    const pending = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const work of pending) work.settle(this.#lost);
+  }
+}

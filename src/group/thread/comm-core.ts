@@ -1,0 +1,280 @@
+/** The comm side of a process: joins the world, then carries out commands of the facades. Runs in the comm thread or, for
+ *  tests and simulation, inline. Everything it needs from the machine comes as an argument. */
+import { must } from '../../base/assert.ts';
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import { tunedWorldOf } from '../../collectives/tuning.ts';
+import type { Fabric } from '../../fabric/fabric.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
+import type { StepMachine } from '../../memory/step-machine.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { Topology } from '../../plan/topology.ts';
+import { bootstrap, JoinLimit, joinTogether, type Joined } from '../world/bootstrap.ts';
+import { measureClockOffset } from '../world/clock-offset.ts';
+import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm-protocol.ts';
+import { noteCause } from '../world/ended-ranks.ts';
+import type { GroupEngine } from '../engine/group-engine.ts';
+import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
+import { LaneClaim } from '../fast/host-path-claim.ts';
+import type { BoundBuffer, Buffers } from '../engine/operation.ts';
+import type { OperationLog } from '../diagnosis/operation-log.ts';
+import type { Store } from '../../store/store.ts';
+import { World } from '../world/world.ts';
+
+/** The machine as the comm side sees it. */
+export interface CommEnvironment {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly hostId: string;
+  readonly hostName: string;
+  readonly pid: number;
+  readonly version: string;
+  /** CPUs this process may use. */
+  readonly cpus: number;
+  /** Sockets of the addon's own, for calls that another thread makes; undefined without such a thread or the addon. */
+  readonly wires?: NativeWire;
+  /** Opens the store and, with the secret learnt there, the fabrics. */
+  meet(plan: WorldPlan): Promise<Meeting>;
+  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
+}
+
+export interface Meeting {
+  /** Name of the world: connections of others are refused. */
+  readonly name: string;
+  readonly store: Store;
+  /** The rank that serves the store; undefined: no rank does. */
+  readonly servedBy: number | undefined;
+  /** Best first. */
+  readonly fabrics: readonly Fabric[];
+}
+
+export class CommCore {
+  readonly #plan: WorldPlan;
+  readonly #environment: CommEnvironment;
+  readonly #emit: (event: CommEvent) => void;
+  #store: Store | undefined;
+  #world: World | undefined;
+
+  constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
+    this.#plan = plan;
+    this.#environment = environment;
+    this.#emit = emit;
+  }
+
+  /** Joins the world; `ready` or `failed` follows. Never rejects. */
+  async start(): Promise<void> {
+    const { clock, hostId, hostName, pid, version } = this.#environment;
+    const { rank, size, joinTimeoutMs } = this.#plan;
+    try {
+      if (size === 1) {
+        this.#world = this.#newWorld('alone', []);
+        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined }, 0, joinTimeoutMs);
+        return;
+      }
+      const limit = new JoinLimit(clock, joinTimeoutMs);
+      const { name, store, servedBy, fabrics } = await this.#environment.meet(this.#plan);
+      this.#store = store;
+      const world = this.#newWorld(name, fabrics);
+      this.#world = world;
+      const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
+      const ratesOf = (topology: Topology): CostModel | undefined =>
+        tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates;
+      await joinTogether({ store, servedBy, rank, clock, limit }, async (signal) => {
+        const joined = await bootstrap({ ...place, ratesOf, signal });
+        world.model = joined.model;
+        world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
+        await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
+      });
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      this.#tellCause(error);
+      // Ranks that have joined already hear of it by the group.
+      this.#world?.group(worldGroupId)?.fail(error);
+      this.#emit({ type: 'failed', error: error.toData() });
+      await this.#shutDown(0);
+    }
+  }
+
+  handle(command: Command): void {
+    switch (command.type) {
+      case 'map':
+        this.#open.regions.adopt(command.key, command.share);
+        return;
+      case 'unmap':
+        this.#open.regions.remove(this.#open.regions.byId(command.regionId).key);
+        return;
+      case 'collective':
+        this.#attempt(command.work, () => this.#collective(command));
+        return;
+      case 'lane':
+        this.#attempt(command.work, () => this.#lane(command));
+        return;
+      case 'lane-claimed':
+        this.#open.group(command.group)?.onLaneClaimed(command);
+        return;
+      case 'express':
+        this.#attempt(command.work, () => this.#express(command));
+        return;
+      case 'ring':
+        this.#open.group(command.group)?.ring(command.doorbells);
+        return;
+      case 'message':
+        this.#attempt(command.work, () => this.#message(command));
+        return;
+      case 'open-group':
+        this.#settle(command.work, this.#open.openGroup(command.spec, command.timeoutMs));
+        return;
+      case 'close-group':
+        this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
+        return;
+      case 'trace':
+        this.#emit({ type: 'done', work: command.work, trace: this.#environment.recorder.trace.snapshot() });
+        return;
+      case 'close':
+        this.#settle(command.work, this.#shutDown(command.timeoutMs));
+        return;
+    }
+  }
+
+  #newWorld(name: string, fabrics: readonly Fabric[]): World {
+    const { rank, size, settings, tuning, backend } = this.#plan;
+    return new World({
+      ...this.#environment,
+      name,
+      fabrics,
+      rank,
+      size,
+      settings,
+      backend,
+      tuning: tuning?.tuning,
+      onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
+      onExpress: (group, share) => this.#emit({ type: 'express', group, share }),
+      onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
+      onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
+      onFailure: (group, error) => {
+        this.#tellCause(error);
+        this.#environment.onFailure?.(group, error);
+      },
+    });
+  }
+
+  /** On its way before the script hears of the error, which may end this process. */
+  #tellCause(error: ShoalError): void {
+    if (this.#store) void noteCause(this.#store, this.#plan.rank, error);
+  }
+
+  /** Opens the group of all ranks and reports. */
+  async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
+    await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
+    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
+  }
+
+  get #open(): World {
+    return must(this.#world, () => 'commands come after ready');
+  }
+
+  #collective(command: Extract<Command, { type: 'collective' }>): void {
+    const { work, sequence, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
+  }
+
+  #express(command: Extract<Command, { type: 'express' }>): void {
+    const { work, sequence, ordinal, progress, call, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    const complete = (error?: ShoalError): void => this.#done(work, error);
+    this.#group(command.group).submitExpress({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
+  }
+
+  #lane(command: Extract<Command, { type: 'lane' }>): void {
+    const { work, sequence, lane, ordinal, position, call, announced, claim, timeoutMs } = command;
+    const buffers = this.#buffers(command.buffers);
+    this.#group(command.group).submitLane({
+      sequence,
+      lane,
+      ordinal,
+      position,
+      call,
+      buffers,
+      announced,
+      claim: claim && new LaneClaim(claim),
+      timeoutMs,
+      complete: (error) => this.#done(work, error),
+    });
+  }
+
+  #buffers(shared: Partial<Record<BufferName, SharedBuffer>>): Buffers {
+    const buffers: Buffers = {};
+    for (const name of Object.keys(shared) as BufferName[]) {
+      const buffer = shared[name];
+      if (buffer) buffers[name] = this.#bound(buffer);
+    }
+    return buffers;
+  }
+
+  #group(id: number): GroupEngine {
+    const group = this.#open.group(id);
+    if (!group) throw new ShoalError('closed', `group ${id} was destroyed`);
+    return group;
+  }
+
+  #message(command: Extract<Command, { type: 'message' }>): void {
+    const { work, direction, peer, tag, dtype, count, timeoutMs } = command;
+    const group = this.#group(command.group);
+    const { recorder } = this.#environment;
+    const startMs = recorder.trace.now();
+    const request = {
+      group,
+      peer,
+      tag,
+      dtype,
+      count,
+      timeoutMs,
+      buffer: this.#bound(command.buffer),
+      complete: (error?: ShoalError) => {
+        recorder.messageEnded(group.spec, command, startMs);
+        this.#done(work, error);
+      },
+    };
+    if (direction === 'send') this.#open.pointToPoint.send(request);
+    else this.#open.pointToPoint.recv(request);
+  }
+
+  #bound(buffer: SharedBuffer): BoundBuffer {
+    const { key, region } = this.#open.regions.byId(buffer.regionId);
+    return { key, region, offset: buffer.offset, bytes: buffer.bytes };
+  }
+
+  async #shutDown(timeoutMs: number): Promise<void> {
+    await this.#world?.close(timeoutMs);
+    await this.#store?.close();
+  }
+
+  /** What throws has not begun. */
+  #attempt(work: number, run: () => void): void {
+    try {
+      run();
+    } catch (thrown) {
+      this.#emit({ type: 'done', work, error: ShoalError.from(thrown).toData(), begun: false });
+    }
+  }
+
+  #settle(work: number, promise: Promise<unknown>): void {
+    promise.then(
+      () => this.#done(work, undefined),
+      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
+    );
+  }
+
+  #done(work: number, error: ShoalError | undefined, how?: { readonly begun: boolean }): void {
+    this.#emit(error ? { type: 'done', work, error: error.toData(), begun: how?.begun } : { type: 'done', work });
+  }
+}

@@ -1,0 +1,144 @@
+/** Where the comm side runs, as the main thread sees it: a worker thread, or the same thread for tests and simulation.
+ *
+ *      main thread                         comm thread
+ *        post(command) ───── port ─────────▶ handle
+ *        drain / onEvent ◀── port ────────── emit, then events += 1 and notify      (waitSync sleeps on `events`) */
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { MessageChannel, receiveMessageOnPort, Worker, type MessagePort } from 'node:worker_threads';
+import { ShoalError } from '../../base/errors.ts';
+import type { CommCore } from './comm-core.ts';
+import type { Command, CommEvent, WorldPlan } from '../engine/comm-protocol.ts';
+
+/** What the comm thread makes is gone at once. Node's default lets 48 MiB of that pile up in each process before it looks. */
+const resourceLimits = { maxYoungGenerationSizeMb: 4 };
+
+export interface CommHost {
+  post(command: Command): void;
+  /** Delivers what has arrived, now, without returning to the event loop. */
+  drain(): void;
+  /** Blocks until something arrives, at most `timeoutMs`; false when this host cannot block. */
+  block(timeoutMs: number): boolean;
+  /** Pending work keeps the process alive. */
+  keepAlive(on: boolean): void;
+  /** Ends the comm side; nothing is delivered afterwards. */
+  terminate(): Promise<void>;
+}
+
+export interface CommHostHandlers {
+  onEvent(event: CommEvent): void;
+  /** The comm side is gone without having been asked. */
+  onLost(error: ShoalError): void;
+}
+
+/** What the worker receives. */
+export interface CommWorkerData {
+  readonly plan: WorldPlan;
+  readonly port: MessagePort;
+  /** Int32: count of events posted. */
+  readonly events: SharedArrayBuffer;
+}
+
+/** The comm thread. */
+export class WorkerHost implements CommHost {
+  readonly #worker: Worker;
+  readonly #port: MessagePort;
+  readonly #events = new Int32Array(new SharedArrayBuffer(4));
+  readonly #handlers: CommHostHandlers;
+  #seen = 0;
+  #ended = false;
+
+  constructor(plan: WorldPlan, handlers: CommHostHandlers) {
+    this.#handlers = handlers;
+    const { port1, port2 } = new MessageChannel();
+    this.#port = port1;
+    const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer };
+    // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
+    this.#worker = new Worker(entry(), { workerData, transferList: [port2], execArgv: [], name: 'shoal-comm', resourceLimits });
+    this.#worker.on('error', (error) => this.#lost(`the comm thread failed: ${error.message}`, error));
+    this.#worker.on('exit', (code) => this.#lost(`the comm thread ended with code ${code}`));
+    port1.on('message', (event: CommEvent) => this.#deliver(event));
+  }
+
+  post(command: Command): void {
+    this.#port.postMessage(command);
+  }
+
+  drain(): void {
+    if (Atomics.load(this.#events, 0) === this.#seen) return;
+    for (let next = receiveMessageOnPort(this.#port); next !== undefined; next = receiveMessageOnPort(this.#port)) {
+      this.#deliver(next.message as CommEvent);
+    }
+  }
+
+  block(timeoutMs: number): boolean {
+    Atomics.wait(this.#events, 0, this.#seen, timeoutMs);
+    return true;
+  }
+
+  keepAlive(on: boolean): void {
+    if (on) {
+      this.#port.ref();
+      this.#worker.ref();
+    } else {
+      this.#port.unref();
+      this.#worker.unref();
+    }
+  }
+
+  async terminate(): Promise<void> {
+    this.#ended = true;
+    this.#port.close();
+    await this.#worker.terminate();
+  }
+
+  #deliver(event: CommEvent): void {
+    this.#seen = (this.#seen + 1) | 0;
+    if (!this.#ended) this.#handlers.onEvent(event);
+  }
+
+  #lost(message: string, cause?: unknown): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#handlers.onLost(new ShoalError('system', message, { cause }));
+  }
+}
+
+/** The worker's entry is always built JavaScript: Node cannot start a worker from TypeScript. */
+function entry(): URL {
+  const built = import.meta.url.endsWith('.ts')
+    ? new URL('../../../dist/group/thread/comm-worker.js', import.meta.url)
+    : new URL('./comm-worker.js', import.meta.url);
+  if (existsSync(fileURLToPath(built))) return built;
+  throw new ShoalError('config', `the comm thread's code is not built (${fileURLToPath(built)}); run npm run build`);
+}
+
+/** The comm side on the calling thread. Nothing can block for it. */
+export class InlineHost implements CommHost {
+  #core: CommCore | undefined;
+  readonly #handlers: CommHostHandlers;
+
+  constructor(create: (emit: (event: CommEvent) => void) => CommCore, handlers: CommHostHandlers) {
+    this.#handlers = handlers;
+    // Events are delivered in a later turn, as from a thread: never inside the call that caused them.
+    this.#core = create((event) => queueMicrotask(() => this.#core && this.#handlers.onEvent(event)));
+    void this.#core.start();
+  }
+
+  post(command: Command): void {
+    queueMicrotask(() => this.#core?.handle(command));
+  }
+
+  drain(): void {}
+
+  block(): boolean {
+    return false;
+  }
+
+  keepAlive(): void {}
+
+  terminate(): Promise<void> {
+    this.#core = undefined;
+    return Promise.resolve();
+  }
+}

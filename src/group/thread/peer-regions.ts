@@ -1,0 +1,41 @@
+/** Memory of other ranks of this host, as the main thread maps it, on demand. Mappings of regions that are gone are left to
+ *  the garbage collector: a bound operation may still hold a view. */
+import type { RegionAllocator, RegionShare } from '../../memory/region.ts';
+
+interface PeerRegion {
+  readonly share: RegionShare;
+  view: Uint8Array | undefined;
+}
+
+export class PeerRegions {
+  readonly #allocator: RegionAllocator;
+  readonly #regions = new Map<string, PeerRegion>();
+
+  constructor(allocator: RegionAllocator) {
+    this.#allocator = allocator;
+  }
+
+  update(rank: number, key: number, share: RegionShare | undefined): void {
+    if (share) this.#regions.set(`${rank}:${key}`, { share, view: undefined });
+    else this.#regions.delete(`${rank}:${key}`);
+  }
+
+  /** Undefined while the region has not been announced, or its owner is gone. */
+  view(rank: number, key: number): Uint8Array | undefined {
+    const region = this.#regions.get(`${rank}:${key}`);
+    if (!region) return undefined;
+    region.view ??= this.map(region.share);
+    return region.view;
+  }
+
+  /** Maps a share; undefined when it cannot be mapped (any more). */
+  map(share: RegionShare): Uint8Array | undefined {
+    try {
+      const region = this.#allocator.open(share);
+      return new Uint8Array(region.buffer, 0, region.bytes);
+    } catch {
+      // The comm thread meets the same obstacle and knows who is gone.
+      return undefined;
+    }
+  }
+}

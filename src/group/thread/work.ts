@@ -1,0 +1,133 @@
+/** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
+ *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
+import { ShoalError } from '../../base/errors.ts';
+import { checkKind } from '../../base/settings/options.ts';
+import type { Work } from '../call/types.ts';
+
+/** How a `Work` waits without the event loop; given by the comm client. */
+export interface WorkWaiter {
+  readonly now: () => number;
+  /** Delivers what has arrived; cheap when that is nothing. */
+  drain(): void;
+  /** Delivers events; blocks at most `timeoutMs` for the first. False when this thread cannot block. */
+  pump(timeoutMs: number): boolean;
+}
+
+export interface WorkHooks {
+  /** Before the work counts as done. */
+  readonly onSuccess?: (() => void) | undefined;
+  /** @param touched it failed, and other ranks may still be reading and writing its buffers. */
+  readonly onSettled?: (touched: boolean, error: ShoalError | undefined) => void;
+  /** This thread is about to block for the work: it may do some of it. */
+  readonly onWait?: () => void;
+  /** Once, when somebody first awaits the work and it is not done. */
+  readonly onAwaited?: () => void;
+}
+
+export class PendingWork implements Work {
+  readonly #waiter: WorkWaiter;
+  readonly #description: string;
+  #done = false;
+  #error: ShoalError | undefined;
+  /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
+  #onSuccess: (() => void) | undefined;
+  #onSettled: WorkHooks['onSettled'];
+  readonly #onWait: (() => void) | undefined;
+  #onAwaited: (() => void) | undefined;
+  #promise: Promise<void> | undefined;
+  #resolve: (() => void) | undefined;
+  #reject: ((error: ShoalError) => void) | undefined;
+
+  constructor(waiter: WorkWaiter, description: string, hooks: WorkHooks = {}) {
+    this.#waiter = waiter;
+    this.#description = description;
+    this.#onSuccess = hooks.onSuccess;
+    this.#onSettled = hooks.onSettled;
+    this.#onWait = hooks.onWait;
+    this.#onAwaited = hooks.onAwaited;
+  }
+
+  /** Looks for what has arrived: a script that never returns to its event loop sees the end, too. */
+  get done(): boolean {
+    if (!this.#done) this.#waiter.drain();
+    return this.#done;
+  }
+
+  get error(): ShoalError | undefined {
+    return this.done ? this.#error : undefined;
+  }
+
+  /** @param begun other ranks may have heard of it. */
+  settle(error: ShoalError | undefined, { begun }: { readonly begun: boolean } = { begun: true }): void {
+    if (this.#done) return;
+    this.#error = error;
+    try {
+      if (!error) this.#onSuccess?.();
+    } catch (thrown) {
+      this.#error = ShoalError.from(thrown, 'usage');
+    }
+    this.#done = true;
+    this.#onSettled?.(error !== undefined && begun, error);
+    this.#onSuccess = undefined;
+    this.#onSettled = undefined;
+    if (this.#error) this.#reject?.(this.#error);
+    else this.#resolve?.();
+  }
+
+  waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    const deadlineMs = this.#waiter.now() + timeoutMs;
+    while (!this.#done) {
+      this.#onWait?.();
+      if (this.#done) break;
+      const leftMs = deadlineMs - this.#waiter.now();
+      if (leftMs <= 0) {
+        throw new ShoalError('timeout', `${this.#description} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`, {
+          timeoutMs,
+        });
+      }
+      if (!this.#waiter.pump(leftMs)) {
+        throw new ShoalError(
+          'usage',
+          `${this.#description}: waitSync cannot block where communication runs inline; await the work instead`,
+        );
+      }
+    }
+    if (this.#error) throw this.#error;
+  }
+
+  then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    this.#promise ??= new Promise<void>((resolve, reject) => {
+      if (!this.#done) {
+        this.#resolve = resolve;
+        this.#reject = reject;
+        this.#onAwaited?.();
+        this.#onAwaited = undefined;
+      } else if (this.#error) reject(this.#error);
+      else resolve();
+    });
+    return this.#promise.then(onFulfilled, onRejected);
+  }
+}
+
+const settled = Promise.resolve();
+
+/** The work of an operation that was complete when its call returned. */
+export class CompletedWork implements Work {
+  readonly done = true;
+  readonly error = undefined;
+
+  waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+  }
+
+  then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    return settled.then(onFulfilled, onRejected);
+  }
+}

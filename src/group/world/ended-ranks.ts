@@ -1,0 +1,83 @@
+/** Ranks that end or give up, and because of whom.
+ *
+ *  Until all have joined: whoever sees a rank's process end writes it to the store, and so does a rank that gives up, with its
+ *  reason, before it lets go of its links. The first word counts: those that still wait fail at once, and repeat it.
+ *
+ *      launcher ── rank 2 exited ──▶ not `connected/2`? ─┐
+ *      rank 0 ── waited for rank 2 in vain ──────────────┴▶ `ended` ──▶ every rank that waits, naming rank 2
+ *
+ *  A rank that fails because of another one says so before it ends, which may be seen earlier than the end of the other one:
+ *
+ *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first */
+import { ShoalError, type ErrorData } from '../../base/errors.ts';
+import type { Store, StoreWait } from '../../store/store.ts';
+
+/** JSON of an `End`: the first. */
+const endedKey = 'ended';
+const connectedKey = (rank: number): string => `connected/${rank}`;
+const causeKey = (rank: number): string => `cause/${rank}`;
+const nothing = new Uint8Array(0);
+
+/** A rank that did not join, and what became of it: its process ended, or it gave up. */
+type End = { readonly rank: number } & ({ readonly ending: string } | { readonly error: ErrorData });
+
+/** The rank has all its links. */
+export async function noteJoined(store: Store, rank: number): Promise<void> {
+  await store.set(connectedKey(rank), nothing);
+}
+
+/** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`. */
+export async function reportEnded(store: Store, rank: number, ending: string): Promise<void> {
+  if (await store.check([connectedKey(rank)])) return;
+  await store.compareSet(endedKey, nothing, encode({ rank, ending }));
+}
+
+/** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
+export async function giveUp(store: Store, rank: number, error: ShoalError): Promise<ShoalError> {
+  const first = decode(await store.compareSet(endedKey, nothing, encode({ rank, error: error.toData() })));
+  const consequence = error.code === 'timeout' || error.code === 'peer-lost';
+  return consequence && first.rank !== rank ? errorOf(first, rank) : error;
+}
+
+/** Rejects when some rank has ended or given up before it joined; never resolves. */
+export async function rankEnded(store: Store, ownRank: number, wait: StoreWait): Promise<never> {
+  const value = await store.get(endedKey, wait).catch(() => undefined);
+  if (value === undefined) return new Promise<never>(() => undefined);
+  throw errorOf(decode(value), ownRank);
+}
+
+function errorOf(end: End, ownRank: number): ShoalError {
+  if ('ending' in end) {
+    const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to call initProcessGroup`;
+    return new ShoalError('peer-lost', message, { rank: ownRank, peer: end.rank });
+  }
+  const { code, message, peer, timeoutMs } = end.error;
+  const text = `rank ${end.rank} gave up joining: ${message}`;
+  // One that names nobody has failed by itself. One that waited for this rank does not make it the cause of its own failure.
+  if (peer === undefined) return new ShoalError('peer-lost', text, { rank: ownRank, peer: end.rank });
+  return new ShoalError(code, text, { rank: ownRank, timeoutMs, ...(peer !== ownRank && { peer }) });
+}
+
+function encode(end: End): Uint8Array {
+  return new TextEncoder().encode(JSON.stringify(end));
+}
+
+function decode(value: Uint8Array): End {
+  return JSON.parse(new TextDecoder().decode(value)) as End;
+}
+
+/** The rank fails because of another one, if the error names one. */
+export async function noteCause(store: Store, rank: number, { peer }: ShoalError): Promise<void> {
+  if (peer === undefined || peer === rank) return;
+  try {
+    await store.set(causeKey(rank), new TextEncoder().encode(String(peer)));
+  } catch {
+    // Without the store there is nobody to tell.
+  }
+}
+
+/** The rank because of which a rank has failed; undefined when none is known before `signal`. */
+export async function causeOf(store: Store, rank: number, signal: AbortSignal): Promise<number | undefined> {
+  const value = await store.get(causeKey(rank), { timeoutMs: 0x7fffffff, signal }).catch(() => undefined);
+  return value === undefined ? undefined : Number(new TextDecoder().decode(value));
+}

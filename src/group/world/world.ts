@@ -1,0 +1,445 @@
+/** The world of one rank, in the comm thread: links to all ranks, memory they may reach, groups, messages.
+ *
+ *      fabrics ──▶ links ──▶ onMessage ──▶ group engines, point-to-point
+ *      store ─── who is where (bootstrap.ts)
+ *
+ *  It routes and owns; what operations do is the business of the groups. Nothing here is shared between two worlds. */
+import { must } from '../../base/assert.ts';
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Settings } from '../../base/settings/settings.ts';
+import type { ExpressRates } from '../../collectives/express-path.ts';
+import { parseSelection, type SelectionRule } from '../../collectives/select.ts';
+import type { Tuning } from '../../collectives/tuning.ts';
+import type { Connection, Fabric } from '../../fabric/fabric.ts';
+import { decodeHandle } from '../../fabric/region-handle.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
+import type { CostModel } from '../../plan/cost.ts';
+import type { RegionAllocator, RegionShare } from '../../memory/region.ts';
+import type { StepMachine } from '../../memory/step-machine.ts';
+import type { ExpressShare } from '../engine/comm-protocol.ts';
+import { GroupEngine } from '../engine/group-engine.ts';
+import { usesMpi, type GroupSpec } from '../call/group-spec.ts';
+import type { OperationLog } from '../diagnosis/operation-log.ts';
+import { MpiCollectives } from '../mpi/mpi-collectives.ts';
+import type { Plans } from '../call/plan-runner.ts';
+import { LinkProbe } from '../links/link-probe.ts';
+import { PeerLink } from '../links/peer-link.ts';
+import { PointToPoint } from '../engine/point-to-point.ts';
+import { ScratchPool } from '../links/scratch-pool.ts';
+import { SharedRegions } from '../links/shared-regions.ts';
+import { WaitChains, type Culprit, type Wait } from '../diagnosis/wait-chain.ts';
+import {
+  announcedOf,
+  decodeControl,
+  encodeControl,
+  decodeGroupHeader,
+  decodeImmediate,
+  MessageType,
+  type ControlMessage,
+} from '../links/wire.ts';
+
+/** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
+const earlyMessagesMax = 1024;
+
+export interface WorldOptions {
+  /** Connections of worlds with other names are refused. */
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly settings: Settings;
+  /** Of groups that name none; only `mpi` is not an algorithm. */
+  readonly backend?: string | undefined;
+  readonly tuning?: Tuning;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly fabrics: readonly Fabric[];
+  /** CPUs this process may use: with more ranks than that on a host, waiting must give the CPU away at once. */
+  readonly cpus: number;
+  /** All ranks of a group share memory; how to map their control blocks. */
+  readonly onLane?: (group: number, blocks: readonly RegionShare[]) => void;
+  /** Small operations of the group can be carried out on sockets of their own, by another thread. */
+  readonly onExpress?: (group: number, share: ExpressShare) => void;
+  /** Makes those possible. */
+  readonly wires?: NativeWire;
+  /** A rank of this host has announced a region, or withdrawn it. */
+  readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
+  /** All ranks have left the group, or are gone. */
+  readonly onGroupEnded?: (group: number) => void;
+  /** A group failed: the moment to write what is known. */
+  readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
+}
+
+export class World {
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly settings: Settings;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly recorder: OperationLog;
+  readonly kernels: Kernels;
+  readonly machine: StepMachine;
+  readonly fabrics: readonly Fabric[];
+  readonly regions: SharedRegions;
+  readonly scratch: ScratchPool;
+  readonly pointToPoint: PointToPoint;
+  readonly linkProbe: LinkProbe;
+  /** The user's rules for choosing algorithms. */
+  readonly selection: readonly SelectionRule[];
+  readonly tuning: Tuning | undefined;
+  /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
+  model: CostModel | undefined;
+  /** What the express of the world's own group takes; undefined: it has none. */
+  expressRates: ExpressRates | undefined;
+  readonly cpus: number;
+  readonly #backend: string | undefined;
+  readonly #mpi: MpiCollectives;
+  readonly #waitChains: WaitChains;
+  readonly #links = new Map<number, PeerLink>();
+  readonly #groups = new Map<number, GroupEngine>();
+  /** Groups that this rank has left and others have not. */
+  readonly #leaving = new Map<number, GroupEngine>();
+  readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
+  readonly allocator: RegionAllocator;
+  readonly #onLane: WorldOptions['onLane'];
+  readonly #onExpress: WorldOptions['onExpress'];
+  readonly wires: NativeWire | undefined;
+  readonly #onPeerRegion: WorldOptions['onPeerRegion'];
+  readonly #onGroupEnded: WorldOptions['onGroupEnded'];
+  readonly #onFailure: WorldOptions['onFailure'];
+  #linkAdded: (() => void) | undefined;
+  #closing = false;
+
+  constructor(options: WorldOptions) {
+    this.name = options.name;
+    this.rank = options.rank;
+    this.size = options.size;
+    this.settings = options.settings;
+    this.clock = options.clock;
+    this.log = options.log;
+    this.recorder = options.recorder;
+    this.kernels = options.kernels;
+    this.machine = options.machine;
+    this.fabrics = options.fabrics;
+    this.cpus = options.cpus;
+    this.allocator = options.allocator;
+    this.#onLane = options.onLane;
+    this.#onExpress = options.onExpress;
+    this.wires = options.wires;
+    for (const fabric of options.fabrics) {
+      if (fabric.sockets) fabric.sockets.onSocket = ({ rank }, group, accept) => this.#groups.get(group)?.onSocket(rank, accept);
+    }
+    this.#onPeerRegion = options.onPeerRegion;
+    this.#onGroupEnded = options.onGroupEnded;
+    this.#onFailure = options.onFailure;
+    this.selection = parseSelection(options.settings.algorithms);
+    this.tuning = options.tuning;
+    this.#backend = options.backend;
+    const { rank, size, clock, kernels } = options;
+    this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
+    this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
+    this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
+    this.#waitChains = new WaitChains({
+      rank,
+      clock,
+      own: () => this.#wait(),
+      tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
+    });
+    this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
+    this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
+  }
+
+  // ── links ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Takes over a connection, dialled or accepted. A second one to the same rank is closed. */
+  addLink(connection: Connection, fabric: Fabric): void {
+    const { rank } = connection.peer;
+    if (this.#links.has(rank) || rank === this.rank || rank >= this.size) {
+      connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose() {} });
+      this.log.warn(`a second connection of rank ${rank} was closed`);
+      void connection.close(0);
+      return;
+    }
+    const link = new PeerLink(connection, fabric);
+    this.#links.set(rank, link);
+    connection.setHandlers({
+      onMessage: (message) => this.#guard(link, () => this.#onMessage(link, message)),
+      onImmediate: (immediate) => this.#guard(link, () => this.#onImmediate(link, immediate)),
+      onClose: (error) => this.#onClose(link, error),
+    });
+    this.regions.announceTo(link);
+    this.#linkAdded?.();
+  }
+
+  link(rank: number): PeerLink {
+    return must(this.#links.get(rank), () => `world rank ${rank} is linked`);
+  }
+
+  get links(): readonly PeerLink[] {
+    return [...this.#links.values()];
+  }
+
+  /** Resolves when every rank is linked; the caller adds the deadline. */
+  async linked(): Promise<void> {
+    while (this.#links.size < this.size - 1) {
+      await new Promise<void>((resolve) => {
+        this.#linkAdded = resolve;
+      });
+    }
+  }
+
+  missingLinks(): number[] {
+    return Array.from({ length: this.size }, (_, rank) => rank).filter((rank) => rank !== this.rank && !this.#links.has(rank));
+  }
+
+  // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
+    const group = new GroupEngine(this, spec);
+    this.#groups.set(spec.id, group);
+    this.recorder.addGroup(spec);
+    const early = this.#early.get(spec.id) ?? [];
+    this.#early.delete(spec.id);
+    for (const { link, message } of early) this.#guard(link, () => group.onControl(this.#groupRank(group, link), message));
+    for (const rank of spec.globalRanks) {
+      if (rank !== this.rank && this.link(rank).closed) group.onLinkClosed(spec.globalRanks.indexOf(rank), undefined);
+    }
+    try {
+      await group.open(timeoutMs);
+      if (usesMpi(spec.backend, this.#backend)) await this.#openMpi(group, timeoutMs);
+    } catch (thrown) {
+      await this.closeGroup(spec.id, 0);
+      throw thrown;
+    }
+    return group;
+  }
+
+  async #openMpi(group: GroupEngine, timeoutMs: number): Promise<void> {
+    try {
+      await this.#mpi.openGroup(group.spec, timeoutMs);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      group.fail(error);
+      throw error;
+    }
+  }
+
+  /** What runs the calls of a group whose collectives are MPI's. */
+  mpiPlans(spec: GroupSpec): Plans | undefined {
+    return usesMpi(spec.backend, this.#backend) ? this.#mpi.plans(spec) : undefined;
+  }
+
+  group(id: number): GroupEngine | undefined {
+    return this.#groups.get(id);
+  }
+
+  async closeGroup(id: number, timeoutMs: number): Promise<void> {
+    const group = this.#groups.get(id);
+    if (!group) return;
+    await group.leave(timeoutMs);
+    this.#groups.delete(id);
+    if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
+    this.recorder.removeGroup(group.spec);
+    this.#leaving.set(id, group);
+    this.#endIfDeserted(group);
+  }
+
+  /** What a group has is given back when no rank is in it any more: others may look at it until they have left. */
+  #endIfDeserted(group: GroupEngine): void {
+    if (!group.deserted) return;
+    const { id } = group.spec;
+    this.#leaving.delete(id);
+    this.pointToPoint.forget(id);
+    group.end();
+    this.#onGroupEnded?.(id);
+  }
+
+  onLane(group: number, blocks: readonly RegionShare[]): void {
+    this.#onLane?.(group, blocks);
+  }
+
+  onExpress(group: number, share: ExpressShare): void {
+    this.#onExpress?.(group, share);
+  }
+
+  recordFailure(group: GroupSpec, error: ShoalError): void {
+    this.recorder.groupFailed(group, error);
+    this.#onFailure?.(group, error);
+  }
+
+  /** Leaves all groups, flushes and closes all links. Bounded by `timeoutMs` for work and as much again for links. */
+  async close(timeoutMs: number): Promise<void> {
+    if (this.#closing) return;
+    this.#closing = true;
+    await Promise.all([...this.#groups.keys()].map((id) => this.closeGroup(id, timeoutMs)));
+    await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
+    await Promise.all(this.fabrics.map((fabric) => fabric.close()));
+    this.#mpi.close();
+    this.#waitChains.close();
+    this.regions.close();
+  }
+
+  // ── who is waited for ───────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Finds who is to blame that this rank waits for some ranks. */
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void {
+    this.#waitChains.find(ranks, onFound);
+  }
+
+  /** What has been waited for the longest. */
+  #wait(): Wait | undefined {
+    const waits = [this.pointToPoint.wait, ...[...this.#groups.values()].map((group) => group.wait)];
+    return waits.find((wait) => wait !== undefined);
+  }
+
+  // ── what arrives ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #onMessage(link: PeerLink, message: Uint8Array): void {
+    switch (message[0]) {
+      case MessageType.Begin: {
+        const header = decodeGroupHeader(message);
+        this.#withGroup(link, header.group, (engine, rank) => engine.onBegin(rank, header, announcedOf(message)));
+        return;
+      }
+      case MessageType.Completed: {
+        const { group, completed } = decodeGroupHeader(message);
+        this.#withGroup(link, group, (engine, rank) => engine.onCompleted(rank, completed));
+        return;
+      }
+      case MessageType.Doorbell:
+        for (const group of this.#groups.values()) group.pump();
+        return;
+      case MessageType.Control:
+        this.#onControl(link, decodeControl(message));
+        return;
+      case MessageType.Offer:
+        this.pointToPoint.onOffer(link, message);
+        return;
+      case MessageType.Accept:
+        this.pointToPoint.onAccept(link, message);
+        return;
+      case MessageType.Taken:
+        this.pointToPoint.onTaken(link, message);
+        return;
+      case MessageType.Probe:
+      case MessageType.Answer:
+        this.linkProbe.onMessage(link, message);
+        return;
+      default:
+        throw new ShoalError('protocol', `unknown message type ${message[0]}`);
+    }
+  }
+
+  #onImmediate(link: PeerLink, immediate: number): void {
+    const decoded = decodeImmediate(immediate);
+    if ('transfer' in decoded) this.pointToPoint.onLanded(link, decoded.transfer);
+    else this.#withGroup(link, decoded.group, (engine) => engine.onSignal(decoded.slot, decoded.signal));
+  }
+
+  #onControl(link: PeerLink, message: ControlMessage): void {
+    switch (message.type) {
+      case 'region':
+        link.announce(message.key, message.remote);
+        if (link.loadStore && message.remote.handle !== '')
+          this.#onPeerRegion?.(link.rank, message.key, decodeHandle(message.remote.handle));
+        for (const group of this.#groups.values()) group.pump();
+        return;
+      case 'withdraw':
+        link.withdraw(message.key);
+        this.#onPeerRegion?.(link.rank, message.key, undefined);
+        return;
+      case 'ping':
+        link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));
+        return;
+      case 'pong':
+        this.onPong?.(link.rank, message.sentMs, message.atMs);
+        return;
+      case 'whom':
+      case 'waits':
+        this.#waitChains.onControl(link.rank, message);
+        return;
+      case 'probe-open':
+      case 'probe-opened':
+      case 'probe-close':
+        this.linkProbe.onControl(link, message);
+        return;
+      default: {
+        const group = this.#groups.get(message.group);
+        const leaving = this.#leaving.get(message.group);
+        if (group) group.onControl(this.#groupRank(group, link), message);
+        else if (leaving) this.#onLeavingGroup(leaving, link, message);
+        else this.#keepEarly(link, message);
+      }
+    }
+  }
+
+  /** Told of answers to pings; used while clocks are compared. */
+  onPong: ((rank: number, sentMs: number, atMs: number) => void) | undefined;
+
+  /** Of a group that this rank has left, only who leaves as well is of interest. */
+  #onLeavingGroup(group: GroupEngine, link: PeerLink, message: ControlMessage): void {
+    if (message.type !== 'leave') return;
+    group.onControl(this.#groupRank(group, link), message);
+    this.#endIfDeserted(group);
+  }
+
+  /** Only a group's opening can be early, and what its opener says after that; what comes for a group that is gone is of no interest. */
+  #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
+    const early = this.#early.get(message.group) ?? [];
+    if (message.type !== 'group-open' && !early.some((each) => each.link === link)) return;
+    if (early.length >= earlyMessagesMax) throw new ShoalError('protocol', `rank ${link.rank} opens too many groups`);
+    early.push({ link, message });
+    this.#early.set(message.group, early);
+  }
+
+  #withGroup(link: PeerLink, id: number, deliver: (group: GroupEngine, rank: number) => void): void {
+    const group = this.#groups.get(id);
+    if (group) deliver(group, this.#groupRank(group, link));
+  }
+
+  #groupRank(group: GroupEngine, link: PeerLink): number {
+    const rank = group.spec.globalRanks.indexOf(link.rank);
+    if (rank < 0) throw new ShoalError('protocol', `rank ${link.rank} is not in group '${group.spec.name}'`);
+    return rank;
+  }
+
+  /** A peer that sends nonsense loses its connection; its groups learn why. */
+  #guard(link: PeerLink, deliver: () => void): void {
+    if (link.closed) return;
+    try {
+      deliver();
+    } catch (thrown) {
+      const error = ShoalError.from(thrown, 'system', { peer: link.rank });
+      this.#onClose(
+        link,
+        new ShoalError(error.code, `what rank ${link.rank} sent could not be handled: ${error.message}`, {
+          peer: link.rank,
+          cause: thrown,
+        }),
+      );
+      void link.connection.close(0);
+    }
+  }
+
+  /** Told of links that end; used while the ranks join. */
+  onLinkClosed: ((rank: number, error: ShoalError | undefined) => void) | undefined;
+
+  #onClose(link: PeerLink, error: ShoalError | undefined): void {
+    if (link.closed) return;
+    link.markClosed(error);
+    if (this.#closing) return;
+    this.onLinkClosed?.(link.rank, error);
+    for (const group of this.#groups.values()) {
+      const rank = group.spec.globalRanks.indexOf(link.rank);
+      if (rank >= 0) group.onLinkClosed(rank, error);
+    }
+    for (const group of [...this.#leaving.values()]) this.#endIfDeserted(group);
+  }
+}

@@ -1,0 +1,354 @@
+/** The side of the workers: one per process, it aggregates its local workers, cuts and packs, orders by priority, and
+ *  repeats what servers may have lost. A state machine; it must not know sockets or threads. */
+import { ShoalError } from '../../base/errors.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { Reals } from '../../memory/parameter-kernels.ts';
+import { groupOf, idOf, Role, roleOf } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import { ParameterDirectory } from '../protocol/parameter-directory.ts';
+import { StubInit } from './init.ts';
+import { StubLink, type OptimizerKnowledge } from './link.ts';
+import { LocalRounds } from './local-sums.ts';
+import { StubOperation } from './operation.ts';
+import type { Done, InfoDone, InitEntry, RowsRequest, StubOptions, TransferRequest } from './options.ts';
+import { fixedRequest } from './request.ts';
+import { StubRows } from './rows.ts';
+import { StubStates } from './states.ts';
+import { StubTransfers } from './transfers.ts';
+import { StubUnit } from './unit.ts';
+import { serverAddress, serverGroupOf, stubAddress } from '../protocol/topology.ts';
+import { elements } from '../protocol/value-space.ts';
+import { encodeControl, packError } from '../protocol/wire-control.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+const creditBytesDefault = 16 * 2 ** 20;
+const replayBytesDefault = 2 ** 30;
+/** Keys that an error names. */
+const keysNamed = 2;
+
+/** `worker` is a number among all workers, one of this process. Nothing throws: `done` gets the error; it may be called
+ *  before the call returns. */
+export class StubCore {
+  readonly #options: StubOptions;
+  readonly #directory: ParameterDirectory;
+  readonly #links: StubLink[];
+  readonly #local: LocalRounds;
+  readonly #rounds: number[][];
+  readonly #init: StubInit;
+  readonly #transfers: StubTransfers;
+  readonly #rows: StubRows;
+  readonly #states: StubStates;
+  readonly #operations = new Set<StubOperation>();
+  /** By local worker: barriers called; and who waits for which. */
+  readonly #barriers: number[];
+  readonly #barrierWaits: { readonly barrier: number; readonly operation: StubOperation }[] = [];
+  #barrierSent = 0;
+  readonly #left: boolean[];
+  readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
+  /** Why nothing works any more. */
+  #failure: ShoalError | undefined;
+  #closed = false;
+
+  constructor(options: StubOptions) {
+    this.#options = options;
+    const { topology, workerGroup, firstWorker, localWorkers } = options;
+    const group = serverGroupOf(topology, workerGroup);
+    const address = stubAddress(workerGroup, firstWorker);
+    this.#directory = new ParameterDirectory(topology.serversPerGroup);
+    this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
+      const destination = serverAddress(group, server);
+      return new StubLink({
+        address,
+        server: destination,
+        name: topology.serverGroups === 1 ? `server ${server}` : `server ${server} of group ${group}`,
+        values: options.values,
+        creditBytes: options.creditBytes ?? creditBytesDefault,
+        replayBytes: (options.replayBytes ?? replayBytesDefault) / topology.serversPerGroup,
+        send: (msg) => options.send(destination, msg),
+        greeting: () => this.#greeting(),
+        onForgotten: (error) => this.#breakDown(error),
+        onCommitted: () => this.#init.progress(),
+        knowledge: this.#knowledge,
+        leads: firstWorker === 0,
+      });
+    });
+    this.#local = new LocalRounds(firstWorker, localWorkers);
+    this.#rounds = Array.from({ length: localWorkers }, () => []);
+    this.#barriers = Array.from({ length: localWorkers }, () => 0);
+    this.#left = Array.from({ length: localWorkers }, () => false);
+    const context = {
+      options,
+      directory: this.#directory,
+      links: this.#links,
+      local: this.#local,
+      rounds: this.#rounds,
+      isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
+      breakDown: (error: ShoalError) => this.#breakDown(error),
+    };
+    this.#init = new StubInit(options, this.#directory, this.#links);
+    this.#transfers = new StubTransfers(context);
+    this.#rows = new StubRows(context);
+    this.#states = new StubStates({ links: this.#links, clock: options.clock });
+  }
+
+  // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** From servers of this stub's server group; others' messages are ignored. A message that no server sends ends the stub:
+   *  what it was about cannot be known. */
+  receive(msg: Msg): void {
+    const link = this.#links[idOf(msg.source)];
+    if (link === undefined || roleOf(msg.source) !== Role.server || groupOf(msg.source) !== groupOf(link.options.server)) return;
+    try {
+      link.receive(msg);
+    } catch (error) {
+      this.#breakDown(ShoalError.from(error));
+    }
+  }
+
+  /** A connection with a server of this stub's server group, by its number in the group, has been made (again). */
+  serverUp(server: number): void {
+    this.#links[server]?.up();
+  }
+
+  /** It is lost. Operations wait for `serverUp` within their deadlines. */
+  serverDown(server: number, error: ShoalError): void {
+    this.#links[server]?.down(error);
+  }
+
+  // ── operations ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  init(worker: number, entries: readonly InitEntry[], done: Done): void {
+    this.#run(`init of ${nameKeys(entries)} by worker ${worker}`, done, undefined, (operation) => {
+      this.#init.start(worker, operation, entries);
+    });
+  }
+
+  /** Push, pull or both, of any number of keys, as one operation. */
+  transfer(worker: number, request: TransferRequest, done: Done): void {
+    const pushes = request.entries.some(({ push }) => push !== undefined);
+    const pulls = request.entries.some(({ out }) => out !== undefined);
+    const what = pushes ? (pulls ? 'push and pull' : 'push') : 'pull';
+    this.#run(`${what} of ${nameKeys(request.entries)} by worker ${worker}`, done, request.timeoutMs, (operation) => {
+      this.#transfers.check(request);
+      this.#transfers.start(operation, worker - this.#options.firstWorker, request);
+    });
+  }
+
+  rowSparsePush(worker: number, request: RowsRequest, done: Done): void {
+    this.#run(`push of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
+      this.#rows.check(request, { push: true });
+      this.#rows.push(operation, worker - this.#options.firstWorker, request);
+    });
+  }
+
+  rowSparsePull(worker: number, request: RowsRequest, done: Done): void {
+    this.#run(`pull of rows of '${request.key}' by worker ${worker}`, done, request.timeoutMs, (operation) => {
+      this.#rows.check(request, { push: false });
+      this.#rows.pull(operation, worker - this.#options.firstWorker, request);
+    });
+  }
+
+  /** Of all workers of the job. */
+  barrier(worker: number, done: Done): void {
+    this.#run(`barrier of worker ${worker}`, done, undefined, (operation) => {
+      const local = worker - this.#options.firstWorker;
+      this.#barriers[local]++;
+      operation.expect();
+      this.#barrierWaits.push({ barrier: this.#barriers[local], operation });
+      const all = Math.min(...this.#barriers);
+      if (all <= this.#barrierSent) return;
+      this.#barrierSent = all;
+      this.#askBarrier(all);
+    });
+  }
+
+  setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
+    // Pushes may follow before the servers have answered.
+    this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
+    this.#lead('setOptimizer', worker, done, (operation) => this.#toAll(operation, KVMessage.setOptimizer, { spec }, { repeats: true }));
+  }
+
+  /** `folder` as the servers see it. */
+  saveState(worker: number, folder: string, done: Done): void {
+    this.#lead(`saveState to ${folder}`, worker, done, (operation) => this.#states.save(operation, folder));
+  }
+
+  loadState(worker: number, folder: string, done: Done): void {
+    this.#lead(`loadState from ${folder}`, worker, done, (operation) => this.#states.load(operation, folder));
+  }
+
+  info(worker: number, key: string, done: InfoDone): void {
+    const directory = this.#directory;
+    const index = directory.find(key);
+    const result = { version: Infinity, settled: Infinity, staleness: 0 };
+    const finish = (error: ShoalError | undefined): void => {
+      if (error !== undefined) return done(error);
+      const { dtype, shape } = directory.parameter(index);
+      const pushed = this.#rounds[worker - this.#options.firstWorker][index] ?? 0;
+      const { version, settled, staleness } = result;
+      return done(undefined, { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness });
+    };
+    this.#run(`info of '${key}' by worker ${worker}`, finish, undefined, (operation) => {
+      if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
+      for (let piece = directory.firstPiece[index]; piece < directory.firstPiece[index + 1]; piece++) {
+        const { [piece]: server } = directory.pieceServer;
+        const { [piece]: slot } = directory.pieceSlot;
+        const unit = new StubUnit({
+          values: this.#options.values,
+          priority: Infinity,
+          batches: directory.batches,
+          finish: (error, _, states) => {
+            for (const { version, settled } of states) {
+              result.version = Math.min(result.version, version);
+              result.settled = Math.min(result.settled, settled);
+              const seen = this.#transfers.pulledVersion[server][slot];
+              // Own updates are no news.
+              const own = settled - this.#transfers.pulledSettled[server][slot];
+              if (seen !== undefined) result.staleness = Math.max(result.staleness, version - seen - own);
+            }
+            operation.arrive(error, unit);
+          },
+        });
+        unit.add({ slot, slab: directory.pieceSlab[piece], round: 0, bytes: 0, push: undefined, out: undefined, offset: 0 });
+        operation.attach(unit, this.#links[server]);
+        this.#links[server].enqueue(unit);
+      }
+    });
+  }
+
+  /** This worker calls nothing any more; `done` when the servers know. With a reason, others who wait for it fail with it. */
+  leave(worker: number, done: Done, reason?: ShoalError): void {
+    this.#left[worker - this.#options.firstWorker] = true;
+    const name = `leave of worker ${worker}`;
+    this.#run(name, done, undefined, (operation) => this.#sayLeft(operation, reason), { broken: 'allowed' });
+  }
+
+  /** A region of `values` is about to be freed: no value of a pending operation lies in it. */
+  forgetRegion(region: number): void {
+    for (const link of this.#links) link.forgetRegion(region);
+  }
+
+  /** Pending operations fail with the error. Idempotent. */
+  close(error: ShoalError = new ShoalError('closed', 'the store was closed while the operation was under way')): void {
+    this.#closed = true;
+    this.#failure = new ShoalError('closed', 'the store is closed');
+    for (const operation of [...this.#operations]) operation.fail(error);
+    for (const link of this.#links) link[Symbol.dispose]();
+  }
+
+  // ── parts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Makes an operation of what `begin` asks for. What `begin` throws is its result. */
+  #run(
+    name: string,
+    done: Done,
+    timeoutMs: number | undefined,
+    begin: (operation: StubOperation) => void,
+    { broken }: { readonly broken: 'allowed' | 'refused' } = { broken: 'refused' },
+  ): void {
+    if (this.#failure !== undefined && (broken === 'refused' || this.#closed)) return done(this.#failure);
+    const operation = new StubOperation({
+      name,
+      clock: this.#options.clock,
+      timeoutMs: timeoutMs ?? this.#options.timeoutMs,
+      done,
+      onTimeout: (late, error) => this.#giveUp(late, error),
+      onFinished: (finished) => this.#operations.delete(finished),
+    });
+    this.#operations.add(operation);
+    operation.localWait = () => this.#local.describeWait(operation);
+    operation.expect();
+    try {
+      begin(operation);
+    } catch (thrown) {
+      return operation.fail(ShoalError.from(thrown));
+    }
+    for (const link of this.#links) link.pump();
+    return operation.arrive();
+  }
+
+  /** What only worker 0 may call. */
+  #lead(call: string, worker: number, done: Done, begin: (operation: StubOperation) => void): void {
+    const name = `${call} by worker ${worker}`;
+    this.#run(name, done, undefined, (operation) => {
+      if (worker !== 0) throw new ShoalError('usage', `${name}: only worker 0 may call it`);
+      begin(operation);
+    });
+  }
+
+  #toAll(operation: StubOperation, type: number, fields: Record<string, unknown>, { repeats }: { readonly repeats: boolean }): void {
+    for (const link of this.#links) {
+      const request = fixedRequest({
+        type,
+        repeats,
+        frames: [encodeControl(fields)],
+        finish: (error) => operation.arrive(error, request),
+      });
+      operation.attach(request, link);
+      link.enqueue(request);
+    }
+  }
+
+  #askBarrier(barrier: number): void {
+    const [link] = this.#links;
+    const request = fixedRequest({
+      type: KVMessage.barrier,
+      frames: [encodeControl({ barrier })],
+      finish: (error) => {
+        const due = this.#barrierWaits.filter((wait) => wait.barrier <= barrier);
+        this.#barrierWaits.splice(0, this.#barrierWaits.length, ...this.#barrierWaits.filter((wait) => wait.barrier > barrier));
+        for (const { operation } of due) operation.arrive(error);
+      },
+    });
+    for (const { operation } of this.#barrierWaits) operation.watch(request, link);
+    link.enqueue(request);
+    link.pump();
+  }
+
+  /** Whether servers refuse a gradient with these values. */
+  #isRefused(dtype: DType, values: Uint8Array): boolean {
+    if (!this.#knowledge.refuses || (dtype !== 'float32' && dtype !== 'float64')) return false;
+    return this.#options.parameterKernels.firstNonFinite(elements(dtype, values) as Reals) >= 0;
+  }
+
+  #sayLeft(operation: StubOperation, reason: ShoalError | undefined): void {
+    const workers = this.#left.filter(Boolean).length;
+    this.#toAll(operation, KVMessage.leave, { workers, ...(reason ? { reason: packError(reason) } : {}) }, { repeats: false });
+  }
+
+  #greeting(): Record<string, unknown> {
+    const { workerGroup, firstWorker, localWorkers } = this.#options;
+    const left = this.#left.filter(Boolean).length;
+    return { group: workerGroup, first: firstWorker, workers: localWorkers, barrier: this.#barrierSent, left };
+  }
+
+  /** A deadline has passed. A pull is given up; a push that was not applied leaves a round that others wait for. */
+  #giveUp(operation: StubOperation, error: ShoalError): void {
+    let lost = this.#local.describeWait(operation) !== undefined;
+    for (const [request, link] of operation.requests) {
+      link.withdraw(request);
+      if (request instanceof StubUnit) request.abandon();
+      lost ||= request.pushed !== undefined;
+    }
+    if (lost) this.#breakDown(error, operation);
+  }
+
+  /** Rounds of this process will not be complete: everybody who waits for them is told, and nothing works here any more. */
+  #breakDown(error: ShoalError, besides?: StubOperation): void {
+    if (this.#failure !== undefined) return;
+    this.#failure = new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
+    for (const operation of [...this.#operations]) if (operation !== besides) operation.fail(error);
+    for (const link of this.#links) {
+      const fields = { workers: this.#left.filter(Boolean).length, reason: packError(error) };
+      link.enqueue(fixedRequest({ type: KVMessage.leave, frames: [encodeControl(fields)], finish: () => undefined }));
+      link.pump();
+    }
+  }
+}
+
+function nameKeys(entries: readonly { readonly key: string }[]): string {
+  const named = entries.slice(0, keysNamed).map(({ key }) => `'${key}'`);
+  const rest = entries.length - named.length;
+  return rest > 0 ? `${named.join(', ')} and ${rest} others` : named.join(', ');
+}

@@ -1,0 +1,263 @@
+/** How parameters come to be. Worker 0's stub places a batch and tells every server: declare, first values, commit. All
+ *  others ask until the batch can be used, and compare it with what their own workers declared. */
+import { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory } from '../protocol/parameter-directory.ts';
+import { elementsOf, Placer } from '../protocol/placement.ts';
+import { answered, type StubLink } from './link.ts';
+import type { StubOperation } from './operation.ts';
+import { unitBytesDefault, type InitEntry, type StubOptions } from './options.ts';
+import { fixedRequest, type StubRequest } from './request.ts';
+import { StubUnit } from './unit.ts';
+import { encodeControl } from '../protocol/wire-control.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+const sliceBytesDefault = 4 * 2 ** 20;
+/** First values go before everything else but control. */
+const putPriority = Number.MAX_VALUE;
+
+interface Waiting {
+  readonly worker: number;
+  readonly operation: StubOperation;
+  readonly entries: readonly InitEntry[];
+}
+
+export class StubInit {
+  readonly #options: StubOptions;
+  readonly #directory: ParameterDirectory;
+  readonly #links: readonly StubLink[];
+  readonly #placer: Placer;
+  /** By local worker. */
+  readonly #initialised: Set<string>[];
+  /** Of other workers than 0. */
+  readonly #waiting: Waiting[] = [];
+  /** Of worker 0: batches are declared one after the other. */
+  readonly #queue: Waiting[] = [];
+  #declaring = false;
+  readonly #asking: boolean[];
+
+  constructor(options: StubOptions, directory: ParameterDirectory, links: readonly StubLink[]) {
+    this.#options = options;
+    this.#directory = directory;
+    this.#links = links;
+    this.#placer = new Placer({ servers: links.length, sliceBytes: options.sliceBytes ?? sliceBytesDefault });
+    this.#initialised = Array.from({ length: options.localWorkers }, () => new Set<string>());
+    this.#asking = links.map(() => false);
+  }
+
+  /** @throws ShoalError `usage`; then nothing has changed. */
+  start(worker: number, operation: StubOperation, entries: readonly InitEntry[]): void {
+    const known = this.#initialised[worker - this.#options.firstWorker];
+    const seen = new Set<string>();
+    for (const { key, dtype, shape, value } of entries) {
+      if (known.has(key) || seen.has(key))
+        throw new ShoalError('usage', `worker ${worker} has initialised '${key}' already; init names each key once`);
+      seen.add(key);
+      if (shape.some((size) => !Number.isSafeInteger(size) || size < 0)) {
+        throw new ShoalError('usage', `'${key}' has shape [${shape.join(', ')}]; every dimension must be a whole number from 0`);
+      }
+      const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
+      if (value.bytes !== bytes)
+        throw new ShoalError(
+          'mismatch',
+          `the first value of '${key}' has ${value.bytes} bytes; ${dtype} [${shape.join(', ')}] has ${bytes}`,
+        );
+    }
+    for (const key of seen) known.add(key);
+    operation.expect();
+    if (worker === 0) {
+      this.#queue.push({ worker, operation, entries });
+      this.#declareNext();
+    } else {
+      this.#waiting.push({ worker, operation, entries });
+      this.progress();
+    }
+  }
+
+  /** Something that inits wait for may have happened. */
+  progress(): void {
+    for (const waiting of [...this.#waiting]) {
+      if (waiting.operation.finished || this.#settle(waiting)) this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
+    }
+    if (this.#waiting.length === 0) return;
+    for (const [server, link] of this.#links.entries()) {
+      const known = server === 0 ? this.#directory.batches : link.committed;
+      const behind = server === 0 ? !this.#knowsAll() : link.committed < this.#directory.batches;
+      if (!link.isUp || this.#asking[server] || !behind) continue;
+      this.#ask(link, server, known);
+    }
+  }
+
+  #knowsAll(): boolean {
+    return (
+      this.#waiting.every(({ entries }) => entries.every(({ key }) => this.#directory.find(key) >= 0)) &&
+      this.#links[0].committed >= this.#directory.batches
+    );
+  }
+
+  /** @returns true when the init is done or has failed. */
+  #settle({ worker, operation, entries }: Waiting): boolean {
+    if (!entries.every(({ key }) => this.#directory.find(key) >= 0)) return false;
+    for (const { key, dtype, shape } of entries) {
+      const there = this.#directory.parameter(this.#directory.find(key));
+      if (there.dtype === dtype && there.shape.join() === shape.join()) continue;
+      const message = `'${key}' is ${dtype} [${shape.join(', ')}] at worker ${worker} and ${there.dtype} [${there.shape.join(', ')}] at worker 0`;
+      operation.arrive(new ShoalError('mismatch', `${message}; init must be the same everywhere`));
+      return true;
+    }
+    if (this.#links.some(({ committed }) => committed < this.#directory.batches)) return false;
+    operation.arrive();
+    return true;
+  }
+
+  #ask(link: StubLink, server: number, known: number): void {
+    this.#asking[server] = true;
+    const request = fixedRequest({
+      type: KVMessage.lookup,
+      frames: [encodeControl({ known })],
+      finish: (error, msg) => {
+        this.#asking[server] = false;
+        if (error !== undefined) return this.#failAll(error);
+        try {
+          const answer = answered(msg);
+          const batches = server === 0 ? answer.list('batches') : [];
+          // Worker 0 may be of this process: then the batch is known already.
+          for (const [k, batch] of batches.entries()) if (known + k === this.#directory.batches) this.#directory.add(unpackBatch(batch));
+          link.committed = Math.max(link.committed, answer.count('committed'));
+        } catch (thrown) {
+          return this.#failAll(ShoalError.from(thrown));
+        }
+        return this.progress();
+      },
+    });
+    for (const { operation } of this.#waiting) if (server === 0) operation.watch(request, link);
+    link.enqueue(request);
+    link.pump();
+  }
+
+  #failAll(error: ShoalError): void {
+    for (const { operation } of this.#waiting.splice(0)) operation.arrive(error);
+  }
+
+  // ── worker 0 ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #declareNext(): void {
+    if (this.#declaring) return;
+    const next = this.#queue.shift();
+    if (next === undefined) return;
+    const { operation, entries } = next;
+    const pieces = this.#placer.place(entries);
+    const batch = entries.map(({ key, dtype, shape }, k): DeclaredParameter => ({ key, dtype, shape: [...shape], pieces: pieces[k] }));
+    this.#directory.add(batch);
+    this.#declaring = true;
+    const finish = (error: ShoalError | undefined): void => {
+      this.#declaring = false;
+      operation.arrive(error);
+      this.progress();
+      this.#declareNext();
+    };
+    const declare = this.#toAll(operation, KVMessage.declare, { batch: packBatch(batch) }, (error) => {
+      if (error !== undefined) finish(error);
+    });
+    this.#put(entries, operation, declare, finish);
+  }
+
+  /** Values follow the declaration on the same connections; `commit` follows when all of them have arrived. */
+  #put(
+    entries: readonly InitEntry[],
+    operation: StubOperation,
+    declared: { failed: boolean },
+    finish: (error: ShoalError | undefined) => void,
+  ): void {
+    let waiting = 1;
+    let failure: ShoalError | undefined;
+    const arrive = (error: ShoalError | undefined): void => {
+      failure ??= error;
+      waiting--;
+      if (waiting > 0 || declared.failed) return;
+      if (failure !== undefined) return finish(failure);
+      this.#toAll(operation, KVMessage.commit, {}, (failed) => {
+        if (failed === undefined) for (const link of this.#links) link.committed = Math.max(link.committed, this.#directory.batches);
+        finish(failed);
+      });
+    };
+    const units = this.#units(entries, (error, unit) => {
+      operation.arrive(error, unit);
+      arrive(error);
+    });
+    for (const { unit, link } of units) {
+      waiting++;
+      operation.attach(unit, link);
+      link.enqueue(unit);
+    }
+    for (const link of this.#links) link.pump();
+    arrive(undefined);
+  }
+
+  #units(
+    entries: readonly InitEntry[],
+    finish: (error: ShoalError | undefined, unit: StubUnit) => void,
+  ): { unit: StubUnit; link: StubLink }[] {
+    const directory = this.#directory;
+    const { values, unitBytes = unitBytesDefault } = this.#options;
+    const units: { unit: StubUnit; link: StubLink }[] = [];
+    const open: (StubUnit | undefined)[] = this.#links.map(() => undefined);
+    for (const { key, dtype, value } of entries) {
+      const parameter = directory.find(key);
+      let offset = 0;
+      for (let piece = directory.firstPiece[parameter]; piece < directory.firstPiece[parameter + 1]; piece++) {
+        const server = directory.pieceServer[piece];
+        const bytes = directory.pieceElements[piece] * dtypeInfo(dtype).bytes;
+        let unit = open[server];
+        if (unit === undefined || unit.bytes + bytes > unitBytes) {
+          unit = new StubUnit({ values, priority: putPriority, batches: directory.batches, type: KVMessage.put, finish });
+          open[server] = unit;
+          units.push({ unit, link: this.#links[server] });
+        }
+        unit.add({
+          slot: directory.pieceSlot[piece],
+          slab: directory.pieceSlab[piece],
+          round: 0,
+          bytes,
+          push: value,
+          out: undefined,
+          offset,
+        });
+        offset += bytes;
+      }
+    }
+    return units;
+  }
+
+  /** The same request to all servers. */
+  #toAll(
+    operation: StubOperation,
+    type: number,
+    fields: Record<string, unknown>,
+    finish: (error: ShoalError | undefined) => void,
+  ): { failed: boolean } {
+    const state = { failed: false };
+    let waiting = this.#links.length;
+    for (const link of this.#links) {
+      const request: StubRequest = fixedRequest({
+        type,
+        repeats: true,
+        frames: [encodeControl(fields)],
+        finish: (error) => {
+          operation.arrive(undefined, request);
+          waiting--;
+          if (error !== undefined && !state.failed) {
+            state.failed = true;
+            finish(error);
+          } else if (waiting === 0 && !state.failed) {
+            finish(undefined);
+          }
+        },
+      });
+      operation.attach(request, link);
+      link.enqueue(request);
+      link.pump();
+    }
+    return state;
+  }
+}

@@ -1,0 +1,430 @@
+/** A stub's side of the connection with one server: what waits, what is on its way, what must be kept for a server that
+ *  restarts, and what is said again after the connection was lost.
+ *
+ *    enqueue ─▶ waiting ─by priority, within credit─▶ sent ─accepted (credit returns)─▶ answered ─durable─▶ dropped
+ *                                                       └──────── connection lost: sent again, in order ────────┘
+ *
+ *  Credit bounds what a server has not taken, and so how long an urgent request waits behind others. It returns when the
+ *  request is taken, not when it is answered: an answer may need other workers, who may be waiting for ours. */
+import { ShoalError } from '../../base/errors.ts';
+import { must } from '../../base/assert.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { fixedRequest, type StubRequest } from './request.ts';
+import type { OwnValues } from '../protocol/value-space.ts';
+import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
+
+export interface LinkOptions {
+  readonly address: Address;
+  readonly server: Address;
+  /** For people. */
+  readonly name: string;
+  readonly values: OwnValues;
+  readonly creditBytes: number;
+  /** Bytes of requests that are kept although they have been answered. */
+  readonly replayBytes: number;
+  readonly send: (msg: Msg) => void;
+  /** What a greeting says of this process. */
+  readonly greeting: () => Record<string, unknown>;
+  /** The server has lost what it knew. */
+  readonly onForgotten: (error: ShoalError) => void;
+  /** The server has said how many batches can be used. */
+  readonly onCommitted: () => void;
+  /** What all links of the stub know. */
+  readonly knowledge: OptimizerKnowledge;
+  /** Worker 0 is of this process. */
+  readonly leads: boolean;
+}
+
+/** The newest that any server has said. */
+export interface OptimizerKnowledge {
+  version: number;
+  refuses: boolean;
+}
+
+interface Entry {
+  readonly request: StubRequest;
+  /** Of enqueueing: breaks ties. */
+  readonly order: number;
+  id: number;
+  sent: boolean;
+  accepted: boolean;
+  answered: boolean;
+  /** Of the server that answered. */
+  answeredBy: number;
+  keptBytes: number;
+  /** How often the optimiser had been set, as far as we knew, when it was sent first; 0 when we knew of none. */
+  optimizer: number;
+  /** Requests that push to the same slots and were enqueued before, when they had not been sent. */
+  after: Entry[];
+}
+
+export class StubLink implements Disposable {
+  readonly options: LinkOptions;
+  #state: 'down' | 'greeting' | 'up' = 'down';
+  #epoch = 0;
+  #lineage = 0;
+  /** Of the server process that we have heard of last. */
+  #term = 0;
+  /** Requests up to this one were dropped, because a snapshot had them. */
+  #durable = 0;
+  #logs = false;
+  #downReason = 'it has not been reached yet';
+  #order = 0;
+  #nextId = 1;
+  readonly #waiting: Entry[] = [];
+  /** By number, ascending: sent and not answered, or answered and not durable. */
+  readonly #sent = new Map<number, Entry>();
+  #creditUsed = 0;
+  #keptBytes = 0;
+  #settledBytes = 0;
+  #checkpointAsked = false;
+  /** The next request waits for a snapshot of the server. */
+  #logFull = false;
+  /** Batches that can be used on this server. */
+  committed = 0;
+  /** By slot: the last request that pushes to it. */
+  readonly #lastPush: Entry[] = [];
+  readonly #regions = new Map<number, 'asking' | 'attached' | 'unattached'>();
+
+  constructor(options: LinkOptions) {
+    this.options = options;
+  }
+
+  get isUp(): boolean {
+    return this.#state === 'up';
+  }
+
+  /** Why nothing moves, for an error; undefined when the server is there. */
+  get trouble(): string | undefined {
+    return this.#state === 'up' ? undefined : `${this.options.name} cannot be reached: ${this.#downReason}`;
+  }
+
+  /** Requests wait until the server has saved what came before. */
+  get awaitsSnapshot(): boolean {
+    return this.#logFull;
+  }
+
+  /** Number of the request; undefined when the server has not taken it. */
+  holds(request: StubRequest): number | undefined {
+    for (const entry of this.#sent.values()) if (entry.request === request && entry.accepted) return entry.id;
+    return undefined;
+  }
+
+  /** Requests are sent by the next `pump`. */
+  enqueue(request: StubRequest): void {
+    const entry = this.#entry(request);
+    this.#waiting.push(entry);
+    this.#followPushes(entry);
+  }
+
+  /** Pushes of a slot keep their order: an urgent one makes those before it as urgent. */
+  #followPushes(entry: Entry): void {
+    const { pushed, priority } = entry.request;
+    if (pushed === undefined) return;
+    for (const [k, first] of pushed.slots.entries()) {
+      for (let slot = first; slot < first + pushed.counts[k]; slot++) {
+        const before = this.#lastPush[slot];
+        this.#lastPush[slot] = entry;
+        if (before === undefined || before === entry || before.sent || entry.after.at(-1) === before) continue;
+        entry.after.push(before);
+      }
+    }
+    for (const before of entry.after) raise(before, priority);
+  }
+
+  /** Takes a request back that has not been sent. @returns false when it has. */
+  withdraw(request: StubRequest): boolean {
+    const index = this.#waiting.findIndex((entry) => entry.request === request);
+    if (index < 0) return false;
+    this.#waiting.splice(index, 1);
+    return true;
+  }
+
+  // ── connection ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  up(): void {
+    this.#state = 'greeting';
+    this.#downReason = 'it does not answer';
+    this.#epoch++;
+    this.#send(KVMessage.hello, 0, [encodeControl(this.options.greeting())]);
+  }
+
+  down(error: ShoalError): void {
+    this.#state = 'down';
+    this.#downReason = error.message;
+  }
+
+  [Symbol.dispose](): void {
+    for (const { request } of this.#sent.values()) request.drop();
+    this.#sent.clear();
+    this.#waiting.length = 0;
+  }
+
+  /** @throws ShoalError `protocol`. */
+  receive(msg: Msg): void {
+    if (msg.targetVersion !== this.#epoch) return;
+    switch (msg.type) {
+      case KVMessage.welcome:
+        return this.#welcome(Control.decode(msg.frames[0]));
+      case KVMessage.accepted: {
+        const entry = this.#sent.get(msg.targetValue);
+        if (entry !== undefined) this.#accept(entry);
+        return this.pump();
+      }
+      case KVMessage.durable:
+        this.#checkpointAsked = false;
+        this.#forget(msg.targetValue);
+        return this.pump();
+      case KVMessage.done:
+      case KVMessage.updateResponse:
+      case KVMessage.getResponse:
+        this.#answer(msg);
+        return this.pump();
+      default:
+        throw new ShoalError('protocol', `${this.options.name} sent a message of type ${msg.type}`);
+    }
+  }
+
+  #welcome(control: Control): void {
+    const term = control.count('term');
+    // Another process has become the server since; the link will find it.
+    if (term < this.#term) return;
+    this.#term = term;
+    const lineage = control.count('lineage');
+    const before = this.#lineage;
+    const forgotten = before !== 0 && lineage !== before;
+    if (forgotten && !this.#logs) {
+      const message = `${this.options.name} has restarted without its state; run servers with checkpoints or replicas`;
+      return this.options.onForgotten(new ShoalError('peer-lost', message));
+    }
+    const durable = control.count('durable');
+    if (forgotten && durable < this.#durable) {
+      const message = `${this.options.name} has come back with an older state than it had saved: what was pushed in between is lost`;
+      return this.options.onForgotten(new ShoalError('peer-lost', message));
+    }
+    this.#state = 'up';
+    this.#lineage = lineage;
+    this.#logs = control.flag('log');
+    this.#checkpointAsked = false;
+    this.#forget(durable);
+    this.#regions.clear();
+    this.#creditUsed = 0;
+    for (const entry of this.#sent.values()) {
+      // A server that goes on where the other stopped has whatever was answered.
+      if (entry.answered && entry.answeredBy === lineage) continue;
+      entry.accepted = false;
+      this.#transmit(entry);
+    }
+    this.committed = Math.max(this.committed, control.count('committed'));
+    this.#learn(control.notice());
+    this.options.onCommitted();
+    this.pump();
+  }
+
+  // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Sends what may be sent. */
+  pump(): void {
+    this.#logFull = false;
+    while (this.#state === 'up' && this.#waiting.length > 0) {
+      const index = this.#mostUrgent();
+      const entry = this.#waiting[index];
+      const { request } = entry;
+      if (this.#creditUsed > 0 && request.priority !== Infinity && this.#creditUsed + request.bytes > this.options.creditBytes) return;
+      if (request.repeats && this.#logs && entry.keptBytes === 0) {
+        this.#logFull = this.#logIsFull(request.bytes);
+        if (this.#logFull) return;
+        entry.keptBytes = request.retain();
+        this.#keptBytes += entry.keptBytes;
+        if (this.#keptBytes > this.options.replayBytes / 2) this.#askForCheckpoint();
+      }
+      if (this.#asksForRegions(request.regions)) return;
+      this.#waiting.splice(index, 1);
+      entry.id = this.#nextId++;
+      this.#sent.set(entry.id, entry);
+      this.#transmit(entry);
+    }
+  }
+
+  #mostUrgent(): number {
+    let best = 0;
+    for (let k = 1; k < this.#waiting.length; k++) {
+      if (this.#waiting[k].request.priority > this.#waiting[best].request.priority) best = k;
+    }
+    return best;
+  }
+
+  #transmit(entry: Entry): void {
+    const { request } = entry;
+    entry.after = [];
+    this.#creditUsed += request.bytes;
+    const { knowledge, leads } = this.options;
+    // What worker 0 pushed before it set an optimiser does not wait for that; what others know may be older than what is.
+    if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
+    entry.sent = true;
+    const reach = {
+      attached: (region: number) => this.#regions.get(region) === 'attached',
+      optimizer: entry.optimizer,
+    };
+    this.#send(request.type, entry.id, request.encode(reach, { values: entry.answered ? 'none' : 'wanted' }));
+  }
+
+  #accept(entry: Entry): void {
+    if (entry.accepted) return;
+    entry.accepted = true;
+    this.#creditUsed -= entry.request.bytes;
+  }
+
+  #answer(msg: Msg): void {
+    const entry = this.#sent.get(msg.targetValue);
+    if (entry === undefined) return;
+    this.#accept(entry);
+    entry.answeredBy = this.#lineage;
+    // An answer to what was repeated for the server's sake.
+    if (entry.answered) return;
+    entry.answered = true;
+    const { request } = entry;
+    const error = this.#readAnswer(msg);
+    if (request.repeats && this.#logs) {
+      this.#settledBytes += entry.keptBytes;
+      this.#checkpointAsked = false;
+      if (this.#keptBytes > this.options.replayBytes / 2) this.#askForCheckpoint();
+    } else {
+      this.#remove(entry);
+    }
+    request.finish(error, msg);
+  }
+
+  #readAnswer(msg: Msg): ShoalError | undefined {
+    if (msg.type !== KVMessage.done) {
+      const error = decodeFailure(msg.frames);
+      if (error === undefined) this.#learn(decodeOptimizer(msg.frames));
+      return error;
+    }
+    const control = Control.decode(msg.frames[0]);
+    this.#learn(control.notice());
+    return control.error('error');
+  }
+
+  #learn(notice: OptimizerNotice | undefined): void {
+    const { knowledge } = this.options;
+    if (notice !== undefined && notice.version > knowledge.version) Object.assign(knowledge, notice);
+  }
+
+  /** Requests up to this one survive the server. */
+  #forget(durable: number): void {
+    this.#durable = Math.max(this.#durable, durable);
+    for (const entry of this.#sent.values()) {
+      if (entry.id > durable) break;
+      if (!entry.answered) continue;
+      this.#settledBytes -= entry.keptBytes;
+      this.#remove(entry);
+    }
+  }
+
+  #remove(entry: Entry): void {
+    this.#sent.delete(entry.id);
+    this.#keptBytes -= entry.keptBytes;
+    entry.request.drop();
+  }
+
+  /** True when the request must wait for a snapshot. A snapshot frees what was answered before the first that was not;
+   *  when that is nothing, waiting could be for ever: others may wait for this very push. */
+  #logIsFull(bytes: number): boolean {
+    if (this.#keptBytes + bytes <= this.options.replayBytes) return false;
+    let freeable = 0;
+    for (const { request, answered: isAnswered, keptBytes } of this.#sent.values()) {
+      if (request.repeats && !isAnswered) break;
+      freeable += keptBytes;
+    }
+    if (freeable === 0) return false;
+    this.#askForCheckpoint();
+    return true;
+  }
+
+  #askForCheckpoint(): void {
+    if (this.#checkpointAsked || this.#settledBytes === 0) return;
+    this.#checkpointAsked = true;
+    this.#send(KVMessage.checkpoint, 0, []);
+  }
+
+  // ── memory ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** True while the server has not said whether it can map them. */
+  #asksForRegions(regions: readonly number[]): boolean {
+    const { values } = this.options;
+    const unknown: [number, string, number][] = [];
+    let asking = false;
+    for (const region of regions) {
+      const known = this.#regions.get(region);
+      asking ||= known === 'asking';
+      if (known !== undefined) continue;
+      const handle = values.handleOf(region);
+      this.#regions.set(region, handle === undefined ? 'unattached' : 'asking');
+      if (handle !== undefined) unknown.push([region, handle, values.bytesOf(region)]);
+    }
+    if (unknown.length > 0) this.#announce(unknown);
+    return asking || unknown.length > 0;
+  }
+
+  #announce(regions: readonly [number, string, number][]): void {
+    const epoch = this.#epoch;
+    const finish = (_: ShoalError | undefined, msg: Msg | undefined): void => {
+      if (epoch !== this.#epoch) return;
+      const attached = msg === undefined ? [] : Control.decode(msg.frames[0]).value('attached');
+      for (const [k, [region]] of regions.entries()) {
+        this.#regions.set(region, Array.isArray(attached) && attached[k] === true ? 'attached' : 'unattached');
+      }
+    };
+    this.#sendNow(fixedRequest({ type: KVMessage.announce, frames: [encodeControl({ regions })], finish }));
+  }
+
+  /** A region is about to be freed. */
+  forgetRegion(region: number): void {
+    if (this.#regions.get(region) === 'attached' && this.#state === 'up') {
+      this.#sendNow(fixedRequest({ type: KVMessage.detach, frames: [encodeControl({ regions: [region] })], finish: () => undefined }));
+    }
+    this.#regions.delete(region);
+  }
+
+  /** Past the queue, over a connection that is up. */
+  #sendNow(request: StubRequest): void {
+    const entry = this.#entry(request);
+    entry.id = this.#nextId++;
+    this.#sent.set(entry.id, entry);
+    this.#transmit(entry);
+  }
+
+  #entry(request: StubRequest): Entry {
+    return {
+      request,
+      order: this.#order++,
+      id: 0,
+      sent: false,
+      accepted: false,
+      answered: false,
+      answeredBy: 0,
+      keptBytes: 0,
+      optimizer: 0,
+      after: [],
+    };
+  }
+
+  #send(type: number, request: number, frames: readonly Uint8Array[]): void {
+    const { address, server, send } = this.options;
+    send(makeMessage({ source: address, destination: server, type, request, epoch: this.#epoch }, frames));
+  }
+}
+
+function raise(entry: Entry, priority: number): void {
+  if (entry.sent || entry.request.priority >= priority) return;
+  entry.request.priority = priority;
+  for (const before of entry.after) raise(before, priority);
+}
+
+/** Fields of an answer. */
+export function answered(msg: Msg | undefined): Control {
+  return Control.decode(must(msg, () => 'an answer without error has a message').frames[0]);
+}

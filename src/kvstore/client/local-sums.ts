@@ -1,0 +1,68 @@
+/** Sums what the workers of one process push, so that one update leaves the process, however many workers it has. A round
+ *  of a parameter leaves when the last local worker has pushed it. */
+import type { DType } from '../../memory/dtype.ts';
+import { balancedTree, type Kernels } from '../../memory/kernels.ts';
+import type { StubOperation } from './operation.ts';
+import type { RowsRequest, TransferEntry } from './options.ts';
+import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
+
+export interface LocalPart {
+  readonly operation: StubOperation;
+  readonly key: string;
+  /** One of both. */
+  readonly entry?: TransferEntry;
+  readonly rows?: RowsRequest;
+}
+
+/** A round that every local worker has pushed. */
+export interface LocalRound {
+  readonly parameter: number;
+  readonly round: number;
+  readonly parts: readonly LocalPart[];
+}
+
+export class LocalRounds {
+  readonly #workers: number;
+  readonly #firstWorker: number;
+  /** By parameter, then round: what came, by local worker. */
+  readonly #rounds = new Map<number, Map<number, (LocalPart | undefined)[]>>();
+
+  constructor(firstWorker: number, workers: number) {
+    this.#firstWorker = firstWorker;
+    this.#workers = workers;
+  }
+
+  /** @returns the round when it is complete. */
+  add(parameter: number, round: number, localWorker: number, part: LocalPart): LocalRound | undefined {
+    let rounds = this.#rounds.get(parameter);
+    if (rounds === undefined) this.#rounds.set(parameter, (rounds = new Map()));
+    let parts = rounds.get(round);
+    if (parts === undefined) rounds.set(round, (parts = Array.from({ length: this.#workers }, () => undefined)));
+    parts[localWorker] = part;
+    if (!parts.every((present) => present !== undefined)) return undefined;
+    rounds.delete(round);
+    if (rounds.size === 0) this.#rounds.delete(parameter);
+    return { parameter, round, parts };
+  }
+
+  /** Local workers that an operation waits for, in words. */
+  describeWait(operation: StubOperation): string | undefined {
+    for (const rounds of this.#rounds.values()) {
+      for (const [round, parts] of rounds) {
+        const mine = parts.find((part) => part?.operation === operation);
+        if (mine === undefined) continue;
+        const missing = parts.flatMap((part, k) => (part === undefined ? [`worker ${this.#firstWorker + k}`] : []));
+        return `round ${round} of '${mine.key}': ${missing.join(', ')} of the same process ${missing.length > 1 ? 'have' : 'has'} not pushed`;
+      }
+    }
+    return undefined;
+  }
+}
+
+/** The sum of the pushes, in memory of its own. */
+export function sumLocally(values: OwnValues, kernels: Kernels, dtype: DType, pushes: readonly ValueRef[]): ValueBlock {
+  const block = values.allocate(pushes[0].bytes);
+  const sources = pushes.map((ref) => values.view(ref));
+  kernels.reduce(dtype, 'sum', [block.view], sources, balancedTree(sources.length));
+  return block;
+}

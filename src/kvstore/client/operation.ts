@@ -1,0 +1,129 @@
+/** An operation of a worker: some requests to some servers, one result, one deadline. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Clock, Timer } from '../../base/clock.ts';
+import type { StubLink } from './link.ts';
+import { answered } from './link.ts';
+import { fixedRequest, type StubRequest } from './request.ts';
+import { encodeControl } from '../protocol/wire-control.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+/** So long before the deadline servers are asked whom they wait for. */
+const inquiryMs = 1000;
+/** Parts of an operation that an error describes. */
+const reasonsMax = 4;
+
+export interface OperationOptions {
+  /** For people: `pushPull of 'w1' and 24 others by worker 3`. */
+  readonly name: string;
+  readonly clock: Clock;
+  readonly timeoutMs: number;
+  readonly done: (error: ShoalError | undefined) => void;
+  /** The deadline has passed. Requests that were sent may still change something. */
+  readonly onTimeout: (operation: StubOperation, error: ShoalError) => void;
+  readonly onFinished: (operation: StubOperation) => void;
+}
+
+export class StubOperation {
+  readonly options: OperationOptions;
+  /** What it waits for: requests, and other workers of this process. */
+  readonly #requests = new Map<StubRequest, StubLink>();
+  readonly #reasons = new Map<StubRequest, string>();
+  #waiting = 0;
+  #error: ShoalError | undefined;
+  #timer: Timer | undefined;
+  #finished = false;
+  /** What it waits for in this process, in words. */
+  localWait: (() => string | undefined) | undefined;
+
+  constructor(options: OperationOptions) {
+    this.options = options;
+    const { clock, timeoutMs } = options;
+    const lead = Math.min(inquiryMs, timeoutMs / 4);
+    this.#timer = clock.setTimer(timeoutMs - lead, () => {
+      this.#inquire();
+      this.#timer = clock.setTimer(lead, () => this.#expire());
+    });
+  }
+
+  get finished(): boolean {
+    return this.#finished;
+  }
+
+  get requests(): ReadonlyMap<StubRequest, StubLink> {
+    return this.#requests;
+  }
+
+  /** One more thing to wait for. */
+  expect(): void {
+    this.#waiting++;
+  }
+
+  attach(request: StubRequest, link: StubLink): void {
+    this.#waiting++;
+    this.#requests.set(request, link);
+  }
+
+  /** A request that others make, for errors only. */
+  watch(request: StubRequest, link: StubLink): void {
+    this.#requests.set(request, link);
+  }
+
+  /** A request is answered, or something that was expected has happened. The first error counts; the result waits for all,
+   *  so that no memory is in use afterwards. */
+  arrive(error?: ShoalError, request?: StubRequest): void {
+    if (this.#finished) return;
+    if (request !== undefined) this.#requests.delete(request);
+    this.#error ??= error;
+    this.#waiting--;
+    if (this.#waiting === 0) this.#finish(this.#error);
+  }
+
+  fail(error: ShoalError): void {
+    this.#finish(error);
+  }
+
+  #finish(error: ShoalError | undefined): void {
+    if (this.#finished) return;
+    this.#finished = true;
+    this.#timer?.cancel();
+    this.options.onFinished(this);
+    this.options.done(error);
+  }
+
+  #inquire(): void {
+    for (const [request, link] of [...this.#requests].slice(0, reasonsMax)) {
+      const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
+      if (about === undefined) continue;
+      const finish: StubRequest['finish'] = (error, msg) => {
+        if (error === undefined) this.#reasons.set(request, answered(msg).text('text'));
+      };
+      link.enqueue(fixedRequest({ type: KVMessage.inquire, frames: [encodeControl({ request: about })], finish }));
+      link.pump();
+    }
+  }
+
+  #reasonOf(request: StubRequest, link: StubLink): string {
+    const { name, replayBytes } = link.options;
+    const said = this.#reasons.get(request) ?? '';
+    if (link.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;
+    if (!link.awaitsSnapshot) return `${name} has not taken it`;
+    const full = `${name} must save a checkpoint first, the ${replayBytes} bytes for pushes since the last one are full`;
+    return said === '' ? full : `${full}; ${said}`;
+  }
+
+  #expire(): void {
+    if (this.#finished) return;
+    const { name, timeoutMs } = this.options;
+    const reasons = new Set<string>();
+    for (const [request, link] of this.#requests) {
+      reasons.add(link.trouble ?? this.#reasonOf(request, link));
+      if (reasons.size === reasonsMax) break;
+    }
+    const local = this.localWait?.();
+    if (local !== undefined) reasons.add(local);
+    const text = `${name} timed out after ${timeoutMs} ms: ${[...reasons].join('; ')}`;
+    const error = new ShoalError('timeout', text, { timeoutMs, operation: name });
+    this.options.onTimeout(this, error);
+    this.#finish(error);
+  }
+}

@@ -1,0 +1,87 @@
+/** What a stub core is given, and what its callers ask of it. */
+import type { Clock } from '../../base/clock.ts';
+import type { ShoalError } from '../../base/errors.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { GradientCodec } from '../compression/codec.ts';
+import type { KVTopology } from '../protocol/topology.ts';
+import type { OwnValues, ValueRef } from '../protocol/value-space.ts';
+
+/** A slice of a large parameter is mostly larger and goes alone. */
+export const unitBytesDefault: number = 2 ** 20;
+
+export interface StubOptions {
+  readonly topology: KVTopology;
+  readonly workerGroup: number;
+  /** Number of this process's first worker among all workers; the others follow it. */
+  readonly firstWorker: number;
+  readonly localWorkers: number;
+  readonly clock: Clock;
+  readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
+  /** Memory of this process; values of callers lie in it. */
+  readonly values: OwnValues;
+  /** To a server of this stub's server group. Fire and forget: what is lost is sent again after `serverUp`. */
+  readonly send: (server: Address, msg: Msg) => void;
+  /** For calls that name no timeout. */
+  readonly timeoutMs: number;
+  /** Bytes of pushes kept for servers that restart from a checkpoint, all servers together. Default 1 GiB. */
+  readonly replayBytes?: number;
+  /** Bytes on their way to one server that it has not taken yet. Default 16 MiB; one larger message goes alone. */
+  readonly creditBytes?: number;
+  /** Larger parameters are cut. Default 4 MiB. */
+  readonly sliceBytes?: number;
+  /** Aim for messages of many small parameters. Default 1 MiB. */
+  readonly unitBytes?: number;
+}
+
+/** Called once. */
+export type Done = (error: ShoalError | undefined) => void;
+
+export interface InitEntry {
+  readonly key: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  /** First value; read until `done`, and only that of worker 0. */
+  readonly value: ValueRef;
+}
+
+export interface TransferEntry {
+  readonly key: string;
+  /** A gradient (or value), whole; must not change until `done`. */
+  readonly push?: ValueRef;
+  /** Where the new value goes, whole; may be `push` itself. */
+  readonly out?: ValueRef;
+  /** Encodes the sum of this process's gradients; float32 only. */
+  readonly codec?: GradientCodec;
+}
+
+export interface TransferRequest {
+  readonly entries: readonly TransferEntry[];
+  /** Larger first. */
+  readonly priority: number;
+  readonly timeoutMs?: number;
+}
+
+export interface RowsRequest {
+  readonly key: string;
+  /** Of a push: distinct and ascending. Not changed until `done`. */
+  readonly rows: Uint32Array;
+  /** `rows.length × width` elements: of a push the gradients, of a pull where the rows go. */
+  readonly values: ValueRef;
+  readonly priority: number;
+  readonly timeoutMs?: number;
+}
+
+export interface StubParameterInfo {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  readonly version: number;
+  readonly ahead: number;
+  readonly staleness: number;
+}
+
+export type InfoDone = (error: ShoalError | undefined, info?: StubParameterInfo) => void;

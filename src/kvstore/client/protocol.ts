@@ -1,0 +1,87 @@
+/** What a worker's thread and the stub thread of its process say to each other. Plain data only: it is cloned between
+ *  threads; values themselves lie in regions that both map. */
+import type { MessagePort } from 'node:worker_threads';
+import type { ErrorData } from '../../base/errors.ts';
+import type { Environment } from '../../base/settings/settings.ts';
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { RegionShare } from '../../memory/region.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { InitEntry, RowsRequest, StubParameterInfo } from './options.ts';
+import type { KVTopology } from '../protocol/topology.ts';
+import type { ValueRef } from '../protocol/value-space.ts';
+
+/** How a process takes part. */
+export interface StubPlan {
+  readonly environment: Environment;
+  /** `dist_async`. */
+  readonly async: boolean;
+  /** Worker threads of this process. */
+  readonly localWorkers: number;
+  /** Memory of the gate that is closed before the stub thread is ended. */
+  readonly gate: SharedArrayBuffer;
+}
+
+/** One worker's end of a channel to the stub thread. Transferred to the thread that uses it. */
+export interface StubTicket {
+  readonly port: MessagePort;
+  /** Int32: count of events posted. */
+  readonly events: SharedArrayBuffer;
+  /** 0…localWorkers − 1. */
+  readonly local: number;
+}
+
+/** A list of transfers that is made again and again, known to the stub by a number. */
+export interface BatchEntry {
+  readonly key: string;
+  readonly push?: ValueRef;
+  readonly out?: ValueRef;
+  /** How the push is sent. Default `plain`. */
+  readonly encoding?: 'plain' | 'compressed';
+}
+
+interface Timed {
+  readonly work: number;
+  readonly priority: number;
+  readonly timeoutMs: number | undefined;
+}
+
+export type StubCommand =
+  | { readonly type: 'map'; readonly region: number; readonly share: RegionShare }
+  | { readonly type: 'unmap'; readonly region: number }
+  | { readonly type: 'compression'; readonly spec: CompressionSpec }
+  | { readonly type: 'init'; readonly work: number; readonly entries: readonly InitEntry[] }
+  | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly BatchEntry[] }
+  | { readonly type: 'forget-batch'; readonly batch: number }
+  | ({ readonly type: 'transfer'; readonly entries: readonly BatchEntry[] | number } & Timed)
+  | { readonly type: 'rows'; readonly work: number; readonly direction: 'push' | 'pull'; readonly request: RowsRequest }
+  | { readonly type: 'barrier'; readonly work: number }
+  | { readonly type: 'optimizer'; readonly work: number; readonly spec: OptimizerSpec }
+  | { readonly type: 'state'; readonly work: number; readonly direction: 'save' | 'load'; readonly folder: string }
+  | { readonly type: 'info'; readonly work: number; readonly key: string }
+  | { readonly type: 'send-blob'; readonly work: number; readonly worker: number; readonly blob: BlobData }
+  | { readonly type: 'receive-blob'; readonly work: number; readonly worker: number; readonly name: string; readonly timeoutMs: number }
+  /** Another thread of this process is a worker, too. */
+  | { readonly type: 'attach'; readonly ticket: StubTicket }
+  | { readonly type: 'close'; readonly work: number };
+
+export interface BlobData {
+  readonly kind: 'feature' | 'gradient';
+  readonly name: string;
+  readonly dtype: DType;
+  readonly values: TypedArray;
+}
+
+/** What a worker knows of its place once the stub is up. */
+export interface WorkerInfo {
+  readonly worker: number;
+  readonly workerGroup: number;
+  readonly topology: KVTopology;
+}
+
+export type StubAnswer = StubParameterInfo | TypedArray;
+
+export type StubEvent =
+  | { readonly type: 'ready'; readonly info: WorkerInfo }
+  | { readonly type: 'failed'; readonly error: ErrorData }
+  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly answer?: StubAnswer };

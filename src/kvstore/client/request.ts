@@ -1,0 +1,61 @@
+/** What a stub asks of one server: anything with an answer. A request is kept until it is answered and, when it changes
+ *  something that the server may forget, until the server has it in a durable snapshot. */
+import type { ShoalError } from '../../base/errors.ts';
+import type { Msg } from '../../messaging/msg.ts';
+
+/** How a request finds its values: what a server can reach in our memory. */
+export interface Reach {
+  /** Whether the server has mapped the region. */
+  attached(region: number): boolean;
+  /** How often the optimiser has been set, as far as we know. */
+  readonly optimizer: number;
+}
+
+export interface StubRequest {
+  readonly type: number;
+  /** Larger goes first; raised when a later push of the same slots has a higher one. */
+  priority: number;
+  /** Values that go to the server or come from it. */
+  readonly bytes: number;
+  /** True when a server that restarts from a snapshot must hear it again. */
+  readonly repeats: boolean;
+  /** Regions that values lie in. */
+  readonly regions: readonly number[];
+  /** Slots that it pushes to, as stretches; undefined when it pushes nothing. */
+  readonly pushed: { readonly slots: readonly number[]; readonly counts: readonly number[] } | undefined;
+  /** Frames for the server as it is now; called again when it is sent again. With `values: 'none'`, nobody waits for
+   *  values any more. */
+  encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[];
+  /** Copies what may change after the answer, because the request must be kept longer. @returns bytes of memory taken. */
+  retain(): number;
+  /** Gives memory of `retain` back. */
+  drop(): void;
+  /** Once: the answer, or why there is none. */
+  finish(error: ShoalError | undefined, msg: Msg | undefined): void;
+}
+
+/** A request with frames that never change. */
+export function fixedRequest(fields: {
+  readonly type: number;
+  readonly priority?: number;
+  readonly repeats?: boolean;
+  readonly pushed?: StubRequest['pushed'];
+  readonly frames: readonly Uint8Array[];
+  /** A frame before them that depends on what is known. */
+  readonly head?: (reach: Reach) => Uint8Array;
+  readonly finish: StubRequest['finish'];
+}): StubRequest {
+  const bytes = fields.frames.reduce((sum, frame) => sum + frame.byteLength, 0);
+  return {
+    type: fields.type,
+    priority: fields.priority ?? Infinity,
+    bytes,
+    repeats: fields.repeats ?? false,
+    regions: [],
+    pushed: fields.pushed,
+    encode: (reach) => (fields.head === undefined ? [...fields.frames] : [fields.head(reach), ...fields.frames]),
+    retain: () => bytes,
+    drop: () => undefined,
+    finish: fields.finish,
+  };
+}

@@ -1,0 +1,208 @@
+/** Pushes and pulls of rows. A push goes to every slice of the parameter, also to those that none of its rows lie in: their
+ *  rounds advance together. */
+import { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { elementsOf, rowElements, rowsOf } from '../protocol/placement.ts';
+import { sumRows, type Rows } from '../values/sparse-rows.ts';
+import type { StubOperation } from './operation.ts';
+import type { RowsRequest } from './options.ts';
+import { fixedRequest } from './request.ts';
+import type { StubContext } from './transfers.ts';
+import { alignedBytes, encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from '../protocol/wire.ts';
+
+interface PieceRows {
+  readonly server: number;
+  readonly slot: number;
+  /** Within the piece. */
+  readonly rows: Uint32Array;
+  /** Where these rows are among those of the request. */
+  readonly positions: Uint32Array;
+}
+
+export class StubRows {
+  readonly #context: StubContext;
+
+  constructor(context: StubContext) {
+    this.#context = context;
+  }
+
+  /** @throws ShoalError `usage`, `mismatch`, `unsupported`; then nothing has changed. */
+  check({ key, rows, values }: RowsRequest, how: { readonly push: boolean }): void {
+    const { directory } = this.#context;
+    const index = directory.find(key);
+    if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
+    const { dtype, shape, pieces } = directory.parameter(index);
+    const width = rowElements(shape);
+    const count = rowsOf(shape, elementsOf(shape));
+    if (pieces.some(({ elements }) => !Number.isInteger(rowsOf(shape, elements)))) {
+      throw new ShoalError('unsupported', `rows of '${key}' are cut: one is larger than a slice; push and pull it whole`);
+    }
+    for (const [k, row] of rows.entries()) {
+      if (row >= count) throw new ShoalError('usage', `row ${row} of '${key}', which has ${count}`);
+      if (how.push && k > 0 && row <= rows[k - 1]) throw new ShoalError('usage', `rows pushed to '${key}' must be distinct and ascend`);
+    }
+    const bytes = rows.length * width * dtypeInfo(dtype).bytes;
+    if (values.bytes !== bytes) {
+      throw new ShoalError(
+        'mismatch',
+        `${rows.length} rows of '${key}' (${dtype} [${shape.join(', ')}]) are ${bytes} bytes, not ${values.bytes}`,
+      );
+    }
+  }
+
+  push(operation: StubOperation, localWorker: number, request: RowsRequest): void {
+    const { directory, options, local, rounds, breakDown } = this.#context;
+    const parameter = directory.find(request.key);
+    const own = rounds[localWorker];
+    own[parameter] = (own[parameter] ?? 0) + 1;
+    const round = own[parameter];
+    const read = ({ rows, values }: RowsRequest): Rows => ({ rows, values: options.values.view(values) });
+    if (options.localWorkers === 1) return this.#send([operation], parameter, round, request.priority, read(request));
+    operation.expect();
+    const whole = local.add(parameter, round, localWorker, { operation, key: request.key, rows: request });
+    if (whole === undefined) return undefined;
+    if (whole.parts.some(({ rows }) => rows === undefined)) {
+      return breakDown(new ShoalError('mismatch', `workers of one process pushed rows and all values of '${request.key}' in one round`));
+    }
+    const { dtype, shape } = directory.parameter(parameter);
+    const rowBytes = rowElements(shape) * dtypeInfo(dtype).bytes;
+    const sum = sumRows(
+      options.kernels,
+      dtype,
+      rowBytes,
+      whole.parts.map(({ rows }) => read(rows!)),
+    );
+    const operations = whole.parts.map((part) => part.operation);
+    this.#send(operations, parameter, round, request.priority, sum);
+    // What was expected of each is replaced by the requests.
+    for (const each of operations) each.arrive();
+    return undefined;
+  }
+
+  #send(operations: readonly StubOperation[], parameter: number, round: number, priority: number, { rows, values }: Rows): void {
+    const rowBytes = this.#rowBytes(parameter);
+    const { dtype, pieces: cut } = this.#context.directory.parameter(parameter);
+    const nonFinite = cut.length > 1 && this.#context.isRefused(dtype, values);
+    for (const [server, pieces] of this.#byServer(parameter, rows, { all: true })) {
+      const runs: Run[] = [];
+      const frames: Uint8Array[] = [];
+      for (const piece of pieces) {
+        const frame = rowFrame(piece.rows, rowBytes);
+        const at = rowNumbersBytes(piece.rows.length);
+        for (const [k, position] of piece.positions.entries()) {
+          frame.set(values.subarray(position * rowBytes, (position + 1) * rowBytes), at + k * rowBytes);
+        }
+        frames.push(frame);
+        runs.push({ ...rowRun(piece, round, SourceKind.rows, frames.length, frame.byteLength), nonFinite });
+      }
+      const link = this.#context.links[server];
+      const { batches } = this.#context.directory;
+      const request = fixedRequest({
+        type: KVMessage.update,
+        priority,
+        repeats: true,
+        pushed: { slots: pieces.map(({ slot }) => slot), counts: pieces.map(() => 1) },
+        head: ({ optimizer }) => encodeRuns({ batches, optimizer, runs }),
+        frames,
+        finish: (error) => {
+          for (const operation of operations) operation.arrive(error, request);
+        },
+      });
+      for (const operation of operations) operation.attach(request, link);
+      link.enqueue(request);
+    }
+  }
+
+  pull(operation: StubOperation, localWorker: number, { key, rows, values, priority }: RowsRequest): void {
+    const { directory, links, options, rounds } = this.#context;
+    const parameter = directory.find(key);
+    const round = rounds[localWorker][parameter] ?? 0;
+    const rowBytes = this.#rowBytes(parameter);
+    operation.expect();
+    for (const [server, pieces] of this.#byServer(parameter, rows, { all: false })) {
+      const frames = pieces.map((piece) => rowFrame(piece.rows, 0));
+      const runs = pieces.map((piece, k) => rowRun(piece, round, SourceKind.rowNumbers, k + 1, frames[k].byteLength));
+      const request = fixedRequest({
+        type: KVMessage.get,
+        priority,
+        head: ({ optimizer }) => encodeRuns({ batches: directory.batches, optimizer, runs }),
+        frames,
+        finish: (error, msg) => {
+          if (error === undefined && !operation.finished) this.#place(msg, pieces, options.values.view(values), rowBytes);
+          operation.arrive(error, request);
+        },
+      });
+      operation.attach(request, links[server]);
+      links[server].enqueue(request);
+    }
+    operation.arrive();
+  }
+
+  #place(msg: Msg | undefined, pieces: readonly PieceRows[], out: Uint8Array, rowBytes: number): void {
+    const payload = msg?.frames[1];
+    let at = 0;
+    for (const { positions } of pieces) {
+      for (const position of positions) {
+        out.set(payload!.subarray(at, at + rowBytes), position * rowBytes);
+        at += rowBytes;
+      }
+      at = alignedBytes(at);
+    }
+  }
+
+  #rowBytes(parameter: number): number {
+    const { dtype, shape } = this.#context.directory.parameter(parameter);
+    return rowElements(shape) * dtypeInfo(dtype).bytes;
+  }
+
+  /** Rows by server and piece; with `all`, also pieces without rows. */
+  #byServer(parameter: number, rows: Uint32Array, { all }: { readonly all: boolean }): Map<number, PieceRows[]> {
+    const { directory } = this.#context;
+    const { shape } = directory.parameter(parameter);
+    const servers = new Map<number, PieceRows[]>();
+    // Rows of a pull come in any order: find them by piece through a sorted list of positions.
+    const order = Uint32Array.from(rows, (_, k) => k).sort((a, b) => rows[a] - rows[b]);
+    let next = 0;
+    let firstRow = 0;
+    for (let piece = directory.firstPiece[parameter]; piece < directory.firstPiece[parameter + 1]; piece++) {
+      const endRow = firstRow + rowsOf(shape, directory.pieceElements[piece]);
+      const start = next;
+      while (next < order.length && rows[order[next]] < endRow) next++;
+      if (all || next > start) {
+        const positions = order.slice(start, next);
+        const server = directory.pieceServer[piece];
+        const within = Uint32Array.from(positions, (position) => rows[position] - firstRow);
+        const pieces = servers.get(server) ?? [];
+        pieces.push({ server, slot: directory.pieceSlot[piece], rows: within, positions });
+        servers.set(server, pieces);
+      }
+      firstRow = endRow;
+    }
+    return servers;
+  }
+}
+
+function rowFrame(rows: Uint32Array, rowBytes: number): Uint8Array {
+  const frame = new Uint8Array(new ArrayBuffer(rowNumbersBytes(rows.length) + rows.length * rowBytes));
+  frame.set(new Uint8Array(rows.buffer, rows.byteOffset, rows.byteLength));
+  return frame;
+}
+
+function rowRun({ slot, rows }: PieceRows, round: number, source: number, frame: number, bytes: number): Run {
+  return {
+    firstSlot: slot,
+    slots: 1,
+    round,
+    source,
+    target: source === SourceKind.rowNumbers ? TargetKind.inline : TargetKind.none,
+    codec: 0,
+    sourceRegion: frame,
+    sourceOffset: 0,
+    sourceBytes: bytes,
+    targetRegion: 0,
+    targetOffset: 0,
+    rows: rows.length,
+    nonFinite: false,
+  };
+}

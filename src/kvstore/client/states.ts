@@ -1,0 +1,88 @@
+/** State that all servers save and load together, in two steps: what one of them cannot load, none does.
+ *
+ *      list  ▶ server 0     saves in the folder, the latest first
+ *      prepare ▶ all        the save is whole, and of the same parameters       else the one before it
+ *      load  ▶ all          values change */
+import { ShoalError } from '../../base/errors.ts';
+import type { Clock } from '../../base/clock.ts';
+import type { StubLink } from './link.ts';
+import { answered } from './link.ts';
+import type { StubOperation } from './operation.ts';
+import { fixedRequest } from './request.ts';
+import { encodeControl, type Control, type ControlFields } from '../protocol/wire-control.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+interface Question {
+  readonly type: number;
+  readonly fields: ControlFields;
+  /** A server that restarts from a snapshot must hear it again. Default false. */
+  readonly repeats?: boolean;
+}
+
+export class StubStates {
+  readonly #links: readonly StubLink[];
+  readonly #clock: Clock;
+  #saves = 0;
+
+  constructor({ links, clock }: { readonly links: readonly StubLink[]; readonly clock: Clock }) {
+    this.#links = links;
+    this.#clock = clock;
+  }
+
+  save(operation: StubOperation, folder: string): void {
+    operation.expect();
+    const save = `${this.#clock.wallNow()}-${++this.#saves}`;
+    this.#ask(operation, this.#links, { type: KVMessage.saveState, fields: { folder, save } }, (error) => operation.arrive(error));
+  }
+
+  load(operation: StubOperation, folder: string): void {
+    operation.expect();
+    this.#ask(operation, this.#links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
+      if (error !== undefined || answer === undefined) return operation.arrive(error);
+      return this.#loadFirst(operation, folder, answer.list('saves').map(String), undefined);
+    });
+  }
+
+  /** The first of some saves that all servers can load. */
+  #loadFirst(operation: StubOperation, folder: string, [save, ...older]: readonly string[], failure: ShoalError | undefined): void {
+    if (save === undefined) {
+      const none = `there is no saved state in ${folder}; load from where saveState wrote, which every server must see`;
+      return operation.arrive(failure ?? new ShoalError('usage', none));
+    }
+    const fields = { folder, save };
+    return this.#ask(operation, this.#links, { type: KVMessage.prepareState, fields }, (error) => {
+      // Damaged, or not of all servers.
+      if (error?.code === 'protocol' || error?.code === 'usage') return this.#loadFirst(operation, folder, older, failure ?? error);
+      if (error !== undefined) return operation.arrive(error);
+      const load = { type: KVMessage.loadState, fields, repeats: true };
+      return this.#ask(operation, this.#links, load, (failed) => operation.arrive(failed));
+    });
+  }
+
+  /** The same question to several servers. @param finish once: the first error, or the last answer */
+  #ask(
+    operation: StubOperation,
+    links: readonly StubLink[],
+    { type, fields, repeats = false }: Question,
+    finish: (error: ShoalError | undefined, answer: Control | undefined) => void,
+  ): void {
+    let waiting = links.length;
+    let failure: ShoalError | undefined;
+    for (const link of links) {
+      const request = fixedRequest({
+        type,
+        repeats,
+        frames: [encodeControl(fields)],
+        finish: (error, msg) => {
+          failure ??= error;
+          waiting--;
+          if (waiting === 0) finish(failure, failure === undefined ? answered(msg) : undefined);
+          operation.arrive(undefined, request);
+        },
+      });
+      operation.attach(request, link);
+      link.enqueue(request);
+      link.pump();
+    }
+  }
+}

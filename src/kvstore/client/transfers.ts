@@ -1,0 +1,259 @@
+/** Pushes and pulls of whole parameters: checked, aggregated over local workers, cut into pieces, put into units. */
+import { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import type { GradientCodec } from '../compression/codec.ts';
+import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
+import { elementsOf } from '../protocol/placement.ts';
+import type { StubLink } from './link.ts';
+import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
+import type { StubOperation } from './operation.ts';
+import { unitBytesDefault, type StubOptions, type TransferRequest } from './options.ts';
+import { StubUnit } from './unit.ts';
+import type { ValueBlock, ValueRef } from '../protocol/value-space.ts';
+import type { RunState } from '../protocol/wire.ts';
+
+export interface StubContext {
+  readonly options: StubOptions;
+  readonly directory: ParameterDirectory;
+  readonly links: readonly StubLink[];
+  readonly local: LocalRounds;
+  /** By local worker and parameter: its pushes so far. */
+  readonly rounds: readonly number[][];
+  /** True for values that servers refuse as a gradient: they hold NaN or infinity. */
+  readonly isRefused: (dtype: DType, values: Uint8Array) => boolean;
+  /** What cannot go on: rounds that will never be complete. */
+  readonly breakDown: (error: ShoalError) => void;
+}
+
+/** Several local workers whose pushes leave together. */
+interface Bundle {
+  readonly rounds: readonly LocalRound[];
+  readonly blocks: readonly ValueBlock[];
+  readonly operations: readonly StubOperation[];
+  units: number;
+  error: ShoalError | undefined;
+}
+
+export class StubTransfers {
+  readonly #context: StubContext;
+  readonly #unitBytes: number;
+  /** By server and slot: version and settled round that were pulled last. */
+  readonly pulledVersion: number[][];
+  readonly pulledSettled: number[][];
+  /** By server and slot: what compression has lost so far. */
+  readonly #residuals: Map<number, Float32Array>[];
+
+  constructor(context: StubContext) {
+    this.#context = context;
+    this.#unitBytes = context.options.unitBytes ?? unitBytesDefault;
+    this.pulledVersion = context.links.map(() => []);
+    this.pulledSettled = context.links.map(() => []);
+    this.#residuals = context.links.map(() => new Map<number, Float32Array>());
+  }
+
+  /** @throws ShoalError `usage`, `mismatch`; then nothing has changed. */
+  check({ entries }: TransferRequest): void {
+    const { directory } = this.#context;
+    for (const { key, push, out, codec } of entries) {
+      const index = this.#find(key);
+      const { dtype, shape } = directory.parameter(index);
+      const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
+      for (const [what, ref] of [
+        ['pushed value', push],
+        ['output', out],
+      ] as const) {
+        if (ref === undefined || ref.bytes === bytes) continue;
+        const here = `the ${what} for '${key}' has ${ref.bytes} bytes`;
+        throw new ShoalError('mismatch', `${here}; the parameter is ${dtype} [${shape.join(', ')}], ${bytes} bytes`);
+      }
+      if (codec !== undefined && dtype !== 'float32')
+        throw new ShoalError('usage', `gradients of '${key}' are ${dtype}; only float32 is compressed`);
+    }
+  }
+
+  start(operation: StubOperation, localWorker: number, { entries, priority }: TransferRequest): void {
+    const { local, rounds, options } = this.#context;
+    const own = rounds[localWorker];
+    const plan = new Plan(this.#context, this.#unitBytes, priority);
+    const complete: LocalRound[] = [];
+    for (const entry of entries) {
+      const { key, push, out, codec } = entry;
+      const parameter = this.#find(key);
+      if (push !== undefined) own[parameter] = (own[parameter] ?? 0) + 1;
+      const round = own[parameter] ?? 0;
+      if (push === undefined || options.localWorkers === 1) {
+        plan.add({ parameter, round, push, out, encode: this.#encoder(codec) });
+        continue;
+      }
+      operation.expect();
+      const whole = local.add(parameter, round, localWorker, { operation, key, entry });
+      if (whole !== undefined) complete.push(whole);
+    }
+    plan.launch([operation], (_, unit, server, states) => this.#note(unit, server, states));
+    if (complete.length > 0) this.#startTogether(complete, priority);
+  }
+
+  /** Rounds that all local workers have pushed now. */
+  #startTogether(complete: readonly LocalRound[], priority: number): void {
+    const { options, directory, breakDown } = this.#context;
+    const mixed = complete.find(({ parts }) => parts.some(({ entry }) => entry === undefined));
+    if (mixed !== undefined) {
+      return breakDown(
+        new ShoalError('mismatch', `workers of one process pushed rows and all values of '${mixed.parts[0].key}' in one round`),
+      );
+    }
+    const plan = new Plan(this.#context, this.#unitBytes, priority);
+    const blocks: ValueBlock[] = [];
+    for (const { parameter, round, parts } of complete) {
+      const entries = parts.map(({ entry }) => entry!);
+      const block = sumLocally(
+        options.values,
+        options.kernels,
+        directory.parameter(parameter).dtype,
+        entries.map(({ push }) => push!),
+      );
+      blocks.push(block);
+      const [{ codec }] = entries;
+      const alike = entries.every((entry) => entry.codec?.code === codec?.code);
+      const out = entries.find((entry) => entry.out !== undefined)?.out;
+      plan.add({ parameter, round, push: block.ref, out, encode: this.#encoder(alike ? codec : undefined) });
+    }
+    const operations = [...new Set(complete.flatMap(({ parts }) => parts.map(({ operation }) => operation)))];
+    const bundle: Bundle = { rounds: complete, blocks, operations, units: 0, error: undefined };
+    bundle.units = plan.launch(operations, (error, unit, server, states) => {
+      this.#note(unit, server, states);
+      bundle.error ??= error;
+      bundle.units--;
+      if (bundle.units === 0) this.#finishBundle(bundle);
+    });
+  }
+
+  #finishBundle({ rounds, blocks, error }: Bundle): void {
+    const { values } = this.#context.options;
+    for (const { parts } of rounds) {
+      const outs = parts.flatMap(({ entry, operation }) => (entry?.out === undefined ? [] : [{ out: entry.out, operation }]));
+      if (error === undefined && outs.length > 1) {
+        const first = values.view(outs[0].out);
+        for (const { out, operation } of outs.slice(1)) if (!operation.finished) values.view(out).set(first);
+      }
+      for (const { operation } of parts) operation.arrive(error);
+    }
+    for (const block of blocks) block.free();
+  }
+
+  /** Remembers what a worker has seen, for staleness. */
+  #note(unit: StubUnit, server: number, states: readonly RunState[]): void {
+    if (!unit.pulls) return;
+    const [versions, settled] = [this.pulledVersion[server], this.pulledSettled[server]];
+    for (const [k, state] of states.entries()) {
+      const end = unit.slots[k] + unit.counts[k];
+      for (let slot = unit.slots[k]; slot < end; slot++) {
+        versions[slot] = state.version;
+        settled[slot] = state.settled;
+      }
+    }
+  }
+
+  #find(key: string): number {
+    const index = this.#context.directory.find(key);
+    if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
+    return index;
+  }
+
+  /** Compresses a piece of a gradient; what is lost is added to the next one. */
+  #encoder(codec: GradientCodec | undefined): PieceEncoder | undefined {
+    if (codec === undefined) return undefined;
+    return (server, slot, ref) => {
+      const bytes = this.#context.options.values.view(ref);
+      const gradient = new Float32Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 4);
+      let residual = this.#residuals[server].get(slot);
+      if (residual === undefined) {
+        residual = new Float32Array(gradient.length);
+        this.#residuals[server].set(slot, residual);
+      }
+      const encoded = new Uint8Array(new ArrayBuffer(codec.encodedBytes(gradient.length)));
+      codec.encode(encoded, gradient, residual);
+      return { code: codec.code, bytes: encoded };
+    };
+  }
+}
+
+type PieceEncoder = (server: number, slot: number, ref: ValueRef) => { code: number; bytes: Uint8Array };
+
+interface Planned {
+  readonly parameter: number;
+  readonly round: number;
+  readonly push: ValueRef | undefined;
+  readonly out: ValueRef | undefined;
+  readonly encode: PieceEncoder | undefined;
+}
+
+/** Units of one operation, per server. */
+class Plan {
+  readonly #context: StubContext;
+  readonly #unitBytes: number;
+  readonly #priority: number;
+  readonly #open: (StubUnit | undefined)[];
+  readonly #units: { unit: StubUnit; server: number }[] = [];
+  #finish: (error: ShoalError | undefined, unit: StubUnit, server: number, states: readonly RunState[]) => void = () => undefined;
+  #operations: readonly StubOperation[] = [];
+
+  constructor(context: StubContext, unitBytes: number, priority: number) {
+    this.#context = context;
+    this.#unitBytes = unitBytes;
+    this.#priority = priority;
+    this.#open = context.links.map(() => undefined);
+  }
+
+  add({ parameter, round, push, out, encode }: Planned): void {
+    const { directory, options, isRefused } = this.#context;
+    const { dtype } = directory.parameter(parameter);
+    const elementBytes = dtypeInfo(dtype).bytes;
+    const end = directory.firstPiece[parameter + 1];
+    // What is one piece its server sees whole.
+    const cut = end - directory.firstPiece[parameter] > 1;
+    const nonFinite = cut && push !== undefined && isRefused(dtype, options.values.view(push));
+    let offset = 0;
+    for (let piece = directory.firstPiece[parameter]; piece < end; piece++) {
+      const server = directory.pieceServer[piece];
+      const slot = directory.pieceSlot[piece];
+      const bytes = directory.pieceElements[piece] * elementBytes;
+      let unit = this.#open[server];
+      if (unit === undefined || unit.bytes + bytes > this.#unitBytes) unit = this.#openUnit(server);
+      const part = encode === undefined || push === undefined ? undefined : { ...push, offset: push.offset + offset, bytes };
+      const encoded = part && encode!(server, slot, part);
+      unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, nonFinite, ...(encoded ? { encoded } : {}) });
+      offset += bytes;
+    }
+  }
+
+  /** Hands the units over. @returns their number. */
+  launch(
+    operations: readonly StubOperation[],
+    finish: (error: ShoalError | undefined, unit: StubUnit, server: number, states: readonly RunState[]) => void,
+  ): number {
+    const { links } = this.#context;
+    this.#operations = operations;
+    this.#finish = finish;
+    for (const { unit, server } of this.#units) {
+      for (const operation of operations) operation.attach(unit, links[server]);
+      links[server].enqueue(unit);
+    }
+    return this.#units.length;
+  }
+
+  #openUnit(server: number): StubUnit {
+    const unit = new StubUnit({
+      values: this.#context.options.values,
+      priority: this.#priority,
+      batches: this.#context.directory.batches,
+      finish: (error, finished, states) => {
+        this.#finish(error, finished, server, states);
+        for (const operation of this.#operations) operation.arrive(error, finished);
+      },
+    });
+    this.#open[server] = unit;
+    this.#units.push({ unit, server });
+    return unit;
+  }
+}

@@ -1,0 +1,87 @@
+/** Blobs between the ranks of a process group: a header, then the elements, both under one tag.
+ *
+ *    bytes   0      1        2            4                12
+ *            │ kind │ dtype  │ name bytes │ elements, f64 │ name, UTF-8 … │
+ *            │ u8   │ u8     │ u16 LE     │ LE            │ up to 500     │      512 bytes, always
+ *
+ *  A receiver takes the next blob of a sender while somebody waits for one of that sender, whatever its name; those that
+ *  nobody asked for are kept. */
+import { isCount } from '../../base/files/bytes.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { ProcessGroup } from '../../group/call/types.ts';
+import { dtypeInfo, dtypeOfArray, dtypes, type TypedArray } from '../../memory/dtype.ts';
+import { copyOf, elementsOf } from '../values/values-argument.ts';
+import type { BlobBox } from '../values/blob-box.ts';
+import type { Blob } from '../values/types.ts';
+
+const headerBytes = 512;
+const nameFrom = 12;
+const tag = 0xb10b;
+/** An asker's own timeout ends its wait; the reception stays. */
+const receptionMs = 0x7fffffff;
+
+export class GroupBlobs {
+  readonly #group: ProcessGroup;
+  readonly #box: BlobBox;
+  /** Senders whose next blob is being received. */
+  readonly #receiving = new Set<number>();
+
+  constructor(group: ProcessGroup, box: BlobBox) {
+    this.#group = group;
+    this.#box = box;
+  }
+
+  async send(worker: number, blob: Blob): Promise<void> {
+    const { kind, name, values } = blob;
+    const text = new TextEncoder().encode(name);
+    if (text.length > headerBytes - nameFrom) {
+      throw new ShoalError('usage', `the name of a blob has ${text.length} bytes, more than ${headerBytes - nameFrom}`);
+    }
+    const { dtype, data } = elementsOf(values);
+    const copy = copyOf(dtype, data);
+    if (worker === this.#group.rank) {
+      this.#box.put(worker, name, copy);
+      return;
+    }
+    const header = new Uint8Array(headerBytes);
+    const view = new DataView(header.buffer);
+    header[0] = kind === 'feature' ? 0 : 1;
+    header[1] = dtypeInfo(dtypeOfArray(values)).code;
+    view.setUint16(2, text.length, true);
+    view.setFloat64(4, values.length, true);
+    header.set(text, nameFrom);
+    // Both are begun before either is awaited: nothing of another blob comes between them.
+    await Promise.all([this.#group.send(header, worker, { tag }), this.#group.send(copy, worker, { tag })]);
+  }
+
+  receive(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
+    const taken = this.#box.take(worker, name, timeoutMs);
+    if (worker === this.#group.rank || this.#receiving.has(worker) || !this.#box.isWaiting(worker)) return taken;
+    this.#receiving.add(worker);
+    this.#receiveFrom(worker).then(
+      () => this.#receiving.delete(worker),
+      (error: unknown) => {
+        this.#receiving.delete(worker);
+        this.#box.fail(worker, ShoalError.from(error));
+      },
+    );
+    return taken;
+  }
+
+  async #receiveFrom(worker: number): Promise<void> {
+    while (this.#box.isWaiting(worker)) {
+      const header = new Uint8Array(headerBytes);
+      await this.#group.recv(header, worker, { tag, timeoutMs: receptionMs });
+      const view = new DataView(header.buffer);
+      const info = dtypes[header[1]];
+      const nameBytes = view.getUint16(2, true);
+      const count = view.getFloat64(4, true);
+      if (info === undefined || nameBytes > headerBytes - nameFrom || !isCount(count)) {
+        throw new ShoalError('protocol', `worker ${worker} sent a blob that cannot be read`);
+      }
+      const values = info.view(new ArrayBuffer(count * info.bytes), 0, count);
+      await this.#group.recv(values, worker, { tag, timeoutMs: receptionMs });
+      this.#box.put(worker, new TextDecoder().decode(header.subarray(nameFrom, nameFrom + nameBytes)), values);
+    }
+  }
+}

@@ -1,0 +1,188 @@
+/** Operations that take effect in the order of their calls, whatever order their communication ends in: values and the state
+ *  of optimisers must change alike on every worker. It must not know what operations do.
+ *
+ *    communication  ━━━━━━━ a      ends when it ends
+ *                   ━━━ b
+ *    effects               a b     in order: b waits for a */
+import type { Clock } from '../../base/clock.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
+import { checkKind } from '../../base/settings/options.ts';
+import type { Work } from '../../group/call/types.ts';
+import type { KVWork } from '../values/types.ts';
+
+export interface Operation {
+  /** For errors: `push of 'w1'`. */
+  readonly what: string;
+  /** Communication that has begun. */
+  readonly works: readonly Work[];
+  /** Runs when `works` have succeeded and all operations before have ended: takes effect. It may yield communication that it
+   *  has begun, and goes on when that has succeeded. What it throws fails the operation. */
+  readonly effect: () => Generator<readonly Work[], void>;
+}
+
+export interface OrderedOperationsOptions {
+  readonly clock: Clock;
+  /** Unfinished operations. */
+  readonly operationsMax: number;
+}
+
+interface Pending {
+  readonly effect: Generator<readonly Work[], void>;
+  readonly work: OrderedWork;
+  works: readonly Work[];
+  /** The works whose end will be heard of. */
+  watched: readonly Work[] | undefined;
+}
+
+export class OrderedOperations {
+  readonly #options: OrderedOperationsOptions;
+  readonly #pending: Pending[] = [];
+  /** Index of the first that has not ended; the array is cut from time to time. */
+  #first = 0;
+  #proceeding = false;
+
+  constructor(options: OrderedOperationsOptions) {
+    this.#options = options;
+  }
+
+  /** To be called before communication begins. @throws ShoalError `usage` when there are too many. */
+  checkRoom(): void {
+    const { operationsMax } = this.#options;
+    if (this.#pending.length - this.#first < operationsMax) return;
+    throw new ShoalError('usage', `${operationsMax} operations are unfinished; await some before the next`);
+  }
+
+  start(operation: Operation): KVWork {
+    const work = new OrderedWork(operation.what, this);
+    this.#pending.push({ effect: operation.effect(), work, works: operation.works, watched: undefined });
+    if (this.#pending.length - this.#first === 1) this.proceed();
+    return work;
+  }
+
+  /** Until everything that has been started has ended, well or not. */
+  async idle(): Promise<void> {
+    const last = this.#pending.at(-1);
+    if (last !== undefined && !last.work.done) {
+      await last.work.then(
+        () => undefined,
+        () => undefined,
+      );
+    }
+  }
+
+  waitFor(work: OrderedWork, timeoutMs: number): void {
+    const { clock } = this.#options;
+    const deadlineMs = clock.now() + timeoutMs;
+    while (!work.done) {
+      const { works } = this.#pending[this.#first];
+      for (const each of works) {
+        if (each.done) continue;
+        const leftMs = deadlineMs - clock.now();
+        if (leftMs <= 0)
+          throw new ShoalError('timeout', `${work.what} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`);
+        try {
+          each.waitSync(leftMs);
+        } catch (error) {
+          // A failure of the operation is found again below; everything else is ours to report.
+          if (!each.done) throw error;
+        }
+      }
+      this.proceed();
+    }
+  }
+
+  /** Ends what can be ended, in order. */
+  proceed(): void {
+    // An updater that calls the store comes here again.
+    if (this.#proceeding) return;
+    this.#proceeding = true;
+    try {
+      while (this.#first < this.#pending.length) {
+        const head = this.#pending[this.#first];
+        const unfinished = head.works.filter(({ done }) => !done);
+        if (unfinished.length > 0) {
+          if (head.watched !== head.works) void Promise.allSettled(unfinished).then(() => this.proceed());
+          head.watched = head.works;
+          return;
+        }
+        this.#proceedWith(head);
+      }
+    } finally {
+      this.#proceeding = false;
+    }
+  }
+
+  #proceedWith(head: Pending): void {
+    let failure = head.works.find(({ error }) => error !== undefined)?.error;
+    try {
+      const more = failure === undefined ? head.effect.next() : undefined;
+      if (more?.done === false) {
+        head.works = more.value;
+        return;
+      }
+    } catch (thrown) {
+      failure = isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'usage');
+    }
+    // What it holds is given back.
+    if (failure !== undefined) head.effect.return();
+    this.#first++;
+    if (this.#first > 64 && this.#first * 2 > this.#pending.length) {
+      this.#pending.splice(0, this.#first);
+      this.#first = 0;
+    }
+    head.work.settle(failure);
+  }
+}
+
+class OrderedWork implements KVWork {
+  readonly what: string;
+  readonly #operations: OrderedOperations;
+  #done = false;
+  #error: ShoalError | undefined;
+  /** Made when asked for: an operation that nobody awaits cannot raise an unhandled rejection. */
+  #promise: Promise<void> | undefined;
+  #resolve: (() => void) | undefined;
+  #reject: ((error: ShoalError) => void) | undefined;
+
+  constructor(what: string, operations: OrderedOperations) {
+    this.what = what;
+    this.#operations = operations;
+  }
+
+  /** Looks for what has arrived, as the works of its communication do. */
+  get done(): boolean {
+    if (!this.#done) this.#operations.proceed();
+    return this.#done;
+  }
+
+  get error(): ShoalError | undefined {
+    return this.done ? this.#error : undefined;
+  }
+
+  settle(error: ShoalError | undefined): void {
+    this.#done = true;
+    this.#error = error;
+    if (error === undefined) this.#resolve?.();
+    else this.#reject?.(error);
+  }
+
+  waitSync(timeoutMs = Infinity): void {
+    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
+    this.#operations.waitFor(this, timeoutMs);
+    if (this.#error !== undefined) throw this.#error;
+  }
+
+  then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    this.#promise ??= new Promise<void>((resolve, reject) => {
+      if (!this.#done) {
+        this.#resolve = resolve;
+        this.#reject = reject;
+      } else if (this.#error !== undefined) reject(this.#error);
+      else resolve();
+    });
+    return this.#promise.then(onFulfilled, onRejected);
+  }
+}

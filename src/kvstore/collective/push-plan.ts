@@ -1,0 +1,22 @@
+/** What a push of certain values, and a pull into certain places, consists of. */
+import type { TypedArray } from '../../memory/dtype.ts';
+import type { Bucket } from './buckets.ts';
+import type { Parameter } from '../values/parameter-table.ts';
+import type { Value } from '../values/types.ts';
+
+export interface PlannedPush {
+  readonly parameter: Parameter;
+  /** Of each device. */
+  readonly sources: readonly TypedArray[];
+  /** pushPull: where the new value goes, and the elements of each. */
+  readonly outs: readonly Value[];
+  readonly targets: readonly TypedArray[];
+}
+
+export interface PushPlan {
+  readonly names: readonly string[];
+  readonly pushes: readonly PlannedPush[];
+  readonly buckets: readonly Bucket[];
+  /** Of the names, for contracts. */
+  readonly digest: string;
+}

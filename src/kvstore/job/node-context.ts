@@ -1,0 +1,68 @@
+/** What a process of a parameter-server job needs to talk to the others: the job's store, its secret, sockets, memory. */
+import { networkInterfaces } from 'node:os';
+import { systemClock, type Clock } from '../../base/clock.ts';
+import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
+import { systemRandom } from '../../base/random.ts';
+import { offeredAddresses } from '../../fabric/interfaces.ts';
+import { isLoopback } from '../../store/environment.ts';
+import { openStore, type OpenedStore } from '../../store/open-store.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import { loadNative } from '../../memory/native.ts';
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { MessagingContext } from '../../messaging/context.ts';
+import type { ThreadGate } from '../../messaging/thread-gate.ts';
+import { ServerRecords } from './server-records.ts';
+
+export interface NodeContext {
+  readonly clock: Clock;
+  readonly settings: Settings;
+  readonly records: ServerRecords;
+  readonly messaging: MessagingContext;
+  readonly allocator: RegionAllocator;
+  readonly kernels: Kernels;
+  readonly parameterKernels: ParameterKernels;
+  /** What a router of this process binds: reachable by all hosts of the job, and by none else. */
+  readonly bindUrl: string;
+  close(): Promise<void>;
+}
+
+/** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */
+export async function openNode(environment: Environment, { gate }: { readonly gate?: ThreadGate } = {}): Promise<NodeContext> {
+  const settings = readSettings(environment);
+  const opened = await openStore('env://', {
+    clock: systemClock,
+    random: systemRandom,
+    environment,
+    timeoutMs: settings.timeoutMs,
+    connectTimeoutMs: settings.connectTimeoutMs,
+    insecure: settings.insecure ? 'allow' : 'refuse',
+  });
+  const native = loadNative({ enabled: settings.native });
+  const messaging = new MessagingContext({ world: `${opened.world}/kvstore`, secret: opened.secret, ...(gate && { gate }) });
+  return {
+    clock: systemClock,
+    settings,
+    records: new ServerRecords(opened.store),
+    messaging,
+    allocator: createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) }),
+    kernels: createKernels({ native }),
+    parameterKernels: createParameterKernels({ native }),
+    bindUrl: bindUrlOf(opened, settings),
+    close: async () => {
+      await messaging.close();
+      await opened.store.close();
+    },
+  };
+}
+
+/** Jobs that meet on the loopback interface stay there. */
+function bindUrlOf({ url }: OpenedStore, settings: Settings): string {
+  const host = url === undefined ? '127.0.0.1' : new URL(url).hostname;
+  if (isLoopback(host)) return 'tcp://127.0.0.1:*';
+  const [best] = offeredAddresses(networkInterfaces(), settings.interfaces);
+  return `tcp://${best === undefined ? '127.0.0.1' : best.address}:*`;
+}

@@ -1,0 +1,154 @@
+/** The connection to one server, whoever is that server: found through the job's records, made again when it breaks or when
+ *  another process has become the server. What is sent while there is none is lost; the protocol above repeats it.
+ *
+ *      look up record ─▶ connect ─▶ up ─▶ messages … ─▶ silence, error or another record ─▶ down ─┐
+ *            ▲                                                                                    │
+ *            └────────────────────────────────────────────────────────────────────────────────────┘ */
+import { sleep } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Address } from '../../messaging/address.ts';
+import { Dealer } from '../../messaging/dealer.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
+import type { NodeContext } from './node-context.ts';
+import { isGone } from './server-process.ts';
+import type { ServerRecord, ServerSeat } from './server-records.ts';
+
+export interface ServerLinkOptions {
+  readonly node: NodeContext;
+  readonly group: number;
+  readonly server: number;
+  /** Default `server`. */
+  readonly seat?: ServerSeat;
+  /** Of this end; no other process may have it. */
+  readonly own: Address;
+  readonly to: Address;
+  readonly onMessage: (msg: Msg) => void;
+  readonly onUp: (record: ServerRecord) => void;
+  /** After every `onUp`, and when it cannot be reached in the first place. */
+  readonly onDown: (error: ShoalError) => void;
+  /** Another process has taken the place of one that we were connected with: called before we connect to that one. */
+  readonly onReplaced?: (former: ServerRecord) => Promise<void>;
+  /** An incarnation that is ourselves, and is not connected to. */
+  readonly except?: number;
+}
+
+const connectMs = 5000;
+const retryMs = 100;
+/** The dealer itself gives up soon: the server may be elsewhere. */
+const reconnectMs = 1000;
+
+export class ServerLink {
+  readonly #options: ServerLinkOptions;
+  readonly #stopped = new AbortController();
+  #dealer: Dealer | undefined;
+  readonly #listening: ListeningTime;
+  /** Of the listening time. */
+  #heardMs = 0;
+  #lost: ShoalError | undefined;
+  /** Whom we were connected with last. */
+  #former: ServerRecord | undefined;
+
+  constructor(options: ServerLinkOptions) {
+    this.#options = options;
+    this.#listening = new ListeningTime(options.node.clock);
+    void this.#run();
+  }
+
+  send(msg: Msg): void {
+    try {
+      this.#dealer?.send(msg);
+    } catch (error) {
+      // Full or closed: as lost as what was on its way when it closed.
+      this.#lose(ShoalError.from(error));
+    }
+  }
+
+  /** Passes on what was sent, for at most `timeoutMs`. Idempotent. */
+  async close(timeoutMs = 1000): Promise<void> {
+    this.#stopped.abort();
+    const dealer = this.#dealer;
+    this.#dealer = undefined;
+    await dealer?.close({ timeoutMs });
+  }
+
+  async #run(): Promise<void> {
+    const { node, group, server, seat = 'server', except, onDown } = this.#options;
+    const { signal } = this.#stopped;
+    while (!signal.aborted) {
+      try {
+        const record = await node.records.get(group, server, { seat, signal });
+        if (record.incarnation === except) await sleep(node.clock, heartbeatMs);
+        else await this.#serve(record);
+      } catch (error) {
+        if (signal.aborted) return;
+        onDown(ShoalError.from(error));
+        await sleep(node.clock, retryMs);
+      }
+    }
+  }
+
+  /** Returns when the connection should be made anew. */
+  async #serve(record: ServerRecord): Promise<void> {
+    const { node, own, onUp, onDown, onReplaced } = this.#options;
+    if (isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
+    if (this.#former !== undefined && this.#former.incarnation !== record.incarnation) await onReplaced?.(this.#former);
+    const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
+    try {
+      await dealer.connect(record.url, { timeoutMs: connectMs });
+      if (this.#stopped.signal.aborted) return;
+      this.#dealer = dealer;
+      this.#former = record;
+      this.#heardMs = this.#listening.nowMs;
+      dealer.watch(() => this.#drain(dealer));
+      onUp(record);
+      this.#drain(dealer);
+      const lost = await this.#watchOver(dealer, record);
+      if (!this.#stopped.signal.aborted) onDown(lost);
+    } finally {
+      if (this.#dealer === dealer) this.#dealer = undefined;
+      if (!this.#stopped.signal.aborted) await dealer.close({ timeoutMs: 0 });
+    }
+  }
+
+  /** Why the connection is over. */
+  async #watchOver(dealer: Dealer, record: ServerRecord): Promise<ShoalError> {
+    const { node, group, server, seat = 'server', own, to } = this.#options;
+    for (;;) {
+      await sleep(node.clock, heartbeatMs);
+      if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
+      const current = await node.records.get(group, server, { seat });
+      if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
+      if (isGone(record)) return gone(this.#options, `was process ${record.pid}, which has ended`);
+      this.#listening.tick();
+      const silentMs = this.#listening.nowMs - this.#heardMs;
+      if (silentMs > node.settings.serverSilenceMs) return gone(this.#options, `has been silent for ${Math.round(silentMs)} ms`);
+      this.send(heartbeat(own, to));
+    }
+  }
+
+  #lose(error: ShoalError): void {
+    this.#lost = error;
+    this.#dealer = undefined;
+  }
+
+  #drain(dealer: Dealer): void {
+    if (this.#dealer !== dealer) return;
+    this.#heardMs = this.#listening.nowMs;
+    try {
+      for (let msg = dealer.tryReceive(); msg !== undefined; msg = dealer.tryReceive()) {
+        if (msg.type !== heartbeatType) this.#options.onMessage(msg);
+        else {
+          const answer = heartbeatAnswer(msg);
+          if (answer !== undefined) this.send(answer);
+        }
+      }
+    } catch (error) {
+      this.#lose(ShoalError.from(error));
+    }
+  }
+}
+
+function gone({ group, server, seat = 'server' }: ServerLinkOptions, how: string): ShoalError {
+  return new ShoalError('peer-lost', `${seat} ${server} of group ${group} ${how}`);
+}

@@ -1,0 +1,69 @@
+/** A process that is, or was, a server, as others of its host see it: whether it is gone, and how it is made to be.
+ *
+ *  A server writes new values where workers have them. One that has been stopped in the midst of that may go on whenever it is
+ *  resumed, and no message can call it back: when another process is the server, the one before must be gone before anything
+ *  else happens in that memory. Whoever shares memory with it sees the same process numbers, and can end it. */
+import { readFileSync, readlinkSync } from 'node:fs';
+import { sleep, type Clock } from '../../base/clock.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+
+export interface ServerProcess {
+  readonly pid: number;
+  /** Equal for processes that see each other's numbers; empty when that cannot be known. */
+  readonly host: string;
+  /** When it was started, in ticks since the host was: numbers are used again. */
+  readonly birth: number;
+}
+
+/** How long a process may take to die of SIGKILL. */
+const endMs = 10_000;
+const pollMs = 10;
+
+export function ownProcess(): ServerProcess {
+  return { pid: process.pid, host: ownHost(), birth: statusOf(process.pid)?.birth ?? 0 };
+}
+
+/** True when it has certainly ended; false when it lives, or cannot be seen from here. */
+export function isGone({ pid, host, birth }: ServerProcess): boolean {
+  if (host === '' || host !== ownHost()) return false;
+  const status = statusOf(pid);
+  return status === undefined || status.birth !== birth || status.state === 'Z' || status.state === 'X';
+}
+
+/** Resolves when it is gone, or can have none of our memory: another host's, another user's. Threads of this process that serve
+ *  are not ended.
+ *  @throws ShoalError `system` when it does not die. */
+export async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
+  if (former.host === '' || former.host !== ownHost() || former.pid === process.pid || isGone(former)) return;
+  try {
+    process.kill(former.pid, 'SIGKILL');
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EPERM') return;
+    if (!isGone(former)) throw new ShoalError('system', `process ${former.pid} cannot be ended: ${messageOf(error)}`, { cause: error });
+  }
+  for (const deadlineMs = clock.now() + endMs; !isGone(former); await sleep(clock, pollMs)) {
+    if (clock.now() > deadlineMs) throw new ShoalError('system', `process ${former.pid}, which was a server, does not end on SIGKILL`);
+  }
+}
+
+/** What must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. */
+function ownHost(): string {
+  try {
+    return `${readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()}/${readlinkSync('/proc/self/ns/pid')}`;
+  } catch {
+    return ''; // not Linux: memory of another process cannot be mapped there
+  }
+}
+
+/** Undefined when there is no such process. Source: proc(5), /proc/pid/stat, fields 3 and 22. */
+function statusOf(pid: number): { state: string; birth: number } | undefined {
+  let text: string;
+  try {
+    text = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  } catch {
+    return undefined;
+  }
+  // The name, field 2, may hold spaces and parentheses.
+  const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+  return { state: fields[0] ?? '', birth: Number(fields[19]) };
+}

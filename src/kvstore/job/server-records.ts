@@ -1,0 +1,146 @@
+/** Where the servers of a job are, in the job's store, and what the workers agreed on, which the servers wait for.
+ *
+ *      kv/topology                          groups and their sizes                     written once
+ *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
+ *      kv/server/<group>/<server>/standby   { incarnation, url, pid, … }               who offers to stand by
+ *      kv/stub/<first worker>               URL of a process that takes blobs
+ *
+ *  The view is changed by comparing and swapping only, so that of several who want to, one succeeds and the others learn of
+ *  it. Its rules, which make a state that was answered for outlive every process but the last:
+ *
+ *      primary    takes the standby into the view when that has the whole state, and out of it before it answers without it
+ *      standby    becomes the primary of the next term only when it is in the view
+ *      others     become the primary, with what a checkpoint has, only when primary and standby of the view are lost
+ *
+ *  Every message between servers bears its sender's term; whoever has heard of a later one ignores it.
+ *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
+import { z } from 'zod';
+import { ShoalError } from '../../base/errors.ts';
+import type { Store, StoreWait } from '../../store/store.ts';
+import { workerCount, type KVTopology } from '../protocol/topology.ts';
+
+const recordSchema = z.object({
+  /** Differs between every two processes that are, one after the other, the same server. */
+  incarnation: z.number().int().positive(),
+  url: z.string().max(512),
+  pid: z.number().int(),
+  host: z.string().max(512),
+  birth: z.number(),
+});
+
+const viewSchema = z.object({
+  /** Of the primary: one more than its predecessor's. */
+  term: z.number().int().positive(),
+  primary: recordSchema,
+  /** Has everything that the primary has answered for. */
+  standby: recordSchema.nullable(),
+});
+
+const topologySchema = z.object({
+  workerGroups: z.number().int().positive(),
+  workersPerGroup: z.number().int().positive(),
+  serverGroups: z.number().int().positive(),
+  serversPerGroup: z.number().int().positive(),
+  replicas: z.union([z.literal(1), z.literal(2)]),
+});
+
+/** A process that is a server, or would be. */
+export type ServerRecord = z.infer<typeof recordSchema>;
+
+export type ServerView = z.infer<typeof viewSchema>;
+
+/** The server in force, or who stands by. */
+export type ServerSeat = 'server' | 'standby';
+
+export class ServerRecords {
+  readonly #store: Store;
+
+  constructor(store: Store) {
+    this.#store = store;
+  }
+
+  /** @throws ShoalError `mismatch` when another worker made another kind of store. */
+  async agree(topology: KVTopology): Promise<void> {
+    const { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas } = topology;
+    const own = { workerGroups, workersPerGroup, serverGroups, serversPerGroup, replicas };
+    const agreed = decode(topologySchema, await this.#store.compareSet('kv/topology', new Uint8Array(), encode(own)));
+    if (JSON.stringify(agreed) === JSON.stringify(own)) return;
+    throw new ShoalError(
+      'mismatch',
+      `this worker wants ${describe(own)}, another one has ${describe(agreed)}; create the same store everywhere`,
+    );
+  }
+
+  async topology(wait: StoreWait): Promise<KVTopology> {
+    return decode(topologySchema, await this.#store.get('kv/topology', wait));
+  }
+
+  /** The process in a seat; waits until there is one. */
+  async get(group: number, server: number, options: StoreWait & { seat?: ServerSeat }): Promise<ServerRecord> {
+    const { seat = 'server', ...wait } = options;
+    const bytes = await this.#store.get(serverKey(group, server, seat), wait);
+    return seat === 'standby' ? decode(recordSchema, bytes) : decode(viewSchema, bytes).primary;
+  }
+
+  /** Undefined when no process has been this server yet. */
+  view(group: number, server: number): Promise<ServerView | undefined> {
+    return this.#find(viewSchema, serverKey(group, server));
+  }
+
+  /** Who offers to stand by, or did once. */
+  candidate(group: number, server: number): Promise<ServerRecord | undefined> {
+    return this.#find(recordSchema, serverKey(group, server, 'standby'));
+  }
+
+  /** @returns whether `next` has taken the place of `expected`. */
+  changeView(group: number, server: number, change: { expected: ServerView | undefined; next: ServerView }): Promise<boolean> {
+    return this.#swap(serverKey(group, server), change);
+  }
+
+  /** @returns whether `next` has taken the place of `expected`. */
+  changeCandidate(group: number, server: number, change: { expected: ServerRecord | undefined; next: ServerRecord }): Promise<boolean> {
+    return this.#swap(serverKey(group, server, 'standby'), change);
+  }
+
+  async #find<T>(schema: z.ZodType<T>, key: string): Promise<T | undefined> {
+    return (await this.#store.check([key])) ? decode(schema, await this.#store.get(key)) : undefined;
+  }
+
+  async #swap<T>(key: string, { expected, next }: { expected: T | undefined; next: T }): Promise<boolean> {
+    const desired = encode(next);
+    const stored = await this.#store.compareSet(key, expected === undefined ? new Uint8Array() : encode(expected), desired);
+    return Buffer.compare(stored, desired) === 0;
+  }
+
+  async publishStub(firstWorker: number, url: string): Promise<void> {
+    await this.#store.set(`kv/stub/${firstWorker}`, encode(url));
+  }
+
+  async stubUrl(firstWorker: number, wait: StoreWait): Promise<string> {
+    return decode(z.string(), await this.#store.get(`kv/stub/${firstWorker}`, wait));
+  }
+}
+
+function serverKey(group: number, server: number, seat: ServerSeat = 'server'): string {
+  return `kv/server/${group}/${server}${seat === 'standby' ? '/standby' : ''}`;
+}
+
+function describe(topology: KVTopology): string {
+  const { workerGroups, workersPerGroup } = topology;
+  return `${workerCount(topology)} workers in ${workerGroups} groups of ${workersPerGroup}`;
+}
+
+/** Equal values give equal bytes: comparing and swapping depends on it. */
+function encode(value: unknown): Uint8Array {
+  return new TextEncoder().encode(JSON.stringify(value));
+}
+
+function decode<T>(schema: z.ZodType<T>, bytes: Uint8Array): T {
+  try {
+    return schema.parse(JSON.parse(new TextDecoder().decode(bytes)));
+  } catch (error) {
+    throw new ShoalError('protocol', 'a record about parameter servers in the store is not valid; do all processes run the same version?', {
+      cause: error,
+    });
+  }
+}

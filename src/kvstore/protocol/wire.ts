@@ -1,0 +1,304 @@
+/** What stubs and servers say to each other: bytes to messages and back. Every byte from outside is checked here or, where
+ *  the check needs to know slots and memory, by whoever uses it. Messages travel as `Msg`; this page is about their frames.
+ *  Little-endian. `f64` are whole numbers below 2⁵³.
+ *
+ *  `target` of every message between stub and server is (number of the request, epoch of the connection): answers repeat
+ *  the request's. Frames of rare messages are JSON (wire-control.ts); those of transfers are tables of *runs*. A run is a
+ *  stretch of neighbouring slots of one slab whose values are neighbours in memory, so that it is handled at once.
+ *
+ *    put, update, get     frame 0                                        frames 1…: values inline
+ *      byte 0        4          8
+ *          │batches │optimiser │ runs, 56 bytes each …                   what the sender knows: batches of parameters,
+ *          │u32     │u32       │                                         and how often the optimiser has been set
+ *    run
+ *      byte 0           4      8      12      13      14     15    16      20      24      32      40      48    52
+ *          │first slot │slots │round │source │target │codec │nan  │from   │to     │from   │bytes  │to     │rows │zero │
+ *          │u32        │u32   │u32   │u8     │u8     │u8    │u8   │region │region │offset │       │offset │u32  │u32  │
+ *          │           │      │      │       │       │      │     │u32    │u32    │f64    │f64    │f64    │     │     │
+ *
+ *      source   0 none    1 in a region of the sender    2 in a frame of this message; `from region` is its index
+ *               3 in a frame: `rows` row numbers (u32), zeros up to 8 bytes, then their values
+ *               4 in a frame: `rows` row numbers, of rows that are asked for
+ *      target   0 none    1 into a region of the sender  2 in the answer
+ *      codec    0, or how the source is compressed (compression/registry.ts)
+ *      nan      0, or 1: the whole value, of which this is a part, holds NaN or infinity
+ *      round    of this stub's pushes to these slots, from 1; of a get: what the answer must contain
+ *
+ *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
+ *      byte 0      1         2       4          8                                  order; or the error's text, UTF-8
+ *          │error │refuses │zero   │optimiser │ per run: version f64, settled round u32, zero u32 …
+ *          │u8    │u8      │u16    │u32       │
+ *      error    0, or 1 + index of the error's code
+ *      refuses  1: the optimiser refuses gradients that hold NaN or infinity */
+import { dataViewOf, isCount } from '../../base/files/bytes.ts';
+import { errorCodes, ShoalError } from '../../base/errors.ts';
+import { MessageType, Msg } from '../../messaging/msg.ts';
+import type { Address } from '../../messaging/address.ts';
+
+/** Types of messages. Those that SINGA names have its numbers. */
+export const KVMessage = {
+  get: MessageType.get,
+  put: MessageType.put,
+  update: MessageType.update,
+  syncRequest: MessageType.syncRequest,
+  syncResponse: MessageType.syncResponse,
+  getResponse: MessageType.getResponse,
+  updateResponse: MessageType.updateResponse,
+  /** Stub → server: who I am, in which epoch; the first message of a connection. */
+  hello: MessageType.user + 1,
+  /** The answer: which incarnation, and whether it remembers us. */
+  welcome: MessageType.user + 2,
+  /** Server → stub: a request has been taken and is waiting. */
+  accepted: MessageType.user + 3,
+  /** Server → stub: requests up to this number survive a crash of the server. */
+  durable: MessageType.user + 4,
+  /** Server → stub: a control request has been done, or not. */
+  done: MessageType.user + 5,
+  /** Requests of a stub, answered by `done` unless another answer is named. */
+  announce: MessageType.user + 10,
+  detach: MessageType.user + 11,
+  declare: MessageType.user + 12,
+  commit: MessageType.user + 13,
+  /** Answered by `done` with the batches from the one asked for on, as soon as there is one. */
+  lookup: MessageType.user + 14,
+  setOptimizer: MessageType.user + 15,
+  saveState: MessageType.user + 16,
+  loadState: MessageType.user + 17,
+  /** Whose pushes is this request waiting for? */
+  inquire: MessageType.user + 18,
+  barrier: MessageType.user + 19,
+  leave: MessageType.user + 20,
+  /** Make a snapshot soon. */
+  checkpoint: MessageType.user + 21,
+  /** Before `loadState`: what a folder has; whether a save can be loaded. */
+  listState: MessageType.user + 22,
+  prepareState: MessageType.user + 23,
+  /** Between server groups: first values; barriers. */
+  follow: MessageType.user + 30,
+  followed: MessageType.user + 31,
+  barrierReached: MessageType.user + 32,
+  barrierReleased: MessageType.user + 33,
+  /** From a master: which slots have changed. */
+  syncNotice: MessageType.user + 34,
+  /** Between a primary and its standby. */
+  state: MessageType.user + 40,
+  forward: MessageType.user + 41,
+  forwarded: MessageType.user + 42,
+  /** From a primary to itself, and with that to its standby: a stub counts as lost. */
+  lost: MessageType.user + 43,
+} as const;
+
+export const SourceKind = { none: 0, region: 1, inline: 2, rows: 3, rowNumbers: 4 } as const;
+export const TargetKind = { none: 0, region: 1, inline: 2 } as const;
+
+export interface Run {
+  firstSlot: number;
+  slots: number;
+  round: number;
+  source: number;
+  target: number;
+  codec: number;
+  /** Of a source in a region; its frame, of one that is inline. */
+  sourceRegion: number;
+  sourceOffset: number;
+  sourceBytes: number;
+  targetRegion: number;
+  targetOffset: number;
+  rows: number;
+  /** The whole value that was pushed, of which this may be a part, holds NaN or infinity. Known only of values of several
+   *  parts, and only when a server has said that it refuses such. */
+  nonFinite: boolean;
+}
+
+/** What servers say of their optimiser. */
+export interface OptimizerNotice {
+  /** How often it has been set. */
+  readonly version: number;
+  /** Gradients that hold NaN or infinity are refused. */
+  readonly refuses: boolean;
+}
+
+export interface Transfer {
+  readonly batches: number;
+  readonly optimizer: number;
+  readonly runs: readonly Run[];
+}
+
+const headerBytes = 8;
+const runBytes = 56;
+const responseRunBytes = 16;
+/** Of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
+export const runsMax: number = 2 ** 20;
+
+export function encodeRuns({ batches, optimizer, runs }: Transfer): Uint8Array {
+  const bytes = Buffer.alloc(headerBytes + runs.length * runBytes);
+  const view = dataViewOf(bytes);
+  view.setUint32(0, batches, true);
+  view.setUint32(4, optimizer, true);
+  let at = headerBytes;
+  for (const run of runs) {
+    view.setUint32(at, run.firstSlot, true);
+    view.setUint32(at + 4, run.slots, true);
+    view.setUint32(at + 8, run.round, true);
+    view.setUint8(at + 12, run.source);
+    view.setUint8(at + 13, run.target);
+    view.setUint8(at + 14, run.codec);
+    view.setUint8(at + 15, run.nonFinite ? 1 : 0);
+    view.setUint32(at + 16, run.sourceRegion, true);
+    view.setUint32(at + 20, run.targetRegion, true);
+    view.setFloat64(at + 24, run.sourceOffset, true);
+    view.setFloat64(at + 32, run.sourceBytes, true);
+    view.setFloat64(at + 40, run.targetOffset, true);
+    view.setUint32(at + 48, run.rows, true);
+    at += runBytes;
+  }
+  return bytes;
+}
+
+/** Sources inline are within their frames. Slots, regions and sizes are the receiver's to check.
+ *  @throws ShoalError `protocol`. */
+export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
+  const bytes = frames[0];
+  if (bytes === undefined || bytes.byteLength < headerBytes) throw malformed('it has no table of runs');
+  const count = (bytes.byteLength - headerBytes) / runBytes;
+  if (!Number.isInteger(count) || count === 0 || count > runsMax) throw malformed(`its table of runs has ${bytes.byteLength} bytes`);
+  const view = dataViewOf(bytes);
+  const runs: Run[] = [];
+  for (let at = headerBytes; at < bytes.byteLength; at += runBytes) {
+    const run: Run = {
+      firstSlot: view.getUint32(at, true),
+      slots: view.getUint32(at + 4, true),
+      round: view.getUint32(at + 8, true),
+      source: view.getUint8(at + 12),
+      target: view.getUint8(at + 13),
+      codec: view.getUint8(at + 14),
+      sourceRegion: view.getUint32(at + 16, true),
+      targetRegion: view.getUint32(at + 20, true),
+      sourceOffset: view.getFloat64(at + 24, true),
+      sourceBytes: view.getFloat64(at + 32, true),
+      targetOffset: view.getFloat64(at + 40, true),
+      rows: view.getUint32(at + 48, true),
+      nonFinite: view.getUint8(at + 15) === 1,
+    };
+    if (view.getUint8(at + 15) > 1 || view.getUint32(at + 52, true) !== 0) throw malformed('a field that must be zero is not');
+    checkRun(run, frames);
+    runs.push(run);
+  }
+  return { batches: view.getUint32(0, true), optimizer: view.getUint32(4, true), runs };
+}
+
+function checkRun(run: Run, frames: readonly Uint8Array[]): void {
+  const { source, target, slots, rows, sourceBytes } = run;
+  if (slots === 0 || run.firstSlot + slots > 0xffffffff) throw malformed(`a run of ${slots} slots from ${run.firstSlot}`);
+  if (source > SourceKind.rowNumbers || target > TargetKind.inline) throw malformed(`a run with source ${source} and target ${target}`);
+  if (!isCount(run.sourceOffset) || !isCount(sourceBytes) || !isCount(run.targetOffset)) throw malformed('an offset is no whole number');
+  const sparse = source === SourceKind.rows || source === SourceKind.rowNumbers;
+  if (sparse && (slots !== 1 || run.codec !== 0 || sourceBytes < rows * 4))
+    throw malformed(`rows of ${slots} slots in ${sourceBytes} bytes`);
+  if (!sparse && rows !== 0) throw malformed('a run with rows that has none');
+  if (source === SourceKind.none && sourceBytes !== 0) throw malformed('a run with bytes from nowhere');
+  if (run.codec !== 0 && (slots !== 1 || source !== SourceKind.inline)) throw malformed('a compressed run that is not one slot inline');
+  if (source >= SourceKind.inline) {
+    const frame = run.sourceRegion === 0 ? undefined : frames[run.sourceRegion];
+    if (frame === undefined || run.sourceOffset + sourceBytes > frame.byteLength) throw malformed('a source outside the message');
+  }
+}
+
+/** What the answer says of a run. */
+export interface RunState {
+  /** The least of its slots. */
+  version: number;
+  settled: number;
+}
+
+export function encodeResponse({ version, refuses }: OptimizerNotice, states: readonly RunState[]): Uint8Array {
+  const bytes = Buffer.alloc(headerBytes + states.length * responseRunBytes);
+  bytes.writeUInt8(refuses ? 1 : 0, 1);
+  bytes.writeUInt32LE(version, 4);
+  let at = headerBytes;
+  for (const state of states) {
+    bytes.writeDoubleLE(state.version, at);
+    bytes.writeUInt32LE(state.settled, at + 8);
+    at += responseRunBytes;
+  }
+  return bytes;
+}
+
+/** Frames of an answer that is an error. */
+export function encodeFailure(error: ShoalError): Uint8Array[] {
+  const head = Buffer.alloc(headerBytes);
+  head.writeUInt8(1 + Math.max(0, errorCodes.indexOf(error.code)), 0);
+  return [head, Buffer.from(error.message, 'utf8')];
+}
+
+/** The error of an answer; undefined when it is none. @throws ShoalError `protocol`. */
+export function decodeFailure(frames: readonly Uint8Array[]): ShoalError | undefined {
+  const [head, text] = frames;
+  if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
+  if (head[0] === 0) return undefined;
+  const code = errorCodes[head[0] - 1];
+  if (code === undefined || text === undefined) throw malformed(`an answer with the unknown error ${head[0]}`);
+  return new ShoalError(code, Buffer.from(text.buffer, text.byteOffset, text.byteLength).toString('utf8'));
+}
+
+/** What an answer that is no error says. */
+export function decodeOptimizer(frames: readonly Uint8Array[]): OptimizerNotice {
+  const [head] = frames;
+  if (head === undefined || head.byteLength < headerBytes) throw malformed('an answer without header');
+  const view = dataViewOf(head);
+  return { version: view.getUint32(4, true), refuses: view.getUint8(1) === 1 };
+}
+
+/** Of an answer to `count` runs. @throws ShoalError `protocol`. */
+export function decodeResponse(frames: readonly Uint8Array[], count: number): RunState[] {
+  const head = frames[0];
+  if (head === undefined || head.byteLength !== headerBytes + count * responseRunBytes)
+    throw malformed(`an answer that is not about ${count} runs`);
+  const view = dataViewOf(head);
+  const states: RunState[] = [];
+  for (let at = headerBytes; at < head.byteLength; at += responseRunBytes) {
+    const version = view.getFloat64(at, true);
+    if (!isCount(version)) throw malformed('a version that is no whole number');
+    states.push({ version, settled: view.getUint32(at + 8, true) });
+  }
+  return states;
+}
+
+/** Rows of a source of kind `rows` or `rowNumbers`: numbers, and where the values begin. */
+export function decodeRows(frame: Uint8Array, run: Run): { rows: Uint32Array; valuesOffset: number } {
+  const rows = new Uint32Array(run.rows);
+  new Uint8Array(rows.buffer).set(frame.subarray(run.sourceOffset, run.sourceOffset + 4 * run.rows));
+  return { rows, valuesOffset: run.sourceOffset + rowNumbersBytes(run.rows) };
+}
+
+/** Values of runs in an answer each begin aligned for every dtype. */
+export function alignedBytes(bytes: number): number {
+  return Math.ceil(bytes / 8) * 8;
+}
+
+/** Bytes that so many row numbers take, padded. */
+export function rowNumbersBytes(rows: number): number {
+  return Math.ceil(rows / 2) * 8;
+}
+
+export interface Envelope {
+  readonly source: Address;
+  readonly destination: Address;
+  readonly type: number;
+  /** Number of the request. */
+  readonly request: number;
+  /** Of the connection between stub and server; else 0. */
+  readonly epoch: number;
+}
+
+export function makeMessage({ source, destination, type, request, epoch }: Envelope, frames: readonly Uint8Array[]): Msg {
+  const msg = new Msg(source, destination);
+  msg.type = type;
+  msg.setTarget(request, epoch);
+  for (const frame of frames) msg.addFrame(frame);
+  return msg;
+}
+
+export function malformed(what: string): ShoalError {
+  return new ShoalError('protocol', `a message cannot be understood: ${what}; run the same Shoal everywhere`);
+}

@@ -1,0 +1,85 @@
+/** Barriers of all workers of a job. Server 0 of each server group counts its workers; server 0 of group 0 counts groups.
+ *  Everything is a highest number, so that whoever forgets is told again and nobody is released twice. */
+import type { Address } from '../../messaging/address.ts';
+import { describeWorkers } from './state/rounds.ts';
+import type { ServerSession } from './state/client-session.ts';
+import type { Outbound, ServerState } from './state/state.ts';
+import { serverAddress } from '../protocol/topology.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+export interface BarrierCallbacks {
+  readonly send: (destination: Address, message: Outbound) => void;
+  readonly done: (session: ServerSession, request: number) => void;
+}
+
+export class ServerBarrier {
+  readonly #state: ServerState;
+  readonly #callbacks: BarrierCallbacks;
+  /** Of group 0: by server group, the barrier that all its workers have reached. */
+  readonly #reached: number[];
+  #released = 0;
+
+  constructor(state: ServerState, callbacks: BarrierCallbacks) {
+    this.#state = state;
+    this.#callbacks = callbacks;
+    this.#reached = Array.from({ length: state.options.topology.serverGroups }, () => 0);
+  }
+
+  arrive(session: ServerSession, request: number, barrier: number): void {
+    session.barrier = Math.max(session.barrier, barrier);
+    session.waitForBarrier(request, barrier);
+    this.#answer();
+    this.update();
+  }
+
+  /** Workers have arrived, or a connection with another server has been made. */
+  update(): void {
+    const { group } = this.#state.options;
+    const own = this.#ownReached();
+    if (group === 0) this.reached(0, own);
+    else if (own > 0) this.#callbacks.send(serverAddress(0, 0), { type: KVMessage.barrierReached, request: own, epoch: 0, frames: [] });
+  }
+
+  /** Group 0: what another group says. */
+  reached(group: number, barrier: number): void {
+    this.#reached[group] = Math.max(this.#reached[group], barrier);
+    const released = Math.min(...this.#reached);
+    this.released(released);
+    for (let g = 1; g < this.#reached.length; g++) {
+      const message = { type: KVMessage.barrierReleased, request: this.#released, epoch: 0, frames: [] };
+      if (this.#released > 0) this.#callbacks.send(serverAddress(g, 0), message);
+    }
+  }
+
+  released(barrier: number): void {
+    this.#released = Math.max(this.#released, barrier);
+    this.#answer();
+  }
+
+  /** For an error: who is missing. */
+  describe(): string {
+    const { sessions } = this.#state;
+    const next = this.#released + 1;
+    const late = [...sessions.values()].filter((session) => session.barrier < next).map(({ member }) => describeWorkers(member));
+    const came = [...sessions.values()].reduce((sum, { member }) => sum + member.workers, 0);
+    if (came < this.#state.workers) late.push(`${this.#state.workers - came} workers that never connected`);
+    return late.length === 0 ? '' : `${late.join(', ')} not there`;
+  }
+
+  /** The barrier that all workers of this server group have reached. */
+  #ownReached(): number {
+    let workers = 0;
+    let reached = Number.MAX_SAFE_INTEGER;
+    for (const session of this.#state.sessions.values()) {
+      workers += session.member.workers;
+      reached = Math.min(reached, session.barrier);
+    }
+    return workers < this.#state.workers ? 0 : reached;
+  }
+
+  #answer(): void {
+    for (const session of this.#state.sessions.values()) {
+      for (const request of session.takeBarriers(this.#released)) this.#callbacks.done(session, request);
+    }
+  }
+}

@@ -1,0 +1,210 @@
+/** Rare requests of stubs: declarations, optimiser, barriers, files, questions. Answers are JSON. */
+import { isCount } from '../../base/files/bytes.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
+import type { ServerBarrier } from './barrier.ts';
+import type { ServerCheckpoints } from './checkpoints.ts';
+import type { ServerFollowers } from './followers.ts';
+import type { ServerSession } from './state/client-session.ts';
+import { ServerFiles } from './files.ts';
+import type { ServerState } from './state/state.ts';
+import { Control, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
+import { KVMessage } from '../protocol/wire.ts';
+
+export interface ControlCallbacks {
+  readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
+  /** Nothing else is heard until the promise is settled. */
+  readonly pause: (until: Promise<void>) => void;
+  /** A standby: what it answers reaches nobody. */
+  readonly isSilent: () => boolean;
+  /** Memory cannot be mapped here. */
+  readonly onUnattached: () => void;
+  /** Requests that waited for a batch or an optimiser can be heard. */
+  readonly onCommit: () => void;
+}
+
+/** What only worker 0 may ask. Numbered, so that a repeated request is not done again. */
+const configurations: readonly number[] = [KVMessage.declare, KVMessage.commit, KVMessage.setOptimizer, KVMessage.loadState];
+
+export class ServerControl {
+  readonly #state: ServerState;
+  readonly #barrier: ServerBarrier;
+  readonly #followers: ServerFollowers;
+  readonly #checkpoints: ServerCheckpoints;
+  readonly #callbacks: ControlCallbacks;
+  readonly #files: ServerFiles;
+  readonly #lookups: { session: ServerSession; request: number; epoch: number; known: number }[] = [];
+  #served = false;
+
+  constructor(
+    state: ServerState,
+    parts: { readonly barrier: ServerBarrier; readonly followers: ServerFollowers; readonly checkpoints: ServerCheckpoints },
+    callbacks: ControlCallbacks,
+  ) {
+    this.#state = state;
+    this.#barrier = parts.barrier;
+    this.#followers = parts.followers;
+    this.#checkpoints = parts.checkpoints;
+    this.#callbacks = callbacks;
+    this.#files = new ServerFiles(state, callbacks);
+  }
+
+  /** @throws ShoalError `protocol` for a message that no stub sends; other errors go into the answer. */
+  receive(session: ServerSession, msg: Msg, how: { readonly attach: 'allowed' | 'refused' }): void {
+    const control = Control.decode(msg.frames[0]);
+    const request = msg.targetValue;
+    try {
+      if (configurations.includes(msg.type)) {
+        if (session.member.firstWorker !== 0) throw new ShoalError('usage', 'only worker 0 may do that');
+        if (request <= session.lastConfiguration) return this.#done(session, request);
+      }
+      this.#handle(session, msg, control, how);
+    } catch (error) {
+      const failure = ShoalError.from(error);
+      this.#callbacks.reply(session, request, { error: packError(failure) });
+      if (failure.code === 'protocol') throw failure;
+    }
+  }
+
+  #handle(session: ServerSession, msg: Msg, control: Control, how: { readonly attach: 'allowed' | 'refused' }): void {
+    const request = msg.targetValue;
+    switch (msg.type) {
+      case KVMessage.announce:
+        return this.#announce(session, request, control, how.attach);
+      case KVMessage.detach:
+        for (const region of control.counts('regions')) {
+          session.regions.delete(region);
+          this.#state.options.valuesOf(session.address).detach(region);
+        }
+        return this.#done(session, request);
+      case KVMessage.declare:
+        this.#state.declare(unpackBatch(control.value('batch')));
+        session.lastConfiguration = request;
+        return this.#done(session, request);
+      case KVMessage.commit:
+        this.#state.commit();
+        session.lastConfiguration = request;
+        this.#done(session, request);
+        this.committed();
+        return undefined;
+      case KVMessage.lookup:
+        this.#lookups.push({ session, request, epoch: msg.targetVersion, known: control.count('known') });
+        return this.#answerLookups();
+      case KVMessage.setOptimizer:
+        this.#state.setOptimizer(control.value('spec') as OptimizerSpec);
+        session.lastConfiguration = request;
+        // Pushes may have waited for it.
+        this.#callbacks.onCommit();
+        return this.#followers.spread(() => {
+          this.#callbacks.reply(session, request, packNotice(this.#state.optimizerNotice));
+        });
+      case KVMessage.saveState:
+        return this.#files.save(session, request, { folder: control.text('folder'), save: control.text('save') });
+      case KVMessage.listState:
+        return this.#files.list(session, request, control.text('folder'));
+      case KVMessage.prepareState:
+        return this.#files.prepare(session, request, { folder: control.text('folder'), save: control.text('save') });
+      case KVMessage.loadState:
+        return this.#files.load(session, request, { folder: control.text('folder'), save: control.text('save') });
+      case KVMessage.inquire:
+        return this.#inquire(session, request, control.count('request'));
+      case KVMessage.barrier:
+        return this.#barrier.arrive(session, request, control.count('barrier'));
+      case KVMessage.leave:
+        return this.#leave(session, request, control);
+      default:
+        throw new ShoalError('protocol', `a message of the unknown type ${msg.type}; run the same Shoal everywhere`);
+    }
+  }
+
+  /** A batch can be used, because its stub said so or because another server group's values have come. */
+  committed(): void {
+    this.#state.sync.retryEarly(this.#state.committedSlots);
+    this.#followers.onCommit();
+    this.#answerLookups();
+    this.#callbacks.onCommit();
+  }
+
+  /** What a stub says of itself in `hello` and `leave`. */
+  left(session: ServerSession, workers: number, reason?: ShoalError): void {
+    session.workersLeft = Math.max(session.workersLeft, workers);
+    if (session.workersLeft >= session.member.workers || reason !== undefined) {
+      session.member.gone ??= reason ?? new ShoalError('aborted', 'has left the store');
+      if (reason !== undefined) session.member.broken = true;
+      this.#state.transfers.failStuck(session.rounds);
+    }
+    let gone = 0;
+    for (const { workersLeft } of this.#state.sessions.values()) gone += workersLeft;
+    if (gone < this.#state.workers || this.#served) return;
+    this.#served = true;
+    this.#state.options.onServed?.();
+  }
+
+  #announce(session: ServerSession, request: number, control: Control, attach: 'allowed' | 'refused'): void {
+    const remote = this.#state.options.valuesOf(session.address);
+    const attached = control.list('regions').map((entry) => {
+      const { region, handle, bytes } = readRegion(entry);
+      if (!remote.attach(region, handle, bytes)) {
+        this.#callbacks.onUnattached();
+        return false;
+      }
+      if (attach === 'allowed') session.regions.set(region, { handle, bytes });
+      return attach === 'allowed';
+    });
+    this.#callbacks.reply(session, request, { attached });
+  }
+
+  #answerLookups(): void {
+    const { committed, directory, options } = this.#state;
+    const waiting = this.#lookups.splice(0);
+    for (const lookup of waiting) {
+      const { session, request, known } = lookup;
+      if (session.epoch !== lookup.epoch) continue;
+      if (committed <= known) {
+        this.#lookups.push(lookup);
+        continue;
+      }
+      const from = Array.from({ length: committed - known }, (_, k) => known + k);
+      const batches = options.server === 0 ? from.map((k) => packBatch(directory.batch(k))) : undefined;
+      this.#callbacks.reply(session, request, { committed, batches });
+    }
+  }
+
+  /** `about` 0: the stub holds its requests back, because it waits for a snapshot. */
+  #inquire(session: ServerSession, request: number, about: number): void {
+    const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#checkpoints.describe()];
+    this.#callbacks.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });
+  }
+
+  #describeWait(session: ServerSession, about: number): string {
+    const { transfers, committed, committedSlots, slots } = this.#state;
+    let text = session.blocked.length > 0 ? `parameters of batch ${committed} have not been declared by worker 0` : '';
+    for (const pending of transfers.pending) {
+      if (pending.session === session && pending.id === about) text = transfers.describeWait(pending);
+    }
+    for (const lookup of this.#lookups) {
+      if (lookup.session === session && lookup.request === about) text = 'worker 0 has not initialised the parameter';
+    }
+    if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
+    return text === '' ? this.#barrier.describe() : text;
+  }
+
+  #leave(session: ServerSession, request: number, control: Control): void {
+    this.left(session, control.count('workers'), control.error('reason'));
+    this.#done(session, request);
+  }
+
+  #done(session: ServerSession, request: number): void {
+    this.#callbacks.reply(session, request, {});
+  }
+}
+
+export function readRegion(entry: unknown): { region: number; handle: string; bytes: number } {
+  if (!Array.isArray(entry)) throw new ShoalError('protocol', 'an announcement that is no list');
+  const [region, handle, bytes] = entry as unknown[];
+  if (!isCount(region) || !isCount(bytes) || typeof handle !== 'string')
+    throw new ShoalError('protocol', 'an announcement of memory without number, handle and size');
+  return { region, handle, bytes };
+}

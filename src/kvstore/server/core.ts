@@ -1,0 +1,573 @@
+/** One server of the parameter server, as a state machine: messages in, messages out. It must not know sockets, threads or
+ *  processes; who calls it calls one method at a time. This file decides who is heard, and when; state/state.ts is what
+ *  there is to know, state/transfers.ts and server/control.ts are what is done.
+ *
+ *    receive ─▶ standby there? ─▶ forward, wait for its word ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
+import { must } from '../../base/assert.ts';
+import { isCount } from '../../base/files/bytes.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { groupOf, idOf, Role, roleOf, type Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { ServerBarrier } from './barrier.ts';
+import { ServerCheckpoints } from './checkpoints.ts';
+import { readRegion, ServerControl } from './control.ts';
+import { ServerFollowers } from './followers.ts';
+import type { ServerOptions } from './state/options.ts';
+import { DelayLine, notAStandby, readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
+import { describeWorkers } from './state/rounds.ts';
+import type { ServerRequest, ServerSession } from './state/client-session.ts';
+import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
+import { ServerState, type Outbound } from './state/state.ts';
+import { serverAddress } from '../protocol/topology.ts';
+import { Control, encodeControl, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
+import { encodeFailure, encodeResponse, KVMessage, makeMessage, malformed, TargetKind } from '../protocol/wire.ts';
+
+export class ServerCore {
+  readonly #options: ServerOptions;
+  readonly #address: Address;
+  #state!: ServerState;
+  #control!: ServerControl;
+  #barrier!: ServerBarrier;
+  #followers!: ServerFollowers;
+  #checkpoints!: ServerCheckpoints;
+  #mode: 'primary' | 'standby';
+  /** Of this primary, or of the one that we stand by for. */
+  #term: number;
+  #delay: DelayLine | undefined;
+  /** Number of the last forwarded message, whichever standby it went to. */
+  #forwarded = 0;
+  /** What the standby is sent, or what we as a standby are sent: a state and what followed. */
+  #stream: Stream = { term: 0, number: 0 };
+  /** Of a standby: the state that is arriving; whether it is there. */
+  #receiver = new StateReceiver();
+  #informed = false;
+  /** By other server: the latest term that we have heard of. */
+  readonly #terms = new Map<Address, number>();
+  /** Of a standby: who has tried to reach it. */
+  readonly #hellos = new Map<Address, Msg>();
+  /** By stub: its connection that counts. */
+  readonly #epochs = new Map<Address, number>();
+  /** Of messages that came while paused: what to do then. */
+  #paused: (() => void)[] = [];
+  #pausing = 0;
+  #attachFailed = false;
+  #closed = false;
+
+  private constructor(options: ServerOptions) {
+    this.#options = options;
+    this.#mode = options.mode;
+    this.#term = options.term;
+    this.#address = serverAddress(options.group, options.server);
+    this.#begin();
+  }
+
+  /** As a server that knows nothing yet. */
+  #begin(): void {
+    const options = this.#options;
+    this.#receiver = new StateReceiver();
+    this.#informed = false;
+    this.#paused = [];
+    const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
+    this.#state = new ServerState(options, {
+      send,
+      respond: (request) => this.#respond(request),
+      onDue: () => this.#whenRunning(() => this.#flush()),
+    });
+    this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
+    this.#barrier = new ServerBarrier(this.#state, {
+      send,
+      done: (session, request) => this.#reply(session, request, packNotice(this.#state.optimizerNotice)),
+    });
+    this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
+    this.#control = new ServerControl(
+      this.#state,
+      { barrier: this.#barrier, followers: this.#followers, checkpoints: this.#checkpoints },
+      {
+        reply: (session, request, fields) => this.#reply(session, request, fields),
+        pause: (until) => this.#pause(until),
+        isSilent: () => this.#mode === 'standby',
+        onUnattached: () => {
+          this.#attachFailed = true;
+        },
+        onCommit: () => this.#unblock(),
+      },
+    );
+  }
+
+  /** Loads the latest snapshot, if there is one. @throws ShoalError of the store, `mismatch` for another server's. */
+  static async start(options: ServerOptions): Promise<ServerCore> {
+    const core = new ServerCore(options);
+    const snapshot = options.mode === 'primary' ? await options.snapshots?.load() : undefined;
+    if (snapshot !== undefined) restoreSnapshot(core.#state, snapshot, { exchange: 'drop' });
+    if (options.mode === 'primary') core.#checkpoints.schedule();
+    return core;
+  }
+
+  /** Whatever arrived, from stubs, other servers, the primary or the standby. Never throws: see `onFault`. */
+  receive(msg: Msg): void {
+    if (this.#closed) return;
+    this.#guard(msg, () => {
+      if (this.#mode === 'standby') return this.#receiveAsStandby(msg);
+      if (msg.type === KVMessage.forwarded) return this.#acknowledge(msg);
+      if (msg.type === KVMessage.forward || msg.type === KVMessage.state) {
+        // A primary whose place we have taken does not know it yet.
+        if (msg.targetVersion < this.#term) return undefined;
+        throw notAStandby();
+      }
+      if (this.#isLate(msg)) return undefined;
+      const { standby } = this.#options;
+      if (this.#delay !== undefined && standby !== undefined) {
+        this.#forwarded = this.#delay.add(msg);
+        this.#forward(msg, standby, this.#forwarded);
+        return undefined;
+      }
+      return this.#act(msg);
+    });
+  }
+
+  /** A connection with a stub, server or the standby has been made (again): what may have been lost is sent again. */
+  peerUp(address: Address): void {
+    if (this.#closed || this.#mode === 'standby') return;
+    if (address === this.#options.standby) return this.#whenRunning(() => this.#welcomeStandby(address));
+    if (roleOf(address) !== Role.server) return;
+    this.#whenRunning(() => {
+      this.#followers.follow({ again: true });
+      this.#state.sync.peerUp(groupOf(address));
+      this.#flush();
+      if (this.#options.server === 0) this.#barrier.update();
+    });
+  }
+
+  /** A standby's connection is lost: the primary goes on alone. A stub that will not come back: rounds that miss its
+   *  workers fail with its error. */
+  peerLost(address: Address, error: ShoalError): void {
+    if (this.#closed) return;
+    if (address === this.#options.standby) return this.#goOnAlone();
+    // In its place among the messages, for the standby as well.
+    if (this.#mode === 'primary') this.receive(this.#lossOf(address, error));
+  }
+
+  /** A standby that has its primary's state, and can take over. */
+  get informed(): boolean {
+    return this.#informed;
+  }
+
+  /** The standby serves from now on. It must be `informed`. */
+  promote({ term }: { readonly term: number }): void {
+    if (this.#mode === 'primary' || this.#closed) return;
+    this.#mode = 'primary';
+    this.#term = term;
+    this.#stream = { term, number: 0 };
+    this.#state.sources.writes = 'targets';
+    this.#checkpoints.schedule();
+    const hellos = [...this.#hellos.values()];
+    this.#hellos.clear();
+    this.#whenRunning(() => {
+      this.#followers.follow({ again: true });
+      this.#state.sync.peerUp();
+      this.#flush();
+    });
+    for (const hello of hellos) this.receive(hello);
+  }
+
+  /** Resolves when the present state is durable; at once without snapshots. */
+  checkpoint(): Promise<void> {
+    return this.#checkpoints.save();
+  }
+
+  /** Without: another process is this server now. */
+  abandon(): void {
+    this.#closed = true;
+    this.#checkpoints.close();
+  }
+
+  /** After a last snapshot, when there is a place for it. Idempotent. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    if (this.#mode === 'primary' && this.#state.dirty) await this.#checkpoints.save();
+    this.#closed = true;
+    this.#state.sync.close();
+    this.#checkpoints.close();
+  }
+
+  /** What an earlier connection of a stub left behind: it is repeated on the present one. Decided on arrival, so that a
+   *  standby hears exactly what its primary acts on. */
+  #isLate(msg: Msg): boolean {
+    const { source, type, targetVersion } = msg;
+    if (roleOf(source) === Role.server) return this.#isOfEarlierTerm(msg);
+    const epoch = this.#epochs.get(source) ?? 0;
+    if (type !== KVMessage.hello) return targetVersion !== epoch;
+    if (targetVersion <= epoch) return true;
+    readHello(msg);
+    if (epoch === 0 && this.#epochs.size >= this.#state.workers) return true;
+    this.#epochs.set(source, targetVersion);
+    return false;
+  }
+
+  /** Of a server that another process has become since. */
+  #isOfEarlierTerm(msg: Msg): boolean {
+    const term = readTerm(msg);
+    const known = this.#terms.get(msg.source) ?? 0;
+    if (term > known) this.#terms.set(msg.source, term);
+    return term < known;
+  }
+
+  // ── standby and primary ────────────────────────────────────────────────────────────────────────────────────────
+
+  #receiveAsStandby(msg: Msg): void {
+    if (msg.type === KVMessage.hello) this.#hellos.set(msg.source, msg);
+    else if (msg.type === KVMessage.state) this.#receiveState(msg);
+    else if (msg.type === KVMessage.forward) this.#receiveForward(msg);
+  }
+
+  /** Of a later primary, or once more of the same: whatever was there before counts no more. */
+  #receiveState(msg: Msg): void {
+    const { targetValue: number, targetVersion: term } = msg;
+    const { term: knownTerm, number: known } = this.#stream;
+    if (term < knownTerm || (term === knownTerm && number < known)) return;
+    if (term > knownTerm || number > known) {
+      this.#stream = { term, number };
+      this.#term = term;
+      this.#terms.clear();
+      for (const stub of this.#state.sessions.keys()) this.#options.valuesOf(stub).close();
+      this.#begin();
+    }
+    const whole = this.#receiver.receive(msg);
+    if (whole === undefined) return;
+    restoreSnapshot(this.#state, whole.snapshot, { exchange: 'keep' });
+    for (const entry of whole.fields.list('terms')) this.#terms.set(...readTermEntry(entry));
+    for (const entry of whole.fields.list('regions')) this.#attach(entry);
+    this.#informed = true;
+    this.#say(number, Verdict.informed);
+  }
+
+  #receiveForward(msg: Msg): void {
+    const { targetValue: number, targetVersion: term } = msg;
+    // Of a primary that is none any more, or before the state that we have.
+    if (term !== this.#stream.term || number < this.#stream.number) return;
+    if (!this.#informed) return this.#say(number, Verdict.unfit);
+    const inner = unwrap(msg);
+    this.#whenRunning(() => {
+      this.#attachFailed = false;
+      if (roleOf(inner.source) === Role.server) this.#isOfEarlierTerm(inner);
+      this.#guard(inner, () => this.#act(inner));
+      this.#whenRunning(() => this.#say(number, this.#attachFailed ? Verdict.unattached : Verdict.attached));
+    });
+  }
+
+  #say(number: number, verdict: number): void {
+    const destination = this.#options.primary ?? this.#address;
+    const epoch = verdict + this.#stream.term * Verdict.count;
+    const envelope = { source: this.#address, destination, type: KVMessage.forwarded, request: number, epoch };
+    this.#options.send(destination, makeMessage(envelope, []));
+  }
+
+  #acknowledge(msg: Msg): void {
+    const { term, verdict } = readVerdict(msg);
+    // Whom another primary has made its standby speaks of that one's messages.
+    if (term !== this.#term || msg.targetValue < this.#stream.number || this.#delay === undefined) return;
+    if (verdict === Verdict.unfit) return this.#goOnAlone();
+    if (verdict === Verdict.informed) return this.#options.onStandbyInformed?.();
+    const next = this.#delay.take(msg.targetValue);
+    if (next === undefined) return;
+    this.#guard(next, () => this.#act(next, verdict === Verdict.unattached ? 'refused' : 'allowed'));
+  }
+
+  /** Everything it must know, then everything that is not settled. */
+  #welcomeStandby(standby: Address): void {
+    this.#goOnAlone();
+    const { sessions } = this.#state;
+    const regions = [...sessions.values()].flatMap((session) =>
+      [...session.regions].map(([region, { handle, bytes }]) => [String(session.address), region, handle, bytes]),
+    );
+    const terms = [...this.#terms].map(([server, term]) => [String(server), term]);
+    // Numbers go on: what was said about an earlier standby's messages is not about these.
+    this.#forwarded++;
+    this.#stream = { term: this.#term, number: this.#forwarded };
+    const envelope = { source: this.#address, standby, stream: this.#stream };
+    for (const msg of stateMessages(takeSnapshot(this.#state), envelope, { regions, terms })) this.#options.send(standby, msg);
+    this.#delay = new DelayLine(this.#forwarded);
+    // It acknowledges these too; a number that nobody waits for.
+    for (const session of sessions.values()) {
+      const losses =
+        session.lost === undefined
+          ? []
+          : [
+              this.#lossOf(
+                session.address,
+                must(session.member.gone, () => 'it is lost'),
+              ),
+            ];
+      for (const msg of [...session.unsettledMessages(), ...session.blocked, ...losses]) this.#options.send(standby, wrap(msg, envelope));
+    }
+  }
+
+  #forward(msg: Msg, standby: Address, number: number): void {
+    this.#options.send(standby, wrap(msg, { source: this.#address, standby, stream: { term: this.#term, number } }));
+  }
+
+  #goOnAlone(): void {
+    const waiting = this.#delay?.drain() ?? [];
+    this.#delay = undefined;
+    for (const msg of waiting) this.#guard(msg, () => this.#act(msg));
+  }
+
+  #attach(entry: unknown): void {
+    const [source, ...region] = entry as [string, ...unknown[]];
+    const { region: number, handle, bytes } = readRegion(region);
+    if (this.#options.valuesOf(BigInt(source)).attach(number, handle, bytes)) {
+      this.#state.sessions.get(BigInt(source))?.regions.set(number, { handle, bytes });
+      return;
+    }
+    throw new ShoalError('unsupported', 'a standby cannot map memory that its primary has mapped; run both on one host');
+  }
+
+  // ── acting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #act(msg: Msg, attach: 'allowed' | 'refused' = 'allowed'): void {
+    if (this.#pausing > 0) {
+      this.#paused.push(() => this.#guard(msg, () => this.#act(msg, attach)));
+      return;
+    }
+    const { source } = msg;
+    if (roleOf(source) === Role.server) this.#fromServer(msg);
+    else if (msg.type === KVMessage.hello) this.#hello(msg);
+    else {
+      const session = this.#state.sessions.get(source);
+      if (session !== undefined) this.#fromStub(session, msg, attach);
+    }
+    this.#flush();
+  }
+
+  /** The standby does not decide when to exchange with another group: it is told (`#send`). */
+  #flush(): void {
+    if (this.#mode === 'primary' && !this.#closed) this.#state.sync.flush();
+  }
+
+  #hello(msg: Msg): void {
+    const { group, first, workers, barrier, left } = readHello(msg);
+    const session = this.#state.join(msg.source, group, first, workers);
+    if (msg.targetVersion <= session.epoch) return;
+    this.#state.transfers.abandon(session);
+    session.renew(msg.targetVersion);
+    session.barrier = Math.max(session.barrier, barrier);
+    session.member.gone = undefined;
+    session.member.broken = false;
+    const { lineage, committed, optimizerNotice } = this.#state;
+    const envelope = { source: this.#address, destination: msg.source, type: KVMessage.welcome, request: 0, epoch: session.epoch };
+    const fields = {
+      term: this.#term,
+      lineage,
+      committed,
+      durable: session.durable,
+      log: this.#options.snapshots !== undefined,
+      ...packNotice(optimizerNotice),
+    };
+    this.#sendMsg(msg.source, makeMessage(envelope, [encodeControl(fields)]));
+    this.#control.left(session, left);
+    if (this.#options.server === 0) this.#barrier.update();
+  }
+
+  #lossOf(stub: Address, error: ShoalError): Msg {
+    const fields = { stub: String(stub), error: packError(error) };
+    const envelope = { source: this.#address, destination: this.#address, type: KVMessage.lost, request: 0, epoch: 0 };
+    return makeMessage(envelope, [encodeControl(fields), termFrame(this.#term)]);
+  }
+
+  /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
+  #loseStub(control: Control): void {
+    const session = this.#state.sessions.get(BigInt(control.text('stub')));
+    const error = control.error('error');
+    if (session === undefined || error === undefined) return;
+    session.lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
+    session.member.gone ??= error;
+    // Its memory is gone with it: what it pushed by reference cannot be read any more.
+    session.member.broken = true;
+    this.#state.transfers.failOf(session, session.lost);
+    this.#state.transfers.failStuck(session.rounds);
+    session.regions.clear();
+    this.#options.valuesOf(session.address).close();
+  }
+
+  #refuse(session: ServerSession, msg: Msg, error: ShoalError): void {
+    if (msg.type === KVMessage.update || msg.type === KVMessage.get)
+      return this.#toStub(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
+    return this.#reply(session, msg.targetValue, { error: packError(error) });
+  }
+
+  #fromStub(session: ServerSession, msg: Msg, attach: 'allowed' | 'refused'): void {
+    if (msg.type === KVMessage.checkpoint) return this.#saveSoon();
+    // It was silent for so long that nobody waits for it any more, and goes on over the same connection.
+    if (session.lost !== undefined && msg.type !== KVMessage.leave) return this.#refuse(session, msg, session.lost);
+    if (session.blocked.length > 0) {
+      session.blocked.push(msg);
+      return undefined;
+    }
+    const transfer = msg.type === KVMessage.update || msg.type === KVMessage.get || msg.type === KVMessage.put;
+    if (!transfer) {
+      session.lastRequest = Math.max(session.lastRequest, msg.targetValue);
+      return this.#control.receive(session, msg, { attach });
+    }
+    const { transfers } = this.#state;
+    const decoded = transfers.decode(msg);
+    const known = msg.type === KVMessage.put ? this.#state.directory.batches : this.#state.committed;
+    // A server that has come back from an old snapshot hears of these again, from worker 0.
+    if (decoded.batches > known || decoded.optimizer > this.#state.optimizerVersion) {
+      session.blocked.push(msg);
+      return undefined;
+    }
+    session.lastRequest = Math.max(session.lastRequest, msg.targetValue);
+    if (msg.type === KVMessage.put) {
+      if (msg.targetValue > session.lastConfiguration) {
+        transfers.put(session, msg, decoded, this.#state.committedSlots);
+        session.lastConfiguration = msg.targetValue;
+      }
+      return this.#reply(session, msg.targetValue, {});
+    }
+    const request = transfers.take(session, msg, decoded);
+    if (!request.answered) this.#toStub(session, KVMessage.accepted, msg.targetValue, []);
+    return undefined;
+  }
+
+  /** Batches have come that messages have waited for. */
+  #unblock(): void {
+    for (const session of this.#state.sessions.values()) {
+      const blocked = session.blocked.splice(0);
+      for (const msg of blocked) this.#guard(msg, () => this.#act(msg));
+    }
+  }
+
+  #fromServer(msg: Msg): void {
+    const group = groupOf(msg.source);
+    const { server, topology } = this.#options;
+    const barrier = msg.type === KVMessage.barrierReached || msg.type === KVMessage.barrierReleased;
+    if (group >= topology.serverGroups || (idOf(msg.source) !== server && !barrier))
+      throw new ShoalError('protocol', 'a message of a strange server');
+    switch (msg.type) {
+      case KVMessage.lost:
+        if (msg.source === this.#address) return this.#loseStub(Control.decode(msg.frames[0]));
+        throw new ShoalError('protocol', 'a server speaks of a stub that is not its own');
+      case KVMessage.syncRequest:
+        if (msg.source === this.#address) return this.#state.sync.adopt(msg);
+        return this.#state.sync.receiveRequest(group, msg, this.#state.committedSlots);
+      case KVMessage.syncResponse:
+        this.#state.sync.receiveResponse(msg);
+        return this.#flush();
+      case KVMessage.syncNotice:
+        return this.#state.sync.receiveNotice(msg, this.#state.committedSlots);
+      case KVMessage.follow:
+        return this.#followers.receiveFollow(group, msg);
+      case KVMessage.followed:
+        return this.#followers.receiveFollowed(msg);
+      case KVMessage.barrierReached:
+        return this.#barrier.reached(group, msg.targetValue);
+      case KVMessage.barrierReleased:
+        return this.#barrier.released(msg.targetValue);
+      default:
+        throw new ShoalError('protocol', `a server sent a message of type ${msg.type}`);
+    }
+  }
+
+  /** Bad input ends here: whoever sent it is told, and nobody else notices. */
+  #guard(msg: Msg, action: () => void): void {
+    try {
+      action();
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      const session = this.#state.sessions.get(msg.source);
+      const asked = session !== undefined && msg.targetVersion === session.epoch;
+      if (asked && (msg.type === KVMessage.update || msg.type === KVMessage.get || msg.type === KVMessage.put))
+        this.#refuse(session, msg, error);
+      this.#options.onFault?.(msg.source, error);
+    }
+  }
+
+  // ── pausing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #pause(until: Promise<void>): void {
+    this.#pausing++;
+    const resume = (): void => {
+      this.#pausing--;
+      while (this.#pausing === 0 && this.#paused.length > 0) this.#paused.shift()!();
+    };
+    until.then(resume, resume);
+  }
+
+  #whenRunning(action: () => void): void {
+    if (this.#pausing > 0) this.#paused.push(action);
+    else action();
+  }
+
+  // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #respond(request: ServerRequest): void {
+    const type = request.msg.type === KVMessage.get ? KVMessage.getResponse : KVMessage.updateResponse;
+    if (request.epoch !== request.session.epoch) return;
+    if (request.error !== undefined) return this.#toStub(request.session, type, request.id, encodeFailure(request.error));
+    const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
+    this.#toStub(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
+  }
+
+  #reply(session: ServerSession, request: number, fields: ControlFields): void {
+    this.#toStub(session, KVMessage.done, request, [encodeControl(fields)]);
+  }
+
+  #toStub(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
+    const envelope = { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
+    this.#sendMsg(session.address, makeMessage(envelope, frames));
+  }
+
+  #tellDurable(session: ServerSession): void {
+    this.#toStub(session, KVMessage.durable, session.durable, []);
+  }
+
+  #saveSoon(): void {
+    // A failure is reported to `onCheckpoint`; stubs keep what is not durable.
+    this.#checkpoints.save().catch(() => undefined);
+  }
+
+  #send(destination: Address, { type, request, epoch, frames }: Outbound): void {
+    const msg = makeMessage({ source: this.#address, destination, type, request, epoch }, [...frames, termFrame(this.#term)]);
+    const { standby } = this.#options;
+    if (type === KVMessage.syncRequest && this.#delay !== undefined && standby !== undefined)
+      this.#forward(msg, standby, this.#stream.number);
+    this.#sendMsg(destination, msg);
+  }
+
+  #sendMsg(destination: Address, msg: Msg): void {
+    if (this.#mode === 'primary' && !this.#closed) this.#options.send(destination, msg);
+  }
+}
+
+/** The last frame of every message between servers. */
+function termFrame(term: number): Uint8Array {
+  const frame = Buffer.alloc(8);
+  frame.writeDoubleLE(term);
+  return frame;
+}
+
+/** @throws ShoalError `protocol`. */
+function readTerm({ frames }: Msg): number {
+  const frame = frames.at(-1);
+  const term = frame?.byteLength === 8 ? Buffer.from(frame).readDoubleLE() : undefined;
+  if (!isCount(term)) throw malformed('a server does not say its term');
+  return term;
+}
+
+function readTermEntry(entry: unknown): [Address, number] {
+  const [server, term] = Array.isArray(entry) ? (entry as unknown[]) : [];
+  if (typeof server !== 'string' || !isCount(term)) throw malformed('a server without its term');
+  return [BigInt(server), term];
+}
+
+/** @throws ShoalError `protocol`. */
+function readHello(msg: Msg): { group: number; first: number; workers: number; barrier: number; left: number } {
+  const control = Control.decode(msg.frames[0]);
+  return {
+    group: control.count('group'),
+    first: control.count('first'),
+    workers: control.count('workers'),
+    barrier: control.count('barrier'),
+    left: control.count('left'),
+  };
+}

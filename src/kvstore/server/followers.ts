@@ -1,0 +1,142 @@
+/** First values and optimiser of server groups other than 0: worker 0 talks to group 0 only, and server s of every other
+ *  group asks server s of group 0. What a follower says it has is the acknowledgement of what it was told. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import { packBatch, unpackBatch } from '../protocol/parameter-directory.ts';
+import type { Outbound, ServerState } from './state/state.ts';
+import { serverAddress } from '../protocol/topology.ts';
+import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { KVMessage, malformed } from '../protocol/wire.ts';
+
+/** Values of one message. */
+const chunkBytes = 32 * 2 ** 20;
+
+export class ServerFollowers {
+  readonly #state: ServerState;
+  readonly #send: (destination: Address, message: Outbound) => void;
+  readonly #onCommit: () => void;
+  /** Group 0: by group, what its server has. */
+  readonly #has = new Map<number, { batches: number; optimizer: number }>();
+  readonly #spreading: { optimizer: number; done: () => void }[] = [];
+
+  constructor(state: ServerState, callbacks: { send: (destination: Address, message: Outbound) => void; onCommit: () => void }) {
+    this.#state = state;
+    this.#send = callbacks.send;
+    this.#onCommit = callbacks.onCommit;
+  }
+
+  get #groups(): number {
+    return this.#state.options.topology.serverGroups;
+  }
+
+  // ── group 0 ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Calls `done` when every group has the present optimiser. */
+  spread(done: () => void): void {
+    this.#spreading.push({ optimizer: this.#state.optimizerVersion, done });
+    for (const group of this.#has.keys()) this.#sendOptimizer(group);
+    this.#checkSpread();
+  }
+
+  onCommit(): void {
+    for (const [group, { batches }] of this.#has) this.#sendBatches(group, batches);
+  }
+
+  receiveFollow(group: number, msg: Msg): void {
+    const control = Control.decode(msg.frames[0]);
+    const has = { batches: control.count('batches'), optimizer: control.count('optimizer') };
+    const before = this.#has.get(group);
+    this.#has.set(group, has);
+    if (has.optimizer !== this.#state.optimizerVersion) this.#sendOptimizer(group);
+    // An acknowledgement of a batch is no question for the ones that are on their way.
+    if (before === undefined || control.flag('again')) this.#sendBatches(group, has.batches);
+    this.#checkSpread();
+  }
+
+  #checkSpread(): void {
+    const { size } = this.#has;
+    const least = size < this.#groups - 1 ? -1 : Math.min(Infinity, ...[...this.#has.values()].map(({ optimizer }) => optimizer));
+    const due = this.#spreading.filter(({ optimizer }) => optimizer <= least);
+    this.#spreading.splice(0, this.#spreading.length, ...this.#spreading.filter(({ optimizer }) => optimizer > least));
+    for (const { done } of due) done();
+  }
+
+  #sendOptimizer(group: number): void {
+    const { optimizerVersion, optimizerSpec } = this.#state;
+    if (optimizerSpec !== undefined) this.#tell(group, { optimizer: optimizerVersion, spec: optimizerSpec }, []);
+  }
+
+  #sendBatches(group: number, from: number): void {
+    const { directory, options, slots, sync, committed } = this.#state;
+    const records = directory.slots(options.server);
+    for (let batch = from; batch < committed; batch++) {
+      // Slots of a batch follow each other: of this one, those whose parameter is in it.
+      const keys = new Set(directory.batch(batch).map(({ key }) => directory.find(key)));
+      const own = records.map((_, slot) => slot).filter((slot) => keys.has(records[slot].parameter));
+      let first = own[0] ?? records.length;
+      const end = first + own.length;
+      do {
+        let to = first;
+        let bytes = 0;
+        while (to < end && (to === first || bytes + slots.end[to] - slots.start[to] <= chunkBytes)) {
+          bytes += slots.end[to] - slots.start[to];
+          to++;
+        }
+        const parts = Array.from({ length: to - first }, (_, k) => sync.beginning(first + k));
+        const fields = { batch, entries: packBatch(directory.batch(batch)), first, to, last: to === end };
+        this.#tell(group, fields, [Buffer.concat(parts)]);
+        first = to;
+      } while (first < end);
+      this.#has.set(group, { batches: batch + 1, optimizer: this.#has.get(group)?.optimizer ?? 0 });
+    }
+  }
+
+  #tell(group: number, fields: Record<string, unknown>, frames: Uint8Array[]): void {
+    const message = { type: KVMessage.followed, request: 0, epoch: 0, frames: [encodeControl(fields), ...frames] };
+    this.#send(serverAddress(group, this.#state.options.server), message);
+  }
+
+  // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Says what we have. With `again`, whatever is missing is sent, also if it was before. */
+  follow(how: { readonly again: boolean }): void {
+    const { options, committed, optimizerVersion } = this.#state;
+    if (options.group === 0) return;
+    const frames = [encodeControl({ batches: committed, optimizer: optimizerVersion, again: how.again })];
+    this.#send(serverAddress(0, options.server), { type: KVMessage.follow, request: 0, epoch: 0, frames });
+  }
+
+  receiveFollowed(msg: Msg): void {
+    const control = Control.decode(msg.frames[0]);
+    const state = this.#state;
+    if (control.has('spec')) {
+      const version = control.count('optimizer');
+      if (version !== state.optimizerVersion) {
+        state.setOptimizer(control.value('spec') as OptimizerSpec);
+        state.optimizerVersion = version;
+        this.#onCommit();
+      }
+      return this.follow({ again: false });
+    }
+    const batch = control.count('batch');
+    if (batch < state.committed) return undefined;
+    if (batch > state.directory.batches) throw malformed(`batch ${batch} after ${state.directory.batches}`);
+    if (batch === state.directory.batches) state.declare(unpackBatch(control.value('entries')));
+    const [first, to] = [control.count('first'), control.count('to')];
+    const values = msg.frames[1];
+    if (to > first && (first < state.committedSlots || to > state.slots.count)) throw malformed('slots of another batch');
+    let at = 0;
+    for (let slot = first; slot < to; slot++) {
+      const target = state.slots.values(slot, slot + 1);
+      if (values === undefined || at + target.byteLength > values.byteLength) throw new ShoalError('protocol', 'first values are missing');
+      target.set(values.subarray(at, at + target.byteLength));
+      at += target.byteLength;
+    }
+    if (!control.flag('last')) return undefined;
+    state.commit();
+    this.#onCommit();
+    return this.follow({ again: false });
+  }
+}

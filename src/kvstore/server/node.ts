@@ -1,0 +1,427 @@
+/** A process that is a server, or the standby of one: sockets around a server core, and who is in force.
+ *
+ *      stubs, other servers ── dealers ──▶ router ─▶ core ─┬▶ router ──▶ stubs, other servers
+ *                                                          ├▶ link to the standby          (primary)
+ *                                                          └▶ links to the master groups   (several server groups)
+ *
+ *  Fencing. The job's store decides who is in force (server-seat.ts): a standby that has lost its primary, and a primary that has
+ *  lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
+ *  answers nobody, because answers wait for the standby. A process that has lost its place ends as soon as it learns of it,
+ *  or is ended by those whose memory it shares. */
+import { join } from 'node:path';
+import { must } from '../../base/assert.ts';
+import { sleep } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { createLogger, type Logger } from '../../base/log.ts';
+import type { Environment } from '../../base/settings/settings.ts';
+import { systemRandom } from '../../base/random.ts';
+import { formatAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { Router, type PeerEvent } from '../../messaging/router.ts';
+import { SnapshotFolder } from '../checkpoint/snapshot-folder.ts';
+import { createDecoder } from '../compression/registry.ts';
+import { detectPlace, type KVPlace } from '../job/environment.ts';
+import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from '../job/heartbeat.ts';
+import { openNode, type NodeContext } from '../job/node-context.ts';
+import { createOptimizer } from '../optimizers/registry.ts';
+import { PeerValues } from '../protocol/process-values.ts';
+import { ServerCore } from './core.ts';
+import { ServerLink } from '../job/server-link.ts';
+import type { CheckpointEvent } from './state/options.ts';
+import { endProcess, ownProcess } from '../job/server-process.ts';
+import type { ServerRecord } from '../job/server-records.ts';
+import { ServerSeat } from '../job/server-seat.ts';
+import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
+
+const regionsMax = 4096;
+const flushMs = 2000;
+
+/** Every worker has left, or `stop` was called; or another process is this server now. */
+export type ServerEnd = 'served' | 'replaced';
+
+export class ServerNode {
+  readonly #node: NodeContext;
+  readonly #place: KVPlace;
+  readonly #log: Logger;
+  readonly #router: Router;
+  readonly #values = new Map<Address, PeerValues>();
+  readonly #links = new Map<Address, ServerLink>();
+  /** When each peer was last heard of; absent: not connected. */
+  readonly #listening: ListeningTime;
+  /** By peer, of the listening time. */
+  readonly #heardMs = new Map<Address, number>();
+  /** Of a standby: when it last heard of its primary, or began to wait for one. */
+  #primaryHeardMs = 0;
+  #topology: KVTopology | undefined;
+  #seat: ServerSeat | undefined;
+  #mode: 'primary' | 'standby' = 'standby';
+  #core: ServerCore | undefined;
+  /** What came while the core was being made. */
+  #early: Msg[] = [];
+  /** What happens to the standby, one thing after the other. */
+  #standbyTurn: Promise<void> = Promise.resolve();
+  /** Of a primary: who is sent the state. */
+  #candidate: ServerRecord | undefined;
+  #served = false;
+  #ending = false;
+  #end!: (how: ServerEnd | ShoalError) => void;
+  /** Rejects when it cannot serve any more. */
+  readonly ended: Promise<ServerEnd>;
+
+  private constructor(node: NodeContext, place: KVPlace) {
+    const { role, serverGroup, server } = place;
+    this.#node = node;
+    this.#place = place;
+    this.#listening = new ListeningTime(node.clock);
+    this.#log = createLogger({ level: node.settings.logLevel, clock: node.clock, speaker: `${role} ${server} of group ${serverGroup}` });
+    this.#router = new Router(node.messaging, { onPeer: (event) => this.#onPeer(event) });
+    this.ended = new Promise((resolve, reject) => {
+      this.#end = (how) => (how instanceof ShoalError ? reject(how) : resolve(how));
+    });
+    this.ended.catch(() => undefined);
+  }
+
+  /** Serves as the environment says, once the workers have said what kind of store it is.
+   *  @throws ShoalError `config` when other processes are this server, and answer. */
+  static async start(environment: Environment, { signal }: { signal?: AbortSignal } = {}): Promise<ServerNode> {
+    const place = detectPlace(environment, { async: false, localWorkers: 1 });
+    const node = await openNode(environment);
+    const server = new ServerNode(node, place);
+    try {
+      await server.#serve(signal);
+      return server;
+    } catch (error) {
+      server.#ending = true;
+      await server.#close();
+      throw error;
+    }
+  }
+
+  get topology(): KVTopology {
+    return must(this.#topology, () => 'the server has started');
+  }
+
+  get serverGroup(): number {
+    return this.#place.serverGroup;
+  }
+
+  get server(): number {
+    return this.#place.server;
+  }
+
+  /** After a last checkpoint; `ended` says when, or why there is none. Idempotent. */
+  async stop(): Promise<void> {
+    if (this.#ending) return;
+    this.#ending = true;
+    try {
+      await this.#core?.close();
+      await this.#close();
+      this.#end('served');
+    } catch (thrown) {
+      this.#end(ShoalError.from(thrown));
+    }
+  }
+
+  async #serve(signal: AbortSignal | undefined): Promise<void> {
+    const { role, serverGroup: group, server } = this.#place;
+    const { records } = this.#node;
+    const url = await this.#router.bind(this.#node.bindUrl);
+    const topology = await records.topology({ ...(signal === undefined ? {} : { signal }), timeoutMs: 0x7fffffff });
+    this.#topology = topology;
+    const own: ServerRecord = { incarnation: newIncarnation(), url, ...ownProcess() };
+    this.#seat = new ServerSeat({ node: this.#node, group, server, replicas: topology.replicas, own });
+    // It may take as long as a process may be silent; those who ask whether we are there are answered.
+    this.#router.watch(() => this.#drain());
+    this.#mode = await this.#seat.take(role === 'standby' ? 'standby' : 'server', signal);
+    await this.#makeCore(own);
+    if (this.#mode === 'primary') this.#serveAsPrimary(own);
+    void this.#watchOver(own);
+  }
+
+  async #makeCore({ incarnation }: ServerRecord): Promise<void> {
+    const { serverGroup: group, server, checkpointDir } = this.#place;
+    const { clock, kernels, parameterKernels, settings } = this.#node;
+    const { topology } = this;
+    const twin = topology.replicas === 2 ? standbyAddress(group, server) : undefined;
+    const folderOf = (folder: string, of: number): SnapshotFolder =>
+      SnapshotFolder.warning(join(folder, `server-${group}-${of}`), this.#log);
+    this.#core?.abandon();
+    this.#core = undefined;
+    const core = await ServerCore.start({
+      topology,
+      group,
+      server,
+      incarnation,
+      clock,
+      kernels,
+      parameterKernels,
+      createOptimizer: (spec) => createOptimizer(spec, parameterKernels),
+      codecOf: (code) => createDecoder(code, parameterKernels),
+      send: (destination, msg) => this.#send(destination, msg),
+      valuesOf: (source) => this.#valuesOf(source),
+      mode: this.#mode,
+      term: must(this.#seat, () => 'a server has a seat').term,
+      storeAt: folderOf,
+      ...(checkpointDir !== undefined ? { snapshots: folderOf(checkpointDir, server) } : {}),
+      ...(twin !== undefined ? { standby: twin, primary: serverAddress(group, server) } : {}),
+      onStandbyInformed: () => this.#onStandbyInformed(),
+      checkpointEveryMs: settings.checkpointEveryMs,
+      syncEvery: settings.syncEvery,
+      syncMs: settings.syncMs,
+      onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
+      onCheckpoint: (event) => this.#logCheckpoint(event),
+      onServed: () => this.#onServed(),
+    });
+    this.#core = core;
+    for (const address of this.#heardMs.keys()) core.peerUp(address);
+    for (const msg of this.#early.splice(0)) core.receive(msg);
+  }
+
+  #logCheckpoint(event: CheckpointEvent): void {
+    if (event.state === 'recovered') return this.#log.info('saves checkpoints again');
+    const kept = 'what was pushed since the last checkpoint is kept by the workers and would be lost with them';
+    const next = `make room, or the folder writable: it is tried again within ${event.againMs / 1000} s`;
+    return this.#log.warn(`cannot save a checkpoint: ${event.error.message}; ${kept}; ${next}`);
+  }
+
+  // ── primary ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #serveAsPrimary({ incarnation }: ServerRecord): void {
+    const { serverGroup, server } = this.#place;
+    const { topology } = this;
+    if (topology.replicas === 2) this.#linkToStandby(incarnation);
+    // Exchanges go to the master group; first values, optimisers and barriers come from group 0.
+    for (const group of new Set([masterGroupOf(topology, server), 0])) if (group !== serverGroup) this.#linkToGroup(group);
+  }
+
+  #linkToGroup(group: number): void {
+    const { serverGroup, server } = this.#place;
+    const to = serverAddress(group, server);
+    this.#links.set(
+      to,
+      new ServerLink({
+        node: this.#node,
+        group,
+        server,
+        own: serverAddress(serverGroup, server),
+        to,
+        onMessage: (msg) => this.#core?.receive(msg),
+        onUp: () => this.#core?.peerUp(to),
+        // It comes back.
+        onDown: () => undefined,
+      }),
+    );
+  }
+
+  #linkToStandby(incarnation: number): void {
+    const { serverGroup: group, server } = this.#place;
+    const to = standbyAddress(group, server);
+    this.#links.set(
+      to,
+      new ServerLink({
+        node: this.#node,
+        group,
+        server,
+        seat: 'standby',
+        own: serverAddress(group, server),
+        to,
+        except: incarnation,
+        onMessage: (msg) => this.#core?.receive(msg),
+        onUp: (record) => this.#next(() => this.#onStandbyUp(record, to)),
+        onDown: (error) => this.#next(() => this.#onStandbyDown(error, to)),
+      }),
+    );
+  }
+
+  #next(turn: () => Promise<void> | void): void {
+    this.#standbyTurn = this.#standbyTurn
+      .then(async () => (this.#ending ? undefined : turn()))
+      .catch((thrown: unknown) => this.#fail(thrown));
+  }
+
+  #onStandbyUp(record: ServerRecord, to: Address): void {
+    this.#candidate = record;
+    this.#core?.peerUp(to);
+  }
+
+  #onStandbyInformed(): void {
+    const candidate = this.#candidate;
+    this.#next(async () => {
+      if (candidate === undefined || candidate !== this.#candidate) return;
+      if (await this.#seat!.setStandby(candidate)) this.#log.info(`process ${candidate.pid} stands by`);
+      else await this.#onReplaced();
+    });
+  }
+
+  /** Nobody is answered before the view says that the standby is none any more. */
+  async #onStandbyDown(error: ShoalError, to: Address): Promise<void> {
+    if (this.#candidate === undefined) return;
+    this.#candidate = undefined;
+    if (!(await this.#seat!.setStandby(null))) return this.#onReplaced();
+    this.#log.warn(`lost its standby (${error.message}); goes on alone`);
+    this.#core?.peerLost(to, error);
+  }
+
+  /** Another process is this server. */
+  async #onReplaced(): Promise<void> {
+    if (this.#ending) return;
+    const { serverGroup, server } = this.#place;
+    this.#log.warn(`another process is server ${server} of group ${serverGroup} now, this one was not heard of for too long; ends`);
+    this.#ending = true;
+    this.#core?.abandon();
+    await this.#close();
+    this.#end('replaced');
+  }
+
+  /** With several server groups, others may still need this one. */
+  #onServed(): void {
+    this.#served = this.topology.serverGroups === 1;
+  }
+
+  /** Whoever has left says goodbye when it has heard the answer, or is silent one day. */
+  get #isDone(): boolean {
+    return this.#served && this.#mode === 'primary' && ![...this.#heardMs.keys()].some((address) => roleOf(address) === Role.stub);
+  }
+
+  // ── standby ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #watchPrimary(own: ServerRecord): Promise<void> {
+    const seat = must(this.#seat, () => 'a standby has a seat');
+    const succession = await seat.watch(this.#listening.nowMs - this.#primaryHeardMs);
+    if (succession === undefined) return;
+    const { former } = seat;
+    this.#log.warn(`takes over ${succession}${former === undefined ? '' : ` from process ${former.pid}, which is lost`}`);
+    this.#mode = 'primary';
+    if (succession === 'with the state') this.#core?.promote({ term: seat.term });
+    else await this.#makeCore(own);
+    this.#serveAsPrimary(own);
+    // Stopped and resumed, it would find out by itself; ended, it can be started again and stand by.
+    if (former !== undefined)
+      endProcess(this.#node.clock, former).catch((thrown: unknown) => this.#log.warn(ShoalError.from(thrown).message));
+  }
+
+  // ── peers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #send(destination: Address, msg: Msg): void {
+    const link = this.#links.get(destination);
+    if (link !== undefined) {
+      link.send(msg);
+      return;
+    }
+    try {
+      this.#router.send(msg);
+    } catch (error) {
+      this.#log.warn(`cannot send to ${formatAddress(destination)}: ${ShoalError.from(error).message}`);
+    }
+  }
+
+  #drain(): void {
+    const { serverGroup, server } = this.#place;
+    const { nowMs } = this.#listening;
+    for (let msg = this.#receive(); msg !== undefined; msg = this.#receive()) {
+      const { source } = msg;
+      this.#heardMs.set(source, nowMs);
+      if (source === serverAddress(serverGroup, server)) this.#primaryHeardMs = nowMs;
+      if (msg.type !== heartbeatType) {
+        if (this.#core === undefined) this.#early.push(msg);
+        else this.#core.receive(msg);
+      } else {
+        const answer = heartbeatAnswer(msg);
+        if (answer !== undefined) this.#send(answer.destination, answer);
+      }
+    }
+  }
+
+  /** None once this process has stopped serving: the router says so by an error. */
+  #receive(): Msg | undefined {
+    return this.#ending ? undefined : this.#router.tryReceive();
+  }
+
+  #onPeer({ address, state, error }: PeerEvent): void {
+    if (address === undefined) return;
+    if (state === 'connected') {
+      this.#heardMs.set(address, this.#listening.nowMs);
+      this.#core?.peerUp(address);
+    } else if (state === 'left') this.#onLeft(address);
+    else this.#log.warn(`${formatAddress(address)} ${state}: ${error?.message ?? 'no reason given'}`);
+  }
+
+  #onLeft(address: Address): void {
+    this.#forget(address);
+    const { serverGroup, server } = this.#place;
+    // A primary that says goodbye when all workers have left has no more use for its standby.
+    const ofPrimary = this.#mode === 'standby' && address === serverAddress(serverGroup, server);
+    if (this.#isDone || (this.#served && ofPrimary)) void this.stop();
+  }
+
+  #valuesOf(source: Address): PeerValues {
+    let values = this.#values.get(source);
+    if (values === undefined) {
+      values = new PeerValues(this.#node.allocator, { regionsMax });
+      this.#values.set(source, values);
+    }
+    return values;
+  }
+
+  #forget(address: Address): void {
+    this.#heardMs.delete(address);
+    this.#values.get(address)?.close();
+    this.#values.delete(address);
+  }
+
+  /** Declares peers lost that have been silent for long, and looks who is in force. */
+  async #watchOver(own: ServerRecord): Promise<void> {
+    try {
+      for (;;) {
+        await sleep(this.#node.clock, heartbeatMs);
+        if (this.#ending) return;
+        this.#listening.tick();
+        this.#loseTheSilent();
+        if (this.#mode === 'standby') await this.#watchPrimary(own);
+        else if (!(await this.#seat!.isOurs())) await this.#onReplaced();
+        if (this.#isDone) await this.stop();
+      }
+    } catch (thrown) {
+      this.#fail(thrown);
+    }
+  }
+
+  #loseTheSilent(): void {
+    const { serverSilenceMs } = this.#node.settings;
+    for (const [address, heardMs] of [...this.#heardMs]) {
+      const silentMs = this.#listening.nowMs - heardMs;
+      if (silentMs <= serverSilenceMs) continue;
+      if (roleOf(address) !== Role.stub) {
+        this.#forget(address);
+        continue;
+      }
+      // Its memory may be in use: the core lets go of it.
+      this.#heardMs.delete(address);
+      const text = `has been silent for ${Math.round(silentMs / 1000)} s (SHOAL_KV_SILENCE_MS); is its process alive, or was it stopped?`;
+      this.#log.warn(`${formatAddress(address)} ${text}`);
+      this.#core?.peerLost(address, new ShoalError('peer-lost', text));
+    }
+  }
+
+  // ── end ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The job's store is lost, or the checkpoint that we should begin with. */
+  #fail(thrown: unknown): void {
+    if (this.#ending) return;
+    this.#ending = true;
+    this.#core?.abandon();
+    void this.#close().finally(() => this.#end(ShoalError.from(thrown)));
+  }
+
+  async #close(): Promise<void> {
+    await Promise.all([...this.#links.values()].map((link) => link.close(flushMs)));
+    await this.#router.close({ timeoutMs: flushMs });
+    for (const values of this.#values.values()) values.close();
+    this.#values.clear();
+    await this.#node.close();
+  }
+}
+
+function newIncarnation(): number {
+  return Buffer.from(systemRandom.bytes(6)).readUIntLE(0, 6) + 1;
+}

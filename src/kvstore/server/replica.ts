@@ -1,0 +1,144 @@
+/** A primary and its standby. The standby is the same state machine, fed with the same messages in the same order, and
+ *  silent. The primary hands every message over first and acts on it when the standby has acted on it:
+ *
+ *    stub ──▶ primary ──forward 7──▶ standby          nothing the primary ever said can be unknown to the standby,
+ *             primary ◀─forwarded 7─ standby          and gradients in the stub's memory are read by the standby
+ *    stub ◀── primary                                 before the primary writes new values over them
+ *
+ *  A standby that comes later gets the state first, then what is not settled yet: a *stream*, named by the term of its primary
+ *  and the number at which it begins. A standby follows the latest stream it has heard of and forgets all before it. */
+import { ShoalError } from '../../base/errors.ts';
+import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
+import { Msg } from '../../messaging/msg.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import { Control, encodeControl } from '../protocol/wire-control.ts';
+import { KVMessage, makeMessage, malformed } from '../protocol/wire.ts';
+
+export interface Stream {
+  readonly term: number;
+  readonly number: number;
+}
+
+/** What the standby says of a message: that the whole state is there; of a forwarded one, whether it could map the memory
+ *  announced in it; or that it cannot be a standby, because it has not got the state. */
+export const Verdict = { attached: 0, unattached: 1, unfit: 2, informed: 3, count: 4 } as const;
+
+export function readVerdict({ targetVersion }: Msg): { term: number; verdict: number } {
+  return { term: Math.floor(targetVersion / Verdict.count), verdict: targetVersion % Verdict.count };
+}
+
+interface StreamEnvelope {
+  readonly source: Address;
+  readonly standby: Address;
+  readonly stream: Stream;
+}
+
+/** Tensors and bytes of one message of a state. */
+const tensorsMax = 4096;
+const stateBytesMax = 64 * 2 ** 20;
+
+/** The primary's side: messages that the standby has not acknowledged, in order. */
+export class DelayLine {
+  readonly #queue: { readonly number: number; readonly msg: Msg }[] = [];
+  #number: number;
+
+  /** Numbers go on from `last`: what an earlier standby says about its messages is not about these. */
+  constructor(last: number) {
+    this.#number = last;
+  }
+
+  /** @returns its number. */
+  add(msg: Msg): number {
+    this.#number++;
+    this.#queue.push({ number: this.#number, msg });
+    return this.#number;
+  }
+
+  /** The message that comes next when it has this number. */
+  take(number: number): Msg | undefined {
+    return this.#queue[0]?.number === number ? this.#queue.shift()?.msg : undefined;
+  }
+
+  /** The standby is lost. */
+  drain(): Msg[] {
+    return this.#queue.splice(0).map(({ msg }) => msg);
+  }
+}
+
+/** A message inside another: frame 0 says what it was. */
+export function wrap(msg: Msg, { source, standby, stream }: StreamEnvelope): Msg {
+  const fields = {
+    source: String(msg.source),
+    destination: String(msg.destination),
+    type: msg.type,
+    value: msg.targetValue,
+    version: msg.targetVersion,
+  };
+  const frames = [encodeControl(fields), ...msg.frames];
+  return makeMessage({ source, destination: standby, type: KVMessage.forward, request: stream.number, epoch: stream.term }, frames);
+}
+
+/** @throws ShoalError `protocol`. */
+export function unwrap(forward: Msg): Msg {
+  const control = Control.decode(forward.frames[0]);
+  return Msg.received({
+    source: BigInt(control.text('source')),
+    destination: BigInt(control.text('destination')),
+    type: control.count('type'),
+    targetValue: control.count('value'),
+    targetVersion: control.count('version'),
+    frames: forward.frames.slice(1),
+    pointers: [],
+  });
+}
+
+/** A state as messages; the last one says so. `fields` go with the last. */
+export function stateMessages(snapshot: Snapshot, { source, standby, stream }: StreamEnvelope, fields: Record<string, unknown>): Msg[] {
+  const messages: Msg[] = [];
+  const tensors = [...snapshot.tensors];
+  let next = 0;
+  do {
+    const first = next;
+    let bytes = 0;
+    while (
+      next < tensors.length &&
+      next - first < tensorsMax &&
+      (next === first || bytes + tensors[next][1].data.byteLength <= stateBytesMax)
+    ) {
+      bytes += tensors[next][1].data.byteLength;
+      next++;
+    }
+    const part = tensors.slice(first, next);
+    const table = part.map(([name, { dtype, shape }]) => [name, dtypeInfo(dtype).code, shape]);
+    const last = next === tensors.length;
+    const head = encodeControl({ first, table, ...(last ? { metadata: snapshot.metadata, ...fields } : {}) });
+    const frames = [head, ...part.map(([, { data }]) => data)];
+    const envelope = { source, destination: standby, type: KVMessage.state, request: stream.number, epoch: stream.term };
+    messages.push(makeMessage(envelope, frames));
+  } while (next < tensors.length);
+  return messages;
+}
+
+/** The standby's side: puts a state together. */
+export class StateReceiver {
+  readonly #tensors = new Map<string, SnapshotTensor>();
+
+  /** @returns the whole and its fields after the last message. @throws ShoalError `protocol`. */
+  receive(msg: Msg): { snapshot: Snapshot; fields: Control } | undefined {
+    const control = Control.decode(msg.frames[0]);
+    if (control.count('first') !== this.#tensors.size) throw malformed('a state with gaps');
+    for (const [k, entry] of control.list('table').entries()) {
+      const [name, code, shape] = entry as [string, number, number[]];
+      const data = msg.frames[k + 1];
+      if (dtypes[code] === undefined || data === undefined) throw malformed('a state without values');
+      this.#tensors.set(name, { dtype: dtypes[code].name, shape, data: Uint8Array.from(data) });
+    }
+    if (!control.has('metadata')) return undefined;
+    return { snapshot: { tensors: this.#tensors, metadata: control.value('metadata') as Record<string, string> }, fields: control };
+  }
+}
+
+export function notAStandby(): ShoalError {
+  return new ShoalError('protocol', 'a message for a standby reached a server that is none');
+}

@@ -1,0 +1,254 @@
+/** A server's state as tensors and text, and back. Tensors:
+ *
+ *    parameter/<key>        values of a whole parameter; `parameter/<key>@<first element>` of a slice
+ *    state/<name>/<key>…    the optimiser's
+ *    first/…, base/…, included/<group>/…, sent    exchanges between server groups (group-sync.ts)
+ *    version, steps, settled/<worker group>     by slot
+ *
+ *  What has been pushed but is not settled is not in it: stubs repeat it. */
+import { ShoalError } from '../../base/errors.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Exchange } from './state/group-sync.ts';
+import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';
+import type { ServerState } from './state/state.ts';
+import { Control, encodeControl, type ControlFields } from '../protocol/wire-control.ts';
+
+const format = 'shoal-kvstore-1';
+
+/** A copy: the state may go on changing. */
+export function takeSnapshot(state: ServerState): Snapshot {
+  const { directory, slots, sync, options, applier } = state;
+  const tensors = new Map<string, SnapshotTensor>();
+  const addSlabs = (prefix: string, slabs: readonly Uint8Array[]): void => {
+    const copies = slabs.map((bytes) => Uint8Array.from(bytes));
+    for (let slot = 0; slot < slots.count; slot++) {
+      const copy = copies[slots.slab[slot]];
+      if (copy === undefined) continue;
+      const data = copy.subarray(slots.start[slot], slots.end[slot]);
+      const { shape, pieces } = slots.parameterOf(slot);
+      const count = directory.slots(options.server)[slot].elements;
+      tensors.set(`${prefix}/${slotName(directory, options.server, slot)}`, {
+        dtype: slots.dtype(slot),
+        shape: pieces.length === 1 ? shape : [count],
+        data,
+      });
+    }
+  };
+  addSlabs(
+    'parameter',
+    slots.slabs.map(({ bytes }) => bytes),
+  );
+  for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
+    addSlabs(
+      `state/${name}`,
+      slots.slabs.map(({ states }) => states[k]),
+    );
+  }
+  addSlabs('base', sync.base);
+  addSlabs('first', sync.first);
+  for (const [group, { values, counts }] of sync.included) {
+    addSlabs(`included/${group}`, values);
+    tensors.set(`included/${group}`, numbers(counts));
+  }
+  tensors.set('version', numbers(slots.version));
+  tensors.set('steps', numbers(slots.steps));
+  tensors.set('own', numbers(sync.own));
+  for (const [group, { settled }] of state.transfers.groups) tensors.set(`settled/${group}`, numbers(settled));
+  const { exchange } = sync;
+  if (exchange !== undefined) tensors.set('sent', { dtype: 'uint8', shape: [exchange.own.byteLength], data: exchange.own });
+  const fields = {
+    topology: options.topology,
+    group: options.group,
+    server: options.server,
+    lineage: state.lineage,
+    batches: packBatches(directory),
+    committed: state.committed,
+    optimizer: state.optimizerSpec,
+    optimizerVersion: state.optimizerVersion,
+    sessions: [...state.sessions.values()].map((session) => [
+      String(session.address),
+      session.rounds.group,
+      session.member.firstWorker,
+      session.member.workers,
+      // After a restart a session has not heard of its early requests again; they are in this state all the same.
+      Math.max(session.durable, session.settledUpTo()),
+      session.lastConfiguration,
+      session.durable,
+    ]),
+    exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
+  };
+  return { tensors, metadata: metadataOf(fields) };
+}
+
+/** By stub: requests up to this one are in the snapshot. */
+export function durableRequests(snapshot: Snapshot): ReadonlyMap<Address, number> {
+  const control = fieldsOf(snapshot);
+  return new Map(
+    control
+      .list('sessions')
+      .map((entry) => readSession(entry))
+      .map(({ address, settled }) => [address, settled]),
+  );
+}
+
+/** Fills a state that knows nothing yet. With `exchange: 'keep'`, what was in flight between server groups still is.
+ *  @throws ShoalError `mismatch` for another server's snapshot, `protocol` for a damaged one. */
+export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { readonly exchange: 'keep' | 'drop' }): void {
+  const control = fieldsOf(snapshot);
+  const { options, slots, sync } = state;
+  for (const name of ['group', 'server', 'topology'] as const) {
+    const [saved, here] = [JSON.stringify(control.value(name)), JSON.stringify(options[name])];
+    if (saved !== here)
+      throw new ShoalError('mismatch', `the snapshot is of ${name} ${saved}, this server is of ${here}; use another folder`);
+  }
+  if (control.has('optimizer')) state.setOptimizer(control.value('optimizer') as OptimizerSpec);
+  state.optimizerVersion = control.count('optimizerVersion');
+  const batches = control.list('batches');
+  const committed = control.count('committed');
+  for (const [k, batch] of batches.entries()) {
+    state.declare(unpackBatch(batch));
+    if (k < committed) state.commit();
+  }
+  if (state.committed !== committed) throw damaged('its batches');
+  readSlabs(state, snapshot);
+  readNumbers(snapshot, 'version', slots.version);
+  readNumbers(snapshot, 'steps', slots.steps);
+  readNumbers(snapshot, 'own', sync.own);
+  for (const [group, rounds] of state.transfers.groups) readNumbers(snapshot, `settled/${group}`, rounds.settled);
+  for (const group of Array.from({ length: options.topology.serverGroups }, (_, k) => k)) {
+    const tensor = snapshot.tensors.get(`included/${group}`);
+    if (tensor === undefined) continue;
+    const counts = slots.version.map(() => 0);
+    readNumbers(snapshot, `included/${group}`, counts);
+    const values = slots.slabs.map(({ bytes }) => new Uint8Array(bytes.byteLength));
+    readSlabTensors(state, snapshot, `included/${group}`, values);
+    sync.included.set(group, { values, counts });
+  }
+  for (const entry of control.list('sessions')) {
+    const { address, group, firstWorker, workers, settled, durable, configuration } = readSession(entry);
+    const session = state.join(address, group, firstWorker, workers);
+    session.lastRequest = settled;
+    // A standby has everything, and on disk is what its primary has saved there.
+    session.durable = how.exchange === 'keep' ? durable : settled;
+    session.lastConfiguration = configuration;
+  }
+  if (how.exchange === 'keep') state.lineage = control.count('lineage');
+  const sent = snapshot.tensors.get('sent');
+  if (how.exchange === 'keep' && sent !== undefined) {
+    sync.restart({ ...(control.value('exchange') as Omit<Exchange, 'own'>), own: sent.data });
+  } else {
+    sync.restart(undefined);
+  }
+  // A session's rounds begin where the snapshot ends.
+  for (const { member, rounds } of state.sessions.values())
+    for (const [slot, round] of rounds.settled.entries()) member.received[slot] = round;
+  state.dirty = false;
+}
+
+/** Replaces values, optimiser and versions of the present parameters; rounds of the present workers go on. The snapshot is
+ *  cut as the state is: see server/reslice.ts.
+ *  @throws ShoalError `protocol` for a damaged one; nothing has changed when values are missing. */
+export function replaceValues(state: ServerState, snapshot: Snapshot): void {
+  const control = fieldsOf(snapshot);
+  const { slots, directory, options } = state;
+  for (let slot = 0; slot < slots.count; slot++) {
+    const tensor = snapshot.tensors.get(`parameter/${slotName(directory, options.server, slot)}`);
+    const sound = tensor?.dtype === slots.dtype(slot) && tensor.data.byteLength === slots.end[slot] - slots.start[slot];
+    if (!sound) throw damaged(slots.describe(slot));
+  }
+  if (control.has('optimizer')) state.setOptimizer(control.value('optimizer') as OptimizerSpec);
+  readSlabs(state, snapshot);
+  readNumbers(snapshot, 'version', slots.version);
+  readNumbers(snapshot, 'steps', slots.steps);
+  state.dirty = true;
+}
+
+function readSlabs(state: ServerState, snapshot: Snapshot): void {
+  const { slots, applier, sync } = state;
+  readSlabTensors(
+    state,
+    snapshot,
+    'parameter',
+    slots.slabs.map(({ bytes }) => bytes),
+  );
+  for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
+    readSlabTensors(
+      state,
+      snapshot,
+      `state/${name}`,
+      slots.slabs.map(({ states }) => states[k]),
+    );
+  }
+  readSlabTensors(state, snapshot, 'base', sync.base);
+  readSlabTensors(state, snapshot, 'first', sync.first);
+}
+
+function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {
+  const { slots, directory, options } = state;
+  for (let slot = 0; slot < slots.count; slot++) {
+    const slab = slabs[slots.slab[slot]];
+    if (slab === undefined) continue;
+    const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
+    const target = slab.subarray(slots.start[slot], slots.end[slot]);
+    if (tensor === undefined || tensor.data.byteLength !== target.byteLength) throw damaged(`${prefix} of ${slots.describe(slot)}`);
+    target.set(tensor.data);
+  }
+}
+
+/** The name of a slot's values, behind a prefix. */
+export function slotName(directory: ParameterDirectory, server: number, slot: number): string {
+  const { parameter, firstElement } = directory.slots(server)[slot];
+  const { key, pieces } = directory.parameter(parameter);
+  if (pieces.length > 1) return `${key}@${firstElement}`;
+  // A key that looks like a slice of another.
+  return /@\d+$/.test(key) ? `${key}@0` : key;
+}
+
+export function numbers(values: readonly number[]): SnapshotTensor {
+  const data = Float64Array.from(values);
+  return { dtype: 'float64' satisfies DType, shape: [values.length], data: new Uint8Array(data.buffer) };
+}
+
+export function readNumbers(snapshot: Snapshot, name: string, target: number[]): void {
+  const tensor = snapshot.tensors.get(name);
+  if (tensor === undefined || tensor.data.byteLength !== target.length * 8) throw damaged(name);
+  const bytes = Uint8Array.from(tensor.data);
+  for (const [k, value] of new Float64Array(bytes.buffer).entries()) target[k] = value;
+}
+
+function readSession(entry: unknown): {
+  address: Address;
+  group: number;
+  firstWorker: number;
+  workers: number;
+  /** Requests up to this one are in the snapshot. */
+  settled: number;
+  configuration: number;
+  /** And up to this one in an earlier one, on disk. */
+  durable: number;
+} {
+  const [address, ...counts] = entry as [string, number, number, number, number, number, number];
+  const [group, firstWorker, workers, settled, configuration, durable] = counts;
+  return { address: BigInt(address), group, firstWorker, workers, settled, configuration, durable };
+}
+
+/** What has been declared: keys, dtypes, shapes, and where the pieces are. */
+export function packBatches(directory: ParameterDirectory): unknown[] {
+  return Array.from({ length: directory.batches }, (_, k) => packBatch(directory.batch(k)));
+}
+
+export function metadataOf(fields: ControlFields): Snapshot['metadata'] {
+  return { format, shoal: Buffer.from(encodeControl(fields)).toString('utf8') };
+}
+
+export function fieldsOf(snapshot: Snapshot): Control {
+  if (snapshot.metadata.format !== format) throw damaged('its format');
+  return Control.decode(Buffer.from(snapshot.metadata.shoal ?? '', 'utf8'));
+}
+
+export function damaged(what: string): ShoalError {
+  return new ShoalError('protocol', `a snapshot cannot be used: ${what} is missing or damaged; remove it, or use another folder`);
+}

@@ -1,0 +1,111 @@
+/** What a server knows of one stub, over all connections with it, and the stub's requests. */
+import type { ShoalError } from '../../../base/errors.ts';
+import type { Address } from '../../../messaging/address.ts';
+import type { Msg } from '../../../messaging/msg.ts';
+import type { GroupRounds, Member } from './rounds.ts';
+import type { Run, RunState } from '../../protocol/wire.ts';
+
+/** Settled requests are dropped when there are at least so many. */
+const unsettledLeast = 64;
+
+/** A request that a server has taken and not answered yet. */
+export interface ServerRequest {
+  readonly session: ServerSession;
+  readonly id: number;
+  readonly epoch: number;
+  /** As it came: a standby that joins late gets it again. */
+  readonly msg: Msg;
+  readonly runs: readonly Run[];
+  readonly states: RunState[];
+  /** Values for the answer. */
+  readonly payload: Uint8Array | undefined;
+  /** By run: where its values go. */
+  readonly targets: (Uint8Array | undefined)[];
+  /** Slots that are not as the request wants them. */
+  waiting: number;
+  /** Slots of its pushes that are not settled. */
+  unsettled: number;
+  error: ShoalError | undefined;
+  answered: boolean;
+}
+
+export class ServerSession {
+  readonly address: Address;
+  readonly rounds: GroupRounds<ServerRequest>;
+  readonly member: Member<ServerRequest>;
+  /** Of the connection that counts; messages of others are late. 0: none has said hello since we serve. */
+  epoch = 0;
+  /** Number of the last request that has been processed. */
+  lastRequest = 0;
+  /** Number of the last request that changed parameters or optimiser for everybody; earlier ones are not done again. */
+  lastConfiguration = 0;
+  /** Requests up to this one are in the latest durable snapshot. */
+  durable = 0;
+  /** Barriers that all workers of the stub have reached. */
+  barrier = 0;
+  workersLeft = 0;
+  /** Why it counts as lost, until it says hello again. */
+  lost: ShoalError | undefined;
+  /** Memory that the stub has announced, by its number. */
+  readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
+  /** Messages about parameters that have not been declared here again, in order. */
+  blocked: Msg[] = [];
+  /** Requests with pushes that are not settled, and some that are. */
+  #unsettled: ServerRequest[] = [];
+  /** Length of `#unsettled` at which it is looked through again. */
+  #unsettledMost = unsettledLeast;
+  readonly #barrierRequests: { id: number; barrier: number }[] = [];
+  pendingBytes = 0;
+
+  constructor(rounds: GroupRounds<ServerRequest>, member: Member<ServerRequest>) {
+    this.address = member.address;
+    this.rounds = rounds;
+    this.member = member;
+  }
+
+  hold(request: ServerRequest): void {
+    this.#unsettled.push(request);
+    if (this.#unsettled.length < this.#unsettledMost) return;
+    this.#dropSettled();
+    this.#unsettledMost = Math.max(unsettledLeast, 2 * this.#unsettled.length);
+  }
+
+  /** Of pushes that are not settled, in the order they were made. */
+  unsettledMessages(): Msg[] {
+    this.#dropSettled();
+    return this.#unsettled.toSorted((a, b) => a.id - b.id).map(({ msg }) => msg);
+  }
+
+  #dropSettled(): void {
+    this.#unsettled = this.#unsettled.filter(({ unsettled }) => unsettled > 0);
+  }
+
+  /** The last request such that it and all before it are settled. */
+  settledUpTo(): number {
+    this.#dropSettled();
+    // Not in order: what came again over another connection is behind what has not come again yet.
+    let least = this.lastRequest + 1;
+    for (const { id } of this.#unsettled) least = Math.min(least, id);
+    return least - 1;
+  }
+
+  waitForBarrier(id: number, barrier: number): void {
+    this.#barrierRequests.push({ id, barrier });
+  }
+
+  /** Requests for barriers up to this one. */
+  takeBarriers(released: number): number[] {
+    const due = this.#barrierRequests.filter(({ barrier }) => barrier <= released);
+    const rest = this.#barrierRequests.filter(({ barrier }) => barrier > released);
+    this.#barrierRequests.splice(0, this.#barrierRequests.length, ...rest);
+    return due.map(({ id }) => id);
+  }
+
+  /** Another connection: what was asked on the last one is asked again. */
+  renew(epoch: number): void {
+    this.epoch = epoch;
+    this.lost = undefined;
+    this.blocked = [];
+    this.#barrierRequests.length = 0;
+  }
+}

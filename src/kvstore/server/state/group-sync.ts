@@ -1,0 +1,433 @@
+/** How server groups that each hold a copy stay together (distributed Hogwild). Of every server's slots one group's copy is
+ *  the master. Another group sends what it has contributed so far, the master answers with its values.
+ *
+ *    requester   value = base + own                own: the sum of the changes its workers made
+ *       │   own ──────────────▶  master   value += own − included;  included := own
+ *       │   ◀────────────────── value M
+ *    base := M − own as sent;  value := base + own      (changes made meanwhile stay in `own`)
+ *
+ *  A group sends a slot after `syncEvery` updates of its own, and whatever it has not sent when `syncMs` have passed. A master
+ *  tells the groups whose copy is older than its own (a notice), which then ask: twice `syncMs` after the last update all groups
+ *  have the sum of all updates, however many pushed.
+ *
+ *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
+ *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
+ *  from an older snapshot is put right by the next. */
+import { isCount } from '../../../base/files/bytes.ts';
+import type { Clock, Timer } from '../../../base/clock.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
+import type { Kernels } from '../../../memory/kernels.ts';
+import type { Address } from '../../../messaging/address.ts';
+import type { Msg } from '../../../messaging/msg.ts';
+import type { ServerSlots } from './slots.ts';
+import { masterGroupOf, serverAddress, type KVTopology } from '../../protocol/topology.ts';
+import { elements } from '../../protocol/value-space.ts';
+import { KVMessage, malformed } from '../../protocol/wire.ts';
+
+/** Values of one request. The rest waits for the next. */
+const requestBytesMax = 64 * 2 ** 20;
+const entryBytes = 16;
+/** (target + plus) − minus would lose more bits than target + (plus − minus). */
+const differenceTree = [0, 1, 2, -1, -1];
+
+export interface GroupSyncOptions {
+  readonly topology: KVTopology;
+  readonly group: number;
+  readonly server: number;
+  readonly slots: ServerSlots;
+  readonly kernels: Kernels;
+  readonly syncEvery: number;
+  readonly clock: Clock;
+  /** Milliseconds. */
+  readonly syncMs: number;
+  /** There is something to send: call `flush`. */
+  readonly onDue: () => void;
+  readonly send: (destination: Address, message: { type: number; request: number; epoch: number; frames: Uint8Array[] }) => void;
+  /** Answers to requests of earlier incarnations are not ours. */
+  readonly incarnation: number;
+  readonly onChanged: () => void;
+}
+
+export interface Exchange {
+  readonly number: number;
+  /** Of the server that began it. */
+  readonly incarnation: number;
+  readonly slots: readonly number[];
+  /** `own` of these slots, side by side, as sent; and how many updates that was. */
+  readonly own: Uint8Array;
+  readonly counts: readonly number[];
+}
+
+export class GroupSync {
+  readonly #options: GroupSyncOptions;
+  readonly #master: number;
+  /** By slab; of a requester. */
+  readonly base: Uint8Array[] = [];
+  /** By slab; of group 0: the values that worker 0 gave, with nobody's contribution, for servers that have nothing yet. */
+  readonly first: Uint8Array[] = [];
+  /** By slot: updates by our own workers, and those since the last request. */
+  readonly own: number[] = [];
+  readonly #since: number[] = [];
+  readonly #due = new Set<number>();
+  /** Changed by our workers, fewer times than makes them due. */
+  readonly #late = new Set<number>();
+  /** Announced as changed, and not known here yet. */
+  readonly #unknown = new Set<number>();
+  #timer: Timer | undefined;
+  #exchange: Exchange | undefined;
+  #number = 0;
+  /** Of the master, by requesting group: what of it is in our values, by slab; and how many updates, by slot. */
+  readonly included = new Map<number, { readonly values: Uint8Array[]; readonly counts: number[] }>();
+  /** Of the master: by group and slot, the version that the group has been told of. */
+  readonly #told = new Map<number, number[]>();
+  /** Requests about slots that we have not got yet: one per group. */
+  readonly #early = new Map<number, Msg>();
+
+  constructor(options: GroupSyncOptions) {
+    this.#options = options;
+    this.#master = masterGroupOf(options.topology, options.server);
+  }
+
+  /** Whether this server sends requests. */
+  get requests(): boolean {
+    return this.#options.topology.serverGroups > 1 && this.#master !== this.#options.group;
+  }
+
+  get #active(): boolean {
+    return this.#options.topology.serverGroups > 1;
+  }
+
+  /** New slots have their first values. */
+  grow(): void {
+    if (!this.#active) return;
+    const { slots } = this.#options;
+    while (this.own.length < slots.count) {
+      this.own.push(0);
+      this.#since.push(0);
+    }
+    for (let slab = this.base.length; this.requests && slab < slots.slabs.length; slab++) {
+      this.base.push(Uint8Array.from(slots.slabs[slab].bytes));
+    }
+    for (let slab = this.first.length; this.#options.group === 0 && slab < slots.slabs.length; slab++) {
+      this.first.push(Uint8Array.from(slots.slabs[slab].bytes));
+    }
+    for (const group of this.included.values()) this.#growIncluded(group);
+    for (const slot of this.#unknown) if (slot < slots.count) this.#due.add(slot);
+    for (const slot of this.#due) this.#unknown.delete(slot);
+  }
+
+  /** Our workers have changed slots. */
+  applied(from: number, to: number): void {
+    if (!this.#active) return;
+    for (let slot = from; slot < to; slot++) {
+      this.own[slot]++;
+      this.#since[slot]++;
+      if (!this.requests) continue;
+      if (this.#since[slot] >= this.#options.syncEvery) this.#due.add(slot);
+      else this.#late.add(slot);
+    }
+    this.#wake();
+  }
+
+  /** Before long `#tick`. */
+  #wake(): void {
+    const { clock, syncMs } = this.#options;
+    if (this.#active) this.#timer ??= clock.setTimer(syncMs, () => this.#tick());
+  }
+
+  #tick(): void {
+    this.#timer = undefined;
+    for (const slot of this.#late) this.#due.add(slot);
+    this.#late.clear();
+    if (!this.requests) this.#sendNotices();
+    this.#options.onDue();
+  }
+
+  /** To every group whose copy is older than the master's: which slots, and their versions. */
+  #sendNotices(): void {
+    const { topology, group, server, slots, send } = this.#options;
+    for (let other = 0; other < topology.serverGroups; other++) {
+      if (other === group) continue;
+      const told = this.#toldOf(other);
+      const stale: number[] = [];
+      for (let slot = 0; slot < this.own.length; slot++) if (slots.version[slot] > (told[slot] ?? 0)) stale.push(slot);
+      if (stale.length === 0) continue;
+      const versions = stale.map((slot) => slots.version[slot]);
+      for (const [k, slot] of stale.entries()) told[slot] = versions[k];
+      send(serverAddress(other, server), { type: KVMessage.syncNotice, request: 0, epoch: 0, frames: [table(stale, versions)] });
+    }
+  }
+
+  #toldOf(group: number): number[] {
+    let told = this.#told.get(group);
+    if (told === undefined) this.#told.set(group, (told = []));
+    return told;
+  }
+
+  /** No timer fires any more. */
+  close(): void {
+    this.#timer?.cancel();
+  }
+
+  /** Sends what is due, unless an answer is awaited. */
+  flush(): void {
+    if (this.#exchange !== undefined || this.#due.size === 0) return;
+    const { slots } = this.#options;
+    const chosen: number[] = [];
+    let bytes = 0;
+    for (const slot of this.#due) {
+      const size = slots.end[slot] - slots.start[slot];
+      if (chosen.length > 0 && bytes + size > requestBytesMax) break;
+      chosen.push(slot);
+      bytes += size;
+    }
+    const own = new Uint8Array(bytes);
+    let at = 0;
+    for (const slot of chosen) {
+      this.#due.delete(slot);
+      this.#late.delete(slot);
+      this.#since[slot] = 0;
+      const values = slots.values(slot, slot + 1);
+      const target = this.#alignedScratch(values.byteLength);
+      this.#addDifference(slots.dtype(slot), target, values, this.#part(this.base, slot));
+      own.set(target, at);
+      at += values.byteLength;
+    }
+    this.#number++;
+    this.#exchange = {
+      number: this.#number,
+      incarnation: this.#options.incarnation,
+      slots: chosen,
+      own,
+      counts: chosen.map((slot) => this.own[slot]),
+    };
+    this.resend();
+  }
+
+  /** A standby: what its primary sends. @throws ShoalError `protocol`. */
+  adopt(msg: Msg): void {
+    const entries = readTable(msg.frames[0]);
+    this.#readValues(msg.frames[1], entries);
+    for (const { slot } of entries) {
+      this.#due.delete(slot);
+      this.#late.delete(slot);
+      this.#since[slot] = 0;
+    }
+    this.#number = msg.targetValue;
+    this.#exchange = {
+      number: msg.targetValue,
+      incarnation: msg.targetVersion,
+      slots: entries.map(({ slot }) => slot),
+      counts: entries.map(({ count }) => count),
+      own: msg.frames[1],
+    };
+  }
+
+  /** A connection with another group has been made (again), or, without a group, we have just begun to serve: what it was told
+   *  may not have arrived. */
+  peerUp(group?: number): void {
+    if (group === undefined) this.#told.clear();
+    else this.#told.delete(group);
+    this.resend();
+    this.#wake();
+  }
+
+  /** The question may not have arrived. */
+  resend(): void {
+    if (this.#exchange === undefined) return this.#allDue();
+    const { number, incarnation, slots, own, counts } = this.#exchange;
+    const { topology, server, send } = this.#options;
+    const destination = serverAddress(masterGroupOf(topology, server), server);
+    send(destination, { type: KVMessage.syncRequest, request: number, epoch: incarnation, frames: [table(slots, counts), own] });
+  }
+
+  // ── the master's side ──────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError `protocol`; nothing has changed. */
+  receiveRequest(group: number, msg: Msg, batchSlots: number): void {
+    const { slots, send, server } = this.#options;
+    const entries = readTable(msg.frames[0]);
+    if (entries.some(({ slot }) => slot >= batchSlots)) {
+      this.#early.set(group, msg);
+      return;
+    }
+    const values = this.#readValues(msg.frames[1], entries);
+    let included = this.included.get(group);
+    if (included === undefined) {
+      included = { values: [], counts: [] };
+      this.included.set(group, included);
+    }
+    this.#growIncluded(included);
+    const answer: Uint8Array[] = [];
+    const told = this.#toldOf(group);
+    for (const [k, { slot, count }] of entries.entries()) {
+      const value = slots.values(slot, slot + 1);
+      const before = this.#part(included.values, slot);
+      this.#addDifference(slots.dtype(slot), value, values[k], before);
+      before.set(values[k]);
+      slots.version[slot] += count - included.counts[slot];
+      included.counts[slot] = count;
+      told[slot] = slots.version[slot];
+      answer.push(Uint8Array.from(value));
+    }
+    this.#options.onChanged();
+    const versions = entries.map(({ slot }) => slots.version[slot]);
+    const frames = [
+      table(
+        entries.map(({ slot }) => slot),
+        versions,
+      ),
+      Buffer.concat(answer),
+    ];
+    send(serverAddress(group, server), { type: KVMessage.syncResponse, request: msg.targetValue, epoch: msg.targetVersion, frames });
+    // To the others it may be news.
+    this.#wake();
+  }
+
+  /** Slots have been added: requests about them can be answered. */
+  retryEarly(batchSlots: number): void {
+    const early = [...this.#early];
+    this.#early.clear();
+    for (const [group, msg] of early) this.receiveRequest(group, msg, batchSlots);
+  }
+
+  // ── the requester's side ───────────────────────────────────────────────────────────────────────────────────────
+
+  /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
+  receiveNotice(msg: Msg, batchSlots: number): void {
+    for (const { slot } of readTable(msg.frames[0])) {
+      if (slot < batchSlots) this.#due.add(slot);
+      else this.#unknown.add(slot);
+    }
+  }
+
+  /** @throws ShoalError `protocol`; nothing has changed. */
+  receiveResponse(msg: Msg): void {
+    const exchange = this.#exchange;
+    const entries = readTable(msg.frames[0]);
+    if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) {
+      // To a question that was repeated: the master believes that we have these values.
+      for (const { slot } of entries) if (slot < this.own.length) this.#due.add(slot);
+      return;
+    }
+    if (entries.length !== exchange.slots.length || entries.some(({ slot }, k) => slot !== exchange.slots[k])) {
+      throw malformed('an answer about other slots than were asked for');
+    }
+    const values = this.#readValues(msg.frames[1], entries);
+    const { slots } = this.#options;
+    let at = 0;
+    for (const [k, { slot, count }] of entries.entries()) {
+      const dtype = slots.dtype(slot);
+      const base = this.#part(this.base, slot);
+      const sent = this.#alignedScratch(base.byteLength);
+      sent.set(exchange.own.subarray(at, at + base.byteLength));
+      at += base.byteLength;
+      const fresh = new Uint8Array(base.byteLength);
+      this.#addDifference(dtype, fresh, values[k], sent);
+      this.#addDifference(dtype, slots.values(slot, slot + 1), fresh, base);
+      base.set(fresh);
+      slots.version[slot] = count + this.own[slot] - exchange.counts[k];
+    }
+    this.#exchange = undefined;
+    this.#options.onChanged();
+  }
+
+  /** Of group 0: what a server of another group begins with. */
+  beginning(slot: number): Uint8Array {
+    return this.#part(this.first, slot);
+  }
+
+  /** After a snapshot was loaded: everything may have changed since the last exchange. */
+  restart(exchange: Exchange | undefined): void {
+    this.#exchange = exchange;
+    this.#number = exchange?.number ?? 0;
+    this.#allDue();
+    this.#wake();
+  }
+
+  /** The master may have forgotten us. */
+  #allDue(): void {
+    for (let slot = 0; this.requests && slot < this.own.length; slot++) if (this.own[slot] > 0) this.#due.add(slot);
+  }
+
+  /** What is in flight; a standby must know it. */
+  get exchange(): Exchange | undefined {
+    return this.#exchange;
+  }
+
+  #growIncluded({ values, counts }: { values: Uint8Array[]; counts: number[] }): void {
+    const { slots } = this.#options;
+    for (let slab = values.length; slab < slots.slabs.length; slab++) values.push(new Uint8Array(slots.slabs[slab].bytes.byteLength));
+    while (counts.length < slots.count) counts.push(0);
+  }
+
+  #part(slabs: readonly Uint8Array[], slot: number): Uint8Array {
+    const { slots } = this.#options;
+    return slabs[slots.slab[slot]].subarray(slots.start[slot], slots.end[slot]);
+  }
+
+  #readValues(frame: Uint8Array | undefined, entries: readonly Entry[]): Uint8Array[] {
+    const { slots } = this.#options;
+    const total = entries.reduce((sum, { slot }) => (slot < slots.count ? sum + slots.end[slot] - slots.start[slot] : NaN), 0);
+    if (frame === undefined || frame.byteLength !== total) throw malformed(`${total} bytes of values in ${frame?.byteLength ?? 0}`);
+    let at = 0;
+    return entries.map(({ slot }) => {
+      const part = this.#alignedScratch(slots.end[slot] - slots.start[slot]);
+      part.set(frame.subarray(at, at + part.byteLength));
+      at += part.byteLength;
+      return part;
+    });
+  }
+
+  #alignedScratch(bytes: number): Uint8Array {
+    return new Uint8Array(new ArrayBuffer(bytes));
+  }
+
+  /** target += plus − minus. */
+  #addDifference(dtype: DType, target: Uint8Array, plus: Uint8Array, minus: Uint8Array): void {
+    const { kernels } = this.#options;
+    if (dtype === 'bool') throw new ShoalError('unsupported', 'bool parameters cannot be kept by several server groups');
+    const negative = new Uint8Array(new ArrayBuffer(minus.byteLength));
+    if (dtypeInfo(dtype).kind === 'float') kernels.scale(dtype, negative, minus, -1);
+    else negate(dtype, negative, minus);
+    kernels.reduce(dtype, 'sum', [target], [target, plus, negative], differenceTree);
+  }
+}
+
+function negate(dtype: DType, target: Uint8Array, source: Uint8Array): void {
+  const to = elements(dtype, target) as Int32Array;
+  const from = elements(dtype, source) as Int32Array;
+  for (let k = 0; k < to.length; k++) to[k] = -from[k];
+}
+
+interface Entry {
+  readonly slot: number;
+  readonly count: number;
+}
+
+/** Frame 0 of both messages: per slot `slot u32, zero u32, count f64`. Frame 1: their values. */
+function table(slots: readonly number[], counts: readonly number[]): Uint8Array {
+  const bytes = Buffer.alloc(slots.length * entryBytes);
+  for (const [k, slot] of slots.entries()) {
+    bytes.writeUInt32LE(slot, k * entryBytes);
+    bytes.writeDoubleLE(counts[k], k * entryBytes + 8);
+  }
+  return bytes;
+}
+
+function readTable(frame: Uint8Array | undefined): Entry[] {
+  if (frame === undefined || frame.byteLength === 0 || frame.byteLength % entryBytes !== 0)
+    throw malformed('a table of slots of another size');
+  const bytes = Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength);
+  const entries: Entry[] = [];
+  const seen = new Set<number>();
+  for (let at = 0; at < bytes.length; at += entryBytes) {
+    const slot = bytes.readUInt32LE(at);
+    const count = bytes.readDoubleLE(at + 8);
+    if (!isCount(count) || seen.has(slot)) throw malformed('an entry of a table of slots');
+    seen.add(slot);
+    entries.push({ slot, count });
+  }
+  return entries;
+}

@@ -1,0 +1,223 @@
+/** Rounds of one worker group at one server. A stub's n-th push of a slot belongs to the slot's round n; a round is settled
+ *  when every worker of the group is in it, then all its gradients are summed, in the order of the workers whatever the
+ *  order of arrival, and applied. What a round has not got yet is never guessed: all sources are held until it is settled.
+ *
+ *    slot 7     settled 4 │ round 5: stub 0 ✓  stub 2 ✗ │ round 6: stub 0 ✓ (early)
+ *
+ *  Exactly once: of every stub and slot it is known which round came last. `Request` is what a contribution came with. */
+import type { ShoalError } from '../../../base/errors.ts';
+import type { Address } from '../../../messaging/address.ts';
+
+/** What a stub gave to a stretch of slots, in one round. */
+export interface Contribution<Request> {
+  readonly request: Request;
+  /** Index of the run in the request. */
+  readonly run: number;
+  /** Bytes of the slab at which `source` and `target` begin. */
+  readonly base: number;
+  readonly source: Uint8Array;
+  /** Where the new value goes. */
+  readonly target: Uint8Array | undefined;
+  /** Of a row-sparse push: the rows that `source` has, counted within the slot. */
+  readonly rows: Uint32Array | undefined;
+  /** The value that the source is a part of holds NaN or infinity. */
+  readonly nonFinite: boolean;
+}
+
+/** A stub in its worker group. */
+export interface Member<Request> {
+  readonly address: Address;
+  readonly firstWorker: number;
+  readonly workers: number;
+  /** By slot: the last round that came. */
+  readonly received: number[];
+  /** By slot: what it gave to the round after the settled one. */
+  readonly held: (Contribution<Request> | undefined)[];
+  /** What it gave to later rounds, in their order. */
+  readonly early: Map<number, Contribution<Request>[]>;
+  /** It will push nothing more. */
+  gone: ShoalError | undefined;
+  /** What it gave may have changed since: it gave up in the middle. */
+  broken: boolean;
+}
+
+/** A request that waits for rounds which its stub has pushed already, or for none. */
+export interface Waiter<Request> {
+  readonly request: Request;
+  readonly run: number;
+  readonly from: number;
+  readonly to: number;
+  readonly round: number;
+  /** The first slot that is not settled so far. */
+  next: number;
+}
+
+export class GroupRounds<Request> {
+  readonly group: number;
+  /** Workers whose pushes make a round. */
+  readonly workers: number;
+  /** Ordered by their workers: the order of every sum. */
+  readonly members: Member<Request>[] = [];
+  /** By slot: the last settled round. */
+  readonly settled: number[] = [];
+  /** By slot: workers that are in the next round. */
+  readonly weight: number[] = [];
+  /** By slot: why a round was refused. Only the last one is remembered. */
+  readonly refused = new Map<number, { readonly round: number; readonly error: ShoalError }>();
+  readonly #waiters = new Map<number, Waiter<Request>[]>();
+
+  constructor(group: number, workers: number) {
+    this.group = group;
+    this.workers = workers;
+  }
+
+  grow(slots: number): void {
+    while (this.settled.length < slots) {
+      this.settled.push(0);
+      this.weight.push(0);
+    }
+    for (const member of this.members) growMember(member, this.settled);
+  }
+
+  /** @returns undefined when its workers are not all of this group, or are another's already. */
+  join(address: Address, firstWorker: number, workers: number): Member<Request> | undefined {
+    const known = this.members.find((member) => member.address === address);
+    if (known !== undefined) return known.firstWorker === firstWorker && known.workers === workers ? known : undefined;
+    const first = this.group * this.workers;
+    if (workers < 1 || firstWorker < first || firstWorker + workers > first + this.workers) return undefined;
+    const overlaps = this.members.some((m) => m.firstWorker < firstWorker + workers && firstWorker < m.firstWorker + m.workers);
+    if (overlaps) return undefined;
+    const member: Member<Request> = {
+      address,
+      firstWorker,
+      workers,
+      received: [],
+      held: [],
+      early: new Map(),
+      gone: undefined,
+      broken: false,
+    };
+    growMember(member, this.settled);
+    this.members.push(member);
+    this.members.sort((a, b) => a.firstWorker - b.firstWorker);
+    return member;
+  }
+
+  /** Takes the contribution into a round that has not come before. */
+  contribute(member: Member<Request>, slot: number, round: number, contribution: Contribution<Request>): void {
+    member.received[slot] = round;
+    if (round === this.settled[slot] + 1) {
+      member.held[slot] = contribution;
+      this.weight[slot] += member.workers;
+      return;
+    }
+    const early = member.early.get(slot);
+    if (early === undefined) member.early.set(slot, [contribution]);
+    else early.push(contribution);
+  }
+
+  /** A contribution that came again takes the place of the one that came before. @returns that one. */
+  replace(member: Member<Request>, slot: number, round: number, contribution: Contribution<Request>): Contribution<Request> | undefined {
+    const next = this.settled[slot] + 1;
+    if (round === next) {
+      const { [slot]: before } = member.held;
+      member.held[slot] = contribution;
+      return before;
+    }
+    const early = member.early.get(slot);
+    return early?.splice(round - next - 1, 1, contribution)[0];
+  }
+
+  /** The next stretch of slots, from `from` on, whose round is complete and can be summed at once; `to` when there is none. */
+  nextComplete(from: number, to: number): number {
+    let slot = from;
+    while (slot < to && this.weight[slot] !== this.workers) slot++;
+    return slot;
+  }
+
+  /** Where the stretch ends that begins at the complete slot `from`: same slab, same contributions, same steps. */
+  stretchEnd(from: number, to: number, slab: readonly number[], steps: readonly number[]): number {
+    let slot = from + 1;
+    while (slot < to && this.weight[slot] === this.workers && slab[slot] === slab[from] && steps[slot] === steps[from]) {
+      if (!this.members.every(({ held }) => held[slot] === held[from])) break;
+      slot++;
+    }
+    return slot;
+  }
+
+  /** Moves the stretch on to its next round. @returns true when later contributions were there already. */
+  settle(from: number, to: number): boolean {
+    let more = false;
+    for (let slot = from; slot < to; slot++) {
+      this.settled[slot]++;
+      this.weight[slot] = 0;
+    }
+    for (const member of this.members) {
+      for (let slot = from; slot < to; slot++) member.held[slot] = undefined;
+      if (member.early.size === 0) continue;
+      for (let slot = from; slot < to; slot++) {
+        const early = member.early.get(slot);
+        if (early === undefined) continue;
+        member.held[slot] = early.shift();
+        if (early.length === 0) member.early.delete(slot);
+        this.weight[slot] += member.workers;
+        more = true;
+      }
+    }
+    return more;
+  }
+
+  /** Registers the waiter at the first slot that keeps it waiting. @returns false when none does. */
+  wait(waiter: Waiter<Request>): boolean {
+    while (waiter.next < waiter.to && this.settled[waiter.next] >= waiter.round) waiter.next++;
+    if (waiter.next === waiter.to) return false;
+    const others = this.#waiters.get(waiter.next);
+    if (others === undefined) this.#waiters.set(waiter.next, [waiter]);
+    else others.push(waiter);
+    return true;
+  }
+
+  /** Waiters that have waited for a slot of the stretch; they may wait for others. */
+  takeWaiters(from: number, to: number): Waiter<Request>[] {
+    const taken: Waiter<Request>[] = [];
+    if (this.#waiters.size === 0) return taken;
+    for (let slot = from; slot < to; slot++) {
+      const waiters = this.#waiters.get(slot);
+      if (waiters === undefined) continue;
+      this.#waiters.delete(slot);
+      taken.push(...waiters);
+    }
+    return taken;
+  }
+
+  /** Drops waiters of requests that nobody waits for any more. */
+  dropWaiters(request: (request: Request) => boolean): void {
+    for (const [slot, waiters] of this.#waiters) {
+      const kept = waiters.filter((waiter) => !request(waiter.request));
+      if (kept.length > 0) this.#waiters.set(slot, kept);
+      else this.#waiters.delete(slot);
+    }
+  }
+
+  /** Members without which round `round` of the slot is not complete, and workers that never came. */
+  missing(slot: number, round: number): { members: Member<Request>[]; strangers: number[] } {
+    const members = this.members.filter((member) => member.received[slot] < round);
+    const strangers: number[] = [];
+    for (let worker = this.group * this.workers; worker < (this.group + 1) * this.workers; worker++) {
+      if (!this.members.some((m) => worker >= m.firstWorker && worker < m.firstWorker + m.workers)) strangers.push(worker);
+    }
+    return { members, strangers };
+  }
+}
+
+function growMember<Request>(member: Member<Request>, settled: readonly number[]): void {
+  for (let slot = member.received.length; slot < settled.length; slot++) {
+    member.received.push(settled[slot]);
+    member.held.push(undefined);
+  }
+}
+
+/** `worker 3`, `workers 4 to 7`. */
+export function describeWorkers({ firstWorker, workers }: Pick<Member<unknown>, 'firstWorker' | 'workers'>): string {
+  return workers === 1 ? `worker ${firstWorker}` : `workers ${firstWorker} to ${firstWorker + workers - 1}`;
+}

@@ -1,0 +1,151 @@
+/** Everything a server knows, and what changes it together. Its parts do the work; server/core.ts decides who is heard. */
+import { ShoalError } from '../../../base/errors.ts';
+import type { Address } from '../../../messaging/address.ts';
+import { GroupSync } from './group-sync.ts';
+import type { OptimizerSpec } from '../../optimizers/optimizer.ts';
+import { ParameterDirectory, type DeclaredParameter } from '../../protocol/parameter-directory.ts';
+import { Applier } from './apply.ts';
+import type { ServerOptions } from './options.ts';
+import { GroupRounds } from './rounds.ts';
+import { type ServerRequest, ServerSession } from './client-session.ts';
+import { ServerSlots } from './slots.ts';
+import { SourceReader } from './sources.ts';
+import { Transfers } from './transfers.ts';
+import { serverGroupOf } from '../../protocol/topology.ts';
+import type { OptimizerNotice } from '../../protocol/wire.ts';
+
+const pendingBytesDefault = 2 ** 30;
+const syncMsDefault = 500;
+
+export interface Outbound {
+  readonly type: number;
+  readonly request: number;
+  readonly epoch: number;
+  readonly frames: Uint8Array[];
+}
+
+export interface StateCallbacks {
+  readonly send: (destination: Address, message: Outbound) => void;
+  readonly respond: (request: ServerRequest) => void;
+  /** Something can be sent to another server group. */
+  readonly onDue: () => void;
+}
+
+export class ServerState {
+  readonly options: ServerOptions;
+  readonly directory: ParameterDirectory;
+  readonly slots: ServerSlots;
+  readonly applier: Applier;
+  readonly sources: SourceReader;
+  readonly transfers: Transfers;
+  readonly sync: GroupSync;
+  readonly sessions = new Map<Address, ServerSession>();
+  /** Batches that can be used, and their slots. */
+  committed = 0;
+  committedSlots = 0;
+  optimizerSpec: OptimizerSpec | undefined;
+  /** How often the optimiser has been set. */
+  optimizerVersion = 0;
+  /** The incarnation that this state goes back to without loss. */
+  lineage: number;
+  /** Something has changed since the last snapshot. */
+  dirty = false;
+
+  constructor(options: ServerOptions, { send, respond, onDue }: StateCallbacks) {
+    this.options = options;
+    this.lineage = options.incarnation;
+    const { topology, group, server, kernels, parameterKernels } = options;
+    this.directory = new ParameterDirectory(topology.serversPerGroup);
+    this.slots = new ServerSlots(server, this.directory);
+    this.applier = new Applier(this.slots, { kernels, parameterKernels });
+    this.sync = new GroupSync({
+      topology,
+      group,
+      server,
+      slots: this.slots,
+      kernels,
+      syncEvery: options.syncEvery ?? 1,
+      clock: options.clock,
+      syncMs: options.syncMs ?? syncMsDefault,
+      onDue,
+      send,
+      incarnation: options.incarnation,
+      onChanged: () => {
+        this.dirty = true;
+      },
+    });
+    this.sources = new SourceReader(this.slots, options.valuesOf, options.codecOf);
+    this.sources.writes = options.mode === 'primary' ? 'targets' : 'nothing';
+    this.transfers = new Transfers({
+      slots: this.slots,
+      applier: this.applier,
+      sources: this.sources,
+      pendingBytes: options.pendingBytes ?? pendingBytesDefault,
+      shared: topology.workerGroups > 1,
+      respond,
+      onApplied: (from, to) => {
+        this.dirty = true;
+        this.sync.applied(from, to);
+      },
+    });
+    for (let g = 0; g < topology.workerGroups; g++) {
+      if (serverGroupOf(topology, g) === group) this.transfers.groups.set(g, new GroupRounds<ServerRequest>(g, topology.workersPerGroup));
+    }
+  }
+
+  /** What stubs must know of the optimiser. */
+  get optimizerNotice(): OptimizerNotice {
+    return { version: this.optimizerVersion, refuses: this.optimizerSpec?.nonFinite === 'refuse' };
+  }
+
+  /** Workers that this server's group serves. */
+  get workers(): number {
+    return this.transfers.groups.size * this.options.topology.workersPerGroup;
+  }
+
+  /** The session of a stub; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */
+  join(address: Address, workerGroup: number, firstWorker: number, workers: number): ServerSession {
+    const rounds = this.transfers.groups.get(workerGroup);
+    const member = rounds?.join(address, firstWorker, workers);
+    if (rounds === undefined || member === undefined) {
+      const { group, server } = this.options;
+      const who = `workers ${firstWorker} to ${firstWorker + workers - 1} of worker group ${workerGroup}`;
+      throw new ShoalError('protocol', `${who} are not served by server ${server} of group ${group}, or have come from another process`);
+    }
+    let session = this.sessions.get(address);
+    if (session === undefined) {
+      session = new ServerSession(rounds, member);
+      this.sessions.set(address, session);
+    }
+    return session;
+  }
+
+  /** Takes memory for a batch; it can be used after `commit`. @throws ShoalError; nothing has changed. */
+  declare(batch: readonly DeclaredParameter[]): void {
+    if (this.options.topology.serverGroups > 1 && batch.some(({ dtype }) => dtype === 'bool')) {
+      throw new ShoalError('unsupported', 'bool parameters cannot be kept by several server groups: they have no differences');
+    }
+    this.directory.add(batch);
+    this.slots.grow(this.applier.optimizer?.states.length ?? 0);
+    this.transfers.grow();
+    this.dirty = true;
+  }
+
+  /** All declared batches can be used: they have their first values. */
+  commit(): void {
+    this.committed = this.directory.batches;
+    this.committedSlots = this.slots.count;
+    this.sync.grow();
+    this.dirty = true;
+  }
+
+  /** @throws ShoalError of the registry for a spec that cannot be. */
+  setOptimizer(spec: OptimizerSpec): void {
+    const optimizer = this.options.createOptimizer(spec);
+    this.applier.optimizer = optimizer;
+    this.optimizerSpec = spec;
+    this.optimizerVersion++;
+    this.slots.resetStates(optimizer.states.length);
+    this.dirty = true;
+  }
+}

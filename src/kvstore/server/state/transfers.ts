@@ -1,0 +1,330 @@
+/** Puts, updates and gets at a server: what arrives is checked whole before anything changes; pushes go to their rounds;
+ *  complete rounds are applied; whoever waited gets values. Nothing is polled. */
+import { ShoalError } from '../../../base/errors.ts';
+import type { Msg } from '../../../messaging/msg.ts';
+import type { Applier } from './apply.ts';
+import type { SourceReader, RunSource } from './sources.ts';
+import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
+import type { ServerRequest, ServerSession } from './client-session.ts';
+import type { ServerSlots } from './slots.ts';
+import { gatherRows } from '../../values/sparse-rows.ts';
+import { decodeRuns, KVMessage, SourceKind, type Run, type Transfer } from '../../protocol/wire.ts';
+
+export interface TransfersOptions {
+  readonly slots: ServerSlots;
+  readonly applier: Applier;
+  readonly sources: SourceReader;
+  readonly pendingBytes: number;
+  /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
+  readonly shared: boolean;
+  readonly respond: (request: ServerRequest) => void;
+  /** Slots have a new value. */
+  readonly onApplied: (from: number, to: number) => void;
+}
+
+/** Waits that are described by name. */
+const waitsMax = 3;
+
+/** Of the slots of a run: the round is settled; it was pushed, and this run only waits for it; this run pushes it again, over
+ *  another connection and perhaps from other memory; or for the first time. */
+type Standing = 'settled' | 'known' | 'again' | 'next';
+
+export class Transfers {
+  readonly #options: TransfersOptions;
+  readonly groups = new Map<number, GroupRounds<ServerRequest>>();
+  /** In the order they came. */
+  readonly pending = new Set<ServerRequest>();
+
+  constructor(options: TransfersOptions) {
+    this.#options = options;
+  }
+
+  grow(): void {
+    for (const group of this.groups.values()) group.grow(this.#options.slots.count);
+  }
+
+  /** @throws ShoalError `protocol`; then nothing has changed. */
+  decode(msg: Msg): Transfer {
+    return decodeRuns(msg.frames);
+  }
+
+  /** First values of parameters that nobody can use yet. @throws ShoalError `protocol`. */
+  put(session: ServerSession, msg: Msg, transfer: Transfer, firstSlot: number): void {
+    const { sources, slots } = this.#options;
+    const { sources: values } = sources.resolve(session, msg, transfer);
+    for (const [k, { firstSlot: first }] of transfer.runs.entries()) {
+      if (first < firstSlot || values[k] === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
+    }
+    for (const [k, { firstSlot: from, slots: count }] of transfer.runs.entries()) {
+      slots.values(from, from + count).set(values[k]!.bytes);
+    }
+  }
+
+  /** Takes an update or get. It may be answered before this returns. @throws ShoalError `protocol`; nothing has changed. */
+  take(session: ServerSession, msg: Msg, transfer: Transfer): ServerRequest {
+    const { runs } = transfer;
+    const group = session.rounds;
+    const { sources, targets, payload } = this.#options.sources.resolve(session, msg, transfer);
+    const request: ServerRequest = {
+      session,
+      id: msg.targetValue,
+      epoch: msg.targetVersion,
+      msg,
+      runs,
+      states: runs.map(() => ({ version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff })),
+      payload,
+      targets,
+      waiting: runs.reduce((sum, run) => sum + run.slots, 0),
+      unsettled: 0,
+      error: undefined,
+      answered: false,
+    };
+    const refusal = this.#refusal(session, group, request);
+    if (refusal !== undefined) {
+      request.error = refusal;
+      this.#answer(request);
+      return request;
+    }
+    this.pending.add(request);
+    for (const [k, source] of sources.entries()) this.#takeRun(group, request, k, source);
+    if (request.unsettled > 0) {
+      session.hold(request);
+      session.pendingBytes += msg.size;
+    }
+    for (const [k, { firstSlot, slots }] of runs.entries()) {
+      if (sources[k] !== undefined) this.#settle(group, firstSlot, firstSlot + slots);
+    }
+    if (!request.answered) this.failStuck(group);
+    return request;
+  }
+
+  /** Answers requests that wait for somebody who will not come. */
+  failStuck(group: GroupRounds<ServerRequest>): void {
+    const gone = group.members.filter((member) => member.gone !== undefined);
+    if (gone.length === 0) return;
+    for (const request of this.pending) {
+      if (request.session.member.gone !== undefined || request.session.rounds !== group) continue;
+      for (const { slot, round } of this.#awaited(group, request)) {
+        const missing = gone.find((member) => member.broken || member.received[slot] < round);
+        if (missing === undefined) continue;
+        const { code, message } = missing.gone!;
+        const what = `round ${round} of ${this.#options.slots.describe(slot)} cannot be completed`;
+        request.error ??= new ShoalError(code, `${what}: ${describeWorkers(missing)}: ${message}`);
+        this.#answer(request);
+        break;
+      }
+    }
+  }
+
+  /** What the stub waits for ends with the error. */
+  failOf(session: ServerSession, error: ShoalError): void {
+    for (const request of this.pending) {
+      if (request.session !== session) continue;
+      request.error ??= error;
+      this.#answer(request);
+    }
+  }
+
+  /** Whom a request waits for, in words; empty when for nobody. */
+  describeWait(request: ServerRequest): string {
+    const group = request.session.rounds;
+    const texts: string[] = [];
+    for (const { slot, round } of this.#awaited(group, request)) {
+      const { members, strangers } = group.missing(slot, round);
+      const who = [...members.map(describeWorkers), ...strangers.map((worker) => `worker ${worker}`)];
+      const verb = who.length === 1 && !who[0].startsWith('workers') ? 'has' : 'have';
+      if (who.length > 0) texts.push(`round ${round} of ${this.#options.slots.describe(slot)}: ${who.join(', ')} ${verb} not pushed`);
+      if (texts.length === waitsMax) return [...texts, 'and others'].join('; ');
+    }
+    return texts.join('; ');
+  }
+
+  /** The stub has another connection: it asks again for whatever it still wants. */
+  abandon(session: ServerSession): void {
+    for (const request of this.pending) {
+      if (request.session !== session) continue;
+      request.answered = true;
+      this.pending.delete(request);
+    }
+    for (const group of this.groups.values()) group.dropWaiters((request) => request.answered);
+  }
+
+  // ── taking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Why a request cannot be taken at all. */
+  #refusal(session: ServerSession, group: GroupRounds<ServerRequest>, { runs, msg }: ServerRequest): ShoalError | undefined {
+    if (msg.type === KVMessage.get) return undefined;
+    const { slots, applier, shared, pendingBytes } = this.#options;
+    for (const { source, firstSlot, slots: count, round } of runs) {
+      if (source === SourceKind.none || source === SourceKind.rowNumbers) continue;
+      if (shared && applier.optimizer === undefined) {
+        const message = `a push to ${slots.describe(firstSlot)} without optimiser: worker groups would overwrite each other; call setOptimizer first`;
+        return new ShoalError('usage', message);
+      }
+      for (let slot = firstSlot; slot < firstSlot + count; slot++) {
+        const came = session.member.received[slot];
+        if (round > came + 1)
+          return new ShoalError('aborted', `round ${round} of ${slots.describe(slot)} follows round ${came}: an earlier push failed`);
+        if (round === came + 1 && round > group.settled[slot] + 1 && session.pendingBytes > pendingBytes) {
+          const ahead = `${describeWorkers(session.member)} is at round ${round} of ${slots.describe(slot)}, others at ${group.settled[slot] + 1}`;
+          return new ShoalError('out-of-memory', `${ahead}; the server holds at most ${pendingBytes} bytes for later`, {
+            bytes: pendingBytes,
+          });
+        }
+      }
+    }
+    return undefined;
+  }
+
+  #takeRun(group: GroupRounds<ServerRequest>, request: ServerRequest, index: number, source: RunSource | undefined): void {
+    const run = request.runs[index];
+    const end = run.firstSlot + run.slots;
+    const { member } = request.session;
+    let from = run.firstSlot;
+    while (from < end) {
+      const standing = standingOf(group, member.received, from, run, source);
+      let to = from + 1;
+      while (to < end && standingOf(group, member.received, to, run, source) === standing) to++;
+      if (standing === 'next' || standing === 'again') {
+        const contribution: Contribution<ServerRequest> = {
+          request,
+          run: index,
+          base: this.#options.slots.start[run.firstSlot],
+          source: source!.bytes,
+          rows: source!.rows,
+          nonFinite: run.nonFinite,
+          target: request.targets[index],
+        };
+        for (let slot = from; slot < to; slot++) {
+          if (standing === 'next') group.contribute(member, slot, run.round, contribution);
+          else this.#release(group.replace(member, slot, run.round, contribution), 1);
+        }
+        request.unsettled += to - from;
+      } else {
+        const waiter: Waiter<ServerRequest> = { request, run: index, from, to, round: run.round, next: from };
+        if (!group.wait(waiter)) this.#deliver(group, waiter);
+      }
+      from = to;
+    }
+  }
+
+  // ── settling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #settle(group: GroupRounds<ServerRequest>, from: number, to: number): void {
+    const { slots } = this.#options;
+    let at = group.nextComplete(from, to);
+    while (at < to) {
+      const end = group.stretchEnd(at, to, slots.slab, slots.steps);
+      const more = this.#settleStretch(group, at, end);
+      at = group.nextComplete(more ? at : end, to);
+    }
+  }
+
+  /** @returns true when later rounds of the stretch may be complete now. */
+  #settleStretch(group: GroupRounds<ServerRequest>, from: number, to: number): boolean {
+    const contributions: Contribution<ServerRequest>[] = [];
+    for (const { held } of group.members) {
+      const contribution = held[from];
+      if (contribution !== undefined) contributions.push(contribution);
+    }
+    let error: ShoalError | undefined;
+    try {
+      const broken = group.members.find((member) => member.broken);
+      if (broken?.gone !== undefined) throw broken.gone;
+      this.#options.applier.apply(from, to, contributions);
+    } catch (thrown) {
+      if (to - from > 1) {
+        // One bad parameter does not spoil its neighbours.
+        let more = false;
+        for (let slot = from; slot < to; slot++) if (this.#settleStretch(group, slot, slot + 1)) more = true;
+        return more;
+      }
+      error = ShoalError.from(thrown);
+    }
+    const more = group.settle(from, to);
+    if (error !== undefined) group.refused.set(from, { round: group.settled[from], error });
+    else this.#options.onApplied(from, to);
+    for (const { request, run } of contributions) {
+      this.#release({ request }, to - from);
+      if (!request.answered) this.#satisfy(group, request, run, from, to, error);
+    }
+    for (const waiter of group.takeWaiters(from, to)) if (!group.wait(waiter)) this.#deliver(group, waiter);
+    return more;
+  }
+
+  /** Slots of a request are settled, or have come again with another. */
+  #release(contribution: { readonly request: ServerRequest } | undefined, slots: number): void {
+    if (contribution === undefined) return;
+    const { request } = contribution;
+    request.unsettled -= slots;
+    if (request.unsettled === 0) request.session.pendingBytes -= request.msg.size;
+  }
+
+  /** The values that the waiter's stretch has now. */
+  #deliver(group: GroupRounds<ServerRequest>, { request, run: index, from, to, round }: Waiter<ServerRequest>): void {
+    if (request.answered) return;
+    const { slots } = this.#options;
+    const run = request.runs[index];
+    const target = request.targets[index];
+    if (target !== undefined && run.source === SourceKind.rowNumbers) {
+      const values = slots.values(from, to);
+      target.set(gatherRows(values, this.#options.sources.rowNumbers(request.msg, run), target.byteLength / run.rows));
+    } else if (target !== undefined) {
+      const offset = slots.start[from] - slots.start[run.firstSlot];
+      const values = slots.values(from, to);
+      target.subarray(offset, offset + values.byteLength).set(values);
+    }
+    let error: ShoalError | undefined;
+    if (run.source !== SourceKind.none && group.refused.size > 0) {
+      for (let slot = from; slot < to; slot++) {
+        const refused = group.refused.get(slot);
+        if (refused?.round === round) ({ error } = refused);
+      }
+    }
+    this.#satisfy(group, request, index, from, to, error);
+  }
+
+  #satisfy(
+    group: GroupRounds<ServerRequest>,
+    request: ServerRequest,
+    run: number,
+    from: number,
+    to: number,
+    error: ShoalError | undefined,
+  ): void {
+    const state = request.states[run];
+    const { version } = this.#options.slots;
+    for (let slot = from; slot < to; slot++) {
+      if (version[slot] < state.version) state.version = version[slot];
+      if (group.settled[slot] < state.settled) state.settled = group.settled[slot];
+    }
+    request.error ??= error;
+    request.waiting -= to - from;
+    if (request.waiting === 0) this.#answer(request);
+  }
+
+  #answer(request: ServerRequest): void {
+    request.answered = true;
+    this.pending.delete(request);
+    this.#options.respond(request);
+  }
+
+  /** Slots that keep a request waiting, and the rounds it waits for. */
+  *#awaited(group: GroupRounds<ServerRequest>, { runs }: ServerRequest): Iterable<{ slot: number; round: number }> {
+    for (const { firstSlot, slots, round } of runs) {
+      for (let slot = firstSlot; slot < firstSlot + slots; slot++) if (group.settled[slot] < round) yield { slot, round };
+    }
+  }
+}
+
+function standingOf(
+  group: GroupRounds<ServerRequest>,
+  received: readonly number[],
+  slot: number,
+  run: Run,
+  source: RunSource | undefined,
+): Standing {
+  if (run.round <= group.settled[slot]) return 'settled';
+  if (source === undefined) return 'known';
+  return run.round <= received[slot] ? 'again' : 'next';
+}

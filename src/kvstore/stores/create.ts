@@ -1,0 +1,68 @@
+/** Makes a store by its type. */
+import { MessagePort } from 'node:worker_threads';
+import { ShoalError } from '../../base/errors.ts';
+import { checkFields, checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
+import type { Environment } from '../../base/settings/settings.ts';
+import { CheckedStore } from '../values/checked-store.ts';
+import { connect, join } from './connect.ts';
+import type { StubTicket } from '../client/protocol.ts';
+import type { KVStore, KVStoreType } from '../values/types.ts';
+import { createCollective, createLocal } from './without-servers.ts';
+
+export interface CreateOptions {
+  /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
+  readonly ticket?: StubTicket;
+  /** Instead of `process.env`. */
+  readonly environment?: Environment;
+}
+
+const createOptions = optionTable<CreateOptions>({ ticket: 'object', environment: 'object' });
+const createSharedOptions = optionTable<Parameters<typeof createShared>[1]>({ workers: 'number', environment: 'object' });
+
+/** `create('dist_sync')` and `create('dist_async')` find their place and their servers in the environment, which
+ *  `shoal run --workers <n> --servers <m>` sets; resolves when the job's store has been reached. `create('collective')` joins
+ *  the process group of the environment, `create('local')` needs nothing.
+ *  @throws ShoalError `config` without servers, `mismatch` when workers create different types, `timeout`, `auth`. */
+export async function create(type: KVStoreType = 'local', options: CreateOptions = noOptions): Promise<KVStore> {
+  checkOptions('create', options, createOptions);
+  return new CheckedStore(await makeStore(type, options));
+}
+
+async function makeStore(type: KVStoreType, { environment = process.env, ticket }: CreateOptions): Promise<KVStore> {
+  if (ticket !== undefined) checkTicket(type, ticket);
+  switch (type) {
+    case 'local':
+      return createLocal(environment);
+    case 'collective':
+      return createCollective(environment);
+    case 'dist_sync':
+    case 'dist_async':
+      if (ticket !== undefined) return join(type, ticket, environment);
+      return (await connect(type, { environment, localWorkers: 1 })).store;
+    default:
+      throw new ShoalError('usage', `there is no store '${String(type)}'; use local, collective, dist_sync or dist_async`);
+  }
+}
+
+/** Several workers in one process: the store of this thread, and a ticket for each other thread, which calls
+ *  `create(type, { ticket })`. Tickets are passed with `workerData` and their `port` in the transfer list. Gradients of the
+ *  process are summed before they leave it. `workers` is the number of workers in this and in every other process. */
+export async function createShared(
+  type: 'dist_sync' | 'dist_async',
+  options: { readonly workers: number; readonly environment?: Environment },
+): Promise<{ readonly store: KVStore; readonly tickets: readonly StubTicket[] }> {
+  if (type !== 'dist_sync' && type !== 'dist_async')
+    throw new ShoalError('usage', `createShared: there is no shared store '${String(type)}'; use dist_sync or dist_async`);
+  checkFields('createShared', options, createSharedOptions);
+  const { workers, environment = process.env } = options;
+  if (!Number.isSafeInteger(workers) || workers < 1) throw new ShoalError('usage', `${workers} workers per process; at least 1 is needed`);
+  const { store, tickets } = await connect(type, { environment, localWorkers: workers });
+  return { store: new CheckedStore(store), tickets };
+}
+
+function checkTicket(type: KVStoreType, { port, events, local }: StubTicket): void {
+  if (type !== 'dist_sync' && type !== 'dist_async')
+    throw new ShoalError('usage', `a store '${type}' takes no ticket; tickets are of dist_sync and dist_async`);
+  const whole = port instanceof MessagePort && events instanceof SharedArrayBuffer && Number.isSafeInteger(local);
+  if (!whole) throw new ShoalError('usage', 'the ticket is not one of createShared; pass it whole, with its port in the transfer list');
+}

@@ -1,0 +1,187 @@
+/** A store that refuses what its calls do not take, before they are made: the same for every kind of store. Which parameters there
+ *  are, and what fits them, is the store's own to say. */
+import { ShoalError } from '../../base/errors.ts';
+import {
+  checkFields,
+  checkKind,
+  checkNoOptions,
+  checkOptions,
+  describeValue,
+  noOptions,
+  optionTable,
+} from '../../base/settings/options.ts';
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type {
+  Blob,
+  Key,
+  KVStore,
+  KVStoreType,
+  KVWork,
+  ParameterInfo,
+  RowSparse,
+  RowSparsePullOptions,
+  TransferOptions,
+  Updater,
+  Value,
+  Values,
+} from './types.ts';
+
+const initOptions = optionTable<NonNullable<Parameters<KVStore['init']>[2]>>({ shape: 'list' });
+const transferOptions = optionTable<TransferOptions>({ priority: 'number', timeoutMs: 'number' });
+const rowSparseFields = optionTable<RowSparse>({ indices: 'any', values: 'any' });
+const rowSparsePullOptions = optionTable<RowSparsePullOptions>({ rowIds: 'any', priority: 'number', timeoutMs: 'number' });
+const blobFields = optionTable<Blob>({ kind: 'string', name: 'string', values: 'any' });
+const receiveOptions = optionTable<NonNullable<Parameters<KVStore['receiveBlob']>[2]>>({ timeoutMs: 'number' });
+const twoBitOptions = optionTable<Extract<CompressionSpec, { type: '2bit' }>>({ type: 'string', threshold: 'number' });
+const halfOptions = optionTable<Extract<CompressionSpec, { type: 'fp16' }>>({ type: 'string' });
+
+export class CheckedStore implements KVStore {
+  readonly type: KVStoreType;
+  readonly role: 'worker' | 'server';
+  readonly rank: number;
+  readonly numWorkers: number;
+  readonly numServers: number;
+  readonly workerGroup: number;
+  readonly workersPerGroup: number;
+  readonly #store: KVStore;
+
+  constructor(store: KVStore) {
+    this.#store = store;
+    this.type = store.type;
+    this.role = store.role;
+    this.rank = store.rank;
+    this.numWorkers = store.numWorkers;
+    this.numServers = store.numServers;
+    this.workerGroup = store.workerGroup;
+    this.workersPerGroup = store.workersPerGroup;
+  }
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    return this.#store.tensor(dtype, shape);
+  }
+
+  async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = noOptions): Promise<void> {
+    checkOptions('init', options, initOptions);
+    return this.#store.init(keys, values, options);
+  }
+
+  push(keys: Key | readonly Key[], values: Values, options: TransferOptions = noOptions): KVWork {
+    checkTransfer('push', options);
+    return this.#store.push(keys, values, options);
+  }
+
+  pull(keys: Key | readonly Key[], outs: Values, options: TransferOptions = noOptions): KVWork {
+    checkTransfer('pull', options);
+    return this.#store.pull(keys, outs, options);
+  }
+
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options: TransferOptions = noOptions): KVWork {
+    checkTransfer('pushPull', options);
+    if ((outs as unknown) === null)
+      throw new ShoalError('usage', 'pushPull: outs is null; leave it out to get the values where they came from');
+    return this.#store.pushPull(keys, values, outs, options);
+  }
+
+  async broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options: TransferOptions = noOptions): Promise<void> {
+    checkTransfer('broadcast', options);
+    return this.#store.broadcast(keys, values, outs, options);
+  }
+
+  rowSparsePush(key: Key, rows: RowSparse, options: TransferOptions = noOptions): KVWork {
+    checkFields('rowSparsePush', rows, rowSparseFields);
+    checkRowIds('rowSparsePush: indices', rows.indices);
+    checkTransfer('rowSparsePush', options);
+    return this.#store.rowSparsePush(key, rows, options);
+  }
+
+  rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork {
+    checkFields('rowSparsePull', options, rowSparsePullOptions);
+    checkRowIds('rowSparsePull: rowIds', options.rowIds);
+    checkTimeout('rowSparsePull', options);
+    return this.#store.rowSparsePull(key, out, options);
+  }
+
+  async barrier(...given: readonly unknown[]): Promise<void> {
+    checkNoOptions('barrier', given);
+    return this.#store.barrier();
+  }
+
+  async setOptimizer(spec: OptimizerSpec): Promise<void> {
+    checkKind('setOptimizer: spec', spec, 'object');
+    checkKind('setOptimizer: name', spec.name, 'string');
+    return this.#store.setOptimizer(spec);
+  }
+
+  setUpdater(updater: Updater): void {
+    checkKind('setUpdater: updater', updater, 'function');
+    this.#store.setUpdater(updater);
+  }
+
+  setGradientCompression(spec: CompressionSpec): void {
+    checkKind('setGradientCompression: spec', spec, 'object');
+    checkKind('setGradientCompression: type', spec.type, 'string');
+    if (spec.type === '2bit') checkOptions('setGradientCompression', spec, twoBitOptions);
+    if (spec.type === 'fp16') checkOptions('setGradientCompression', spec, halfOptions);
+    this.#store.setGradientCompression(spec);
+  }
+
+  async saveState(folder: string): Promise<void> {
+    checkKind('saveState: folder', folder, 'string');
+    return this.#store.saveState(folder);
+  }
+
+  async loadState(folder: string): Promise<void> {
+    checkKind('loadState: folder', folder, 'string');
+    return this.#store.loadState(folder);
+  }
+
+  async info(key: Key): Promise<ParameterInfo> {
+    return this.#store.info(key);
+  }
+
+  async sendBlob(worker: number, blob: Blob): Promise<void> {
+    checkFields('sendBlob', blob, blobFields);
+    checkKind('sendBlob: name', blob.name, 'string');
+    if (blob.kind !== 'feature' && blob.kind !== 'gradient')
+      throw new ShoalError('usage', `sendBlob: kind must be 'feature' or 'gradient', not ${describeValue(blob.kind)}`);
+    return this.#store.sendBlob(worker, blob);
+  }
+
+  async receiveBlob(worker: number, name: string, options: { readonly timeoutMs?: number } = noOptions): Promise<TypedArray> {
+    checkKind('receiveBlob: name', name, 'string');
+    checkOptions('receiveBlob', options, receiveOptions);
+    checkTimeout('receiveBlob', options);
+    return this.#store.receiveBlob(worker, name, options);
+  }
+
+  async served(...given: readonly unknown[]): Promise<void> {
+    checkNoOptions('served', given);
+    return this.#store.served();
+  }
+
+  async close(...given: readonly unknown[]): Promise<void> {
+    checkNoOptions('close', given);
+    return this.#store.close();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}
+
+function checkTransfer(call: string, options: TransferOptions): void {
+  checkOptions(call, options, transferOptions);
+  checkTimeout(call, options);
+}
+
+function checkTimeout(call: string, { timeoutMs }: { readonly timeoutMs?: number }): void {
+  if (timeoutMs !== undefined && !(timeoutMs > 0)) throw new ShoalError('usage', `${call}: timeoutMs must be positive, not ${timeoutMs}`);
+}
+
+function checkRowIds(role: string, rows: unknown): void {
+  if (rows instanceof Uint32Array || rows instanceof Int32Array) return;
+  throw new ShoalError('usage', `${role} must be a Uint32Array or an Int32Array, not ${describeValue(rows)}`);
+}

@@ -1,0 +1,137 @@
+/** The public interface of the parameter server, in the vocabulary of MXNet's KVStore. What is behind a store, one thread
+ *  or many processes, is chosen by its type; the calls are the same.
+ *
+ *    local        this process alone
+ *    collective   no servers: push-pull is an all-reduce of the process group
+ *    dist_sync    servers; a version of a parameter is complete when every worker of a worker group has pushed
+ *    dist_async   servers; every push is applied at once
+ *
+ *  Source: MXNet's KVStore API; Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014. */
+import type { ShoalError } from '../../base/errors.ts';
+import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+
+export type KVStoreType = 'local' | 'collective' | 'dist_sync' | 'dist_async';
+
+/** A number names the same parameter as its decimal text. */
+export type Key = string | number;
+
+/** Tensors made by `kv.tensor` are reached in place; any other typed array is copied once each way. */
+export type Value = Tensor | TypedArray;
+
+/** Rows of a matrix `[rows, width]`: `values` holds `indices.length × width` elements, in the order of `indices`. */
+export interface RowSparse {
+  /** Distinct, ascending. */
+  readonly indices: Uint32Array | Int32Array;
+  readonly values: Value;
+}
+
+export interface TransferOptions {
+  /** Larger goes first where operations compete for the wire. Default 0; MXNet's idiom is `-index of the layer`. */
+  readonly priority?: number;
+  /** Default: `SHOAL_TIMEOUT_MS`. */
+  readonly timeoutMs?: number;
+}
+
+export interface RowSparsePullOptions extends TransferOptions {
+  /** Which rows; the output receives them in this order. */
+  readonly rowIds: Uint32Array | Int32Array;
+}
+
+/** The handle of a started operation. */
+export interface KVWork extends PromiseLike<void> {
+  readonly done: boolean;
+  readonly error: ShoalError | undefined;
+  /** Blocks without the event loop. @throws the operation's error, or `timeout`. */
+  waitSync(timeoutMs?: number): void;
+}
+
+/** Applied by `local` and `collective` stores to every push: changes `stored` in place. */
+export type Updater = (key: string, pushed: TypedArray, stored: TypedArray) => void;
+
+/** What is known of a parameter without asking for its values. */
+export interface ParameterInfo {
+  readonly key: string;
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  /** Updates applied so far; of a parameter in slices, the fewest of any slice. */
+  readonly version: number;
+  /** Own pushes that this version does not contain yet. */
+  readonly ahead: number;
+  /** Applied updates by others since this worker's last pull; 0 before the first. */
+  readonly staleness: number;
+}
+
+/** One value per key, or a list of values per key, one for each of several devices: what is pushed is summed first, what is pulled
+ *  goes to all of them. `init` takes one. */
+export type Values = Value | readonly Value[] | readonly (readonly Value[])[];
+
+export interface KVStore extends AsyncDisposable {
+  readonly type: KVStoreType;
+  /** What this process is; servers are started by the launcher and need no code. */
+  readonly role: 'worker' | 'server';
+  /** Of this worker among all workers, 0…numWorkers − 1. */
+  readonly rank: number;
+  readonly numWorkers: number;
+  readonly numServers: number;
+  /** Worker group of this worker, and its number of workers (dist types; otherwise 0 and `numWorkers`). */
+  readonly workerGroup: number;
+  readonly workersPerGroup: number;
+
+  /** A tensor in memory that servers of this host reach without copies; zeros. */
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D>;
+
+  /** Names parameters and gives their first values; every worker calls it, worker 0's values count. Resolves when the
+   *  parameters can be used. @throws `usage` for a key that exists or has several values, `mismatch` when workers disagree about
+   *  dtype or shape. */
+  init(keys: Key | readonly Key[], values: Values, options?: { readonly shape?: readonly number[] }): Promise<void>;
+  /** Hands a gradient (or, without optimiser, a value) over. The value is copied before `push` returns and may be changed
+   *  afterwards. Done when it is applied: `dist_sync` when every worker of the group has pushed. Workers that await pushes of
+   *  several keys one by one must do so in the same order. */
+  push(keys: Key | readonly Key[], values: Values, options?: TransferOptions): KVWork;
+  /** Fetches values that contain at least this worker's own pushes so far. */
+  pull(keys: Key | readonly Key[], outs: Values, options?: TransferOptions): KVWork;
+  /** Push, then pull, as one operation. Without `outs`, into `values`. Neither may be touched until it is done. */
+  pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options?: TransferOptions): KVWork;
+  /** `init`, then `pull`. */
+  broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options?: TransferOptions): Promise<void>;
+  rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork;
+  rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork;
+
+  /** Until all workers have called it. */
+  barrier(): Promise<void>;
+  /** Servers apply it to every complete push from now on. Worker 0 calls it, before the first push. `collective`: from the
+   *  next `barrier` on, which every worker calls.  @throws `usage` on other workers. */
+  setOptimizer(spec: OptimizerSpec): Promise<void>;
+  /** `local` and `collective` only. */
+  setUpdater(updater: Updater): void;
+  /** For pushes of this worker from now on; float32 parameters. */
+  setGradientCompression(spec: CompressionSpec): void;
+  /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */
+  saveState(folder: string): Promise<void>;
+  /** Replaces all of it; the number of servers may be another. Worker 0 calls it, when no push is under way. `collective`: at
+   *  the next `barrier`. Of a damaged state the one before it is loaded.  @throws `usage` when there is no state, `mismatch` when it is
+   *  of other parameters, `protocol` when it is damaged; then nothing has changed. */
+  loadState(folder: string): Promise<void>;
+  info(key: Key): Promise<ParameterInfo>;
+
+  /** To another worker: a feature blob forward or a gradient blob backward, for models split over workers. */
+  sendBlob(worker: number, blob: Blob): Promise<void>;
+  /** The next blob of this name from that worker, in the order sent. */
+  receiveBlob(worker: number, name: string, options?: { readonly timeoutMs?: number }): Promise<TypedArray>;
+
+  /** Servers: resolves when all workers have left. */
+  served(): Promise<void>;
+  /** Pending operations finish or fail; a worker leaves its group. Idempotent. */
+  close(): Promise<void>;
+}
+
+export interface Blob {
+  readonly kind: 'feature' | 'gradient';
+  /** For instance `layer3/output`. */
+  readonly name: string;
+  /** Copied before `sendBlob` returns. */
+  readonly values: TypedArray;
+}

@@ -1,0 +1,57 @@
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
+import { systemRandom } from '../base/random.ts';
+import { describeStore } from './conformance.ts';
+import { FileStore } from './file-store.ts';
+
+const options = { clock: systemClock, random: systemRandom };
+
+describeStore('file', async () => {
+  const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
+  return {
+    client: () => FileStore.open(join(directory, 'store'), options),
+    close: () => rm(directory, { recursive: true }),
+  };
+});
+
+describe('file store', () => {
+  it('ignores what a killed writer left, keeps no drafts, and lets late clients read everything', async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
+    try {
+      await writeFile(join(directory, 'tmp-00ff'), 'half a rec');
+      const store = await FileStore.open(directory, options);
+      for (let i = 0; i < 5; i++) await store.add('n', 1);
+      await store.close();
+      expect((await readdir(directory)).sort()).toEqual(['0000000000', '0000000001', '0000000002', '0000000003', '0000000004', 'tmp-00ff']);
+      const late = await FileStore.open(directory, options);
+      expect(await late.add('n', 1)).toBe(6);
+      await late.close();
+    } finally {
+      await rm(directory, { recursive: true });
+    }
+  });
+
+  it('refuses records that are none, and a full log', async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
+    try {
+      const store = await FileStore.open(directory, { ...options, maxRecords: 1 });
+      await store.set('a', Uint8Array.of(1));
+      await expect(store.set('a', Uint8Array.of(2))).rejects.toMatchObject({ code: 'out-of-memory' });
+      await writeFile(join(directory, '0000000001'), 'no record at all');
+      await expect(store.check(['a'])).rejects.toMatchObject({ code: 'protocol' });
+      await store.close();
+    } finally {
+      await rm(directory, { recursive: true });
+    }
+  });
+
+  it('says why a directory cannot be made', async () => {
+    await expect(FileStore.open('/dev/null/store', options)).rejects.toMatchObject({
+      code: 'system',
+      message: expect.stringContaining('/dev/null/store'),
+    });
+  });
+});

@@ -1,0 +1,230 @@
+/** A store in a directory that all ranks can reach: an append-only log with one file per record. No locks, hence none
+ *  that a killed process could leave behind: link(2) fails when the name exists, on NFS too, and so decides who writes
+ *  record n. Whoever loses reads that record and tries n + 1. Every process replays the same records into its own table.
+ *
+ *      write tmp-5f1c… (complete) ──link──▶ 0000000042      EEXIST: read 42, apply it, try 43
+ *                │                             apply it here too, the result is the operation's
+ *                └──unlink
+ *
+ *  A process killed at any point leaves at most an unread `tmp-` file. Nobody is told that another process died: this
+ *  store reports no `peer-lost`. The directory must be new for each job, and is removed by whoever made it. */
+import { link, mkdir, readFile, unlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Clock, Timer } from '../base/clock.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import { applyRequest, isImmediate, type ImmediateRequest } from './apply-request.ts';
+import { closedStore, KeyWaits } from './key-waits.ts';
+import {
+  checkAmount,
+  checkKey,
+  checkKeys,
+  checkValue,
+  defaultStoreLimits,
+  defaultStoreTimeoutMs,
+  type StoreLimits,
+} from './store-limits.ts';
+import { StoreTable } from './store-table.ts';
+import { decodeRequest, encodeRequest, type StoreResult } from './store-wire.ts';
+import type { Store, StoreWait } from './store.ts';
+
+export interface FileStoreOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly limits?: Partial<StoreLimits>;
+  /** For waits that give none. Default 5 minutes. */
+  readonly timeoutMs?: number;
+  /** Records in the log, which only grows. Default 1 million. */
+  readonly maxRecords?: number;
+  /** Longest pause between looks for new records while somebody waits. Default 20 ms. */
+  readonly pollMs?: number;
+}
+
+export class FileStore implements Store {
+  readonly #directory: string;
+  readonly #name: string;
+  readonly #options: FileStoreOptions;
+  readonly #table: StoreTable;
+  readonly #waits: KeyWaits;
+  /** Calls run one after the other: the order called is the order applied. */
+  #queue: Promise<unknown> = Promise.resolve();
+  #queued = 0;
+  #next = 0;
+  #closed = false;
+  #polling: Timer | undefined;
+
+  private constructor(directory: string, options: FileStoreOptions) {
+    this.#directory = directory;
+    this.#name = `file store ${directory}`;
+    this.#options = options;
+    this.#table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
+    this.#waits = new KeyWaits(this.#table, {
+      clock: options.clock,
+      name: this.#name,
+      timeoutMs: options.timeoutMs ?? defaultStoreTimeoutMs,
+    });
+  }
+
+  /** Makes the directory (0700) when it is not there. @throws ShoalError `system`. */
+  static async open(directory: string, options: FileStoreOptions): Promise<FileStore> {
+    try {
+      await mkdir(directory, { recursive: true, mode: 0o700 });
+    } catch (error) {
+      throw new ShoalError('system', `file store ${directory} cannot be made: ${messageOf(error)}`, { cause: error });
+    }
+    return new FileStore(directory, options);
+  }
+
+  async set(key: string, value: Uint8Array): Promise<void> {
+    checkKey(key, this.#table.limits);
+    checkValue(key, value, this.#table.limits);
+    await this.#append({ op: 'set', key, value: value.slice() });
+  }
+
+  async get(key: string, options?: StoreWait): Promise<Uint8Array> {
+    return this.#await([key], () => this.#table.get(key)!.slice(), options);
+  }
+
+  async add(key: string, amount: number): Promise<number> {
+    checkKey(key, this.#table.limits);
+    checkAmount(key, amount);
+    const result = await this.#append({ op: 'add', key, amount });
+    return result.kind === 'integer' ? result.integer : 0;
+  }
+
+  async wait(keys: readonly string[], options?: StoreWait): Promise<void> {
+    return this.#await(keys, () => undefined, options);
+  }
+
+  async compareSet(key: string, expected: Uint8Array, desired: Uint8Array): Promise<Uint8Array> {
+    checkKey(key, this.#table.limits);
+    checkValue(key, expected, this.#table.limits);
+    checkValue(key, desired, this.#table.limits);
+    const result = await this.#append({ op: 'compareSet', key, expected: expected.slice(), desired: desired.slice() });
+    return result.kind === 'bytes' ? result.bytes.slice() : expected;
+  }
+
+  async delete(key: string): Promise<boolean> {
+    checkKey(key, this.#table.limits);
+    const result = await this.#append({ op: 'delete', key });
+    return result.kind === 'flag' && result.flag;
+  }
+
+  async check(keys: readonly string[]): Promise<boolean> {
+    checkKeys(keys, this.#table.limits);
+    await this.#enqueue(() => this.#catchUp());
+    return this.#table.has(keys);
+  }
+
+  async count(): Promise<number> {
+    await this.#enqueue(() => this.#catchUp());
+    return this.#table.size;
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#polling?.cancel();
+    this.#waits.end(closedStore(this.#name));
+    await this.#queue.catch(() => undefined);
+  }
+
+  async #await<T>(keys: readonly string[], take: () => T, options?: StoreWait): Promise<T> {
+    checkKeys(keys, this.#table.limits);
+    let waiting: Promise<T> | undefined;
+    await this.#enqueue(async () => {
+      await this.#catchUp();
+      // Registered in the same turn as the last record was applied; the promise itself is awaited outside the queue.
+      waiting = this.#waits.wait(keys, take, options);
+      waiting.catch(() => undefined);
+    });
+    this.#poll(1);
+    return waiting!;
+  }
+
+  /** Looks for new records as long as somebody waits, less and less often. */
+  #poll(pauseMs: number): void {
+    this.#polling?.cancel();
+    if (this.#closed || this.#waits.pending === 0) return;
+    this.#polling = this.#options.clock.setTimer(
+      pauseMs,
+      () => {
+        const before = this.#next;
+        this.#enqueue(() => this.#catchUp()).then(
+          () => this.#poll(this.#next > before ? 1 : Math.min(pauseMs * 2, this.#options.pollMs ?? 20)),
+          (error: unknown) => this.#waits.fail(ShoalError.from(error)),
+        );
+      },
+      { keepAlive: true },
+    );
+  }
+
+  #append(request: ImmediateRequest): Promise<StoreResult> {
+    return this.#enqueue(async () => {
+      const draft = join(this.#directory, `tmp-${Buffer.from(this.#options.random.bytes(12)).toString('hex')}`);
+      try {
+        await writeFile(draft, Buffer.concat(encodeRequest(0, request)), { flag: 'wx', mode: 0o600 });
+        return await this.#publish(draft, request);
+      } catch (error) {
+        throw ShoalError.from(error);
+      } finally {
+        await unlink(draft).catch(() => undefined);
+      }
+    });
+  }
+
+  async #publish(draft: string, request: ImmediateRequest): Promise<StoreResult> {
+    const maxRecords = this.#options.maxRecords ?? 1_000_000;
+    for (;;) {
+      await this.#catchUp();
+      if (this.#next >= maxRecords) throw new ShoalError('out-of-memory', `${this.#name} has reached ${maxRecords} records`);
+      try {
+        await link(draft, this.#record(this.#next));
+      } catch (error) {
+        if (codeOf(error) === 'EEXIST') continue;
+        throw new ShoalError('system', `${this.#name} cannot be written: ${messageOf(error)}; it needs a file system with hard links`, {
+          cause: error,
+        });
+      }
+      this.#next++;
+      const result = applyRequest(this.#table, request);
+      if (result.kind === 'error') throw new ShoalError(result.code, result.message);
+      return result;
+    }
+  }
+
+  async #catchUp(): Promise<void> {
+    for (;;) {
+      const path = this.#record(this.#next);
+      let bytes: Uint8Array;
+      try {
+        bytes = await readFile(path);
+      } catch (error) {
+        if (codeOf(error) === 'ENOENT') return;
+        throw new ShoalError('system', `${this.#name} cannot be read: ${messageOf(error)}`, { cause: error });
+      }
+      const { message } = decodeRequest(bytes.subarray(4), this.#table.limits);
+      if (!isImmediate(message)) throw new ShoalError('protocol', `${path} is not a record of a file store`);
+      this.#next++;
+      applyRequest(this.#table, message);
+    }
+  }
+
+  #record(index: number): string {
+    return join(this.#directory, String(index).padStart(10, '0'));
+  }
+
+  #enqueue<T>(step: () => Promise<T>): Promise<T> {
+    if (this.#closed) return Promise.reject(closedStore(this.#name));
+    if (this.#queued >= this.#table.limits.maxPending) {
+      return Promise.reject(new ShoalError('usage', `${this.#name}: more than ${this.#table.limits.maxPending} calls at once`));
+    }
+    this.#queued++;
+    const result = this.#queue.then(step).finally(() => this.#queued--);
+    this.#queue = result.catch(() => undefined);
+    return result;
+  }
+}
+
+function codeOf(error: unknown): string | undefined {
+  return error instanceof Error && 'code' in error ? String(error.code) : undefined;
+}

@@ -1,0 +1,184 @@
+/** How the ranks of one host meet without an address or a secret given to them: rank 0 serves the store on loopback, makes
+ *  a fresh secret, and leaves both in a file that only this user can read; the others poll for it. The store itself is the
+ *  TCP store, so that the death of rank 0 is noticed; the file is only read while a rank joins.
+ *
+ *      $XDG_RUNTIME_DIR/shoal-<uid>/  or  <tmp>/shoal-<uid>/       0700, owned by us, or refused
+ *          port-29500        {"version":1,"host":"127.0.0.1","port":29500,"secret":"…","pid":4711}
+ *
+ *  A file that a killed rank 0 left behind names a server that is gone or knows another secret: a joining rank reads again
+ *  until its deadline, rank 0 replaces it. */
+import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { tmpdir, userInfo } from 'node:os';
+import { join } from 'node:path';
+import { sleep } from '../base/clock.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Environment } from '../base/settings/settings.ts';
+import { StoreClient, type StoreClientOptions } from './store-client.ts';
+import { StoreServer, type StoreServerOptions } from './store-server.ts';
+
+export interface MeetingPoint {
+  readonly host: string;
+  readonly port: number;
+  readonly secret: Uint8Array;
+}
+
+interface MeetingRecord {
+  readonly version: 1;
+  readonly host: string;
+  readonly port: number;
+  readonly secret: string;
+  readonly pid: number;
+}
+
+const secretBytes = 32;
+/** Leftovers of killed jobs are removed when they are older than this and their process is gone. */
+const leftoverMs = 3_600_000;
+
+/** The user's own directory for meetings. @throws ShoalError `config` when somebody else could read or replace its files. */
+export async function privateDirectory(environment: Environment): Promise<string> {
+  const { uid } = userInfo();
+  const runtime = environment['XDG_RUNTIME_DIR'];
+  const directory = join(runtime === undefined || runtime === '' ? tmpdir() : runtime, `shoal-${uid}`);
+  try {
+    await mkdir(directory, { recursive: true, mode: 0o700 });
+    const status = await lstat(directory);
+    if (status.isDirectory() && status.uid === uid && (status.mode & 0o077) === 0) return directory;
+  } catch (error) {
+    throw new ShoalError(
+      'config',
+      `${directory} cannot be used for meeting: ${messageOf(error)}; set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
+      { cause: error },
+    );
+  }
+  throw new ShoalError(
+    'config',
+    `${directory} must be a directory of uid ${uid} with mode 0700; remove it, or set MASTER_ADDR, MASTER_PORT and SHOAL_SECRET`,
+  );
+}
+
+/** Rank 0: serves, and tells where. `leave` removes the file.
+ *  @throws ShoalError `config` when another rank 0 of the same job is alive. */
+export async function serveMeeting(
+  path: string,
+  options: Omit<StoreServerOptions, 'secret' | 'host'>,
+): Promise<{ server: StoreServer; point: MeetingPoint; leave: () => Promise<void> }> {
+  await refuseSecondRankZero(path, options);
+  await removeLeftovers(join(path, '..'), options.clock.wallNow());
+  const secret = options.random.bytes(secretBytes);
+  const server = await StoreServer.listen({ ...options, secret, host: '127.0.0.1' });
+  const point = { host: server.host, port: server.port, secret };
+  const record: MeetingRecord = {
+    version: 1,
+    host: point.host,
+    port: point.port,
+    secret: Buffer.from(secret).toString('hex'),
+    pid: process.pid,
+  };
+  const draft = `${path}.${Buffer.from(options.random.bytes(8)).toString('hex')}`;
+  await writeFile(draft, JSON.stringify(record), { flag: 'wx', mode: 0o600 });
+  await rename(draft, path);
+  const leave = async (): Promise<void> => {
+    const now = await readMeeting(path);
+    if (now !== undefined && Buffer.compare(now.secret, secret) === 0) await rm(path, { force: true });
+  };
+  return { server, point, leave };
+}
+
+/** The other ranks: a client of the store, and where it is.
+ *  @throws ShoalError `timeout` when rank 0 does not appear within `connectTimeoutMs`; `config` when it refuses. */
+export async function joinMeeting(
+  path: string,
+  options: Omit<StoreClientOptions, 'secret' | 'host' | 'port'>,
+): Promise<{ store: StoreClient; point: MeetingPoint }> {
+  const { clock, connectTimeoutMs = 30_000, rank, signal } = options;
+  const startMs = clock.now();
+  let last = 'the file was not there';
+  for (;;) {
+    const leftMs = connectTimeoutMs - (clock.now() - startMs);
+    if (signal?.aborted) throw new ShoalError('aborted', `rank ${rank}: waiting for rank 0 was aborted`, { cause: signal.reason });
+    if (leftMs <= 0) break;
+    const point = await readMeeting(path);
+    if (point !== undefined) {
+      try {
+        return { store: await StoreClient.connect({ ...options, ...point, connectTimeoutMs: Math.min(leftMs, 1000) }), point };
+      } catch (error) {
+        const { code } = ShoalError.from(error);
+        if (code === 'config' || code === 'aborted') throw error;
+        last = messageOf(error);
+      }
+    }
+    await sleep(clock, 20);
+  }
+  throw new ShoalError(
+    'timeout',
+    `rank ${rank} did not find rank 0 of its job through ${path} in ${Math.round(clock.now() - startMs)} ms; last: ${last}. Is rank 0 running, on this host and as this user?`,
+    { rank, peer: 0, operation: 'store connect', timeoutMs: connectTimeoutMs },
+  );
+}
+
+async function refuseSecondRankZero(path: string, options: Omit<StoreServerOptions, 'secret' | 'host'>): Promise<void> {
+  const point = await readMeeting(path);
+  if (point === undefined) return;
+  const { clock, random, world } = options;
+  let other: StoreClient;
+  try {
+    // Where nobody listens is told at once; a rank 0 that is alive may be busy.
+    other = await StoreClient.connect({ clock, random, world, rank: 0, ...point, attemptsMax: 1 });
+  } catch {
+    // Nobody is there, or somebody else by now: a leftover.
+    return;
+  }
+  await other.close();
+  throw new ShoalError(
+    'config',
+    `another rank 0 already serves this job at ${point.host}:${point.port} (${path}); two jobs have the same MASTER_PORT, or two processes the same RANK`,
+    {
+      rank: 0,
+    },
+  );
+}
+
+/** Undefined when there is no file, or none of ours. */
+async function readMeeting(path: string): Promise<MeetingPoint | undefined> {
+  let text: string;
+  try {
+    text = await readFile(path, 'utf8');
+  } catch {
+    return undefined;
+  }
+  const record = parseRecord(text);
+  return record === undefined ? undefined : { host: record.host, port: record.port, secret: Buffer.from(record.secret, 'hex') };
+}
+
+function parseRecord(text: string): MeetingRecord | undefined {
+  try {
+    const record = JSON.parse(text) as Partial<MeetingRecord> | null;
+    const port = Number(record?.port);
+    const valid = record?.version === 1 && record.host === '127.0.0.1' && port >= 1 && port <= 65_535 && Number.isInteger(record.pid);
+    return valid && /^[0-9a-f]{64}$/.test(String(record.secret)) ? (record as MeetingRecord) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+async function removeLeftovers(directory: string, nowMs: number): Promise<void> {
+  for (const name of await readdir(directory)) {
+    const path = join(directory, name);
+    try {
+      if (nowMs - (await lstat(path)).mtimeMs < leftoverMs) continue;
+      const record = parseRecord(await readFile(path, 'utf8'));
+      if (record === undefined || !isAlive(record.pid)) await rm(path, { force: true });
+    } catch {
+      // Another rank 0 was faster.
+    }
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'EPERM';
+  }
+}

@@ -1,0 +1,341 @@
+/** A store in another process, reached over TCP. Requests are pipelined: any number may be in flight up to a bound, each
+ *  with an id; the server answers `get` and `wait` when the keys are there, everything else at once.
+ *  Deadlines are the client's: it cancels the wait, and the server answers with the keys that are missing.
+ *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
+import { connect, type Socket } from 'node:net';
+import { Handshake } from '../base/auth.ts';
+import { sleep, type Clock } from '../base/clock.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
+import {
+  checkAmount,
+  checkKey,
+  checkKeys,
+  checkValue,
+  defaultStoreLimits,
+  defaultStoreTimeoutMs,
+  type StoreLimits,
+} from './store-limits.ts';
+import { storePurpose } from './store-server.ts';
+import { decodeResult, encodeRequest, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
+import type { Store, StoreWait } from './store.ts';
+
+export interface StoreClientOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly host: string;
+  readonly port: number;
+  readonly secret: Uint8Array;
+  readonly world: string;
+  /** The server refuses another size than its own. Default: any. */
+  readonly worldSize?: number;
+  /** Who this client is, for the server's messages. */
+  readonly rank: number;
+  /** The same, for people. Default `rank <n>`. */
+  readonly who?: string;
+  /** The rank that serves the store: errors name it. Default: no rank does. */
+  readonly servedBy?: number | undefined;
+  /** For waits that give none. Default 5 minutes. */
+  readonly timeoutMs?: number;
+  /** Ends the attempts to connect. Default 30 s. */
+  readonly connectTimeoutMs?: number;
+  /** So does their number. Default: any. */
+  readonly attemptsMax?: number;
+  readonly signal?: AbortSignal;
+  readonly limits?: Partial<StoreLimits>;
+}
+
+interface Pending {
+  resolve(result: StoreResult): void;
+  reject(error: ShoalError): void;
+}
+
+const retryPausesMs = [10, 20, 50, 100, 200, 500, 1000] as const;
+/** How long a cancelled wait may take to be answered before the caller gets its error without the server's word. */
+const cancelGraceMs = 1000;
+
+export class StoreClient implements Store {
+  readonly #socket: Socket;
+  readonly #options: StoreClientOptions;
+  readonly #limits: StoreLimits;
+  readonly #name: string;
+  readonly #pending = new Map<number, Pending>();
+  #nextId = 1;
+  #end: ShoalError | undefined;
+
+  private constructor(socket: Socket, rest: Uint8Array, options: StoreClientOptions) {
+    this.#socket = socket;
+    this.#options = options;
+    this.#limits = { ...defaultStoreLimits, ...options.limits };
+    this.#name = nameOf(options);
+    const reader = new FrameReader(this.#limits);
+    const onData = (chunk: Uint8Array): void => {
+      try {
+        reader.push(chunk, (frame) => this.#onResult(frame));
+      } catch (error) {
+        this.#lose(ShoalError.from(error, 'protocol'));
+      }
+    };
+    socket.on('data', onData);
+    socket.on('error', (error) => this.#lose(this.#lost(messageOf(error), error)));
+    socket.on('close', () => this.#lose(this.#lost('the connection was closed')));
+    socket.unref();
+    socket.resume();
+    if (rest.length > 0) onData(rest);
+  }
+
+  /** Tries until the server answers, `connectTimeoutMs` has passed or `attemptsMax` have failed.
+   *  @throws ShoalError `timeout` with the address, the time spent and the last reason; `auth` or `config` when the server
+   *          answers and refuses. */
+  static async connect(options: StoreClientOptions): Promise<StoreClient> {
+    const { clock, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
+    const startMs = clock.now();
+    let last: ShoalError | undefined;
+    for (let attempt = 1; ; attempt++) {
+      if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
+      const leftMs = connectTimeoutMs - (clock.now() - startMs);
+      const outcome = await dial(options, Math.max(leftMs, 1));
+      if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
+      if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
+      // A reason that was given says more than the attempt that the deadline cut off.
+      last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
+      const elapsedMs = clock.now() - startMs;
+      const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)];
+      if (attempt >= attemptsMax || elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last });
+      await sleep(clock, pauseMs);
+    }
+  }
+
+  async set(key: string, value: Uint8Array): Promise<void> {
+    checkKey(key, this.#limits);
+    checkValue(key, value, this.#limits);
+    await this.#call({ op: 'set', key, value: value.slice() });
+  }
+
+  async get(key: string, options?: StoreWait): Promise<Uint8Array> {
+    checkKey(key, this.#limits);
+    return bytesOf(await this.#wait({ op: 'get', key }, [key], options));
+  }
+
+  async add(key: string, amount: number): Promise<number> {
+    checkKey(key, this.#limits);
+    checkAmount(key, amount);
+    return integerOf(await this.#call({ op: 'add', key, amount }));
+  }
+
+  async wait(keys: readonly string[], options?: StoreWait): Promise<void> {
+    checkKeys(keys, this.#limits);
+    await this.#wait({ op: 'wait', keys: [...keys] }, keys, options);
+  }
+
+  async compareSet(key: string, expected: Uint8Array, desired: Uint8Array): Promise<Uint8Array> {
+    checkKey(key, this.#limits);
+    checkValue(key, expected, this.#limits);
+    checkValue(key, desired, this.#limits);
+    return bytesOf(await this.#call({ op: 'compareSet', key, expected: expected.slice(), desired: desired.slice() }));
+  }
+
+  async delete(key: string): Promise<boolean> {
+    checkKey(key, this.#limits);
+    return flagOf(await this.#call({ op: 'delete', key }));
+  }
+
+  async check(keys: readonly string[]): Promise<boolean> {
+    checkKeys(keys, this.#limits);
+    return flagOf(await this.#call({ op: 'check', keys }));
+  }
+
+  async count(): Promise<number> {
+    return integerOf(await this.#call({ op: 'count' }));
+  }
+
+  async close(): Promise<void> {
+    this.#lose(closedStore(this.#name));
+  }
+
+  async #call(request: StoreRequest): Promise<StoreResult> {
+    return this.#post(request).answer;
+  }
+
+  /** A call that the server may answer late. */
+  async #wait(request: StoreRequest, keys: readonly string[], options: StoreWait = {}): Promise<StoreResult> {
+    const { clock } = this.#options;
+    const timeoutMs = options.timeoutMs ?? this.#options.timeoutMs ?? defaultStoreTimeoutMs;
+    if (options.signal?.aborted) throw abortedWait(this.#name, keys, options.signal);
+    const { id, answer } = this.#post(request);
+    const giveUp = (error: ShoalError): void => {
+      const pending = this.#pending.get(id);
+      this.#pending.delete(id);
+      this.#setAlive();
+      pending?.reject(error);
+    };
+    const cancel = (): void => {
+      if (this.#pending.has(id)) this.#write(this.#takeId(), { op: 'cancel', target: id });
+    };
+    const abort = (): void => {
+      cancel();
+      giveUp(abortedWait(this.#name, keys, options.signal));
+    };
+    let timer = clock.setTimer(
+      timeoutMs,
+      () => {
+        cancel();
+        timer = clock.setTimer(cancelGraceMs, () => giveUp(this.#silent(timeoutMs)), { keepAlive: true });
+      },
+      { keepAlive: true },
+    );
+    options.signal?.addEventListener('abort', abort);
+    try {
+      const result = await answer;
+      if (result.kind === 'missing') throw timedOutWait(this.#name, result.keys, timeoutMs);
+      return result;
+    } finally {
+      timer.cancel();
+      options.signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  #post(request: StoreRequest): { id: number; answer: Promise<StoreResult> } {
+    if (this.#end !== undefined) throw this.#end;
+    if (this.#pending.size >= this.#limits.maxPending) {
+      throw new ShoalError('usage', `${this.#name}: more than ${this.#limits.maxPending} calls at once`);
+    }
+    const id = this.#takeId();
+    const answer = new Promise<StoreResult>((resolve, reject) => this.#pending.set(id, { resolve, reject }));
+    this.#setAlive();
+    this.#write(id, request);
+    return { id, answer };
+  }
+
+  #takeId(): number {
+    const id = this.#nextId;
+    this.#nextId = id === 0xffffffff ? 1 : id + 1;
+    return this.#pending.has(id) ? this.#takeId() : id;
+  }
+
+  #write(id: number, request: StoreRequest): void {
+    this.#socket.cork();
+    for (const piece of encodeRequest(id, request)) this.#socket.write(piece);
+    this.#socket.uncork();
+  }
+
+  #onResult(frame: Uint8Array): void {
+    const { id, message } = decodeResult(frame, this.#limits);
+    const pending = this.#pending.get(id);
+    // An aborted wait is answered too; nobody listens any more.
+    if (pending === undefined) return;
+    this.#pending.delete(id);
+    this.#setAlive();
+    if (message.kind === 'error') pending.reject(new ShoalError(message.code, message.message));
+    else pending.resolve(message);
+  }
+
+  /** Only unanswered calls keep the process alive. */
+  #setAlive(): void {
+    if (this.#pending.size > 0) this.#socket.ref();
+    else this.#socket.unref();
+  }
+
+  #silent(timeoutMs: number): ShoalError {
+    const { rank, servedBy: peer } = this.#options;
+    const message = `${this.#name} did not answer within ${timeoutMs} ms; the process that serves it is stopped or cannot be reached`;
+    return new ShoalError('timeout', message, { rank, peer, operation: 'store', timeoutMs });
+  }
+
+  #lost(why: string, cause?: unknown): ShoalError {
+    const { rank, servedBy: peer } = this.#options;
+    const calls = this.#pending.size;
+    return new ShoalError(
+      'peer-lost',
+      `${this.#name} was lost: ${why}; ${calls === 0 ? 'no call was' : `${calls} call${calls > 1 ? 's were' : ' was'}`} in flight. The process that serves it ended`,
+      { rank, peer, operation: 'store', cause },
+    );
+  }
+
+  #lose(error: ShoalError): void {
+    if (this.#end !== undefined) return;
+    this.#end = error;
+    this.#socket.destroy();
+    const pending = [...this.#pending.values()];
+    this.#pending.clear();
+    for (const call of pending) call.reject(error);
+  }
+}
+
+type Dialled = { socket: Socket; rest: Uint8Array } | { error: ShoalError };
+
+/** One attempt: connect and authenticate within `timeoutMs`, at most 5 s for each attempt. */
+function dial(options: StoreClientOptions, timeoutMs: number): Promise<Dialled> {
+  const { clock, host, port, secret, world, worldSize, rank, random, signal } = options;
+  return new Promise((resolve) => {
+    const socket = connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
+    const handshake = new Handshake({ role: 'dialer', secret, purpose: storePurpose, world, worldSize, rank, random });
+    const fail = (error: ShoalError): void => {
+      finish();
+      socket.destroy();
+      resolve({ error });
+    };
+    const abort = (): void => fail(new ShoalError('aborted', 'aborted'));
+    const timer = clock.setTimer(Math.min(timeoutMs, 5000), () => fail(new ShoalError('timeout', 'no answer')), { keepAlive: true });
+    const onError = (error: Error): void => fail(new ShoalError('peer-lost', messageOf(error)));
+    const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
+    const onData = (chunk: Buffer): void => {
+      try {
+        const { send, done } = handshake.push(chunk);
+        if (send !== undefined) socket.write(send);
+        if (done === undefined) return;
+        finish();
+        // Stops the flow until the client has its handlers, so that no byte falls between the two.
+        socket.pause();
+        socket.off('data', onData).off('error', onError).off('close', onClose);
+        resolve({ socket, rest: done.rest });
+      } catch (error) {
+        const refusal = handshake.refusal;
+        if (refusal !== undefined) socket.write(refusal);
+        fail(ShoalError.from(error));
+      }
+    };
+    const finish = (): void => {
+      timer.cancel();
+      signal?.removeEventListener('abort', abort);
+    };
+    signal?.addEventListener('abort', abort);
+    socket.on('error', onError).on('close', onClose).on('data', onData);
+    socket.on('connect', () => socket.write(handshake.start()!));
+  });
+}
+
+function nameOf({ host, port }: StoreClientOptions): string {
+  return `store at tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
+}
+
+function unreachableStore(options: StoreClientOptions, tries: { attempt: number; elapsedMs: number; last: ShoalError }): ShoalError {
+  const { attempt, elapsedMs, last } = tries;
+  return new ShoalError(
+    'timeout',
+    `${options.who ?? `rank ${options.rank}`} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
+      'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
+    { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
+  );
+}
+
+function unexpected(result: StoreResult): ShoalError {
+  return new ShoalError('protocol', `the store answered '${result.kind}' to another kind of request`);
+}
+
+function bytesOf(result: StoreResult): Uint8Array {
+  if (result.kind !== 'bytes') throw unexpected(result);
+  // A copy of its own: the view would keep a whole socket buffer alive.
+  return new Uint8Array(result.bytes);
+}
+
+function integerOf(result: StoreResult): number {
+  if (result.kind !== 'integer') throw unexpected(result);
+  return result.integer;
+}
+
+function flagOf(result: StoreResult): boolean {
+  if (result.kind !== 'flag') throw unexpected(result);
+  return result.flag;
+}

@@ -1,0 +1,264 @@
+/** Serves one `StoreTable` over TCP, in whichever process hosts it: the launcher or rank 0. Nothing of a request is
+ *  parsed before the client has proved that it knows the job's secret; everything a stranger can make us hold is bounded:
+ *
+ *      accepted ──handshake ≤ 5 s, ≤ 140 bytes, ≤ 64 such sockets──▶ client (≤ maxClients)
+ *          │ wrong bytes, wrong secret, too slow, pushed out by newer ones     │ request ─▶ table ─▶ result
+ *          ▼                                                                   │ get/wait ─▶ watch … result
+ *        closed                                                                ▼ malformed request: closed
+ *
+ *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
+import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import { Handshake } from '../base/auth.ts';
+import type { Clock, Timer } from '../base/clock.ts';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { Random } from '../base/random.ts';
+import { applyRequest, isImmediate } from './apply-request.ts';
+import { defaultStoreLimits, type StoreLimits } from './store-limits.ts';
+import { StoreTable, type Watch } from './store-table.ts';
+import { decodeRequest, encodeResult, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
+
+/** What both ends of a store connection name in the handshake. */
+export const storePurpose = 'store';
+
+export interface StoreServerOptions {
+  readonly clock: Clock;
+  readonly random: Random;
+  /** Proved by both ends, never sent. An empty secret proves nothing. */
+  readonly secret: Uint8Array;
+  /** Clients of another world are refused. */
+  readonly world: string;
+  /** Clients that name another size are refused. Default: any. */
+  readonly worldSize?: number;
+  /** Address to bind; `any`: all of this host. Default 127.0.0.1. */
+  readonly host?: string;
+  /** Default 0: the system chooses. */
+  readonly port?: number;
+  readonly limits?: Partial<StoreLimits>;
+  /** Authenticated connections at once. Default 16384. */
+  readonly maxClients?: number;
+  /** Connections that have not authenticated yet; a newer one pushes the oldest out. Default 64. */
+  readonly maxStrangers?: number;
+  /** Default 5000. */
+  readonly handshakeMs?: number;
+  /** Results a client does not read, beyond which it is cut off. Default 256 MiB. */
+  readonly maxQueuedBytes?: number;
+  /** `no`: the server alone does not keep its process from ending. Default `yes`. */
+  readonly keepProcessAlive?: 'yes' | 'no';
+  /** An authenticated connection began or ended; `peer` is the number the client gave in the handshake. */
+  readonly onConnect?: (peer: number) => void;
+  readonly onDisconnect?: (peer: number) => void;
+}
+
+interface Client {
+  readonly peer: number;
+  readonly socket: Socket;
+  readonly watches: Map<number, Watch>;
+}
+
+const pauseAboveBytes = 1024 * 1024;
+
+export class StoreServer {
+  /** The state itself, for clients in the same process. */
+  readonly table: StoreTable;
+  readonly #options: StoreServerOptions;
+  readonly #server: Server;
+  /** In order of arrival. */
+  readonly #strangers = new Set<Socket>();
+  readonly #clients = new Set<Client>();
+  #idle: (() => void)[] = [];
+
+  private constructor(options: StoreServerOptions) {
+    this.#options = options;
+    this.table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
+    this.#server = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 }, (socket) => this.#accept(socket));
+  }
+
+  /** Binds and listens. @throws ShoalError `config` when the port is taken, `system` otherwise. */
+  static async listen(options: StoreServerOptions): Promise<StoreServer> {
+    const store = new StoreServer(options);
+    const host = options.host ?? '127.0.0.1';
+    await new Promise<void>((resolve, reject) => {
+      store.#server.once('error', (error: NodeJS.ErrnoException) => {
+        const taken = error.code === 'EADDRINUSE';
+        const next = taken ? 'another job uses the port; choose another one or 0 for any' : 'is it an address of this host?';
+        reject(
+          new ShoalError(
+            taken ? 'config' : 'system',
+            `the store cannot listen on ${host}:${options.port ?? 0}: ${messageOf(error)}; ${next}`,
+            { cause: error },
+          ),
+        );
+      });
+      // Without a host, IPv6 and IPv4 alike, or IPv4 alone where there is no IPv6.
+      store.#server.listen({ ...(host === 'any' ? {} : { host }), port: options.port ?? 0, backlog: 1024 }, resolve);
+    });
+    store.#server.removeAllListeners('error');
+    if (options.keepProcessAlive === 'no') store.#server.unref();
+    // Accepting fails when descriptors run out; the clients that are there go on, the others try again.
+    store.#server.on('error', () => undefined);
+    return store;
+  }
+
+  get host(): string {
+    return this.#options.host ?? '127.0.0.1';
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo).port;
+  }
+
+  get clients(): number {
+    return this.#clients.size;
+  }
+
+  get strangers(): number {
+    return this.#strangers.size;
+  }
+
+  /** Resolves when no client is connected, at the latest after `timeoutMs`. */
+  async drained(timeoutMs: number): Promise<void> {
+    if (this.#clients.size === 0) return;
+    await new Promise<void>((resolve) => {
+      const timer = this.#options.clock.setTimer(timeoutMs, resolve, { keepAlive: true });
+      this.#idle.push(() => {
+        timer.cancel();
+        resolve();
+      });
+    });
+  }
+
+  /** Cuts every connection off; clients see `peer-lost`. Idempotent. */
+  async close(): Promise<void> {
+    if (!this.#server.listening) return;
+    await new Promise<void>((resolve) => {
+      this.#server.close(() => resolve());
+      for (const socket of this.#strangers) socket.destroy();
+      for (const client of this.#clients) client.socket.destroy();
+    });
+  }
+
+  #accept(socket: Socket): void {
+    const { clock, random, secret, world, worldSize } = this.#options;
+    socket.on('error', () => socket.destroy());
+    if (this.#options.keepProcessAlive === 'no') socket.unref();
+    const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random });
+    this.#strangers.add(socket);
+    this.#pushOutOldest();
+    const deadline: Timer = clock.setTimer(this.#options.handshakeMs ?? 5000, () => socket.destroy());
+    const leave = (): void => {
+      deadline.cancel();
+      this.#strangers.delete(socket);
+    };
+    const onData = (chunk: Buffer): void => {
+      try {
+        const { send, done } = handshake.push(chunk);
+        if (done !== undefined && this.#clients.size >= (this.#options.maxClients ?? 16_384)) {
+          return refuse(handshake.refuse(`the store already has ${this.#clients.size} clients`));
+        }
+        if (send !== undefined) socket.write(send);
+        if (done === undefined) return;
+        leave();
+        socket.off('data', onData).off('close', leave);
+        this.#serve(socket, done.peerRank, done.rest);
+      } catch {
+        refuse(handshake.refusal);
+      }
+    };
+    const refuse = (refusal: Uint8Array | undefined): void => {
+      socket.off('data', onData);
+      if (refusal === undefined) return void socket.destroy();
+      socket.end(refusal);
+      socket.resume();
+    };
+    socket.on('data', onData).on('close', leave);
+  }
+
+  #pushOutOldest(): void {
+    for (const oldest of this.#strangers) {
+      if (this.#strangers.size <= (this.#options.maxStrangers ?? 64)) return;
+      this.#strangers.delete(oldest);
+      oldest.destroy();
+    }
+  }
+
+  #serve(socket: Socket, peer: number, rest: Uint8Array): void {
+    const client: Client = { peer, socket, watches: new Map() };
+    const reader = new FrameReader(this.table.limits);
+    const onData = (chunk: Uint8Array): void => {
+      try {
+        reader.push(chunk, (frame) => {
+          const { id, message } = decodeRequest(frame, this.table.limits);
+          this.#answer(client, id, message);
+        });
+      } catch {
+        // Authenticated, but not speaking our protocol: nothing after this byte can be trusted.
+        socket.destroy();
+        return;
+      }
+      if (socket.writableLength > pauseAboveBytes) socket.pause();
+    };
+    this.#clients.add(client);
+    socket.on('data', onData);
+    socket.on('drain', () => socket.resume());
+    socket.on('close', () => this.#forget(client));
+    this.#options.onConnect?.(peer);
+    if (rest.length > 0) onData(rest);
+  }
+
+  #forget(client: Client): void {
+    this.#clients.delete(client);
+    for (const watch of client.watches.values()) watch.cancel();
+    client.watches.clear();
+    this.#options.onDisconnect?.(client.peer);
+    if (this.#clients.size > 0) return;
+    const idle = this.#idle;
+    this.#idle = [];
+    for (const resolve of idle) resolve();
+  }
+
+  #answer(client: Client, id: number, request: StoreRequest): void {
+    if (isImmediate(request)) return this.#send(client, id, applyRequest(this.table, request));
+    if (request.op === 'cancel') return this.#cancel(client, request.target);
+    const keys = request.op === 'get' ? [request.key] : request.keys;
+    if (client.watches.size >= this.table.limits.maxPending || client.watches.has(id)) {
+      throw new ShoalError('protocol', `client ${client.peer} has too many waits or reuses an id`);
+    }
+    let answered = false;
+    const watch = this.#tryWatch(client, id, keys, () => {
+      answered = true;
+      client.watches.delete(id);
+      const result: StoreResult = request.op === 'get' ? { kind: 'bytes', bytes: this.table.get(request.key)! } : { kind: 'done' };
+      this.#send(client, id, result);
+    });
+    if (watch !== undefined && !answered) client.watches.set(id, watch);
+  }
+
+  #tryWatch(client: Client, id: number, keys: readonly string[], callback: () => void): Watch | undefined {
+    try {
+      return this.table.watch(keys, callback);
+    } catch (error) {
+      const { code, message } = ShoalError.from(error);
+      this.#send(client, id, { kind: 'error', code, message });
+      return undefined;
+    }
+  }
+
+  /** A wait that was answered meanwhile needs no second answer. */
+  #cancel(client: Client, target: number): void {
+    const watch = client.watches.get(target);
+    if (watch === undefined) return;
+    client.watches.delete(target);
+    const keys = watch.missing();
+    watch.cancel();
+    this.#send(client, target, { kind: 'missing', keys });
+  }
+
+  #send(client: Client, id: number, result: StoreResult): void {
+    const { socket } = client;
+    if (socket.destroyed) return;
+    socket.cork();
+    for (const piece of encodeResult(id, result)) socket.write(piece);
+    socket.uncork();
+    if (socket.writableLength > (this.#options.maxQueuedBytes ?? 256 * 1024 * 1024)) socket.destroy();
+  }
+}
