@@ -4,7 +4,7 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { expect, test } from 'vitest';
 import { createShared } from '../src/kvstore/stores/create.ts';
-import { builtEntry } from '../src/kvstore/job/server-program.ts';
+import { builtEntry } from '../src/base/package-root.ts';
 import { KVJob } from './support/kv-job.ts';
 
 /** What every worker does, the first one here and the others in threads: sums of three pushes, then an asynchronous error. */
@@ -29,7 +29,7 @@ test('their gradients are summed before they leave, and each gets the result', a
   const { store, tickets } = await createShared('dist_sync', { workers: perProcess, environment });
   expect([store.rank, store.numWorkers, tickets.length]).toEqual([0, 3, 2]);
   const results: unknown[] = [];
-  const index = pathToFileURL(builtEntry('index.js')).href;
+  const index = pathToFileURL(builtEntry('kvstore/index.js')).href;
   const threads = tickets.map((ticket) => {
     const thread = new Worker(program, { eval: true, workerData: { index, ticket, environment }, transferList: [ticket.port] });
     thread.on('message', (result) => results.push(result));

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, it, vi } from 'vitest';
 import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
-import { parseTuning } from '../src/collectives/tuning.ts';
+import { parseTuning } from '../src/collectives/tuning-format.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { shoal } from './fixtures/launch-harness.ts';
 

@@ -2,11 +2,9 @@
  *  that may leave the thread: the stack is noted at once and looked through only when somebody asks (3 µs and 3 more; ten
  *  times as much with cold caches), source maps are applied once per place. */
 import { findSourceMap } from 'node:module';
-import { basename, dirname } from 'node:path';
+import { basename } from 'node:path';
 import { fileURLToPath } from 'node:url';
-
-/** The package's own code, whether it runs from `src` or from `dist`. */
-const ownFolder = dirname(dirname(fileURLToPath(import.meta.url)));
+import { codeFolder } from './package-root.ts';
 
 const framesMax = 16;
 
@@ -48,7 +46,7 @@ export class CallSites {
   #file(name: string): ForeignFile | undefined {
     if (this.#files.has(name)) return this.#files.get(name);
     const path = name.startsWith('file:') ? fileURLToPath(name) : name;
-    const isOwn = name.startsWith('node:') || (path.startsWith(ownFolder) && !path.endsWith('.test.ts'));
+    const isOwn = name.startsWith('node:') || (path.startsWith(codeFolder) && !path.endsWith('.test.ts'));
     const file = isOwn ? undefined : { path, sites: new Map<number, string>() };
     this.#files.set(name, file);
     return file;

@@ -76,13 +76,13 @@ export class ShoalError extends Error {
   }
 
   static fromData(data: ErrorData): ShoalError {
-    return new ShoalError(data.code, data.message, data);
+    return new this(data.code, data.message, data);
   }
 
   /** Any thrown value as a `ShoalError`; one that already is stays itself. */
   static from(thrown: unknown, code: ErrorCode = 'system', fields: ErrorFields = {}): ShoalError {
     if (isShoalError(thrown)) return thrown;
-    return new ShoalError(code, messageOf(thrown), { ...fields, cause: thrown });
+    return new this(code, messageOf(thrown), { ...fields, cause: thrown });
   }
 }
 

@@ -1,10 +1,14 @@
 /** Messages for people, on stderr: one line each, `12:01:03.123 rank 3 warn  message`. A logger is an argument like the
  *  clock; nothing here is shared between two of them. What was slow or when is the business of traces, not of logs. */
 import { writeSync } from 'node:fs';
-import { pino, type Logger as PinoLogger } from 'pino';
 import type { Clock } from './clock.ts';
 
-export type LogLevel = 'debug' | 'info' | 'warn' | 'error' | 'silent';
+/** From the least important on. */
+const levels = ['debug', 'info', 'warn', 'error'] as const;
+
+type Level = (typeof levels)[number];
+
+export type LogLevel = Level | 'silent';
 
 /** Where messages go. `fields` are appended as `name=value`. */
 export interface Logger {
@@ -29,40 +33,29 @@ export interface LoggerOptions {
 export const silentLogger: Logger = { debug() {}, info() {}, warn() {}, error() {} };
 
 /** A logger for one speaker. Levels below `level` cost one call. */
-export function createLogger(options: LoggerOptions): Logger {
-  const { level, clock, speaker, write = writeToStderr } = options;
+export function createLogger({ level, clock, speaker, write = writeToStderr }: LoggerOptions): Logger {
   if (level === 'silent') return silentLogger;
-  const sink = pino(
-    { level, base: null, timestamp: () => `,"time":${clock.wallNow()}` },
-    { write: (record: string) => write(formatRecord(record, speaker)) },
-  );
-  return {
-    debug: (message, fields) => emit(sink, 'debug', message, fields),
-    info: (message, fields) => emit(sink, 'info', message, fields),
-    warn: (message, fields) => emit(sink, 'warn', message, fields),
-    error: (message, fields) => emit(sink, 'error', message, fields),
-  };
+  const least = levels.indexOf(level);
+  const logAt =
+    (name: Level) =>
+    (message: string, fields: LogFields = {}): void => {
+      if (levels.indexOf(name) >= least) write(formatLine({ name, speaker, message, fields, timeMs: clock.wallNow() }));
+    };
+  return { debug: logAt('debug'), info: logAt('info'), warn: logAt('warn'), error: logAt('error') };
 }
 
-function emit(sink: PinoLogger, level: Exclude<LogLevel, 'silent'>, message: string, fields: LogFields | undefined): void {
-  // Fields are nested so that a field called `time` or `msg` cannot overwrite the record's own.
-  if (fields === undefined) sink[level](message);
-  else sink[level]({ fields }, message);
+interface Line {
+  readonly name: Level;
+  readonly speaker: string;
+  readonly message: string;
+  readonly fields: LogFields;
+  readonly timeMs: number;
 }
 
-interface LogRecord {
-  readonly level: number;
-  readonly time: number;
-  readonly msg?: string;
-  readonly fields?: LogFields;
-}
-
-function formatRecord(text: string, speaker: string): string {
-  const record = JSON.parse(text) as LogRecord;
-  const time = new Date(record.time).toISOString().slice(11, 23);
-  const level = (pino.levels.labels[record.level] ?? 'info').padEnd(5);
-  const fields = Object.entries(record.fields ?? {}).map(([name, value]) => ` ${name}=${value}`);
-  return `${oneLine(`${time} ${speaker} ${level} ${record.msg ?? ''}${fields.join('')}`)}\n`;
+function formatLine({ name, speaker, message, fields, timeMs }: Line): string {
+  const time = new Date(timeMs).toISOString().slice(11, 23);
+  const named = Object.entries(fields).filter(([, value]) => value !== undefined);
+  return `${oneLine([time, speaker, name.padEnd(5), message, ...named.map(([key, value]) => `${key}=${value}`)].join(' '))}\n`;
 }
 
 /** Peers' text ends up in messages: it must neither start new lines nor move the terminal's cursor. */

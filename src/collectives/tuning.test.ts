@@ -2,7 +2,8 @@ import { describe, expect, it } from 'vitest';
 import { defaultCostModel } from '../plan/cost.ts';
 import { grid, oneHost, separateHosts } from '../plan/topology.ts';
 import { selectAlgorithm } from './select.ts';
-import { parseTuning, tunedRules, tunedWorldOf, withTunedWorld, type TunedWorld, type Tuning } from './tuning.ts';
+import { tunedRules, tunedWorldOf, withTunedWorld } from './tuning.ts';
+import { parseTuning, type TunedWorld, type Tuning } from './tuning-format.ts';
 
 const world: TunedWorld = {
   hosts: [1, 1, 1, 1],

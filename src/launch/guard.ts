@@ -20,7 +20,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import { fileURLToPath } from 'node:url';
+import { packageFile } from '../base/package-root.ts';
 import { nativeUnavailableReason } from '../memory/native.ts';
 
 const guardScript = `
@@ -47,7 +47,7 @@ exit 0
 `;
 
 /** Built with the addon; where that cannot be loaded, this would not run either. */
-const rankProgram = fileURLToPath(new URL('../../build/Release/shoal-rank', import.meta.url));
+const rankProgram = packageFile('build/Release/shoal-rank');
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
 

@@ -5,8 +5,8 @@
  *  in `dist`. `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
 import { messageOf } from '../base/errors.ts';
+import { packageFile } from '../base/package-root.ts';
 import { nativeInterface } from './native-interface.ts';
 import type { NativeMpi } from './native-mpi.ts';
 import type { NativeWire } from './native-wire.ts';
@@ -102,7 +102,7 @@ export interface NativeOptions {
 }
 
 /** Where the addon is when it is built. */
-export const nativeBinary = fileURLToPath(new URL('../../build/Release/shoal.node', import.meta.url));
+export const nativeBinary = packageFile('build/Release/shoal.node');
 
 /** The addon, or undefined when it is disabled, not built, or cannot be loaded. */
 export function loadNative(options: NativeOptions): Native | undefined {

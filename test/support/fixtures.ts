@@ -14,7 +14,7 @@ export function fixtureCommand(name: string): [string, ...string[]] {
   return [process.execPath, '--enable-source-maps', join(built, `${name}.mjs`)];
 }
 
-/** What is in dist/ is taken from there; what exists for tests only becomes part of the bundle. */
+/** Entries of the package are taken from dist/; whatever else of src/ they use becomes part of the bundle. */
 const fromDist: Plugin = {
   name: 'from dist',
   setup({ onResolve }) {

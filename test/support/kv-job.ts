@@ -6,7 +6,7 @@ import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
-import { serverProgram } from '../../src/kvstore/job/server-program.ts';
+import { builtEntry } from '../../src/base/package-root.ts';
 import type { KVStore, KVStoreType } from '../../src/kvstore/values/types.ts';
 import { fixtureCommand } from './fixtures.ts';
 
@@ -106,7 +106,10 @@ export class KVJob implements AsyncDisposable {
   }
 
   #spawnServer(index: number, seat: Seat): ChildProcess {
-    const child = spawn(process.execPath, [serverProgram()], { env: this.environment(seat, index), stdio: ['ignore', 'inherit', 'pipe'] });
+    const child = spawn(process.execPath, [builtEntry('kvstore/server/server-entry.js')], {
+      env: this.environment(seat, index),
+      stdio: ['ignore', 'inherit', 'pipe'],
+    });
     child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
     return child;
   }

@@ -1,8 +1,8 @@
 /** Starts the ranks of a benchmark or a comparison on this machine and hands on what rank 0 tells. */
 import { StringDecoder } from 'node:string_decoder';
 import { Writable } from 'node:stream';
-import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../base/clock.ts';
+import { builtEntry } from '../../base/package-root.ts';
 import { systemRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
@@ -22,14 +22,11 @@ export interface LaunchBenchOptions<E> {
 /** Resolves with the exit code of the job; failing ranks have said why on stderr. */
 export async function launchBench<E>({ ranks, job: rankJob, environment, onEvent }: LaunchBenchOptions<E>): Promise<number> {
   checkHosts(rankJob.hosts, ranks);
-  const script = import.meta.url.endsWith('.ts')
-    ? new URL('../../bench/rank.ts', import.meta.url)
-    : new URL('../../bench/rank.js', import.meta.url);
   const directory = process.cwd();
   const job = launch({
     clock: systemClock,
     random: systemRandom,
-    command: scriptCommand({ script: fileURLToPath(script), args: [JSON.stringify(rankJob)], directory }),
+    command: scriptCommand({ script: builtEntry('bench/rank.js'), args: [JSON.stringify(rankJob)], directory }),
     directory,
     environment,
     localSize: ranks,

@@ -166,13 +166,13 @@ async function serversOf(
     if (serverGroups + workerGroups + replicas === 3 && checkpointDir === undefined && serverRestarts === undefined) return {};
     throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
   }
-  const [{ serverProgram }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
-    import('../../kvstore/job/server-program.ts'),
+  const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
+    import('../../base/package-root.ts'),
     import('../../kvstore/job/environment.ts'),
     import('../../launch/server-berths.ts'),
     import('node:path'),
   ]);
-  const command = [process.execPath, ...flags.nodeOption, serverProgram()];
+  const command = [process.execPath, ...flags.nodeOption, builtEntry('kvstore/server/server-entry.js')];
   const folder = checkpointDir === undefined ? {} : { checkpointDir: resolve(directory, checkpointDir) };
   const restarts = serverRestarts === undefined ? {} : { restarts: serverRestarts };
   const options = { command, servers, serverGroups, workerGroups, replicas, ...folder, ...restarts };

@@ -1,8 +1,8 @@
 /** Starts a small job and reports what its ranks reached each other over. */
 import { Writable } from 'node:stream';
-import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { builtEntry } from '../../base/package-root.ts';
 import { systemRandom } from '../../base/random.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { launch } from '../../launch/launch.ts';
@@ -17,9 +17,6 @@ export interface Links {
 
 /** @throws ShoalError `system` when the ranks do not come up; their own messages went to stderr. */
 export async function measureLinks(ranks: number, environment: Environment): Promise<Links> {
-  const script = import.meta.url.endsWith('.ts')
-    ? new URL('./probe-links.ts', import.meta.url)
-    : new URL('./probe-links.js', import.meta.url);
   const pieces: Buffer[] = [];
   const stdout = new Writable({
     write(chunk: Buffer, _, done) {
@@ -31,7 +28,7 @@ export async function measureLinks(ranks: number, environment: Environment): Pro
   const job = launch({
     clock: systemClock,
     random: systemRandom,
-    command: scriptCommand({ script: fileURLToPath(script), args: [], directory }),
+    command: scriptCommand({ script: builtEntry('cli/info/probe-links.js'), args: [], directory }),
     directory,
     environment,
     localSize: ranks,

@@ -69,7 +69,7 @@ function tables(name: string | undefined, flags: PlanFlags, settings: Settings, 
   const rules = selectionTable(overrides).filter(({ collective }) => shown.includes(collective));
   const topology = worldOf(flags);
   const shape = { topology, loadStore: topology.hosts.length === 1, order: settings.order };
-  const tuning = loadTuning(settings.tuningFile)?.tuning;
+  const tuning = settings.tuningFile === '' ? undefined : loadTuning(settings.tuningFile).tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;
   const model = rates ?? defaultCostModel;
   const express = expressOf(topology, model, settings);

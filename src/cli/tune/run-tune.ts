@@ -8,7 +8,8 @@ import { comparable, type ComparableCollective } from '../../bench/compare.ts';
 import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';
 import { formatTable } from '../../collectives/select.ts';
-import { parseTuning, tunedRules, withTunedWorld, type Tuning } from '../../collectives/tuning.ts';
+import { tunedRules, withTunedWorld } from '../../collectives/tuning.ts';
+import { parseTuning, type Tuning } from '../../collectives/tuning-format.ts';
 import { writeFileAt } from '../../base/files/write-file.ts';
 import { runComparison, type ComparisonReport } from '../bench/run-comparison.ts';
 

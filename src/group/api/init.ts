@@ -13,8 +13,7 @@ import { writeChromeTrace } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { checkBackend, checkTimeout } from '../dispatch/call-arguments.ts';
 import { CommClient } from '../thread/comm-client.ts';
-import { CommCore } from '../thread/comm-core.ts';
-import { InlineHost, WorkerHost, type CommHostHandlers } from '../thread/comm-host.ts';
+import { InlineHost, WorkerHost, type CommHost, type CommHostHandlers } from '../thread/comm-host.ts';
 import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
@@ -24,9 +23,7 @@ import { expressOpener } from './open-network-path.ts';
 import { laneOpener } from './open-host-path.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
 import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
-import { systemEnvironment } from '../thread/system-environment.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
-import { loadTuning } from '../call/tuning-file.ts';
 import type { ProcessGroup } from '../call/types.ts';
 
 /** Freed large tensors whose memory is kept for the next ones. */
@@ -81,9 +78,11 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     joinTimeoutMs,
     settings,
     ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
-    tuning: loadTuning(settings.tuningFile),
+    tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
-  const client = new CommClient((handlers) => hostOf(plan, handlers));
+  // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
+  const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
+  const client = new CommClient((handlers) => inline?.(handlers) ?? new WorkerHost(plan, handlers));
   try {
     return openWorldGroup(options, plan, client, await client.ready());
   } catch (thrown) {
@@ -130,10 +129,14 @@ function placeOf(options: InitOptions, environment: Environment): { rank: number
   throw new ShoalError('usage', `rank ${rank} of ${size} is not possible; ranks are 0…worldSize−1`);
 }
 
-function hostOf(plan: WorldPlan, handlers: CommHostHandlers): WorkerHost | InlineHost {
-  if (plan.settings.commThread === 'worker') return new WorkerHost(plan, handlers);
+/** The comm thread's code is loaded here only where this thread runs it. */
+async function inlineHost(plan: WorldPlan): Promise<(handlers: CommHostHandlers) => CommHost> {
+  const [{ CommCore }, { systemEnvironment }] = await Promise.all([
+    import('../thread/comm-core.ts'),
+    import('../thread/system-environment.ts'),
+  ]);
   const environment = systemEnvironment(plan, { thread: 'main' });
-  return new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
+  return (handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
 }
 
 /** What the groups of this world share, and how it ends. */

@@ -10,7 +10,8 @@ import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole, type Lowerin
 import type { ExpressPath } from '../../collectives/express-path.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../../collectives/predict.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../../collectives/select.ts';
-import { tunedRules, type Tuning } from '../../collectives/tuning.ts';
+import { tunedRules } from '../../collectives/tuning.ts';
+import type { Tuning } from '../../collectives/tuning-format.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { StepMachine } from '../../memory/step-machine.ts';
 import type { CostModel } from '../../plan/cost.ts';

@@ -1,8 +1,8 @@
-/** Reads the file that `shoal tune` writes. What is in it is known by collectives/tuning.ts. */
+/** Reads the file that `shoal tune` writes. What is in it is known by collectives/tuning-format.ts. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { messageOf, ShoalError } from '../../base/errors.ts';
-import { parseTuning, type Tuning } from '../../collectives/tuning.ts';
+import { parseTuning, type Tuning } from '../../collectives/tuning-format.ts';
 
 export interface LoadedTuning {
   readonly tuning: Tuning;
@@ -10,9 +10,8 @@ export interface LoadedTuning {
   readonly hash: string;
 }
 
-/** Undefined for an empty path. @throws ShoalError `config` when it cannot be read or is not a tuning file. */
-export function loadTuning(path: string): LoadedTuning | undefined {
-  if (path === '') return undefined;
+/** @throws ShoalError `config` when it cannot be read or is not a tuning file. */
+export function loadTuning(path: string): LoadedTuning {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');

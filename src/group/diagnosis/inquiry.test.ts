@@ -5,7 +5,7 @@ import { ControlBlock, controlBlockBytes } from '../../collectives/control-block
 import { CallHistory } from './call-history.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import { answerMs, Inquiry, lateMs } from './inquiry.ts';
-import type { ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 
 const shape = { slotCount: 4, signalMax: 2 };
 const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', count: 8, op: 'sum' };

@@ -9,7 +9,7 @@ import type { ShoalError } from '../../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 
 /** How long a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
  *  busy host, most make it in that time, and are not taken for the one that all wait for. */

@@ -5,7 +5,7 @@
  *  Bounded: every rank is asked once, and what has not answered in time is silent. It must not know what ranks wait in. */
 import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { answerMs } from './inquiry.ts';
-import type { ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 
 /** Ranks that an answer names at most. */
 export const waitRanksMax = 64;

@@ -38,7 +38,8 @@ import type { SharedRegions } from '../links/shared-regions.ts';
 import { SplitExchange } from './split-exchange.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import { Watchdog } from '../diagnosis/watchdog.ts';
-import { signalImmediate, type BeginHeader, type ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
+import { signalImmediate, type BeginHeader } from '../links/wire.ts';
 
 /** What looks like an error of ours may be a peer's death, whose news comes by the connection: how long to wait for it. More than
  *  its process is kept from closing that because its host is busy. */

@@ -23,7 +23,7 @@ import { expressMemoryBytes, ExpressWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { Members } from './members.ts';
 import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
-import type { ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 
 /** What an express asks of the world of its group. */
 export interface ExpressWorld extends WorldPlanning {

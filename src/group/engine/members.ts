@@ -17,7 +17,8 @@ import type { GroupSpec } from '../call/group-spec.ts';
 import { blockShape, laneOf, type LaneName } from '../fast/host-path.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
-import { encodeControl, signalMaxOf, type BeginHeader, type ControlMessage } from '../links/wire.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { signalMaxOf, type BeginHeader } from '../links/wire.ts';
 
 export interface MembersOptions {
   readonly group: GroupSpec;

@@ -17,7 +17,7 @@ import type { RegionAllocator } from '../../memory/region.ts';
 import { ExpressLinks } from './network-path-links.ts';
 import { timeExpress } from './network-path-probe.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { ControlMessage } from '../links/wire.ts';
+import type { ControlMessage } from '../links/control-message.ts';
 
 /** Every rank sends to every other one: beyond, other algorithms are faster. */
 export const expressRanksMax = 16;

@@ -10,7 +10,8 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
-import { decodeProbe, encodeControl, encodeProbe, MessageType, type ControlMessage } from './wire.ts';
+import { encodeControl, type ControlMessage } from './control-message.ts';
+import { decodeProbe, encodeProbe, MessageType } from './wire.ts';
 
 /** Of one link, in seconds and seconds per byte. */
 export interface LinkRates {

@@ -5,7 +5,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Fabric, RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { PeerLink } from './peer-link.ts';
-import { encodeControl } from './wire.ts';
+import { encodeControl } from './control-message.ts';
 
 interface SharedRegion {
   readonly key: number;

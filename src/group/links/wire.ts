@@ -5,7 +5,7 @@
  *                                                                     a collective was called (ranks of other hosts)
  *    completed  2  0  group u16  completed u32                        slots may be reused (ranks of other hosts)
  *    doorbell   3                                                     look at your control blocks
- *    control    4  JSON                                               rare events, see `ControlMessage`
+ *    control    4  JSON                                               rare events, see control-message.ts
  *    offer      5  dtype u8  group u16  tag u16  inline u16  id u32  count f64  key f64  offset f64  payload…
  *    accept     6  0 …  id u32  key f64  offset f64                   write the offered data there
  *    taken      7  0 …  id u32                                        the offered data was read
@@ -13,9 +13,8 @@
  *    answer     9  0 …  id u32                                        the probe has come, and all writes before it
  *
  *  Immediates: bit 31 set: point-to-point transfer (31-bit id) has landed; else group (10 bits), slot (6), signal (15). */
-import * as z from 'zod';
 import { dataViewOf } from '../../base/files/bytes.ts';
-import { errorCodes, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { beginLineBytes, mailboxOffset } from '../../collectives/control-block.ts';
 import { mailboxBytes } from '../../plan/ir.ts';
 
@@ -50,91 +49,6 @@ export function transferImmediate(id: number): number {
 export function decodeImmediate(immediate: number): { transfer: number } | { group: number; slot: number; signal: number } {
   if (immediate >= transferBit) return { transfer: immediate - transferBit };
   return { group: immediate >>> 21, slot: (immediate >>> 15) & 0x3f, signal: immediate & 0x7fff };
-}
-
-const remoteRegion = z.object({ rkey: z.int().min(0), bytes: z.number().min(0), handle: z.string().max(256) });
-const roundSeconds = z.number().min(0).max(1e3);
-const errorData = z.object({
-  code: z.enum(errorCodes),
-  message: z.string().max(65536),
-  rank: z.int().optional(),
-  peer: z.int().optional(),
-  operation: z.string().max(256).optional(),
-  sequence: z.number().optional(),
-  bytes: z.number().optional(),
-  timeoutMs: z.number().optional(),
-  cause: z.string().max(65536).optional(),
-});
-
-const controlMessage = z.discriminatedUnion('type', [
-  /** A region of mine that your writes and maps may name by `key`. */
-  z.object({ type: z.literal('region'), key: z.int().min(1), remote: remoteRegion }),
-  z.object({ type: z.literal('withdraw'), key: z.int().min(1) }),
-  /** My control block of a group: the region `key`. `express`: where sockets for its express reach me; none: I cannot. */
-  z.object({
-    type: z.literal('group-open'),
-    group: z.int().min(0).max(groupIdMax),
-    name: z.string().max(1024),
-    key: z.int(),
-    offset: z.int().min(0),
-    express: z.array(z.string().max(256)).max(64),
-  }),
-  /** Whether I have all my sockets of the group's express, and how long a round trip to other hosts takes on them. */
-  z.object({ type: z.literal('express-ready'), group: z.int(), ok: z.boolean(), roundTripUs: z.number().min(0).max(1e9).optional() }),
-  /** Seconds per round of timing the group's express; undefined: I could not. */
-  z.object({
-    type: z.literal('express-timed'),
-    group: z.int(),
-    timings: z.object({ tree: roundSeconds, all: roundSeconds, bytes: roundSeconds }).optional(),
-  }),
-  /** I have called `calls` collectives on the group and will call no more. */
-  z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
-  /** The group has failed. */
-  z.object({ type: z.literal('abort'), group: z.int(), error: errorData }),
-  /** The group is about to fail with `code` because of operation `sequence`; this is what I know of my part. */
-  z.object({
-    type: z.literal('report'),
-    group: z.int(),
-    code: z.enum(['mismatch', 'timeout']),
-    sequence: z.number(),
-    text: z.string().max(4096),
-    arrived: z.boolean(),
-    late: z.boolean().optional(),
-    calls: z.number().optional(),
-    timeoutMs: z.number(),
-  }),
-  z.object({ type: z.literal('ping'), sentMs: z.number() }),
-  z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),
-  /** Whom do you wait for? */
-  z.object({ type: z.literal('whom'), id: z.int().min(1) }),
-  /** For these ranks of the world, in what the text says; none: for nobody. */
-  z.object({ type: z.literal('waits'), id: z.int().min(1), text: z.string().max(4096), ranks: z.array(z.int().min(0)).max(64) }),
-  /** Lend me memory to write to while I time our link. */
-  z.object({ type: z.literal('probe-open'), bytes: z.int().min(1).max(probeBytesMax) }),
-  z.object({ type: z.literal('probe-opened'), key: z.int().min(1) }),
-  z.object({ type: z.literal('probe-close') }),
-]);
-
-export type ControlMessage = z.infer<typeof controlMessage>;
-
-const encoder = new TextEncoder();
-const decoder = new TextDecoder();
-
-export function encodeControl(message: ControlMessage): Uint8Array {
-  const body = encoder.encode(JSON.stringify(message));
-  const bytes = new Uint8Array(1 + body.length);
-  bytes[0] = MessageType.Control;
-  bytes.set(body, 1);
-  return bytes;
-}
-
-/** @throws ShoalError `protocol` when the bytes are not a control message. */
-export function decodeControl(message: Uint8Array): ControlMessage {
-  try {
-    return controlMessage.parse(JSON.parse(decoder.decode(message.subarray(1))));
-  } catch (cause) {
-    throw new ShoalError('protocol', 'malformed control message', { cause });
-  }
 }
 
 export function encodeCompleted(group: number, completed: number): Uint8Array {

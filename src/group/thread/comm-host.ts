@@ -3,10 +3,9 @@
  *      main thread                         comm thread
  *        post(command) ───── port ─────────▶ handle
  *        drain / onEvent ◀── port ────────── emit, then events += 1 and notify      (waitSync sleeps on `events`) */
-import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { MessageChannel, receiveMessageOnPort, Worker, type MessagePort } from 'node:worker_threads';
 import { ShoalError } from '../../base/errors.ts';
+import { builtEntry } from '../../base/package-root.ts';
 import type { CommCore } from './comm-core.ts';
 import type { Command, CommEvent, WorldPlan } from '../engine/comm-protocol.ts';
 
@@ -54,7 +53,13 @@ export class WorkerHost implements CommHost {
     this.#port = port1;
     const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer };
     // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
-    this.#worker = new Worker(entry(), { workerData, transferList: [port2], execArgv: [], name: 'shoal-comm', resourceLimits });
+    this.#worker = new Worker(builtEntry('group/thread/comm-worker.js'), {
+      workerData,
+      transferList: [port2],
+      execArgv: [],
+      name: 'shoal-comm',
+      resourceLimits,
+    });
     this.#worker.on('error', (error) => this.#lost(`the comm thread failed: ${error.message}`, error));
     this.#worker.on('exit', (code) => this.#lost(`the comm thread ended with code ${code}`));
     port1.on('message', (event: CommEvent) => this.#deliver(event));
@@ -102,15 +107,6 @@ export class WorkerHost implements CommHost {
     this.#ended = true;
     this.#handlers.onLost(new ShoalError('system', message, { cause }));
   }
-}
-
-/** The worker's entry is always built JavaScript: Node cannot start a worker from TypeScript. */
-function entry(): URL {
-  const built = import.meta.url.endsWith('.ts')
-    ? new URL('../../../dist/group/thread/comm-worker.js', import.meta.url)
-    : new URL('./comm-worker.js', import.meta.url);
-  if (existsSync(fileURLToPath(built))) return built;
-  throw new ShoalError('config', `the comm thread's code is not built (${fileURLToPath(built)}); run npm run build`);
 }
 
 /** The comm side on the calling thread. Nothing can block for it. */

@@ -11,7 +11,7 @@
  *
  *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
 import { setMaxListeners } from 'node:events';
-import * as z from 'zod';
+import * as z from 'zod/mini';
 import { within, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Settings } from '../../base/settings/settings.ts';
@@ -44,8 +44,8 @@ const linkInfo = z.object({
   loadStore: z.array(z.int()),
 });
 
-const rate = z.number().nonnegative().optional();
-const rateInfo: z.ZodType<MeasuredRates> = z.object({
+const rate = z.optional(z.number().check(z.nonnegative()));
+const rateInfo: z.ZodMiniType<MeasuredRates> = z.object({
   networkLatency: rate,
   networkOverhead: rate,
   networkByte: rate,
@@ -232,7 +232,7 @@ async function exchange<T>(
   options: BootstrapOptions,
   name: string,
   value: T,
-  schema: z.ZodType<T>,
+  schema: z.ZodMiniType<T>,
   ranks: readonly number[] = Array.from({ length: options.world.size }, (_, rank) => rank),
 ): Promise<T[]> {
   const { world, store, limit, signal } = options;

@@ -2,7 +2,7 @@
  *  of several round trips the shortest bounds the error best. */
 import type { Clock } from '../../base/clock.ts';
 import type { World } from './world.ts';
-import { encodeControl } from '../links/wire.ts';
+import { encodeControl } from '../links/control-message.ts';
 
 const rounds = 5;
 const roundTimeoutMs = 1000;

@@ -11,7 +11,7 @@ import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { ExpressRates } from '../../collectives/express-path.ts';
 import { parseSelection, type SelectionRule } from '../../collectives/select.ts';
-import type { Tuning } from '../../collectives/tuning.ts';
+import type { Tuning } from '../../collectives/tuning-format.ts';
 import type { Connection, Fabric } from '../../fabric/fabric.ts';
 import { decodeHandle } from '../../fabric/region-handle.ts';
 import type { Kernels } from '../../memory/kernels.ts';
@@ -31,15 +31,8 @@ import { PointToPoint } from '../engine/point-to-point.ts';
 import { ScratchPool } from '../links/scratch-pool.ts';
 import { SharedRegions } from '../links/shared-regions.ts';
 import { WaitChains, type Culprit, type Wait } from '../diagnosis/wait-chain.ts';
-import {
-  announcedOf,
-  decodeControl,
-  encodeControl,
-  decodeGroupHeader,
-  decodeImmediate,
-  MessageType,
-  type ControlMessage,
-} from '../links/wire.ts';
+import { decodeControl, encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { announcedOf, decodeGroupHeader, decodeImmediate, MessageType } from '../links/wire.ts';
 
 /** Messages for groups that this rank has not created yet; more from one peer is a protocol error. */
 const earlyMessagesMax = 1024;

@@ -14,33 +14,33 @@
  *
  *  Every message between servers bears its sender's term; whoever has heard of a later one ignores it.
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
-import { z } from 'zod';
+import * as z from 'zod/mini';
 import { ShoalError } from '../../base/errors.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import { workerCount, type KVTopology } from '../protocol/topology.ts';
 
 const recordSchema = z.object({
   /** Differs between every two processes that are, one after the other, the same server. */
-  incarnation: z.number().int().positive(),
-  url: z.string().max(512),
-  pid: z.number().int(),
-  host: z.string().max(512),
+  incarnation: z.int().check(z.positive()),
+  url: z.string().check(z.maxLength(512)),
+  pid: z.int(),
+  host: z.string().check(z.maxLength(512)),
   birth: z.number(),
 });
 
 const viewSchema = z.object({
   /** Of the primary: one more than its predecessor's. */
-  term: z.number().int().positive(),
+  term: z.int().check(z.positive()),
   primary: recordSchema,
   /** Has everything that the primary has answered for. */
-  standby: recordSchema.nullable(),
+  standby: z.nullable(recordSchema),
 });
 
 const topologySchema = z.object({
-  workerGroups: z.number().int().positive(),
-  workersPerGroup: z.number().int().positive(),
-  serverGroups: z.number().int().positive(),
-  serversPerGroup: z.number().int().positive(),
+  workerGroups: z.int().check(z.positive()),
+  workersPerGroup: z.int().check(z.positive()),
+  serverGroups: z.int().check(z.positive()),
+  serversPerGroup: z.int().check(z.positive()),
   replicas: z.union([z.literal(1), z.literal(2)]),
 });
 
@@ -102,7 +102,7 @@ export class ServerRecords {
     return this.#swap(serverKey(group, server, 'standby'), change);
   }
 
-  async #find<T>(schema: z.ZodType<T>, key: string): Promise<T | undefined> {
+  async #find<T>(schema: z.ZodMiniType<T>, key: string): Promise<T | undefined> {
     return (await this.#store.check([key])) ? decode(schema, await this.#store.get(key)) : undefined;
   }
 
@@ -135,7 +135,7 @@ function encode(value: unknown): Uint8Array {
   return new TextEncoder().encode(JSON.stringify(value));
 }
 
-function decode<T>(schema: z.ZodType<T>, bytes: Uint8Array): T {
+function decode<T>(schema: z.ZodMiniType<T>, bytes: Uint8Array): T {
   try {
     return schema.parse(JSON.parse(new TextDecoder().decode(bytes)));
   } catch (error) {

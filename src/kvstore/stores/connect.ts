@@ -2,6 +2,7 @@
 import { MessageChannel, Worker } from 'node:worker_threads';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { builtEntry } from '../../base/package-root.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -12,7 +13,6 @@ import { DistStore } from './dist-store.ts';
 import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerNode } from '../server/node.ts';
-import { builtEntry } from '../job/server-program.ts';
 import { ServerStore } from '../server/store.ts';
 import { StubChannel } from '../client/channel.ts';
 import type { StubPlan, StubTicket } from '../client/protocol.ts';
@@ -40,7 +40,7 @@ export async function connect(
   const own = newTicket(0);
   const workerData = { plan, ticket: own.theirs };
   // No execArgv: loaders and inspectors of this thread are not for the stub.
-  const thread = new Worker(builtEntry('client/client-entry.js'), {
+  const thread = new Worker(builtEntry('kvstore/client/client-entry.js'), {
     workerData,
     transferList: [own.theirs.port],
     execArgv: [],

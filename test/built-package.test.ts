@@ -1,0 +1,76 @@
+import { execFileSync, spawnSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { builtEntry } from '../src/base/package-root.ts';
+
+/** The files that are loaded when `entry` is, before anything is imported later. */
+function filesOf(entry: string, found: Set<string> = new Set()): Set<string> {
+  if (found.has(entry)) return found;
+  found.add(entry);
+  for (const [, path] of readFileSync(entry, 'utf8').matchAll(/^(?:import|export|\} from)[^;]*?["'](\.[^"']*)["'];/gm)) {
+    filesOf(join(dirname(entry), path), found);
+  }
+  return found;
+}
+
+/** Names of packages in the import statements of these files. */
+function packagesOf(files: Iterable<string>): string[] {
+  const statements = [...files].flatMap((file) => [
+    ...readFileSync(file, 'utf8').matchAll(/^(?:import|\} from)\b[^;]*?["']([^."'][^"']*)["'];/gm),
+  ]);
+  return [...new Set(statements.map(([, name]) => name).filter((name) => !name.startsWith('node:')))];
+}
+
+function evaluate(code: string, flags: readonly string[] = []): string {
+  return execFileSync(process.execPath, [...flags, '--input-type=module', '-e', code], { encoding: 'utf8' }).trim();
+}
+
+const url = (entry: string): string => JSON.stringify(pathToFileURL(builtEntry(entry)).href);
+
+describe('what is built', () => {
+  it('is loaded in a few files by each thread of a rank, without other packages', () => {
+    const main = filesOf(builtEntry('index.js'));
+    const comm = filesOf(builtEntry('group/thread/comm-worker.js'));
+    expect(main.size).toBeLessThan(30);
+    expect(comm.size).toBe(1);
+    expect(packagesOf([...main, ...comm])).toEqual([]);
+  });
+
+  it('keeps the comm thread, and what only some scripts need, out of the main thread', () => {
+    const text = [...filesOf(builtEntry('index.js'))].map((file) => readFileSync(file, 'utf8')).join('\n');
+    expect(text).toContain('src/group/api/process-group.ts');
+    for (const absent of [
+      'group-engine.ts',
+      'providers/shm.ts',
+      'zod',
+      'tuning-format.ts',
+      'src/kvstore/',
+      'src/launch/',
+      'store-client',
+    ]) {
+      expect(text, absent).not.toMatch(new RegExp(`^// .*${absent}`, 'm'));
+    }
+  });
+
+  it('is one package: its entries share their classes', () => {
+    const entries = ['index.js', 'kvstore/index.js', 'messaging/index.js', 'ddp/index.js'];
+    const code = `
+      const [root, kvstore, messaging] = await Promise.all([${entries.map((entry) => `import(${url(entry)})`).join()}]);
+      const thrown = [() => kvstore.create('local', { nonsense: 1 }), () => new messaging.MessagingContext({ nonsense: 1 })].map((call) => {
+        try { return call(); } catch (error) { return error; }
+      });
+      const errors = await Promise.all(thrown.map((each) => Promise.resolve(each).catch((error) => error)));
+      console.log(errors.map((error) => error instanceof root.ShoalError || String(error)).join());`;
+    expect(evaluate(code)).toBe('true,true');
+  });
+
+  it('names its sources in stack traces', () => {
+    const code = `import { initProcessGroup } from ${url('index.js')}; await initProcessGroup({ nonsense: 1 });`;
+    const { stderr } = spawnSync(process.execPath, ['--enable-source-maps', '--input-type=module', '-e', code], { encoding: 'utf8' });
+    const [, path, line] = /at .*initProcessGroup .*?(\/src\/group\/[\w/-]*init\.ts):(\d+)/.exec(stderr) ?? [];
+    expect(path, stderr).toBeDefined();
+    expect(Number(line)).toBeGreaterThan(0);
+  });
+});
