@@ -49,13 +49,13 @@ export async function within<T>(clock: Clock, delayMs: number, promise: Promise<
 const servedTickMs = 250;
 
 /** Calls back after `delayMs` in which the event loop turned: a process that gets no CPU for seconds first reads what has come
- *  meanwhile. For conclusions from silence. Keeps the process alive. */
-export function setServedTimer(clock: Clock, delayMs: number, callback: () => void): Timer {
+ *  meanwhile. For conclusions from silence. Keeps the process alive unless told otherwise. */
+export function setServedTimer(clock: Clock, delayMs: number, callback: () => void, { keepAlive = true } = {}): Timer {
   let leftMs = delayMs;
   const next = (): Timer => {
     const tickMs = Math.min(leftMs, servedTickMs);
     leftMs -= tickMs;
-    return clock.setTimer(tickMs, onTick, { keepAlive: true });
+    return clock.setTimer(tickMs, onTick, { keepAlive });
   };
   const onTick = (): void => {
     if (leftMs > 0) timer = next();

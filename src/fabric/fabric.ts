@@ -97,6 +97,8 @@ export interface Connection {
 
 export interface FabricOptions {
   readonly identity: PeerIdentity;
+  /** Ranks that may dial at once. Default: not known. */
+  readonly worldSize?: number;
   /** Proves membership in both directions; never sent. */
   readonly secret: Uint8Array;
   readonly clock: Clock;

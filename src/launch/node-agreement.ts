@@ -196,12 +196,14 @@ export class NodeAgreement {
 }
 
 async function serve(options: NodeOptions): Promise<StoreServer> {
-  const { clock, random, job, nodes, masterPort } = options;
+  const { clock, random, job, nodes, localSize, masterPort } = options;
   const secret = new TextEncoder().encode(options.secret);
   const host = nodes === 1 ? '127.0.0.1' : 'any';
   const connections = new Map<number, number>();
   const server: StoreServer = await StoreServer.listen({
     ...{ clock, random, secret, world: job, host, port: masterPort },
+    // All ranks come at once. Nodes may have more than this one.
+    maxStrangers: Math.max(64, 2 * nodes * localSize),
     onConnect: (peer) => connections.set(peer, (connections.get(peer) ?? 0) + 1),
     onDisconnect,
   });

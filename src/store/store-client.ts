@@ -4,7 +4,7 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import { connect, type Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
-import { sleep, type Clock } from '../base/clock.ts';
+import { setServedTimer, sleep, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
@@ -51,6 +51,8 @@ interface Pending {
   reject(error: ShoalError): void;
 }
 
+/** Of connecting and authenticating, before another try. */
+const attemptMs = 5000;
 const retryPausesMs = [10, 20, 50, 100, 200, 500, 1000] as const;
 /** How long a cancelled wait may take to be answered before the caller gets its error without the server's word. */
 const cancelGraceMs = 1000;
@@ -91,19 +93,24 @@ export class StoreClient implements Store {
   static async connect(options: StoreClientOptions): Promise<StoreClient> {
     const { clock, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
     const startMs = clock.now();
+    const limit = new AbortController();
+    // A process that gets no CPU has not waited in vain.
+    const timer = setServedTimer(clock, connectTimeoutMs, () => limit.abort());
     let last: ShoalError | undefined;
-    for (let attempt = 1; ; attempt++) {
-      if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
-      const leftMs = connectTimeoutMs - (clock.now() - startMs);
-      const outcome = await dial(options, Math.max(leftMs, 1));
-      if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
-      if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
-      // A reason that was given says more than the attempt that the deadline cut off.
-      last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
-      const elapsedMs = clock.now() - startMs;
-      const pauseMs = retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)];
-      if (attempt >= attemptsMax || elapsedMs + pauseMs >= connectTimeoutMs) throw unreachableStore(options, { attempt, elapsedMs, last });
-      await sleep(clock, pauseMs);
+    try {
+      for (let attempt = 1; ; attempt++) {
+        if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
+        const outcome = await dial(options, limit.signal);
+        if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
+        if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
+        // A reason that was given says more than the attempt that the deadline cut off.
+        last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
+        if (attempt < attemptsMax) await sleep(clock, retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)]);
+        if (attempt >= attemptsMax || limit.signal.aborted)
+          throw unreachableStore(options, { attempt, elapsedMs: clock.now() - startMs, last });
+      }
+    } finally {
+      timer.cancel();
     }
   }
 
@@ -265,8 +272,8 @@ export class StoreClient implements Store {
 
 type Dialled = { socket: Socket; rest: Uint8Array } | { error: ShoalError };
 
-/** One attempt: connect and authenticate within `timeoutMs`, at most 5 s for each attempt. */
-function dial(options: StoreClientOptions, timeoutMs: number): Promise<Dialled> {
+/** One attempt: connect and authenticate before `limit`, within 5 s. */
+function dial(options: StoreClientOptions, limit: AbortSignal): Promise<Dialled> {
   const { clock, host, port, secret, world, worldSize, rank, random, signal } = options;
   return new Promise((resolve) => {
     const socket = connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
@@ -277,7 +284,8 @@ function dial(options: StoreClientOptions, timeoutMs: number): Promise<Dialled> 
       resolve({ error });
     };
     const abort = (): void => fail(new ShoalError('aborted', 'aborted'));
-    const timer = clock.setTimer(Math.min(timeoutMs, 5000), () => fail(new ShoalError('timeout', 'no answer')), { keepAlive: true });
+    const silent = (): void => fail(new ShoalError('timeout', 'no answer'));
+    const timer = setServedTimer(clock, attemptMs, silent);
     const onError = (error: Error): void => fail(new ShoalError('peer-lost', messageOf(error)));
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {
@@ -299,8 +307,10 @@ function dial(options: StoreClientOptions, timeoutMs: number): Promise<Dialled> 
     const finish = (): void => {
       timer.cancel();
       signal?.removeEventListener('abort', abort);
+      limit.removeEventListener('abort', silent);
     };
     signal?.addEventListener('abort', abort);
+    limit.addEventListener('abort', silent);
     socket.on('error', onError).on('close', onClose).on('data', onData);
     socket.on('connect', () => socket.write(handshake.start()!));
   });

@@ -9,7 +9,7 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
-import type { Clock, Timer } from '../base/clock.ts';
+import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate } from './apply-request.ts';
@@ -36,7 +36,7 @@ export interface StoreServerOptions {
   readonly limits?: Partial<StoreLimits>;
   /** Authenticated connections at once. Default 16384. */
   readonly maxClients?: number;
-  /** Connections that have not authenticated yet; a newer one pushes the oldest out. Default 64. */
+  /** Connections that have not authenticated yet; a newer one pushes the oldest out. Default 64, or as many as there are ranks. */
   readonly maxStrangers?: number;
   /** Default 5000. */
   readonly handshakeMs?: number;
@@ -144,7 +144,8 @@ export class StoreServer {
     const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random });
     this.#strangers.add(socket);
     this.#pushOutOldest();
-    const deadline: Timer = clock.setTimer(this.#options.handshakeMs ?? 5000, () => socket.destroy());
+    // What has come while this process got no CPU is read first.
+    const deadline = setServedTimer(clock, this.#options.handshakeMs ?? 5000, () => socket.destroy(), { keepAlive: false });
     const leave = (): void => {
       deadline.cancel();
       this.#strangers.delete(socket);
@@ -175,7 +176,7 @@ export class StoreServer {
 
   #pushOutOldest(): void {
     for (const oldest of this.#strangers) {
-      if (this.#strangers.size <= (this.#options.maxStrangers ?? 64)) return;
+      if (this.#strangers.size <= (this.#options.maxStrangers ?? Math.max(64, this.#options.worldSize ?? 0))) return;
       this.#strangers.delete(oldest);
       oldest.destroy();
     }

@@ -1,8 +1,9 @@
 /** The accepting side of stream fabrics: listens, authenticates, and hands over streams. It must not know what flows on
- *  them. Strangers cost a bounded amount: at most `maxPending` sockets that have not proved themselves, each for at most
+ *  them. Strangers cost a bounded amount: at most 64 sockets that have not proved themselves, or as many as the world has ranks, each for at most
  *  `pendingMs` and a few hundred bytes. When more come, the oldest goes: a flood cannot lock members out. */
 import net from 'node:net';
 import { Handshake } from '../../base/auth.ts';
+import { setServedTimer } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import type { FabricOptions } from '../fabric.ts';
 import { FramedSocket } from './framed-socket.ts';
@@ -10,7 +11,8 @@ import type { StreamCounters } from './stream-counters.ts';
 import type { WireTap } from './wire-tap.ts';
 import { defaultMaxQueuedBytes } from '../limits.ts';
 
-const maxPending = 64;
+/** Of worlds with fewer ranks: others may all dial at once. */
+const minPending = 64;
 const pendingMs = 5000;
 
 export interface AcceptorOptions {
@@ -66,21 +68,23 @@ export class Acceptor {
     const description = describe(accepted);
     const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, ...(wire && { wire }) };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
-    if (this.#pending.size >= maxPending) {
+    const pendingMax = Math.max(minPending, fabric.worldSize ?? 0);
+    if (this.#pending.size >= pendingMax) {
       const [oldest] = this.#pending;
       oldest.fail(
         new ShoalError(
           'aborted',
-          `${oldest.description}: more than ${maxPending} connections wait for their handshake; this one was the oldest`,
+          `${oldest.description}: more than ${pendingMax} connections wait for their handshake; this one was the oldest`,
         ),
       );
       this.#pending.delete(oldest);
     }
     this.#pending.add(stream);
     void stream.ended.then(() => this.#pending.delete(stream));
-    const timer = clock.setTimer(pendingMs, () => {
+    const onLate = (): void =>
       stream.fail(new ShoalError('timeout', `${description} did not finish its handshake in ${pendingMs} ms`, { timeoutMs: pendingMs }));
-    });
+    // Members whose processes get little CPU are no strangers: what they have sent is read first.
+    const timer = setServedTimer(clock, pendingMs, onLate, { keepAlive: false });
     try {
       await stream.authenticate(
         new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),

@@ -2,7 +2,7 @@
  *  answers or the time is over; the first that authenticates is kept and the others are ended. It must not know
  *  sockets. In the spirit of RFC 8305 (Happy Eyeballs), without its delay: candidates are few and hosts near. */
 import { setMaxListeners } from 'node:events';
-import { sleep, type Clock, type Timer } from '../../base/clock.ts';
+import { setServedTimer, sleep, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ConnectOptions } from '../fabric.ts';
@@ -43,7 +43,8 @@ export async function dial<T>(
   const onAbort = (): void => stop.abort();
   if (signal?.aborted) stop.abort();
   signal?.addEventListener('abort', onAbort, { once: true });
-  const timer = clock.setTimer(timeoutMs, onAbort, { keepAlive: true });
+  // A process that gets no CPU has not waited in vain.
+  const timer = setServedTimer(clock, timeoutMs, onAbort);
   const reasons = new Map<string, { error: ShoalError; attempts: number }>();
   const queue = [...candidates];
   let winner: { value: T } | undefined;

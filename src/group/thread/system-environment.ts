@@ -85,6 +85,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
   const fabrics = createFabrics(plan, {
     ...base,
     identity: { world: opened.world, rank },
+    worldSize: size,
     secret: opened.secret,
     ...parts,
     listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
