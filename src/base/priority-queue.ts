@@ -1,0 +1,51 @@
+/** A binary heap: the first by an order that its owner gives. The owner also makes that order total, so that equal priorities have
+ *  one order, and bounds how many items there are. */
+import { must } from './assert.ts';
+
+export class PriorityQueue<T> {
+  readonly #items: T[] = [];
+  readonly #before: (a: T, b: T) => boolean;
+
+  /** @param before whether `a` leaves first. */
+  constructor(before: (a: T, b: T) => boolean) {
+    this.#before = before;
+  }
+
+  get length(): number {
+    return this.#items.length;
+  }
+
+  peek(): T | undefined {
+    return this.#items[0];
+  }
+
+  push(item: T): void {
+    const items = this.#items;
+    let index = items.push(item) - 1;
+    while (index > 0) {
+      const parent = (index - 1) >> 1;
+      if (!this.#before(item, items[parent])) break;
+      items[index] = items[parent];
+      index = parent;
+    }
+    items[index] = item;
+  }
+
+  pop(): T | undefined {
+    const items = this.#items;
+    if (items.length <= 1) return items.pop();
+    const first = items[0];
+    const last = must(items.pop(), () => 'the heap has two items');
+    let index = 0;
+    for (;;) {
+      let child = 2 * index + 1;
+      if (child >= items.length) break;
+      if (child + 1 < items.length && this.#before(items[child + 1], items[child])) child += 1;
+      if (!this.#before(items[child], last)) break;
+      items[index] = items[child];
+      index = child;
+    }
+    items[index] = last;
+    return first;
+  }
+}

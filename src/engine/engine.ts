@@ -1,0 +1,349 @@
+/** A dependency engine in the vocabulary of MXNet's: functions are pushed with the variables that they read and write, and run as
+ *  soon as the program's order of reads and writes allows, by priority among those that could run.
+ *
+ *      pushAsync ─▶ waiting for variables ─▶ ready, by priority ─▶ its function runs ─▶ onComplete ─▶ releases its variables
+ *
+ *  Whatever order functions complete in, each sees what the same pushes executed one after the other would have shown it. An
+ *  operation that fails *poisons* the variables it writes; operations that depend on them do not run and poison theirs; the error
+ *  surfaces where somebody waits. The engine knows nothing of what variables stand for.
+ *
+ *  One thread: a function runs whole, then the next. Those that go on afterwards, until they call `onComplete`, overlap.
+ *  Chen et al., "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed Systems", 2015, §3.2. */
+import type { Clock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { failureOf } from '../base/failure.ts';
+import { Fifo } from '../base/fifo.ts';
+import { PriorityQueue } from '../base/priority-queue.ts';
+import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import { Era } from './era.ts';
+import { Operation, type AsyncFunction, type OnComplete, type Pushed, type PushOptions } from './operation.ts';
+import { QueuedVariable, type Variable, type VariableSteps } from './variable.ts';
+
+export interface EngineOptions {
+  readonly clock: Clock;
+  /** Operations that have been pushed and have not completed, at most. Default: 1,048,576. */
+  readonly operationsMax?: number;
+  /** How long waits wait when they do not say. Default: 300,000. */
+  readonly timeoutMs?: number;
+  /** Functions that run before the event loop turns. Default: 256. */
+  readonly operationsPerTurn?: number;
+}
+
+export interface WaitOptions {
+  readonly timeoutMs?: number;
+}
+
+const engineOptions = optionTable<EngineOptions>({
+  clock: 'object',
+  operationsMax: 'number',
+  timeoutMs: 'number',
+  operationsPerTurn: 'number',
+});
+const pushOptions = optionTable<PushOptions>({ priority: 'number', name: 'string', onPoisoned: 'function' });
+const waitOptions = optionTable<WaitOptions>({ timeoutMs: 'number' });
+/** Operations that an error names. */
+const namedMax = 4;
+
+export class DependencyEngine {
+  readonly #clock: Clock;
+  readonly #operationsMax: number;
+  readonly #timeoutMs: number;
+  readonly #operationsPerTurn: number;
+  readonly #ready = new PriorityQueue<Operation>(isBefore);
+  readonly #running = new Set<Operation>();
+  readonly #steps: VariableSteps = { attempts: 0 };
+  /** The last one is open: it takes what is pushed. */
+  readonly #eras = new Fifo<Era>();
+  #era = new Era();
+  #named = 0;
+  #variables = 0;
+  #pushed = 0;
+  #completed = 0;
+  #skipped = 0;
+  #turning = false;
+  readonly #onReady = (operation: Operation): void => {
+    this.#ready.push(operation);
+    this.#turn();
+  };
+
+  constructor(options: EngineOptions) {
+    checkFields('DependencyEngine', options, engineOptions);
+    this.#clock = options.clock;
+    this.#operationsMax = checkCount('operationsMax', options.operationsMax ?? 2 ** 20);
+    this.#timeoutMs = checkCount('timeoutMs', options.timeoutMs ?? 300_000);
+    this.#operationsPerTurn = checkCount('operationsPerTurn', options.operationsPerTurn ?? 256);
+    this.#eras.push(this.#era);
+  }
+
+  /** Operations pushed so far; those that have ended, of these those that never ran because a dependency was poisoned; and how
+   *  often it was asked whether one could have a variable. Waits for variables and deletions are
+   *  operations too. */
+  get statistics(): { readonly pushed: number; readonly completed: number; readonly skipped: number; readonly attempts: number } {
+    return { pushed: this.#pushed, completed: this.#completed, skipped: this.#skipped, attempts: this.#steps.attempts };
+  }
+
+  newVariable(name = `variable ${this.#variables}`): Variable {
+    checkKind('newVariable: name', name, 'string');
+    this.#variables++;
+    return new QueuedVariable(name, this, this.#steps);
+  }
+
+  /** Runs `run` when it may read `constVars` and write `mutableVars`: after all writers of the former and all users of the latter
+   *  that were pushed before it. Readers run together, a writer alone. The variables are held until `onComplete` is called; an
+   *  error that it is given, or that `run` throws, poisons `mutableVars`.
+   *  @throws ShoalError `usage` for a variable that is named twice, deleted or another engine's; `out-of-memory` when
+   *  `operationsMax` have not completed. Nothing is pushed then. */
+  pushAsync(run: AsyncFunction, constVars: readonly Variable[], mutableVars: readonly Variable[], options: PushOptions = noOptions): void {
+    this.#pushCall('pushAsync', run, constVars, mutableVars, options);
+  }
+
+  /** As `pushAsync`, for a function that has done its work when it returns. It runs later as well: not within this call. */
+  pushSync(run: () => void, constVars: readonly Variable[], mutableVars: readonly Variable[], options: PushOptions = noOptions): void {
+    checkKind('pushSync: the function', run, 'function');
+    const runAndComplete = (onComplete: OnComplete): void => {
+      const result: unknown = run();
+      if (isThenable(result)) {
+        ignoreRejection(result);
+        throw new ShoalError('usage', 'the function given to pushSync returned a promise; use pushAsync');
+      }
+      onComplete();
+    };
+    this.#pushCall('pushSync', runAndComplete, constVars, mutableVars, options);
+  }
+
+  /** After everything that uses it and was pushed before; from now on nobody may name it. Poison does not keep it from being
+   *  deleted. @param release called then: for what the variable stands for. */
+  deleteVariable(variable: Variable, release?: () => void): void {
+    const [own] = this.#own('deleteVariable', [variable], this.#named++);
+    if (release !== undefined) checkKind('deleteVariable: release', release, 'function');
+    this.#reserve('deleteVariable');
+    own.deleted = true;
+    const run = completing(() => release?.());
+    this.#push({ name: `delete '${own.name}'`, priority: 0, reads: [], writes: [own], run, onPoisoned: 'run' });
+  }
+
+  /** Until all writes of `variable` that were pushed so far have completed.
+   *  @throws ShoalError that of the operation by which its value is poisoned, as long as it is; `timeout`, with the names of
+   *  operations that have not completed. */
+  waitForVar(variable: Variable, options: WaitOptions = noOptions): Promise<void> {
+    const [own] = this.#own('waitForVar', [variable], this.#named++);
+    const timeoutMs = this.#waitMs('waitForVar', options);
+    this.#reserve('waitForVar');
+    return this.#wait(`waitForVar('${own.name}')`, timeoutMs, (onEnd) => {
+      const run = completing(() => onEnd(own.poison));
+      this.#push({ name: `wait for '${own.name}'`, priority: Infinity, reads: [own], writes: [], run, onPoisoned: 'run' });
+    });
+  }
+
+  /** Until all operations that were pushed so far have completed.
+   *  @throws ShoalError that of the first of them, in the order of pushes, that failed or was not run, of those since the last
+   *  `waitForAll`. `timeout`, with the names of operations that have not completed. */
+  waitForAll(options: WaitOptions = noOptions): Promise<void> {
+    const timeoutMs = this.#waitMs('waitForAll', options);
+    this.#reserve('waitForAll');
+    return this.#wait('waitForAll', timeoutMs, (onEnd) => {
+      this.#era.close(onEnd);
+      this.#era = new Era();
+      this.#eras.push(this.#era);
+      this.#endEras();
+    });
+  }
+
+  // ── pushing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #pushCall(
+    call: string,
+    run: AsyncFunction,
+    constVars: readonly Variable[],
+    mutableVars: readonly Variable[],
+    options: PushOptions,
+  ): void {
+    checkKind(`${call}: the function`, run, 'function');
+    checkOptions(call, options, pushOptions);
+    const mark = this.#named++;
+    const reads = this.#own(`${call}: constVars`, constVars, mark);
+    const writes = this.#own(`${call}: mutableVars`, mutableVars, mark);
+    this.#reserve(call);
+    const { priority = 0, name = `operation ${this.#pushed}`, onPoisoned } = options;
+    this.#push({ name, priority, reads, writes, run, onPoisoned });
+  }
+
+  #push(pushed: Pushed): void {
+    const operation = new Operation(pushed, this.#pushed++, this.#era, this.#onReady);
+    this.#era.pending++;
+    operation.request();
+  }
+
+  /** @param mark of this push: a variable that has it already is named twice. */
+  #own(role: string, variables: readonly Variable[], mark: number): QueuedVariable[] {
+    checkKind(role, variables, 'list');
+    return variables.map((variable) => {
+      if (!(variable instanceof QueuedVariable) || variable.owner !== this) {
+        throw new ShoalError('usage', `${role}: ${describeValue(variable)} is no variable of this engine; make it with newVariable`);
+      }
+      if (variable.deleted) throw new ShoalError('usage', `${role}: variable '${variable.name}' has been deleted`);
+      if (variable.namedBy === mark) {
+        throw new ShoalError('usage', `${role}: variable '${variable.name}' is named twice; what is read and written is mutable only`);
+      }
+      variable.namedBy = mark;
+      return variable;
+    });
+  }
+
+  #reserve(call: string): void {
+    if (this.#pushed - this.#completed + this.#eras.length <= this.#operationsMax) return;
+    const held = `${this.#operationsMax} operations have not completed, which is the limit`;
+    throw new ShoalError('out-of-memory', `${call}: ${held}; ${this.#culprits()}; wait for some, or raise operationsMax`);
+  }
+
+  // ── running ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Not within the call that made it ready: what is pushed together competes by priority. */
+  #turn(): void {
+    if (this.#turning) return;
+    this.#turning = true;
+    queueMicrotask(this.#onTurn);
+  }
+
+  readonly #onTurn = (): void => {
+    for (let left = this.#operationsPerTurn; left > 0; left--) {
+      const operation = this.#ready.pop();
+      if (operation === undefined) {
+        this.#turning = false;
+        return;
+      }
+      this.#start(operation);
+    }
+    // Sockets and timers are served in between.
+    setImmediate(this.#onTurn);
+  };
+
+  #start(operation: Operation): void {
+    const { poison, pushed } = operation;
+    const { name, onPoisoned } = pushed;
+    operation.state = 'calling';
+    this.#running.add(operation);
+    const skipped = onPoisoned === 'run' ? undefined : poison;
+    try {
+      if (skipped === undefined) this.#call(operation);
+      else if (onPoisoned !== 'run') onPoisoned?.(skipped);
+    } catch (thrown) {
+      operation.completion = { error: failureOf('operation', name, thrown), thrown: true };
+    }
+    operation.state = 'running';
+    const { completion } = operation;
+    if (skipped !== undefined) this.#skip(operation, skipped);
+    else if (completion !== undefined) this.#complete(operation, completion.error);
+  }
+
+  #call(operation: Operation): void {
+    const result: unknown = operation.pushed.run((error) => this.#onComplete(operation, error));
+    // An async function: its rejection must not get lost.
+    if (isThenable(result)) result.then(undefined, (error: unknown) => this.#rejected(operation, error));
+  }
+
+  #skip(operation: Operation, poison: ShoalError): void {
+    this.#skipped++;
+    // What `onPoisoned` threw comes first: the poison surfaces elsewhere as well.
+    if (operation.completion?.error !== undefined) operation.era.failed(operation.number, operation.completion.error);
+    this.#complete(operation, poison);
+  }
+
+  #onComplete(operation: Operation, error: unknown): void {
+    const { completion, pushed } = operation;
+    // It has failed already; what it had begun may end late.
+    if (completion?.thrown) return;
+    if (completion !== undefined) throw new ShoalError('usage', `operation '${pushed.name}' called onComplete twice`);
+    operation.completion = {
+      error: error === undefined || error === null ? undefined : failureOf('operation', pushed.name, error),
+      thrown: false,
+    };
+    if (operation.state === 'running') this.#complete(operation, operation.completion.error);
+  }
+
+  #rejected(operation: Operation, thrown: unknown): void {
+    const error = failureOf('operation', operation.pushed.name, thrown);
+    const { completion } = operation;
+    if (completion === undefined) {
+      operation.completion = { error, thrown: true };
+      this.#complete(operation, error);
+    } else if (!completion.thrown) {
+      // Others may have used what it wrote: the error is left to waitForAll.
+      this.#era.failed(operation.number, error);
+    }
+  }
+
+  #complete(operation: Operation, error: ShoalError | undefined): void {
+    const { pushed, era, number } = operation;
+    this.#running.delete(operation);
+    this.#completed++;
+    if (error !== undefined) {
+      era.failed(number, error);
+      for (const variable of pushed.writes) variable.poison = error;
+    }
+    operation.release();
+    era.pending--;
+    this.#endEras();
+  }
+
+  #endEras(): void {
+    for (let era = this.#eras.peek(); era?.closed && era.pending === 0; era = this.#eras.peek()) {
+      this.#eras.shift();
+      era.end();
+    }
+  }
+
+  // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #waitMs(call: string, options: WaitOptions): number {
+    checkOptions(call, options, waitOptions);
+    return options.timeoutMs === undefined ? this.#timeoutMs : checkCount(`${call}: timeoutMs`, options.timeoutMs);
+  }
+
+  #wait(what: string, timeoutMs: number, begin: (onEnd: (failure: ShoalError | undefined) => void) => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const late = (): void => {
+        const message = `${what} timed out after ${timeoutMs} ms; ${this.#culprits()}; does each of them call onComplete?`;
+        reject(new ShoalError('timeout', message, { timeoutMs }));
+      };
+      const timer = this.#clock.setTimer(timeoutMs, late, { keepAlive: true });
+      begin((failure) => {
+        timer.cancel();
+        if (failure === undefined) resolve();
+        else reject(failure);
+      });
+    });
+  }
+
+  /** Those that have not completed longest: everything else waits for them, or for the event loop. */
+  #culprits(): string {
+    const names = Array.from(this.#running, ({ pushed }) => `'${pushed.name}'`);
+    if (names.length === 0) return 'none runs';
+    const more = names.length > namedMax ? ` and ${names.length - namedMax} more` : '';
+    return `running: ${names.slice(0, namedMax).join(', ')}${more}`;
+  }
+}
+
+function isBefore(a: Operation, b: Operation): boolean {
+  return a.pushed.priority > b.pushed.priority || (a.pushed.priority === b.pushed.priority && a.number < b.number);
+}
+
+function completing(run: () => void): AsyncFunction {
+  return (onComplete) => {
+    run();
+    onComplete();
+  };
+}
+
+function checkCount(role: string, value: number): number {
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw new ShoalError('usage', `${role} must be a positive integer, not ${describeValue(value)}`);
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof value === 'object' && value !== null && 'then' in value && typeof value.then === 'function';
+}
+
+function ignoreRejection(promise: PromiseLike<unknown>): void {
+  promise.then(undefined, () => undefined);
+}
