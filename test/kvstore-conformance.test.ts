@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, test } from 'vitest';
 import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
 import type { KVCheck } from '../src/kvstore/testing/kv-check.ts';
+import { stateChecks } from '../src/kvstore/testing/state-checks.ts';
 import type { KVStore, KVStoreType } from '../src/kvstore/values/types.ts';
 import { KVJob } from './support/kv-job.ts';
 
@@ -44,6 +45,20 @@ describe.each<{ type: KVStoreType; workers: number; servers: number }>([
     async (check) => {
       await using own = await KVJob.start({ workers, servers, env });
       await run(await own.stores(type), check);
+    },
+    timeoutMs,
+  );
+});
+
+/** What stores of one server group promise as they are used, and those of several too. */
+describe('dist_sync, 2 worker groups, 2 server groups of 2', () => {
+  const env = { SHOAL_TIMEOUT_MS: '60000', SHOAL_KV_SYNC_MS: '50' };
+
+  test.each(stateChecks)(
+    '$name',
+    async (check) => {
+      await using job = await KVJob.start({ workers: 2, workerGroups: 2, servers: 4, serverGroups: 2, env });
+      await run(await job.stores('dist_sync'), check);
     },
     timeoutMs,
   );

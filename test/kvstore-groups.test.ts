@@ -1,6 +1,13 @@
-/** Several server groups as real processes: what one group's workers push reaches all. */
+/** Several server groups as real processes: what one group's workers push reaches all, and their state is saved and loaded as one,
+ *  whichever server is killed. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { KVJob } from './support/kv-job.ts';
+import { LaunchedServers, type LaunchedServersOptions } from './support/launched-servers.ts';
+
+const groups = ['--worker-groups', '2', '--server-groups', '2'];
 
 test.each([1, 1000])(
   'a group that pushes nothing learns what others push; an exchange every %i updates',
@@ -33,3 +40,51 @@ test.each([1, 1000])(
   },
   120_000,
 );
+
+/** Runs the script that saves and loads, and kills servers when `kill` says. @returns what all workers loaded last. */
+async function runState(
+  options: Partial<LaunchedServersOptions>,
+  kill: (job: LaunchedServers) => Promise<void> = () => Promise.resolve(),
+): Promise<string> {
+  await using job = new LaunchedServers({ workers: 2, servers: 4, store: 'dist_sync', script: 'kvstore-state', ...options });
+  await kill(job);
+  const code = await job.finish();
+  if (code !== 0) throw new Error(`the job ended with ${code}\n${job.output}`);
+  const [first, ...others] = [...job.output.matchAll(/worker \d: loaded (\d+), exact/g)].map(([, sum]) => sum);
+  expect(others).toEqual([first]);
+  return first;
+}
+
+test('state of two server groups is loaded by one, and back; servers are killed while it is saved and loaded', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-groups-'));
+  const env = { FOLDER: join(folder, 'state'), SHOAL_KV_SYNC_EVERY: '1000', SHOAL_KV_SYNC_MS: '200', SHOAL_KV_CHECKPOINT_MS: '300' };
+  try {
+    const checkpoints = [...groups, '--checkpoint-dir', join(folder, 'checkpoints')];
+    const killed = await runState({ replicas: 1, flags: checkpoints, env }, async (job) => {
+      for (const [server, moment] of ['saving 1', 'loading 1', 'saving 2', 'loading 2'].entries()) {
+        await job.until(moment, () => job.output.includes(moment));
+        job.killServer(server);
+      }
+    });
+    const byOne = await runState({ replicas: 1, servers: 1, env: { ...env, EXPECTED: killed } });
+    const byTwo = await runState({ replicas: 1, servers: 2, flags: groups, env: { ...env, EXPECTED: byOne } });
+    expect([Number(killed) >= 22, Number(byOne) > Number(killed), Number(byTwo) > Number(byOne)]).toEqual([true, true, true]);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}, 300_000);
+
+test('standbys of two server groups take over while state is saved and loaded', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-groups-'));
+  const env = { FOLDER: folder, SHOAL_KV_SYNC_EVERY: '1000', SHOAL_KV_SYNC_MS: '200' };
+  try {
+    await runState({ servers: 2, flags: groups, env }, async (job) => {
+      for (const server of job.servers) {
+        await job.stoodBy(server);
+        await job.killPrimary(server);
+      }
+    });
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}, 300_000);

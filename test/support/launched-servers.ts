@@ -1,4 +1,4 @@
-/** A job with replicated servers under the launcher, for tests that kill, stop and resume its servers: what the launcher and the
+/** A job with servers under the launcher, for tests that kill, stop and resume its servers: what the launcher and the
  *  servers write says which process is which. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,6 +16,10 @@ export interface LaunchedServersOptions {
   readonly workers: number;
   readonly servers: number;
   readonly store: 'dist_sync' | 'dist_async';
+  /** Default: 2, standbys. */
+  readonly replicas?: 1 | 2;
+  /** Of the workers. Default: one that keeps books. */
+  readonly script?: string;
   /** More arguments of `shoal run`. */
   readonly flags?: readonly string[];
   readonly env?: Readonly<Record<string, string>>;
@@ -45,25 +49,28 @@ export class LaunchedServers implements AsyncDisposable {
   /** By seat, as the launcher names them: the process that it started last. */
   readonly #pids = new Map<string, number>();
 
-  constructor({ workers, servers, store, flags = [], env }: LaunchedServersOptions) {
+  constructor({ workers, servers, store, replicas = 2, script = 'kvstore-ledger', flags = [], env }: LaunchedServersOptions) {
     this.#workers = workers;
     this.#folder = mkdtempSync(join(tmpdir(), 'shoal-servers-'));
     this.servers = Array.from({ length: servers }, (_, index) => ({ index, primary: 0, standby: undefined, losses: 0 }));
-    const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', '2', ...flags];
-    const script = fixtureCommand('kvstore-ledger').at(-1)!;
-    this.#launcher = spawn(process.execPath, [join(repositoryRoot, 'dist/cli/main.js'), 'run', ...options, script], {
-      env: {
-        ...process.env,
-        SHOAL_LOG_LEVEL: 'info',
-        SHOAL_SLOW_MS: '600000',
-        // Long for a process that is only busy, short for a test that waits until it has passed.
-        SHOAL_KV_SILENCE_MS: '4000',
-        STOP: this.#stopFile,
-        STORE: store,
-        ...env,
+    const options = ['--workers', String(workers), '--servers', String(servers), '--replicas', String(replicas), ...flags];
+    this.#launcher = spawn(
+      process.execPath,
+      [join(repositoryRoot, 'dist/cli/main.js'), 'run', ...options, fixtureCommand(script).at(-1)!],
+      {
+        env: {
+          ...process.env,
+          SHOAL_LOG_LEVEL: 'info',
+          SHOAL_SLOW_MS: '600000',
+          // Long for a process that is only busy, short for a test that waits until it has passed.
+          SHOAL_KV_SILENCE_MS: '4000',
+          STOP: this.#stopFile,
+          STORE: store,
+          ...env,
+        },
+        stdio: ['ignore', 'pipe', 'pipe'],
       },
-      stdio: ['ignore', 'pipe', 'pipe'],
-    });
+    );
     for (const stream of [this.#launcher.stdout, this.#launcher.stderr])
       stream?.setEncoding('utf8').on('data', (text: string) => this.#listen(text));
     this.ended = once(this.#launcher, 'close').then(([code]) => {
@@ -130,6 +137,11 @@ export class LaunchedServers implements AsyncDisposable {
     this.signal(standby!, 'SIGSTOP');
     await this.until(`server ${server.index} goes on alone`, () => server.losses > losses);
     this.signal(standby!, 'SIGCONT');
+  }
+
+  /** The process that is the server; without standbys, the launcher starts it again. */
+  killServer(index: number): void {
+    this.signal(this.#pids.get(`server ${index}`)!, 'SIGKILL');
   }
 
   /** Lets the workers end. @returns the launcher's exit code. */

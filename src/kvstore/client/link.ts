@@ -148,7 +148,9 @@ export class StubLink implements Disposable {
     this.#state = 'greeting';
     this.#downReason = 'it does not answer';
     this.#epoch++;
-    this.#send(KVMessage.hello, 0, [encodeControl(this.options.greeting())]);
+    // Until it has heard this one, a server that was started again may lack what it had answered.
+    const last = Math.max(0, ...this.#sent.keys());
+    this.#send(KVMessage.hello, 0, [encodeControl({ ...this.options.greeting(), last })]);
   }
 
   down(error: ShoalError): void {

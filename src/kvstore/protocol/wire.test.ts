@@ -132,7 +132,7 @@ describe('wire', () => {
       runs: [{ ...run, source: SourceKind.inline, sourceRegion: 1, sourceOffset: 0, sourceBytes: 64 }],
     });
     const types = Object.values(KVMessage);
-    for (let k = 0; k < 20_000; k++) {
+    for (let k = 0; k < 25_000; k++) {
       const table = Uint8Array.from(good);
       // Runs that say what is true, in a place where it is not, and everything else.
       for (let flips = 1 + random.integer(3); flips > 0; flips--) table[random.integer(table.length)] = random.integer(256);

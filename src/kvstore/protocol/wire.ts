@@ -80,6 +80,11 @@ export const KVMessage = {
   barrierReleased: MessageType.user + 33,
   /** From a master: which slots have changed. */
   syncNotice: MessageType.user + 34,
+  /** From group 0: exchange everything, before it saves; what it has loaded. And the answers. */
+  gather: MessageType.user + 35,
+  gathered: MessageType.user + 36,
+  assign: MessageType.user + 37,
+  assigned: MessageType.user + 38,
   /** Between a primary and its standby. */
   state: MessageType.user + 40,
   forward: MessageType.user + 41,

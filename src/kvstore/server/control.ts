@@ -9,6 +9,7 @@ import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
 import { ServerFiles } from './files.ts';
+import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/state.ts';
 import { Control, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
@@ -19,6 +20,8 @@ export interface ControlCallbacks {
   readonly pause: (until: Promise<void>) => void;
   /** A standby: what it answers reaches nobody. */
   readonly isSilent: () => boolean;
+  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
+  readonly durable: () => Promise<void>;
   /** Memory cannot be mapped here. */
   readonly onUnattached: () => void;
   /** Requests that waited for a batch or an optimiser can be heard. */
@@ -34,13 +37,19 @@ export class ServerControl {
   readonly #followers: ServerFollowers;
   readonly #checkpoints: ServerCheckpoints;
   readonly #callbacks: ControlCallbacks;
+  readonly #groups: ServerGroups;
   readonly #files: ServerFiles;
   readonly #lookups: { session: ServerSession; request: number; epoch: number; known: number }[] = [];
   #served = false;
 
   constructor(
     state: ServerState,
-    parts: { readonly barrier: ServerBarrier; readonly followers: ServerFollowers; readonly checkpoints: ServerCheckpoints },
+    parts: {
+      readonly barrier: ServerBarrier;
+      readonly followers: ServerFollowers;
+      readonly groups: ServerGroups;
+      readonly checkpoints: ServerCheckpoints;
+    },
     callbacks: ControlCallbacks,
   ) {
     this.#state = state;
@@ -48,7 +57,8 @@ export class ServerControl {
     this.#followers = parts.followers;
     this.#checkpoints = parts.checkpoints;
     this.#callbacks = callbacks;
-    this.#files = new ServerFiles(state, callbacks);
+    this.#groups = parts.groups;
+    this.#files = new ServerFiles(state, parts.groups, callbacks);
   }
 
   /** @throws ShoalError `protocol` for a message that no stub sends; other errors go into the answer. */
@@ -123,6 +133,7 @@ export class ServerControl {
   committed(): void {
     this.#state.sync.retryEarly(this.#state.committedSlots);
     this.#followers.onCommit();
+    this.#groups.progress();
     this.#answerLookups();
     this.#callbacks.onCommit();
   }
@@ -188,7 +199,7 @@ export class ServerControl {
       if (lookup.session === session && lookup.request === about) text = 'worker 0 has not initialised the parameter';
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
-    return text === '' ? this.#barrier.describe() : text;
+    return [text, this.#groups.describe(), this.#barrier.describe()].find((each) => each !== '') ?? '';
   }
 
   #leave(session: ServerSession, request: number, control: Control): void {

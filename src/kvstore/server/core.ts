@@ -14,6 +14,7 @@ import { readRegion, ServerControl } from './control.ts';
 import { ServerFollowers } from './followers.ts';
 import type { ServerOptions } from './state/options.ts';
 import { DelayLine, notAStandby, readVerdict, StateReceiver, stateMessages, unwrap, Verdict, wrap, type Stream } from './replica.ts';
+import { ServerGroups } from './groups.ts';
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerRequest, ServerSession } from './state/client-session.ts';
 import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
@@ -29,6 +30,7 @@ export class ServerCore {
   #control!: ServerControl;
   #barrier!: ServerBarrier;
   #followers!: ServerFollowers;
+  #groups!: ServerGroups;
   #checkpoints!: ServerCheckpoints;
   #mode: 'primary' | 'standby';
   /** Of this primary, or of the one that we stand by for. */
@@ -72,7 +74,10 @@ export class ServerCore {
       send,
       respond: (request) => this.#respond(request),
       onDue: () => this.#whenRunning(() => this.#flush()),
+      onExchanged: () => this.#groups.progress(),
     });
+    const durable = (): Promise<void> => (this.#mode === 'primary' ? this.#checkpoints.save() : Promise.resolve());
+    this.#groups = new ServerGroups(this.#state, { send, durable });
     this.#followers = new ServerFollowers(this.#state, { send, onCommit: () => this.#control.committed() });
     this.#barrier = new ServerBarrier(this.#state, {
       send,
@@ -81,11 +86,12 @@ export class ServerCore {
     this.#checkpoints = new ServerCheckpoints(this.#state, (session) => this.#tellDurable(session));
     this.#control = new ServerControl(
       this.#state,
-      { barrier: this.#barrier, followers: this.#followers, checkpoints: this.#checkpoints },
+      { barrier: this.#barrier, followers: this.#followers, groups: this.#groups, checkpoints: this.#checkpoints },
       {
         reply: (session, request, fields) => this.#reply(session, request, fields),
         pause: (until) => this.#pause(until),
         isSilent: () => this.#mode === 'standby',
+        durable,
         onUnattached: () => {
           this.#attachFailed = true;
         },
@@ -133,6 +139,7 @@ export class ServerCore {
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
       this.#state.sync.peerUp(groupOf(address));
+      if (idOf(address) === this.#options.server) this.#groups.peerUp(groupOf(address));
       this.#flush();
       if (this.#options.server === 0) this.#barrier.update();
     });
@@ -165,6 +172,7 @@ export class ServerCore {
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
       this.#state.sync.peerUp();
+      this.#groups.peerUp();
       this.#flush();
     });
     for (const hello of hellos) this.receive(hello);
@@ -336,7 +344,15 @@ export class ServerCore {
       const session = this.#state.sessions.get(source);
       if (session !== undefined) this.#fromStub(session, msg, attach);
     }
+    if (this.#state.repeats && this.#state.hasHeardAll(isAboutAll)) this.#heardAll();
     this.#flush();
+  }
+
+  /** What has waited for what workers had to repeat. */
+  #heardAll(): void {
+    this.#state.repeats = false;
+    this.#unblock();
+    this.#groups.progress();
   }
 
   /** The standby does not decide when to exchange with another group: it is told (`#send`). */
@@ -345,11 +361,11 @@ export class ServerCore {
   }
 
   #hello(msg: Msg): void {
-    const { group, first, workers, barrier, left } = readHello(msg);
+    const { group, first, workers, barrier, left, lastRepeated } = readHello(msg);
     const session = this.#state.join(msg.source, group, first, workers);
     if (msg.targetVersion <= session.epoch) return;
     this.#state.transfers.abandon(session);
-    session.renew(msg.targetVersion);
+    session.renew(msg.targetVersion, lastRepeated);
     session.barrier = Math.max(session.barrier, barrier);
     session.member.gone = undefined;
     session.member.broken = false;
@@ -399,7 +415,7 @@ export class ServerCore {
     if (msg.type === KVMessage.checkpoint) return this.#saveSoon();
     // It was silent for so long that nobody waits for it any more, and goes on over the same connection.
     if (session.lost !== undefined && msg.type !== KVMessage.leave) return this.#refuse(session, msg, session.lost);
-    if (session.blocked.length > 0) {
+    if (session.blocked.length > 0 || (this.#state.repeats && isAboutAll(msg))) {
       session.blocked.push(msg);
       return undefined;
     }
@@ -459,6 +475,16 @@ export class ServerCore {
         return this.#followers.receiveFollow(group, msg);
       case KVMessage.followed:
         return this.#followers.receiveFollowed(msg);
+      case KVMessage.gather:
+        if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 gather');
+        return this.#groups.receiveGather(msg);
+      case KVMessage.gathered:
+        return this.#groups.receiveGathered(group, msg);
+      case KVMessage.assign:
+        if (group !== 0) throw new ShoalError('protocol', 'only servers of group 0 assign');
+        return this.#groups.receiveAssign(msg);
+      case KVMessage.assigned:
+        return this.#groups.receiveAssigned(group, msg);
       case KVMessage.barrierReached:
         return this.#barrier.reached(group, msg.targetValue);
       case KVMessage.barrierReleased:
@@ -560,8 +586,13 @@ function readTermEntry(entry: unknown): [Address, number] {
   return [BigInt(server), term];
 }
 
+/** Of the state of all workers: wrong when what some of them pushed is missing. */
+function isAboutAll({ type }: Msg): boolean {
+  return type === KVMessage.saveState || type === KVMessage.loadState;
+}
+
 /** @throws ShoalError `protocol`. */
-function readHello(msg: Msg): { group: number; first: number; workers: number; barrier: number; left: number } {
+function readHello(msg: Msg): { group: number; first: number; workers: number; barrier: number; left: number; lastRepeated: number } {
   const control = Control.decode(msg.frames[0]);
   return {
     group: control.count('group'),
@@ -569,5 +600,6 @@ function readHello(msg: Msg): { group: number; first: number; workers: number; b
     workers: control.count('workers'),
     barrier: control.count('barrier'),
     left: control.count('left'),
+    lastRepeated: control.count('last'),
   };
 }

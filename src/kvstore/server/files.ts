@@ -1,7 +1,9 @@
-/** State in a folder that worker 0 names: a server's part of `saveState` and `loadState`. Nothing is heard while files are read. */
+/** State in a folder that worker 0 names: a server's part of `saveState` and `loadState`. Nothing is heard while files are read. Of
+ *  several server groups, group 0 reads and writes; groups.ts makes that the state of all. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
 import { fits, reslice } from './reslice.ts';
+import type { ServerGroups } from './groups.ts';
 import type { ServerSession } from './state/client-session.ts';
 import { replaceValues, takeSnapshot } from './snapshot.ts';
 import type { ServerState } from './state/state.ts';
@@ -13,6 +15,8 @@ export interface FilesCallbacks {
   readonly pause: (until: Promise<void>) => void;
   /** A standby: what it answers reaches nobody. */
   readonly isSilent: () => boolean;
+  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
+  readonly durable: () => Promise<void>;
 }
 
 /** What all servers saved together. */
@@ -23,12 +27,14 @@ interface Save {
 
 export class ServerFiles {
   readonly #state: ServerState;
+  readonly #groups: ServerGroups;
   readonly #callbacks: FilesCallbacks;
   /** This server's part of a save, until it is loaded. */
   #prepared: (Save & { readonly batches: number; readonly part: Snapshot }) | undefined;
 
-  constructor(state: ServerState, callbacks: FilesCallbacks) {
+  constructor(state: ServerState, groups: ServerGroups, callbacks: FilesCallbacks) {
     this.#state = state;
+    this.#groups = groups;
     this.#callbacks = callbacks;
   }
 
@@ -36,9 +42,16 @@ export class ServerFiles {
   save(session: ServerSession, request: number, { folder, save }: Save): void {
     // Its primary writes the files.
     if (this.#callbacks.isSilent()) return;
-    const { tensors, metadata } = takeSnapshot(this.#state);
-    const saving = this.#storesAt(folder)(this.#state.options.server).save({ tensors, metadata: { ...metadata, save } });
-    void this.#answer(session, request, () => saving.then(() => ({})));
+    const store = this.#storesAt(folder)(this.#state.options.server);
+    this.#groups.gather((error) => {
+      const snapshot = takeSnapshot(this.#state, { exchanges: false });
+      void this.#answer(session, request, async () => {
+        if (error !== undefined) throw error;
+        // Asked again: twice the same would push out the save before.
+        if (!(await store.saves()).includes(save)) await store.save({ ...snapshot, metadata: { ...snapshot.metadata, save } });
+        return {};
+      });
+    });
   }
 
   /** The saves that server 0 has a part of, the latest first. */
@@ -58,18 +71,38 @@ export class ServerFiles {
     );
   }
 
+  /** Done when all groups have it. */
   load(session: ServerSession, request: number, save: Save): void {
+    // Asked again over another connection, which gets the answer.
+    if (this.#groups.assigning === request) return;
     this.#callbacks.pause(
-      this.#answer(session, request, async () => {
-        const prepared = this.#prepared;
-        this.#prepared = undefined;
-        const same = prepared?.folder === save.folder && prepared.save === save.save && prepared.batches === this.#state.directory.batches;
-        // A server that was started in between has prepared nothing.
-        replaceValues(this.#state, same ? prepared.part : await this.#read(save));
-        session.lastConfiguration = request;
-        return packNotice(this.#state.optimizerNotice);
-      }),
+      this.#replace(request, save).then(
+        () => this.#groups.assign(request, (error) => void this.#loaded(session, request, error)),
+        (thrown: unknown) => void this.#loaded(session, request, ShoalError.from(thrown)),
+      ),
     );
+  }
+
+  async #replace(request: number, save: Save): Promise<void> {
+    const prepared = this.#prepared;
+    this.#prepared = undefined;
+    const same = prepared?.folder === save.folder && prepared.save === save.save && prepared.batches === this.#state.directory.batches;
+    // A server that was started in between has prepared nothing.
+    const part = same ? prepared.part : await this.#read(save);
+    const { optimizerVersion, sync } = this.#state;
+    replaceValues(this.#state, part);
+    // Done once more, because other groups may lack it: what was counted then is not counted again.
+    if (sync.generation === request) this.#state.optimizerVersion = optimizerVersion;
+  }
+
+  #loaded(session: ServerSession, request: number, error: ShoalError | undefined): Promise<void> {
+    return this.#answer(session, request, async () => {
+      if (error !== undefined) throw error;
+      session.lastConfiguration = request;
+      // What workers pushed before is not to be repeated after it.
+      await this.#callbacks.durable();
+      return packNotice(this.#state.optimizerNotice);
+    });
   }
 
   async #read({ folder, save }: Save): Promise<Snapshot> {
@@ -88,11 +121,8 @@ export class ServerFiles {
 
   /** Where each server of the group saves in a folder. */
   #storesAt(folder: string): (server: number) => SnapshotStore {
-    const { storeAt, topology } = this.#state.options;
+    const { storeAt } = this.#state.options;
     if (storeAt === undefined) throw new ShoalError('unsupported', 'this server has no place for files');
-    if (topology.serverGroups > 1) {
-      throw new ShoalError('unsupported', 'state of several server groups is never one state; save and load with one server group');
-    }
     return (server) => storeAt(folder, server);
   }
 }

@@ -49,7 +49,8 @@ export class ServerFollowers {
     const has = { batches: control.count('batches'), optimizer: control.count('optimizer') };
     const before = this.#has.get(group);
     this.#has.set(group, has);
-    if (has.optimizer !== this.#state.optimizerVersion) this.#sendOptimizer(group);
+    // A follower that has a later one heard of it from an earlier process; worker 0 repeats it to this one.
+    if (has.optimizer < this.#state.optimizerVersion) this.#sendOptimizer(group);
     // An acknowledgement of a batch is no question for the ones that are on their way.
     if (before === undefined || control.flag('again')) this.#sendBatches(group, has.batches);
     this.#checkSpread();
@@ -113,7 +114,7 @@ export class ServerFollowers {
     const state = this.#state;
     if (control.has('spec')) {
       const version = control.count('optimizer');
-      if (version !== state.optimizerVersion) {
+      if (version > state.optimizerVersion) {
         state.setOptimizer(control.value('spec') as OptimizerSpec);
         state.optimizerVersion = version;
         this.#onCommit();

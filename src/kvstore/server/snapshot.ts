@@ -18,8 +18,8 @@ import { Control, encodeControl, type ControlFields } from '../protocol/wire-con
 
 const format = 'shoal-kvstore-1';
 
-/** A copy: the state may go on changing. */
-export function takeSnapshot(state: ServerState): Snapshot {
+/** A copy: the state may go on changing. Without `exchanges`, what only this server can use is left out. */
+export function takeSnapshot(state: ServerState, { exchanges }: { readonly exchanges: boolean } = { exchanges: true }): Snapshot {
   const { directory, slots, sync, options, applier } = state;
   const tensors = new Map<string, SnapshotTensor>();
   const addSlabs = (prefix: string, slabs: readonly Uint8Array[]): void => {
@@ -37,27 +37,26 @@ export function takeSnapshot(state: ServerState): Snapshot {
       });
     }
   };
-  addSlabs(
-    'parameter',
-    slots.slabs.map(({ bytes }) => bytes),
-  );
+  addSlabs('parameter', valueSlabs(state));
   for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
     addSlabs(
       `state/${name}`,
       slots.slabs.map(({ states }) => states[k]),
     );
   }
-  addSlabs('base', sync.base);
-  addSlabs('first', sync.first);
-  for (const [group, { values, counts }] of sync.included) {
-    addSlabs(`included/${group}`, values);
-    tensors.set(`included/${group}`, numbers(counts));
-  }
   tensors.set('version', numbers(slots.version));
   tensors.set('steps', numbers(slots.steps));
-  tensors.set('own', numbers(sync.own));
   for (const [group, { settled }] of state.transfers.groups) tensors.set(`settled/${group}`, numbers(settled));
-  const { exchange } = sync;
+  const exchange = exchanges ? sync.exchange : undefined;
+  if (exchanges) {
+    addSlabs('base', sync.base);
+    addSlabs('first', sync.first);
+    for (const [group, { values, counts }] of sync.included) {
+      addSlabs(`included/${group}`, values);
+      tensors.set(`included/${group}`, numbers(counts));
+    }
+    tensors.set('own', numbers(sync.own));
+  }
   if (exchange !== undefined) tensors.set('sent', { dtype: 'uint8', shape: [exchange.own.byteLength], data: exchange.own });
   const fields = {
     topology: options.topology,
@@ -68,6 +67,8 @@ export function takeSnapshot(state: ServerState): Snapshot {
     committed: state.committed,
     optimizer: state.optimizerSpec,
     optimizerVersion: state.optimizerVersion,
+    generation: sync.generation,
+    repeats: state.repeats,
     sessions: [...state.sessions.values()].map((session) => [
       String(session.address),
       session.rounds.group,
@@ -77,6 +78,8 @@ export function takeSnapshot(state: ServerState): Snapshot {
       Math.max(session.durable, session.settledUpTo()),
       session.lastConfiguration,
       session.durable,
+      Number(session.heard),
+      session.lastRepeated,
     ]),
     exchange: exchange && { number: exchange.number, incarnation: exchange.incarnation, slots: exchange.slots, counts: exchange.counts },
   };
@@ -128,14 +131,19 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     sync.included.set(group, { values, counts });
   }
   for (const entry of control.list('sessions')) {
-    const { address, group, firstWorker, workers, settled, durable, configuration } = readSession(entry);
+    const { address, group, firstWorker, workers, settled, durable, configuration, heard, lastRepeated } = readSession(entry);
     const session = state.join(address, group, firstWorker, workers);
     session.lastRequest = settled;
     // A standby has everything, and on disk is what its primary has saved there.
     session.durable = how.exchange === 'keep' ? durable : settled;
     session.lastConfiguration = configuration;
+    if (how.exchange === 'keep') Object.assign(session, { heard, lastRepeated });
   }
-  if (how.exchange === 'keep') state.lineage = control.count('lineage');
+  sync.generation = control.count('generation');
+  if (how.exchange === 'keep') {
+    state.lineage = control.count('lineage');
+    state.repeats = control.flag('repeats');
+  }
   const sent = snapshot.tensors.get('sent');
   if (how.exchange === 'keep' && sent !== undefined) {
     sync.restart({ ...(control.value('exchange') as Omit<Exchange, 'own'>), own: sent.data });
@@ -149,31 +157,49 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
 }
 
 /** Replaces values, optimiser and versions of the present parameters; rounds of the present workers go on. The snapshot is
- *  cut as the state is: see server/reslice.ts.
- *  @throws ShoalError `protocol` for a damaged one; nothing has changed when values are missing. */
+ *  cut as the state is: see server/reslice.ts. One without an optimiser leaves the present one, which begins anew.
+ *  @throws ShoalError `protocol` for a damaged one; nothing has changed. */
 export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   const control = fieldsOf(snapshot);
   const { slots, directory, options } = state;
-  for (let slot = 0; slot < slots.count; slot++) {
-    const tensor = snapshot.tensors.get(`parameter/${slotName(directory, options.server, slot)}`);
-    const sound = tensor?.dtype === slots.dtype(slot) && tensor.data.byteLength === slots.end[slot] - slots.start[slot];
-    if (!sound) throw damaged(slots.describe(slot));
+  const spec = control.has('optimizer') ? (control.value('optimizer') as OptimizerSpec) : undefined;
+  const states = spec === undefined ? [] : options.createOptimizer(spec).states;
+  for (const prefix of ['parameter', ...states.map((name) => `state/${name}`)]) {
+    for (let slot = 0; slot < slots.count; slot++) {
+      const tensor = snapshot.tensors.get(`${prefix}/${slotName(directory, options.server, slot)}`);
+      const sound = tensor?.dtype === slots.dtype(slot) && tensor.data.byteLength === slots.end[slot] - slots.start[slot];
+      if (!sound) throw damaged(`${prefix} of ${slots.describe(slot)}`);
+    }
   }
-  if (control.has('optimizer')) state.setOptimizer(control.value('optimizer') as OptimizerSpec);
-  readSlabs(state, snapshot);
-  readNumbers(snapshot, 'version', slots.version);
-  readNumbers(snapshot, 'steps', slots.steps);
+  const [versions, steps] = ['version', 'steps'].map((name) => {
+    const target = slots.version.map(() => 0);
+    readNumbers(snapshot, name, target);
+    return target;
+  });
+  if (spec !== undefined) state.setOptimizer(spec);
+  else slots.resetStates(state.applier.optimizer?.states.length ?? 0);
+  readSlabTensors(state, snapshot, 'parameter', valueSlabs(state));
+  if (spec !== undefined) readStates(state, snapshot);
+  for (let slot = 0; slot < slots.count; slot++) {
+    slots.version[slot] = versions[slot];
+    if (spec !== undefined) slots.steps[slot] = steps[slot];
+  }
   state.dirty = true;
 }
 
 function readSlabs(state: ServerState, snapshot: Snapshot): void {
-  const { slots, applier, sync } = state;
-  readSlabTensors(
-    state,
-    snapshot,
-    'parameter',
-    slots.slabs.map(({ bytes }) => bytes),
-  );
+  readSlabTensors(state, snapshot, 'parameter', valueSlabs(state));
+  readStates(state, snapshot);
+  readSlabTensors(state, snapshot, 'base', state.sync.base);
+  readSlabTensors(state, snapshot, 'first', state.sync.first);
+}
+
+function valueSlabs({ slots }: ServerState): Uint8Array[] {
+  return slots.slabs.map(({ bytes }) => bytes);
+}
+
+function readStates(state: ServerState, snapshot: Snapshot): void {
+  const { slots, applier } = state;
   for (const [k, name] of (applier.optimizer?.states ?? []).entries()) {
     readSlabTensors(
       state,
@@ -182,8 +208,6 @@ function readSlabs(state: ServerState, snapshot: Snapshot): void {
       slots.slabs.map(({ states }) => states[k]),
     );
   }
-  readSlabTensors(state, snapshot, 'base', sync.base);
-  readSlabTensors(state, snapshot, 'first', sync.first);
 }
 
 function readSlabTensors(state: ServerState, snapshot: Snapshot, prefix: string, slabs: readonly Uint8Array[]): void {
@@ -229,10 +253,12 @@ function readSession(entry: unknown): {
   configuration: number;
   /** And up to this one in an earlier one, on disk. */
   durable: number;
+  heard: boolean;
+  lastRepeated: number;
 } {
-  const [address, ...counts] = entry as [string, number, number, number, number, number, number];
-  const [group, firstWorker, workers, settled, configuration, durable] = counts;
-  return { address: BigInt(address), group, firstWorker, workers, settled, configuration, durable };
+  const [address, ...counts] = entry as [string, ...number[]];
+  const [group, firstWorker, workers, settled, configuration, durable, heard, lastRepeated] = counts;
+  return { address: BigInt(address), group, firstWorker, workers, settled, configuration, durable, heard: heard > 0, lastRepeated };
 }
 
 /** What has been declared: keys, dtypes, shapes, and where the pieces are. */

@@ -37,6 +37,10 @@ export class ServerSession {
   epoch = 0;
   /** Number of the last request that has been processed. */
   lastRequest = 0;
+  /** It has said hello to this server, whatever process that was then. */
+  heard = false;
+  /** Number of the last request that its stub repeats to a server that was started again, as it said in `hello`. */
+  lastRepeated = 0;
   /** Number of the last request that changed parameters or optimiser for everybody; earlier ones are not done again. */
   lastConfiguration = 0;
   /** Requests up to this one are in the latest durable snapshot. */
@@ -102,8 +106,10 @@ export class ServerSession {
   }
 
   /** Another connection: what was asked on the last one is asked again. */
-  renew(epoch: number): void {
+  renew(epoch: number, lastRepeated: number): void {
     this.epoch = epoch;
+    this.heard = true;
+    this.lastRepeated = lastRepeated;
     this.lost = undefined;
     this.blocked = [];
     this.#barrierRequests.length = 0;

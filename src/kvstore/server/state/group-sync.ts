@@ -10,6 +10,9 @@
  *  tells the groups whose copy is older than its own (a notice), which then ask: twice `syncMs` after the last update all groups
  *  have the sum of all updates, however many pushed.
  *
+ *  What is loaded begins a new *generation*: its values are everybody's base, and nobody has contributed anything. What is said
+ *  of another generation does not count.
+ *
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart
  *  from an older snapshot is put right by the next. */
@@ -27,6 +30,7 @@ import { KVMessage, malformed } from '../../protocol/wire.ts';
 
 /** Values of one request. The rest waits for the next. */
 const requestBytesMax = 64 * 2 ** 20;
+const headBytes = 8;
 const entryBytes = 16;
 /** (target + plus) − minus would lose more bits than target + (plus − minus). */
 const differenceTree = [0, 1, 2, -1, -1];
@@ -66,9 +70,13 @@ export class GroupSync {
   readonly base: Uint8Array[] = [];
   /** By slab; of group 0: the values that worker 0 gave, with nobody's contribution, for servers that have nothing yet. */
   readonly first: Uint8Array[] = [];
-  /** By slot: updates by our own workers, and those since the last request. */
+  /** The request of worker 0 that loaded what everything is counted from; 0 when nothing was loaded. */
+  generation = 0;
+  /** By slot: updates by our own workers, those since the last request, and those that the master has said to have. What was
+   *  loaded counts as updates of the master's group, so that the sum over all groups is the version. */
   readonly own: number[] = [];
   readonly #since: number[] = [];
+  readonly #answered: number[] = [];
   readonly #due = new Set<number>();
   /** Changed by our workers, fewer times than makes them due. */
   readonly #late = new Set<number>();
@@ -81,7 +89,7 @@ export class GroupSync {
   readonly included = new Map<number, { readonly values: Uint8Array[]; readonly counts: number[] }>();
   /** Of the master: by group and slot, the version that the group has been told of. */
   readonly #told = new Map<number, number[]>();
-  /** Requests about slots that we have not got yet: one per group. */
+  /** Requests about slots, or of a generation, that we have not got yet: one per group. */
   readonly #early = new Map<number, Msg>();
 
   constructor(options: GroupSyncOptions) {
@@ -105,6 +113,7 @@ export class GroupSync {
     while (this.own.length < slots.count) {
       this.own.push(0);
       this.#since.push(0);
+      this.#answered.push(0);
     }
     for (let slab = this.base.length; this.requests && slab < slots.slabs.length; slab++) {
       this.base.push(Uint8Array.from(slots.slabs[slab].bytes));
@@ -155,7 +164,7 @@ export class GroupSync {
       if (stale.length === 0) continue;
       const versions = stale.map((slot) => slots.version[slot]);
       for (const [k, slot] of stale.entries()) told[slot] = versions[k];
-      send(serverAddress(other, server), { type: KVMessage.syncNotice, request: 0, epoch: 0, frames: [table(stale, versions)] });
+      send(serverAddress(other, server), { type: KVMessage.syncNotice, request: 0, epoch: 0, frames: [this.#table(stale, versions)] });
     }
   }
 
@@ -168,6 +177,42 @@ export class GroupSync {
   /** No timer fires any more. */
   close(): void {
     this.#timer?.cancel();
+  }
+
+  /** Loaded values are in place: everything is counted from them. */
+  begin(generation: number): void {
+    const { slots } = this.#options;
+    this.generation = generation;
+    this.#exchange = undefined;
+    for (const waiting of [this.#due, this.#late, this.#unknown]) waiting.clear();
+    this.included.clear();
+    this.#told.clear();
+    for (const copies of [this.base, this.first]) for (const [slab, copy] of copies.entries()) copy.set(slots.slabs[slab].bytes);
+    for (let slot = 0; slot < this.own.length; slot++) {
+      this.own[slot] = this.requests ? 0 : slots.version[slot];
+      this.#since[slot] = 0;
+      this.#answered[slot] = 0;
+      // Others may have begun before us.
+      if (this.requests) this.#due.add(slot);
+    }
+    this.#wake();
+  }
+
+  /** Makes due whatever the master has not said to have. */
+  hurry(): void {
+    for (let slot = 0; this.requests && slot < this.own.length; slot++) if (this.own[slot] > this.#answered[slot]) this.#due.add(slot);
+  }
+
+  /** Makes due whatever is older than these versions. */
+  catchUp(versions: readonly number[]): void {
+    const { slots } = this.#options;
+    for (let slot = 0; this.requests && slot < this.own.length; slot++)
+      if (slots.version[slot] < (versions[slot] ?? 0)) this.#due.add(slot);
+  }
+
+  /** Whether the master has these numbers of updates of ours. */
+  hasSent(counts: readonly number[]): boolean {
+    return !this.requests || counts.every((count, slot) => this.#answered[slot] >= count);
   }
 
   /** Sends what is due, unless an answer is awaited. */
@@ -207,7 +252,8 @@ export class GroupSync {
 
   /** A standby: what its primary sends. @throws ShoalError `protocol`. */
   adopt(msg: Msg): void {
-    const entries = readTable(msg.frames[0]);
+    const { generation, entries } = readTable(msg.frames[0]);
+    if (generation !== this.generation) return;
     this.#readValues(msg.frames[1], entries);
     for (const { slot } of entries) {
       this.#due.delete(slot);
@@ -229,17 +275,19 @@ export class GroupSync {
   peerUp(group?: number): void {
     if (group === undefined) this.#told.clear();
     else this.#told.delete(group);
+    // What it had included it may have forgotten.
+    if (group === undefined || group === this.#master) this.#allDue();
     this.resend();
     this.#wake();
   }
 
   /** The question may not have arrived. */
   resend(): void {
-    if (this.#exchange === undefined) return this.#allDue();
+    if (this.#exchange === undefined) return;
     const { number, incarnation, slots, own, counts } = this.#exchange;
     const { topology, server, send } = this.#options;
     const destination = serverAddress(masterGroupOf(topology, server), server);
-    send(destination, { type: KVMessage.syncRequest, request: number, epoch: incarnation, frames: [table(slots, counts), own] });
+    send(destination, { type: KVMessage.syncRequest, request: number, epoch: incarnation, frames: [this.#table(slots, counts), own] });
   }
 
   // ── the master's side ──────────────────────────────────────────────────────────────────────────────────────────
@@ -247,8 +295,10 @@ export class GroupSync {
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveRequest(group: number, msg: Msg, batchSlots: number): void {
     const { slots, send, server } = this.#options;
-    const entries = readTable(msg.frames[0]);
-    if (entries.some(({ slot }) => slot >= batchSlots)) {
+    const { generation, entries } = readTable(msg.frames[0]);
+    // It will hear of the present one.
+    if (generation < this.generation) return;
+    if (generation > this.generation || entries.some(({ slot }) => slot >= batchSlots)) {
       this.#early.set(group, msg);
       return;
     }
@@ -274,7 +324,7 @@ export class GroupSync {
     this.#options.onChanged();
     const versions = entries.map(({ slot }) => slots.version[slot]);
     const frames = [
-      table(
+      this.#table(
         entries.map(({ slot }) => slot),
         versions,
       ),
@@ -285,7 +335,7 @@ export class GroupSync {
     this.#wake();
   }
 
-  /** Slots have been added: requests about them can be answered. */
+  /** Slots have been added, or loaded: requests about them can be answered. */
   retryEarly(batchSlots: number): void {
     const early = [...this.#early];
     this.#early.clear();
@@ -296,7 +346,10 @@ export class GroupSync {
 
   /** The master has changed slots. @throws ShoalError `protocol`; nothing has changed. */
   receiveNotice(msg: Msg, batchSlots: number): void {
-    for (const { slot } of readTable(msg.frames[0])) {
+    const { generation, entries } = readTable(msg.frames[0]);
+    // Of a later one, all will be asked for.
+    if (generation !== this.generation) return;
+    for (const { slot } of entries) {
       if (slot < batchSlots) this.#due.add(slot);
       else this.#unknown.add(slot);
     }
@@ -305,7 +358,8 @@ export class GroupSync {
   /** @throws ShoalError `protocol`; nothing has changed. */
   receiveResponse(msg: Msg): void {
     const exchange = this.#exchange;
-    const entries = readTable(msg.frames[0]);
+    const { generation, entries } = readTable(msg.frames[0]);
+    if (generation !== this.generation) return;
     if (exchange === undefined || msg.targetValue !== exchange.number || msg.targetVersion !== exchange.incarnation) {
       // To a question that was repeated: the master believes that we have these values.
       for (const { slot } of entries) if (slot < this.own.length) this.#due.add(slot);
@@ -328,6 +382,7 @@ export class GroupSync {
       this.#addDifference(dtype, slots.values(slot, slot + 1), fresh, base);
       base.set(fresh);
       slots.version[slot] = count + this.own[slot] - exchange.counts[k];
+      this.#answered[slot] = exchange.counts[k];
     }
     this.#exchange = undefined;
     this.#options.onChanged();
@@ -360,6 +415,10 @@ export class GroupSync {
     const { slots } = this.#options;
     for (let slab = values.length; slab < slots.slabs.length; slab++) values.push(new Uint8Array(slots.slabs[slab].bytes.byteLength));
     while (counts.length < slots.count) counts.push(0);
+  }
+
+  #table(slots: readonly number[], counts: readonly number[]): Uint8Array {
+    return table(this.generation, slots, counts);
   }
 
   #part(slabs: readonly Uint8Array[], slot: number): Uint8Array {
@@ -406,28 +465,31 @@ interface Entry {
   readonly count: number;
 }
 
-/** Frame 0 of both messages: per slot `slot u32, zero u32, count f64`. Frame 1: their values. */
-function table(slots: readonly number[], counts: readonly number[]): Uint8Array {
-  const bytes = Buffer.alloc(slots.length * entryBytes);
+/** Frame 0: `generation f64`, then per slot `slot u32, zero u32, count f64`. Frame 1, except of notices: their values. */
+function table(generation: number, slots: readonly number[], counts: readonly number[]): Uint8Array {
+  const bytes = Buffer.alloc(headBytes + slots.length * entryBytes);
+  bytes.writeDoubleLE(generation);
   for (const [k, slot] of slots.entries()) {
-    bytes.writeUInt32LE(slot, k * entryBytes);
-    bytes.writeDoubleLE(counts[k], k * entryBytes + 8);
+    bytes.writeUInt32LE(slot, headBytes + k * entryBytes);
+    bytes.writeDoubleLE(counts[k], headBytes + k * entryBytes + 8);
   }
   return bytes;
 }
 
-function readTable(frame: Uint8Array | undefined): Entry[] {
-  if (frame === undefined || frame.byteLength === 0 || frame.byteLength % entryBytes !== 0)
+function readTable(frame: Uint8Array | undefined): { generation: number; entries: Entry[] } {
+  if (frame === undefined || frame.byteLength <= headBytes || (frame.byteLength - headBytes) % entryBytes !== 0)
     throw malformed('a table of slots of another size');
   const bytes = Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength);
+  const generation = bytes.readDoubleLE();
+  if (!isCount(generation)) throw malformed('the generation of a table of slots');
   const entries: Entry[] = [];
   const seen = new Set<number>();
-  for (let at = 0; at < bytes.length; at += entryBytes) {
+  for (let at = headBytes; at < bytes.length; at += entryBytes) {
     const slot = bytes.readUInt32LE(at);
     const count = bytes.readDoubleLE(at + 8);
     if (!isCount(count) || seen.has(slot)) throw malformed('an entry of a table of slots');
     seen.add(slot);
     entries.push({ slot, count });
   }
-  return entries;
+  return { generation, entries };
 }

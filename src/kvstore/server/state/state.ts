@@ -1,6 +1,7 @@
 /** Everything a server knows, and what changes it together. Its parts do the work; server/core.ts decides who is heard. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
+import type { Msg } from '../../../messaging/msg.ts';
 import { GroupSync } from './group-sync.ts';
 import type { OptimizerSpec } from '../../optimizers/optimizer.ts';
 import { ParameterDirectory, type DeclaredParameter } from '../../protocol/parameter-directory.ts';
@@ -29,6 +30,8 @@ export interface StateCallbacks {
   readonly respond: (request: ServerRequest) => void;
   /** Something can be sent to another server group. */
   readonly onDue: () => void;
+  /** Values of other groups' workers have come, or the master has ours. */
+  readonly onExchanged: () => void;
 }
 
 export class ServerState {
@@ -48,12 +51,15 @@ export class ServerState {
   optimizerVersion = 0;
   /** The incarnation that this state goes back to without loss. */
   lineage: number;
+  /** Stubs may have to repeat what an earlier process of this server had answered and not saved. */
+  repeats: boolean;
   /** Something has changed since the last snapshot. */
   dirty = false;
 
-  constructor(options: ServerOptions, { send, respond, onDue }: StateCallbacks) {
+  constructor(options: ServerOptions, { send, respond, onDue, onExchanged }: StateCallbacks) {
     this.options = options;
     this.lineage = options.incarnation;
+    this.repeats = options.mode === 'primary' && options.snapshots !== undefined;
     const { topology, group, server, kernels, parameterKernels } = options;
     this.directory = new ParameterDirectory(topology.serversPerGroup);
     this.slots = new ServerSlots(server, this.directory);
@@ -72,6 +78,7 @@ export class ServerState {
       incarnation: options.incarnation,
       onChanged: () => {
         this.dirty = true;
+        onExchanged();
       },
     });
     this.sources = new SourceReader(this.slots, options.valuesOf, options.codecOf);
@@ -101,6 +108,16 @@ export class ServerState {
   /** Workers that this server's group serves. */
   get workers(): number {
     return this.transfers.groups.size * this.options.topology.workersPerGroup;
+  }
+
+  /** Whether every worker has repeated what it had to. What is held until then needs no more. */
+  hasHeardAll(isHeld: (msg: Msg) => boolean): boolean {
+    let workers = 0;
+    for (const { epoch, blocked, lastRequest, lastRepeated, member } of this.sessions.values()) {
+      const [first] = blocked;
+      if (epoch > 0 && (first === undefined ? lastRequest >= lastRepeated : isHeld(first))) workers += member.workers;
+    }
+    return workers >= this.workers;
   }
 
   /** The session of a stub; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */

@@ -1,0 +1,313 @@
+/** State of several server groups as one. Worker 0 talks to group 0 only; server s of group 0 speaks for the servers s of all.
+ *
+ *      save   group 0 ── gather ───▶ others       they exchange what their workers pushed
+ *                     ◀── gathered ──             and say how many updates that is
+ *             group 0 has, or asks the master for, a value with so many: it is saved
+ *      load   group 0 ── assign ───▶ others       values, optimiser and versions, as they were in the files
+ *                     ◀── assigned ──             they are in place, and durable where servers save checkpoints
+ *
+ *  Both are asked again when the other side may have forgotten: whoever has done what is asked says so at once. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Address } from '../../messaging/address.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { Outbound, ServerState } from './state/state.ts';
+import { serverAddress } from '../protocol/topology.ts';
+import { Control, encodeControl, packError } from '../protocol/wire-control.ts';
+import { KVMessage, malformed } from '../protocol/wire.ts';
+
+/** Values of one message. */
+const chunkBytes = 32 * 2 ** 20;
+
+export interface GroupsCallbacks {
+  readonly send: (destination: Address, message: Outbound) => void;
+  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
+  readonly durable: () => Promise<void>;
+}
+
+type Finish = (error: ShoalError | undefined) => void;
+
+/** Of group 0: a save that waits for the others. */
+interface Gathering {
+  /** By group that has answered: updates of its workers, by slot. */
+  readonly counts: Map<number, readonly number[]>;
+  /** The master has been asked, after all others had sent theirs. A master that was started again tells when it has more. */
+  caughtUp: boolean;
+  readonly finish: Finish;
+}
+
+/** Of group 0: what was loaded, until all have it. */
+interface Assignment {
+  readonly generation: number;
+  /** Frames of the messages that say it. */
+  readonly chunks: readonly Uint8Array[][];
+  readonly missing: Set<number>;
+  readonly finish: Finish;
+}
+
+/** What one `assign` says. */
+interface Chunk {
+  readonly first: number;
+  readonly to: number;
+  readonly last: boolean;
+  readonly control: Control;
+  readonly values: Uint8Array;
+}
+
+export class ServerGroups {
+  readonly #state: ServerState;
+  readonly #callbacks: GroupsCallbacks;
+  readonly #others: readonly number[];
+  /** By number. */
+  readonly #gatherings = new Map<number, Gathering>();
+  #number = 0;
+  #assignment: Assignment | undefined;
+  /** Of other groups: questions of group 0 that wait for what workers repeat, and then for the master's answers. */
+  #asked: { readonly control: Control; counts: readonly number[] | undefined }[] = [];
+  /** What has come of what was loaded, in order. */
+  #chunks: Chunk[] = [];
+
+  constructor(state: ServerState, callbacks: GroupsCallbacks) {
+    this.#state = state;
+    this.#callbacks = callbacks;
+    const { group, topology } = state.options;
+    this.#others = Array.from({ length: topology.serverGroups }, (_, other) => other).filter((other) => other !== group);
+  }
+
+  // ── group 0 ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Calls `finish` when this server's values contain all updates that all groups have now. */
+  gather(finish: Finish): void {
+    const number = ++this.#number;
+    this.#gatherings.set(number, { counts: new Map(), caughtUp: false, finish });
+    for (const group of this.#others) this.#ask(number, group);
+    this.progress();
+  }
+
+  /** Gives what was loaded, and is in place here, to all groups. The request of worker 0 is its generation. */
+  assign(generation: number, finish: Finish): void {
+    const { sync, committedSlots } = this.#state;
+    const aborted = new ShoalError('aborted', 'other state was loaded before this one was saved');
+    for (const { finish: saved } of this.#gatherings.values()) saved(aborted);
+    this.#gatherings.clear();
+    sync.begin(generation);
+    sync.retryEarly(committedSlots);
+    const chunks = this.#others.length === 0 ? [] : this.#chunksOf(generation);
+    this.#assignment = { generation, chunks, missing: new Set(this.#others), finish };
+    for (const group of this.#others) this.#sendAssignment(group);
+    this.progress();
+  }
+
+  /** The load that is under way. */
+  get assigning(): number | undefined {
+    return this.#assignment?.generation;
+  }
+
+  /** For an error: who has not answered. */
+  describe(): string {
+    const waiting = new Set(this.#assignment?.missing);
+    for (const { counts } of this.#gatherings.values()) for (const group of this.#others) if (!counts.has(group)) waiting.add(group);
+    const { server } = this.#state.options;
+    if (waiting.size > 0) return [...waiting].map((group) => `server ${server} of group ${group} has not answered`).join(', ');
+    return this.#gatherings.size > 0 ? 'updates of other server groups have not arrived' : '';
+  }
+
+  /** A connection with another group has been made (again), or, without a group, we have just begun to serve. */
+  peerUp(group?: number): void {
+    for (const other of group === undefined ? this.#others : [group]) {
+      for (const [number, { counts }] of this.#gatherings) if (!counts.has(other)) this.#ask(number, other);
+      if (this.#assignment?.missing.has(other) === true) this.#sendAssignment(other);
+    }
+  }
+
+  /** Something may have come that is waited for: updates, answers, parameters. */
+  progress(): void {
+    this.#finishGatherings();
+    if (this.#assignment?.missing.size === 0) this.#endAssignment(undefined);
+    // Workers repeat first what they pushed before.
+    if (this.#state.repeats) return;
+    this.#acceptChunks();
+    this.#answerQuestions();
+  }
+
+  receiveGathered(group: number, msg: Msg): void {
+    const control = Control.decode(msg.frames[0]);
+    // Of an earlier process, or its standby: asked again.
+    if (control.count('incarnation') !== this.#state.options.incarnation) return;
+    this.#gatherings.get(control.count('number'))?.counts.set(group, control.counts('counts'));
+    this.progress();
+  }
+
+  receiveAssigned(group: number, msg: Msg): void {
+    const control = Control.decode(msg.frames[0]);
+    const assignment = this.#assignment;
+    if (assignment === undefined || control.count('generation') !== assignment.generation) return;
+    const error = control.error('error');
+    if (error !== undefined) return this.#endAssignment(error);
+    assignment.missing.delete(group);
+    this.progress();
+  }
+
+  #ask(number: number, group: number): void {
+    this.#tell(group, KVMessage.gather, [encodeControl({ number, incarnation: this.#state.options.incarnation })]);
+  }
+
+  #finishGatherings(): void {
+    const { sync, slots } = this.#state;
+    for (const [number, gathering] of this.#gatherings) {
+      const { counts, finish } = gathering;
+      if (counts.size < this.#others.length) continue;
+      if (this.#others.length > 0) {
+        const all = [sync.own, ...counts.values()];
+        const least = slots.version.map((_, slot) => all.reduce((sum, of) => sum + (of[slot] ?? 0), 0));
+        if (least.some((version, slot) => slots.version[slot] < version)) {
+          if (!gathering.caughtUp) sync.catchUp(least);
+          gathering.caughtUp = true;
+          continue;
+        }
+      }
+      this.#gatherings.delete(number);
+      finish(undefined);
+    }
+  }
+
+  #endAssignment(error: ShoalError | undefined): void {
+    const assignment = this.#assignment;
+    this.#assignment = undefined;
+    assignment?.finish(error);
+  }
+
+  #sendAssignment(group: number): void {
+    for (const frames of this.#assignment?.chunks ?? []) this.#tell(group, KVMessage.assign, frames);
+  }
+
+  /** The present state, as `assign` says it. */
+  #chunksOf(generation: number): Uint8Array[][] {
+    const { slots, optimizerVersion: optimizer, optimizerSpec: spec } = this.#state;
+    const chunks: Uint8Array[][] = [];
+    let first = 0;
+    do {
+      const parts: Uint8Array[] = [];
+      let to = first;
+      for (let bytes = 0; to < slots.count && bytes < chunkBytes; to++) {
+        for (const memory of this.#memories(to)) {
+          parts.push(memory);
+          bytes += memory.byteLength;
+        }
+      }
+      const counts = { versions: slots.version.slice(first, to), steps: slots.steps.slice(first, to) };
+      const fields = { generation, first, to, last: to === slots.count, optimizer, spec, ...counts };
+      chunks.push([encodeControl(fields), Buffer.concat(parts)]);
+      first = to;
+    } while (first < slots.count);
+    return chunks;
+  }
+
+  // ── other groups ───────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError `protocol`. */
+  receiveGather(msg: Msg): void {
+    const control = Control.decode(msg.frames[0]);
+    control.count('number');
+    control.count('incarnation');
+    this.#asked.push({ control, counts: undefined });
+    this.progress();
+  }
+
+  /** @throws ShoalError `protocol`. */
+  receiveAssign(msg: Msg): void {
+    const chunk = readChunk(msg);
+    if (chunk.first === 0) this.#chunks = [];
+    // What came before has been lost with a connection: all of it comes again.
+    if (chunk.first !== (this.#chunks.at(-1)?.to ?? 0)) return;
+    this.#chunks.push(chunk);
+    this.progress();
+  }
+
+  #answerQuestions(): void {
+    const { sync } = this.#state;
+    this.#asked = this.#asked.filter((question) => {
+      if (question.counts === undefined) {
+        question.counts = [...sync.own];
+        sync.hurry();
+      }
+      const { control, counts } = question;
+      if (!sync.hasSent(counts)) return true;
+      const fields = { number: control.count('number'), incarnation: control.count('incarnation'), counts };
+      this.#tell(0, KVMessage.gathered, [encodeControl(fields)]);
+      return false;
+    });
+  }
+
+  #acceptChunks(): void {
+    const { sync, committedSlots } = this.#state;
+    const last = this.#chunks.at(-1);
+    // Parameters may be on their way.
+    if (last?.last !== true || last.to > committedSlots) return;
+    const chunks = this.#chunks;
+    this.#chunks = [];
+    const generation = last.control.count('generation');
+    const answer = (fields: Record<string, unknown>): void => this.#tell(0, KVMessage.assigned, [encodeControl({ generation, ...fields })]);
+    const refuse = (thrown: unknown): void => answer({ error: packError(ShoalError.from(thrown)) });
+    try {
+      if (generation > sync.generation) this.#accept(chunks, generation);
+    } catch (thrown) {
+      return refuse(thrown);
+    }
+    this.#callbacks.durable().then(() => answer({}), refuse);
+  }
+
+  /** @throws ShoalError `protocol`; nothing has changed. */
+  #accept(chunks: readonly Chunk[], generation: number): void {
+    const state = this.#state;
+    const { slots, sync, committedSlots } = state;
+    const { control } = chunks[0];
+    const spec = control.has('spec') ? (control.value('spec') as OptimizerSpec) : undefined;
+    const copies = 1 + (spec === undefined ? 0 : state.options.createOptimizer(spec).states.length);
+    if (chunks.at(-1)?.to !== slots.count) throw malformed('loaded values of other slots');
+    for (const { first, to, values } of chunks) {
+      let bytes = 0;
+      for (let slot = first; slot < to; slot++) bytes += copies * (slots.end[slot] - slots.start[slot]);
+      if (bytes !== values.byteLength) throw malformed(`${bytes} loaded bytes in ${values.byteLength}`);
+    }
+    if (spec !== undefined) state.setOptimizer(spec);
+    state.optimizerVersion = control.count('optimizer');
+    for (const { first, to, values, control: counts } of chunks) {
+      const [versions, steps] = [counts.counts('versions'), counts.counts('steps')];
+      let at = 0;
+      for (let slot = first; slot < to; slot++) {
+        for (const memory of this.#memories(slot)) {
+          memory.set(values.subarray(at, at + memory.byteLength));
+          at += memory.byteLength;
+        }
+        slots.version[slot] = versions[slot - first];
+        slots.steps[slot] = steps[slot - first];
+      }
+    }
+    sync.begin(generation);
+    sync.retryEarly(committedSlots);
+    state.dirty = true;
+  }
+
+  /** Values and states of a slot. */
+  #memories(slot: number): Uint8Array[] {
+    const { slots } = this.#state;
+    const { bytes, states } = slots.slabs[slots.slab[slot]];
+    return [bytes, ...states].map((slab) => slab.subarray(slots.start[slot], slots.end[slot]));
+  }
+
+  #tell(group: number, type: number, frames: Uint8Array[]): void {
+    this.#callbacks.send(serverAddress(group, this.#state.options.server), { type, request: 0, epoch: 0, frames });
+  }
+}
+
+/** @throws ShoalError `protocol`. */
+function readChunk(msg: Msg): Chunk {
+  const control = Control.decode(msg.frames[0]);
+  const [first, to] = [control.count('first'), control.count('to')];
+  const [versions, steps] = [control.counts('versions'), control.counts('steps')];
+  control.count('generation');
+  control.count('optimizer');
+  if (to < first || versions.length !== to - first || steps.length !== to - first) throw malformed('a part of what was loaded');
+  return { first, to, last: control.flag('last'), control, values: msg.frames[1] };
+}
