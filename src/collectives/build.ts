@@ -24,7 +24,7 @@ const rooted: readonly Collective[] = ['broadcast', 'reduce', 'gather', 'scatter
 const counted: readonly Collective[] = ['all-gather', 'gather', 'scatter', 'reduce-scatter'];
 const reducing: readonly Collective[] = ['all-reduce', 'reduce', 'reduce-scatter'];
 
-const limits = ['pieceCount', 'window', 'stagingCount', 'sliceCount', 'shardCount', 'elementBytes'] as const;
+const limits = ['pieceCount', 'window', 'stagingCount', 'sliceCount', 'shardCount', 'groupHosts', 'elementBytes'] as const;
 
 /** The plan of a request by an algorithm. The same arguments give the same plan on every rank.
  *  @param options.onlyRank build this rank's program and leave the others without steps: what a rank of a large world runs.
@@ -77,6 +77,9 @@ export function completeRequest(request: PlanRequest): PlanRequest {
     if (!isCount(value) || value < 1) fail(`${limit} must be at least 1, not ${value}`);
     complete[limit] = value;
   }
+  const { groupHosts = 1 } = complete;
+  if (groupHosts < topology.hosts.length && !Number.isInteger(Math.log2(groupHosts)))
+    fail(`groupHosts must be a power of two, or all ${topology.hosts.length} hosts, not ${groupHosts}`);
   if (rooted.includes(collective)) {
     complete.root = request.root ?? 0;
     if (!isCount(complete.root) || complete.root >= n) fail(`root ${complete.root} is not one of the ranks 0…${n - 1}`);

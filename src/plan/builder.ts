@@ -28,8 +28,10 @@ export class PlanBuilder {
   readonly hostOf: readonly number[];
   /** Ranges of the per-rank counts in the buffer that holds all of them. */
   readonly segments: readonly Range[];
+  /** Only this rank's steps are kept. What concerns it are its own verbs, and what others send to it and it waits for: the rest need not be
+   *  said, where signals and scratch have places that do not hang on what was said before. Undefined: all ranks' are. */
+  readonly onlyRank: number | undefined;
   readonly #programs: ProgramDraft[];
-  readonly #onlyRank: number | undefined;
   #channel = 0;
   #partials = false;
 
@@ -37,7 +39,7 @@ export class PlanBuilder {
    *  @param options.onlyRank keep only this rank's steps; the plan's other programs have none. */
   constructor(request: PlanRequest, options: { readonly onlyRank?: number } = {}) {
     this.request = request;
-    this.#onlyRank = options.onlyRank;
+    this.onlyRank = options.onlyRank;
     this.topology = request.topology;
     this.n = rankCount(request.topology);
     this.ranks = Array.from({ length: this.n }, (_, rank) => rank);
@@ -64,6 +66,12 @@ export class PlanBuilder {
     }
   }
 
+  /** What goes from one of the ranks to the other must be said in full. Of other ranks it is enough to say the first message from one to
+   *  another: it numbers the signal. */
+  concerns(from: number, to: number): boolean {
+    return this.#keeps(from) || this.#keeps(to);
+  }
+
   /** `range` in pieces of at most the request's `pieceCount`. */
   pieces(range: Range): Range[] {
     return pieces(range, this.request.pieceCount ?? Number.MAX_SAFE_INTEGER);
@@ -82,6 +90,13 @@ export class PlanBuilder {
     return { buffer: 'scratch', offset, count };
   }
 
+  /** All of `rank`'s scratch, for an algorithm that lays it out itself; the same at every call. */
+  scratchOf(rank: number, count: number): Span {
+    const draft = this.#programs[rank];
+    if (draft.scratchCount === 0) this.scratch(rank, count);
+    return { buffer: 'scratch', offset: 0, count };
+  }
+
   /** An entry step: before `rank` announces the call it copies `source`, of its data or input, into fresh space of its mailbox,
    *  where from then on every rank may read it. */
   enter(rank: number, source: Span): Span {
@@ -95,20 +110,21 @@ export class PlanBuilder {
   }
 
   /** Starts copying `from`'s source into `to`'s target. The source must stay as it is until `flush`, or until something that
-   *  happens after `to` has waited for the arrival. */
-  send(from: number, to: number, source: Span, target: Span): Arrival {
+   *  happens after `to` has waited for the arrival.
+   *  @param signal of `to`, raised by `from` on this channel only. Default: the first that has none yet; an algorithm does either. */
+  send(from: number, to: number, source: Span, target: Span, signal?: number): Arrival {
     assert(source.count === target.count, () => `send of ${source.count} elements into ${target.count}`);
     if (source.count === 0) return undefined;
-    const arrival = this.#arrival(from, to);
+    const arrival = this.#arrival(from, to, signal);
     if (!this.#keeps(from)) return arrival;
     this.#emit(from, { kind: 'put', peer: to, source, target, signal: arrival.signal });
     this.#programs[from].unflushed.add(this.#channel);
     return arrival;
   }
 
-  /** Tells `to` that `from`'s earlier steps are done. */
-  notify(from: number, to: number): NonNullable<Arrival> {
-    const arrival = this.#arrival(from, to);
+  /** Tells `to` that `from`'s earlier steps are done. `signal`: as in `send`. */
+  notify(from: number, to: number, signal?: number): NonNullable<Arrival> {
+    const arrival = this.#arrival(from, to, signal);
     this.#emit(from, { kind: 'signal', peer: to, signal: arrival.signal });
     return arrival;
   }
@@ -169,6 +185,11 @@ export class PlanBuilder {
     this.#emit(rank, { kind: 'reduce', ...step, targets: step.targets.map(own), sources: step.sources.map(own) });
   }
 
+  /** Partial sums travel, which every rank must know: said where a rank may not see the step that makes them. */
+  movePartials(): void {
+    this.#partials = true;
+  }
+
   /** Until `rank`'s sends so far have left their sources. */
   flush(rank: number): void {
     if (this.#programs[rank].unflushed.delete(this.#channel)) this.#emit(rank, { kind: 'flush' });
@@ -181,16 +202,16 @@ export class PlanBuilder {
     }
     const programs = this.#programs.map((draft) => draft.finish());
     const plan: Plan = { request: this.request, algorithm, association, partials: this.#partials, programs };
-    return this.#onlyRank === undefined ? plan : { ...plan, onlyRank: this.#onlyRank };
+    return this.onlyRank === undefined ? plan : { ...plan, onlyRank: this.onlyRank };
   }
 
-  #arrival(from: number, to: number): NonNullable<Arrival> {
+  #arrival(from: number, to: number, numbered?: number): NonNullable<Arrival> {
     assert(from !== to, () => `rank ${from} sends to itself`);
     const { raised } = this.#programs[to];
-    const key = this.#channel * this.n + from;
+    const key = numbered ?? this.#channel * this.n + from;
     let signal = raised.get(key);
     if (signal === undefined) {
-      signal = { index: raised.size, value: 0 };
+      signal = { index: numbered ?? raised.size, value: 0 };
       raised.set(key, signal);
     }
     signal.value += 1;
@@ -198,7 +219,7 @@ export class PlanBuilder {
   }
 
   #keeps(rank: number): boolean {
-    return this.#onlyRank === undefined || this.#onlyRank === rank;
+    return this.onlyRank === undefined || this.onlyRank === rank;
   }
 
   #emit(rank: number, step: Step): void {
@@ -229,7 +250,7 @@ class ProgramDraft {
   readonly rank: number;
   readonly entry: Program['entry'][number][] = [];
   readonly channels: Step[][] = [[]];
-  /** Signals of this rank by who raises them (channel × n + rank), with how often that has been emitted. */
+  /** Signals of this rank by their number, or by who raises them (channel × n + rank), with how often that has been emitted. */
   readonly raised = new Map<number, { readonly index: number; value: number }>();
   /** Highest value waited for by `channel:signal`. */
   readonly waited = new Map<string, number>();
@@ -244,7 +265,9 @@ class ProgramDraft {
 
   finish(): Program {
     const { rank, entry, channels, scratchCount, raised } = this;
-    return { rank, entry, channels, scratchCount, signalCount: raised.size };
+    let signalCount = 0;
+    for (const { index } of raised.values()) signalCount = Math.max(signalCount, index + 1);
+    return { rank, entry, channels, scratchCount, signalCount };
   }
 }
 

@@ -50,6 +50,9 @@ export interface PlanRequest {
   readonly sliceCount?: number;
   /** Smallest shard in elements: less is not spread over more ranks. Default: 16 KiB. */
   readonly shardCount?: number;
+  /** Hosts per group, for algorithms that form groups of hosts: a power of two; one group from the number of hosts on. Default: as many as
+   *  suit the sizes of messages. */
+  readonly groupHosts?: number;
   /** Size in bytes of the elements that the plan will move; decides how many fit the mailbox. Default: 8, the widest. */
   readonly elementBytes?: number;
 }

@@ -43,7 +43,7 @@ export function fairringLayout(request: PlanRequest): FairringLayout {
   const [hosts, local] = [topology.hosts.length, topology.hosts[0].length];
   const most = Math.min(sliceCountOf(request), count);
   const floor = shardCountOf(request);
-  const groupSize = groupSizeOf(hosts, most / local, floor);
+  const groupSize = Math.min(hosts, request.groupHosts ?? groupSizeOf(hosts, most / local, floor));
   const groups = groupsOf(hosts, groupSize);
   const room = Math.floor(most / local / floor);
   // Where shards of half the floor let all own, nobody is left idle for the sake of larger messages.

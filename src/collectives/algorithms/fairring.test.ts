@@ -1,13 +1,16 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { seededRandom } from '../../base/random.ts';
 import { costOf } from '../../plan/cost.ts';
 import { interpret } from '../../plan/interpret.ts';
 import type { Plan, PlanRequest } from '../../plan/ir.ts';
+import { PlanBuilder } from '../../plan/builder.ts';
 import { grid, oneHost, separateHosts, type Topology } from '../../plan/topology.ts';
 import { assertVerified, verify } from '../../plan/verify.ts';
 import { buildPlan } from '../build.ts';
 import { fairring } from './fairring.ts';
 import { fairringLayout } from './fairring-layout.ts';
+
+const limit = { timeout: 120_000 };
 
 const request = (topology: Topology, count: number, limits: Partial<PlanRequest> = {}): PlanRequest => ({
   collective: 'all-reduce',
@@ -181,6 +184,7 @@ describe('fairring on many hosts', () => {
       { count: 1 },
       { sliceCount: 300, stagingCount: 400 },
       { sliceCount: 400, stagingCount: 2000, pieceCount: 20 },
+      { stagingCount: 2000, pieceCount: 20, window: 2 },
     ]) {
       const one = request(topology, 997, { ...small, ...limits });
       expect(fairringLayout(one).groups.length).toBeGreaterThan(1);
@@ -211,6 +215,53 @@ describe('fairring on many hosts', () => {
     for (const { networkBytesOut, networkBytesIn } of cost.ranks) expect([networkBytesOut, networkBytesIn]).toEqual([each, each]);
     expect(cost.networkHops).toBe(4);
   });
+
+  it('has groups of as many hosts as is asked for, which are powers of two', () => {
+    const sizes = (groupHosts: number): number[] =>
+      fairringLayout(request(separateHosts(10), 1000, { groupHosts })).groups.map(({ length }) => length);
+    expect([2, 4, 8, 16].map(sizes)).toEqual([[2, 2, 2, 2, 2], [4, 4, 2], [8, 2], [10]]);
+    for (const groupHosts of [2, 4, 8]) {
+      for (const topology of [separateHosts(6), grid(5, 2)]) {
+        assertVerified(buildPlan('fairring', request(topology, 997, { ...small, groupHosts })));
+      }
+    }
+    expect(() => buildPlan('fairring', request(separateHosts(10), 1000, { groupHosts: 3 }))).toThrow(
+      'groupHosts must be a power of two, or all 10 hosts, not 3',
+    );
+  });
+
+  it('a rank builds its own program alone as it is in the whole plan', limit, () => {
+    for (const topology of [grid(9, 2), grid(13, 1), grid(10, 3), grid(4, 2)]) {
+      for (const limits of [
+        {},
+        { sliceCount: 300, stagingCount: 400 },
+        { sliceCount: 400, stagingCount: 2000, pieceCount: 20 },
+        { count: 1 },
+      ]) {
+        const one = request(topology, 997, { ...small, ...limits });
+        const whole = buildPlan('fairring', one);
+        for (const { rank } of whole.programs) {
+          const own = buildPlan('fairring', one, { onlyRank: rank });
+          expect(own.programs[rank]).toEqual(whole.programs[rank]);
+          expect(own.partials).toBe(whole.partials);
+        }
+      }
+    }
+  });
+
+  it.each(['fairring', 'halving-doubling', 'tree'])(
+    '%s: a rank of 4,096 says little more than what it sends and hears',
+    limit,
+    (algorithm) => {
+      const send = vi.spyOn(PlanBuilder.prototype, 'send');
+      const one = request(grid(512, 8), 6_553_600, { elementBytes: 4, pieceCount: 16_384, window: 2 });
+      const { channels, entry } = buildPlan(algorithm, one, { onlyRank: 1234 }).programs[1234];
+      const own = channels.flat().length + entry.length;
+      // Of others, at most the first message from one to another.
+      expect(send.mock.calls.length).toBeLessThan(algorithm === 'fairring' ? 3 * own : 4096 * 2 * 12 + 3 * own);
+      vi.restoreAllMocks();
+    },
+  );
 
   it('a rank talks to about 2√M others, however many hosts there are', { timeout: 120_000 }, () => {
     for (const [hosts, most] of [

@@ -27,6 +27,7 @@ import { split, type Range } from '../../plan/partition.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { Algorithm } from './algorithm.ts';
 import { fairringLayout, wholeLines, type FairringLayout } from './fairring-layout.ts';
+import { FairringPlaces } from './fairring-places.ts';
 
 export const fairring: Algorithm = {
   name: 'fairring',
@@ -103,93 +104,73 @@ class Fairring {
   readonly #b: PlanBuilder;
   readonly #hosts: Topology['hosts'];
   readonly #layout: FairringLayout;
-  /** Group of every host, and its index there. */
-  readonly #groupOf: readonly number[];
-  readonly #indexOf: readonly number[];
-  /** By owner's rank and index of the shard: its staging for all slices in flight. */
-  readonly #staging = new Map<string, Span>();
+  readonly #places: FairringPlaces;
+  /** The host and the rail of the only rank whose program is kept; undefined: all are. Only its rail is looked at, and there only
+   *  what it does and what is sent to it. */
+  readonly #only: { readonly host: number; readonly rail: number } | undefined;
   /** Elements that ranks of a host sum or copy at a time, at least. */
   readonly #runCount: number;
   /** By rail, index and place: the last shard there. */
   readonly #last = new Map<string, Shard>();
   /** Per host: its ranks' contributions → the host's. */
-  readonly #hostTrees: readonly ReduceTree[];
+  readonly #hostTrees = new Map<number, ReduceTree>();
   /** Per host: its ranks' contributions, then the sums of its group's other hosts, beginning with the next one → the group's. */
-  readonly #groupTrees: readonly ReduceTree[];
-  /** Per rank: channels that write to other ranks of the host. */
-  readonly #writers: readonly Set<number>[];
+  readonly #groupTrees = new Map<number, ReduceTree>();
 
   constructor(b: PlanBuilder) {
     this.#b = b;
     this.#hosts = b.topology.hosts;
     this.#layout = fairringLayout(b.request);
-    const { groups } = this.#layout;
-    this.#groupOf = groups.flatMap((group, g) => group.map(() => g));
-    this.#indexOf = groups.flatMap((group) => [...group.keys()]);
+    this.#places = new FairringPlaces(this.#layout, this.#hosts[0].length);
     this.#runCount = Math.min(b.request.pieceCount ?? runBytes, runBytes / (b.request.elementBytes ?? 8));
-    this.#writers = b.ranks.map(() => new Set());
-    this.#hostTrees = this.#hosts.map((host) => postfix(canonicalTree({ hosts: [host] }), (rank) => host.indexOf(rank)));
-    this.#groupTrees = this.#hosts.map((host, m) =>
-      balancedTree(this.#groupWith(m).length).flatMap((entry) => {
-        if (entry === -1) return -1;
-        const distance = this.#distance(m, this.#groupWith(m)[entry]);
-        return distance === 0 ? [...this.#hostTrees[m]] : host.length + distance - 1;
-      }),
-    );
+    const { onlyRank } = b;
+    if (onlyRank !== undefined) {
+      const host = b.hostOf[onlyRank];
+      this.#only = { host, rail: this.#hosts[host].indexOf(onlyRank) };
+    }
   }
 
   emit(): void {
     const b = this.#b;
     const { slices, groups } = this.#layout;
+    const several = this.#hosts[0].length > 1 || groups.length > 1;
+    if (several && this.#hosts.length > 1 && slices.length > 0) b.movePartials();
+    const rails = this.#only === undefined ? [...this.#hosts[0].keys()] : [this.#only.rail];
     slices.forEach((slice, index) => {
-      const shards = this.#shardsOf(slice, index);
-      const rails = this.#hosts[0].map((_, rail) => shards.filter((shard) => shard.rail === rail));
-      b.onChannel(channels.send, () => this.#send(rails));
-      b.onChannel(channels.own, () => shards.forEach((shard) => this.#own(shard)));
-      if (groups.length > 1) {
-        b.onChannel(channels.root, () => shards.forEach((shard) => this.#reduceParts(shard)));
-        b.onChannel(channels.pass, () => shards.forEach((shard) => this.#passOn(shard)));
+      const slots = split(slice.count, this.#hosts[0].length);
+      for (const rail of rails) {
+        const slot = { offset: slice.offset + slots[rail].offset, count: slots[rail].count };
+        const shards = this.#shardsOf(slot, { rail, place: index % this.#layout.inFlight });
+        b.onChannel(channels.send, () => this.#send(shards));
+        b.onChannel(channels.own, () => shards.forEach((shard) => this.#own(shard)));
+        if (groups.length > 1) {
+          b.onChannel(channels.root, () => shards.forEach((shard) => this.#reduceParts(shard)));
+          b.onChannel(channels.pass, () => shards.forEach((shard) => this.#passOn(shard)));
+        }
+        b.onChannel(channels.gather, () => this.#gather(shards));
       }
-      b.onChannel(channels.gather, () => this.#gather(rails));
     });
     this.#endTogether();
   }
 
   // ── who owns what ───────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** The shards of a slice, rail by rail. */
-  #shardsOf(slice: Range, sliceIndex: number): Shard[] {
-    const place = sliceIndex % this.#layout.inFlight;
-    return split(slice.count, this.#hosts[0].length).flatMap((slot, rail) =>
-      split(slot.count, this.#layout.owners).flatMap((own, index): Shard[] => {
-        if (own.count === 0) return [];
-        const range = { offset: slice.offset + slot.offset + own.offset, count: own.count };
-        const key = `${rail} ${index} ${place}`;
-        const before = this.#last.get(key);
-        const owners = this.#layout.groups.map((group) => this.#ownerIn(group, rail, index));
-        const shard: Shard = {
-          rail,
-          index,
-          range,
-          place,
-          before,
-          owners,
-          parts: this.#partsOf(range, rail, index, before),
-          contributed: [],
-        };
-        this.#last.set(key, shard);
-        return [shard];
-      }),
-    );
+  /** The shards of a slot. */
+  #shardsOf(slot: Range, { rail, place }: { readonly rail: number; readonly place: number }): Shard[] {
+    return split(slot.count, this.#layout.owners).flatMap((own, index): Shard[] => {
+      if (own.count === 0) return [];
+      const range = { offset: slot.offset + own.offset, count: own.count };
+      const key = `${rail} ${index} ${place}`;
+      const before = this.#last.get(key);
+      const owners = this.#places.ownersOf(rail, index);
+      const parts = this.#partsOf(range, { rail, index, before });
+      const shard: Shard = { rail, index, range, place, before, owners, parts, contributed: [] };
+      this.#last.set(key, shard);
+      return [shard];
+    });
   }
 
-  /** Where there are fewer owners than hosts, those of different rails are different hosts. */
-  #ownerIn(group: readonly number[], rail: number, index: number): number {
-    const [B, D, E] = [group.length, this.#hosts[0].length, this.#layout.owners];
-    return group[(Math.floor((index * B) / E) + Math.floor((rail * B) / (D * Math.min(E, B)))) % B];
-  }
-
-  #partsOf(range: Range, rail: number, index: number, before: Shard | undefined): Part[] {
+  #partsOf(range: Range, { rail, index, before }: Pick<Shard, 'rail' | 'index' | 'before'>): Part[] {
     const { parts, groups } = this.#layout;
     return split(range.count, parts).flatMap((part, p): Part[] => {
       if (part.count === 0) return [];
@@ -207,39 +188,52 @@ class Fairring {
     });
   }
 
-  #rankOf(host: number, { rail }: Shard): number {
+  #rankOf(host: number, { rail }: Pick<Shard, 'rail'>): number {
     return this.#hosts[host][rail];
   }
 
   #ownerFor(host: number, shard: Shard): number {
-    return shard.owners[this.#groupOf[host]];
+    return shard.owners[this.#places.groupOf[host]];
+  }
+
+  /** The host's program is kept. */
+  #keeps(host: number): boolean {
+    return this.#only === undefined || this.#only.host === host;
+  }
+
+  /** Of the hosts that `host` sends to: those for which it matters. */
+  #heard(host: number, targets: readonly number[]): readonly number[] {
+    return this.#keeps(host) ? targets : targets.filter((target) => this.#keeps(target));
   }
 
   // ── the way there ───────────────────────────────────────────────────────────────────────────────────────────────
 
   /** Channel 0 of every rank: the host's sums of what others of its group own, to the owners, the next host's first. */
-  #send(rails: readonly (readonly Shard[])[]): void {
+  #send(shards: readonly Shard[]): void {
     const b = this.#b;
-    this.#hosts.forEach((host, m) =>
-      host.forEach((rank, rail) => {
-        for (const { shards, range } of runsOf(this.#turn(rails[rail], m, 'to owners'), this.#runCount)) {
-          this.#sumHost(rank, span('data', range));
-          for (const shard of shards) {
-            // The place in the owner's staging is free when what the owner made of the shard before in it has come back.
-            // The last to come of each channel first: it stands for those before it.
-            for (const part of rotated(shard.before?.parts ?? [], this.#groupOf[m]).reverse()) b.wait(part.returned[m]);
-            shard.contributed[m] = this.#put(rank, this.#rankOf(this.#ownerFor(m, shard), shard), shard.range, this.#placeOf(shard, m));
-          }
+    for (const m of this.#only === undefined ? this.#hosts.keys() : this.#places.groupWith(this.#only.host)) {
+      for (const { shards: run, range } of runsOf(this.#turn(shards, m, 'to owners'), this.#runCount)) {
+        if (this.#keeps(m)) this.#sumHost(this.#rankOf(m, run[0]), span('data', range));
+        for (const shard of run) {
+          const owner = this.#ownerFor(m, shard);
+          if (this.#heard(m, [owner]).length === 0) continue;
+          // The place in the owner's staging is free when what the owner made of the shard before in it has come back.
+          // The last to come of each channel first: it stands for those before it.
+          if (this.#keeps(m))
+            for (const part of rotated(shard.before?.parts ?? [], this.#places.groupOf[m]).reverse()) b.wait(part.returned[m]);
+          shard.contributed[m] = this.#put(shard, { from: m, to: owner, range: shard.range }, this.#placeOf(shard, m), {
+            signal: this.#places.sentSignal(owner, m),
+          });
         }
-      }),
-    );
+      }
+    }
   }
 
   /** A host's sum, in the place of the rank's own contribution, which nobody else reads. */
   #sumHost(rank: number, data: Span): void {
     const host = this.#hosts[this.#b.hostOf[rank]];
     if (host.length === 1) return;
-    const tree = this.#hostTrees[this.#b.hostOf[rank]];
+    const tree = this.#hostTree(this.#b.hostOf[rank]);
     this.#b.reduce(rank, { targets: [data], sources: host.map((peer) => at(peer, data)), tree, final: false });
   }
 
@@ -247,25 +241,27 @@ class Fairring {
    *  and back; else part by part to the roots. */
   #own(shard: Shard): void {
     const b = this.#b;
+    const { groups } = this.#layout;
     shard.owners.forEach((m, group) => {
       const rank = this.#rankOf(m, shard);
-      for (const other of this.#others(m)) b.wait(shard.contributed[other]);
-      if (shard.owners.length === 1) {
+      if (this.#keeps(m)) for (const other of this.#places.othersOf(m)) b.wait(shard.contributed[other]);
+      if (groups.length === 1) {
         for (const part of shard.parts) this.#finish(shard, part, channels.own);
         return;
       }
+      if (this.#heard(m, shard.owners).length === 0) return;
       for (const part of rotated(shard.parts, group)) {
-        if (part.group === group) continue;
-        const data = span('data', part.range);
-        const sources = this.#groupSources(shard, part, m);
-        if (sources.length > 1) b.reduce(rank, { targets: [data], sources, tree: this.#groupTrees[m], final: false });
-        b.wait(part.before?.finished[group]);
-        part.contributed[group] = this.#put(
-          rank,
-          this.#rankOf(shard.owners[part.group], shard),
-          part.range,
-          this.#rootPlaceOf(shard, part, group),
-        );
+        const root = shard.owners[part.group];
+        if (part.group === group || this.#heard(m, [root]).length === 0) continue;
+        if (this.#keeps(m)) {
+          const data = span('data', part.range);
+          const sources = this.#groupSources(shard, part, m);
+          if (sources.length > 1) b.reduce(rank, { targets: [data], sources, tree: this.#groupTree(m), final: false });
+          b.wait(part.before?.finished[group]);
+        }
+        part.contributed[group] = this.#put(shard, { from: m, to: root, range: part.range }, this.#rootPlaceOf(shard, part, group), {
+          signal: this.#places.contributedSignal(root, shard, group),
+        });
       }
     });
   }
@@ -274,38 +270,49 @@ class Fairring {
   #reduceParts(shard: Shard): void {
     const b = this.#b;
     for (const part of shard.parts) {
-      for (const other of this.#others(shard.owners[part.group])) b.wait(shard.contributed[other]);
-      for (const arrival of part.contributed) b.wait(arrival);
+      const root = shard.owners[part.group];
+      if (this.#keeps(root)) {
+        for (const other of this.#places.othersOf(root)) b.wait(shard.contributed[other]);
+        for (const arrival of part.contributed) b.wait(arrival);
+      }
       this.#finish(shard, part, channels.root);
     }
   }
 
   /** The whole sum, into the data of all ranks of the root's host; to the other owners, and to the hosts of the own group. */
   #finish(shard: Shard, part: Part, channel: number): void {
-    const b = this.#b;
     const m = shard.owners[part.group];
-    const rank = this.#rankOf(m, shard);
+    if (this.#keeps(m)) this.#sumAll(shard, part, m);
+    const data = span('data', part.range);
+    for (const k of shard.owners.slice(1).keys()) {
+      const group = (part.group + 1 + k) % shard.owners.length;
+      const to = shard.owners[group];
+      if (this.#heard(m, [to]).length === 0) continue;
+      const signal = this.#places.finishedSignal(to, shard, part.group);
+      part.finished[group] = this.#put(shard, { from: m, to, range: part.range }, data, { signal });
+    }
+    this.#return(shard, { range: part.range, parts: [part] }, { from: m, channel });
+  }
+
+  /** At the root `m` of a part. */
+  #sumAll(shard: Shard, part: Part, m: number): void {
     const groups = shard.owners.length;
     const sources = this.#groupSources(shard, part, m);
     const first = sources.length - 1;
     const tree = balancedTree(groups).flatMap((entry) => {
       if (entry === -1) return -1;
-      return entry === part.group ? [...this.#groupTrees[m]] : first + ((entry - part.group + groups) % groups);
+      return entry === part.group ? [...this.#groupTree(m)] : first + ((entry - part.group + groups) % groups);
     });
-    const others = Array.from({ length: groups - 1 }, (_, k) => (part.group + 1 + k) % groups);
-    for (const group of others) sources.push(this.#rootPlaceOf(shard, part, group));
-    const data = span('data', part.range);
-    b.reduce(rank, { targets: this.#hosts[m].map((peer) => at(peer, data)), sources, tree, final: true });
-    this.#writers[rank].add(channel);
-    for (const group of others) part.finished[group] = this.#put(rank, this.#rankOf(shard.owners[group], shard), part.range, data);
-    this.#return(shard, { range: part.range, parts: [part] }, m);
+    for (let k = 1; k < groups; k++) sources.push(this.#rootPlaceOf(shard, part, (part.group + k) % groups));
+    const targets = this.#hosts[m].map((peer) => at(peer, span('data', part.range)));
+    this.#b.reduce(this.#rankOf(m, shard), { targets, sources, tree, final: true });
   }
 
   /** What the ranks of the host contribute to a part, and the sums of the group's other hosts. */
   #groupSources(shard: Shard, { range }: Part, m: number): Location[] {
     const local = this.#hosts[m].map((peer): Location => at(peer, span('data', range)));
     const offset = range.offset - shard.range.offset;
-    return [...local, ...this.#others(m).map((other) => within(this.#placeOf(shard, other), offset, range.count))];
+    return [...local, ...this.#places.othersOf(m).map((other) => within(this.#placeOf(shard, other), offset, range.count))];
   }
 
   // ── the way back ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,69 +321,85 @@ class Fairring {
    *  messages are as large as those to the owner. */
   #passOn(shard: Shard): void {
     shard.owners.forEach((m, group) => {
+      if (this.#heard(m, this.#places.groupWith(m)).length === 0) return;
       for (const parts of neighbours(rotated(shard.parts, group).filter((part) => part.group !== group))) {
-        for (const part of parts) this.#b.wait(part.finished[group]);
         const range = { offset: parts[0].range.offset, count: parts.reduce((sum, part) => sum + part.range.count, 0) };
-        this.#return(shard, { range, parts }, m);
-        this.#spread(m, shard.rail, range, channels.pass);
+        if (this.#keeps(m)) for (const part of parts) this.#b.wait(part.finished[group]);
+        this.#return(shard, { range, parts }, { from: m, channel: channels.pass });
+        if (this.#keeps(m)) this.#spread(this.#rankOf(m, shard), range);
       }
     });
   }
 
-  /** From the owner `m` to the other hosts of its group. */
-  #return(shard: Shard, { range, parts }: { readonly range: Range; readonly parts: readonly Part[] }, m: number): void {
-    for (const other of this.#others(m)) {
-      const arrival = this.#put(this.#rankOf(m, shard), this.#rankOf(other, shard), range, span('data', range));
-      for (const part of parts) part.returned[other] = arrival;
+  /** From an owner to the other hosts of its group. */
+  #return(
+    shard: Shard,
+    { range, parts }: { readonly range: Range; readonly parts: readonly Part[] },
+    { from, channel }: { readonly from: number; readonly channel: number },
+  ): void {
+    for (const to of this.#heard(from, this.#places.othersOf(from))) {
+      const signal = channel === channels.pass ? this.#places.passedSignal(to, from) : this.#places.returnedSignal(to, from);
+      const arrival = this.#put(shard, { from, to, range }, span('data', range), { signal });
+      for (const part of parts) part.returned[to] = arrival;
     }
   }
 
   /** Channel 2 of every rank: results as they come back, in runs, into the data of the host's other ranks. */
-  #gather(rails: readonly (readonly Shard[])[]): void {
-    this.#hosts.forEach((host, m) =>
-      host.forEach((_, rail) => {
-        for (const { shards, range } of runsOf(this.#turn(rails[rail], m, 'from owners'), this.#runCount)) {
-          for (const { parts } of shards) for (const part of parts) this.#b.wait(part.returned[m]);
-          this.#spread(m, rail, range, channels.gather);
-        }
-      }),
-    );
+  #gather(shards: readonly Shard[]): void {
+    for (const m of this.#only === undefined ? this.#hosts.keys() : [this.#only.host]) {
+      for (const { shards: run, range } of runsOf(this.#turn(shards, m, 'from owners'), this.#runCount)) {
+        for (const { parts } of run) for (const part of parts) this.#b.wait(part.returned[m]);
+        this.#spread(this.#rankOf(m, run[0]), range);
+      }
+    }
   }
 
   /** Copies a result into the data of the host's other ranks. */
-  #spread(m: number, rail: number, range: Range, channel: number): void {
-    const host = this.#hosts[m];
+  #spread(rank: number, range: Range): void {
+    const host = this.#hosts[this.#b.hostOf[rank]];
     const data = span('data', range);
-    for (const k of host.keys()) if (k > 0) this.#b.copy(host[rail], at(host[(rail + k) % host.length], data), data);
-    this.#writers[host[rail]].add(channel);
+    for (const peer of after(host, rank)) this.#b.copy(rank, at(peer, data), data);
   }
 
-  /** Ranks of a host tell each other that they have written their last. */
+  /** Ranks of a host tell each other that they have written their last, on every channel on which they may. */
   #endTogether(): void {
     const b = this.#b;
     const arrivals: Arrival[] = [];
-    for (const host of this.#hosts) {
-      if (host.length === 1) return;
+    for (const [m, host] of this.#hosts.entries()) {
+      if (host.length === 1 || !this.#keeps(m)) continue;
       host.forEach((rank, rail) => {
-        for (const channel of [...this.#writers[rank]].sort((x, y) => x - y)) {
+        const owns = this.#places.ownedBy(m, rail).length > 0;
+        const writing = [
+          channels.gather,
+          ...(!owns ? [] : this.#layout.groups.length === 1 ? [channels.own] : [channels.root, channels.pass]),
+        ];
+        writing.forEach((channel, place) => {
           b.onChannel(channel, () => {
-            for (const k of host.keys()) if (k > 0) arrivals.push(b.notify(rank, host[(rail + k) % host.length]));
+            for (const peer of after(host, rank)) {
+              const signal = this.#places.endSignal(m, { to: host.indexOf(peer), from: rail }, place);
+              arrivals.push(b.notify(rank, peer, signal));
+            }
           });
-        }
+        });
       });
     }
     b.onChannel(channels.gather, () => arrivals.forEach((arrival) => b.wait(arrival)));
   }
 
-  // ── places and distances ────────────────────────────────────────────────────────────────────────────────────────
+  // ── places and sums ─────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** @returns the last arrival: of one sender and channel, the others come before. */
-  #put(from: number, to: number, range: Range, target: Span): Arrival {
+  /** Between the hosts' ranks of the shard's rail. @returns the last arrival: the others come before. */
+  #put(
+    shard: Shard,
+    { from, to, range }: { readonly from: number; readonly to: number; readonly range: Range },
+    target: Span,
+    { signal }: { readonly signal: number },
+  ): Arrival {
     const b = this.#b;
     let arrival: Arrival;
     for (const piece of b.pieces(range)) {
-      const offset = piece.offset - range.offset;
-      arrival = b.send(from, to, span('data', piece), within(target, offset, piece.count));
+      const place = within(target, piece.offset - range.offset, piece.count);
+      arrival = b.send(this.#rankOf(from, shard), this.#rankOf(to, shard), span('data', piece), place, signal);
     }
     return arrival;
   }
@@ -385,56 +408,72 @@ class Fairring {
   #placeOf(shard: Shard, from: number): Span {
     const owner = this.#ownerFor(from, shard);
     const size = wholeLines(this.#layout.shardMost);
-    return within(this.#stagingOf(shard, owner), (this.#distance(owner, from) - 1) * size, shard.range.count);
+    return within(this.#stagingOf(shard, owner), (this.#places.distance(owner, from) - 1) * size, shard.range.count);
   }
 
   /** Where the root of a part keeps what the owner in `group` sends it. */
   #rootPlaceOf(shard: Shard, part: Part, group: number): Span {
     const { shardMost, partMost, groups } = this.#layout;
     const root = shard.owners[part.group];
-    const first = (this.#groupWith(root).length - 1) * wholeLines(shardMost);
+    const first = this.#places.othersOf(root).length * wholeLines(shardMost);
     const distance = (group - part.group + groups.length) % groups.length;
     return within(this.#stagingOf(shard, root), first + (distance - 1) * wholeLines(partMost), part.range.count);
   }
 
-  /** An owner's staging for a slice. */
+  /** An owner's staging for a slice. Its shards lie one after the other, each with all its places. */
   #stagingOf(shard: Shard, owner: number): Span {
     const { shardMost, partMost, groups, inFlight } = this.#layout;
-    const size = (this.#groupWith(owner).length - 1) * wholeLines(shardMost) + (groups.length - 1) * wholeLines(partMost);
-    const rank = this.#rankOf(owner, shard);
-    const key = `${rank} ${shard.index}`;
-    let all = this.#staging.get(key);
-    if (all === undefined) {
-      all = this.#b.scratch(rank, inFlight * size);
-      this.#staging.set(key, all);
-    }
-    return within(all, shard.place * size, size);
+    const size = this.#places.othersOf(owner).length * wholeLines(shardMost) + (groups.length - 1) * wholeLines(partMost);
+    const owned = this.#places.ownedBy(owner, shard.rail);
+    const all = this.#b.scratchOf(this.#rankOf(owner, shard), owned.length * inFlight * size);
+    return within(all, (owned.indexOf(shard.index) * inFlight + shard.place) * size, size);
   }
 
-  /** The shards of a rail that others of the host's group own, nearest first. */
+  /** The shards of a rail that others of the host's group own, nearest first; where the host's program is not kept, those that matter. */
   #turn(shards: readonly Shard[], m: number, way: 'to owners' | 'from owners'): Shard[] {
     const distance = (shard: Shard): number => {
       const owner = this.#ownerFor(m, shard);
-      return way === 'to owners' ? this.#distance(m, owner) : this.#distance(owner, m);
+      return way === 'to owners' ? this.#places.distance(m, owner) : this.#places.distance(owner, m);
     };
-    return shards.filter((shard) => this.#ownerFor(m, shard) !== m).sort((x, y) => distance(x) - distance(y));
+    const foreign = shards.filter((shard) => {
+      const owner = this.#ownerFor(m, shard);
+      return owner !== m && this.#heard(m, [owner]).length > 0;
+    });
+    return foreign.sort((x, y) => distance(x) - distance(y));
   }
 
-  #groupWith(m: number): readonly number[] {
-    return this.#layout.groups[this.#groupOf[m]];
+  #hostTree(m: number): ReduceTree {
+    return kept(this.#hostTrees, m, () => {
+      const host = this.#hosts[m];
+      return postfix(canonicalTree({ hosts: [host] }), (rank) => host.indexOf(rank));
+    });
   }
 
-  /** The other hosts of the group, beginning with the next one. */
-  #others(m: number): number[] {
-    const group = this.#groupWith(m);
-    return group.slice(1).map((_, k) => group[(this.#indexOf[m] + 1 + k) % group.length]);
+  #groupTree(m: number): ReduceTree {
+    return kept(this.#groupTrees, m, () => {
+      const group = this.#places.groupWith(m);
+      return balancedTree(group.length).flatMap((entry) => {
+        if (entry === -1) return -1;
+        const distance = this.#places.distance(m, group[entry]);
+        return distance === 0 ? [...this.#hostTree(m)] : this.#hosts[m].length + distance - 1;
+      });
+    });
   }
+}
 
-  /** How many hosts after `from` `to` comes in their group. */
-  #distance(from: number, to: number): number {
-    const { length } = this.#groupWith(from);
-    return (this.#indexOf[to] - this.#indexOf[from] + length) % length;
+function kept<V>(known: Map<number, V>, key: number, make: () => V): V {
+  let value = known.get(key);
+  if (value === undefined) {
+    value = make();
+    known.set(key, value);
   }
+  return value;
+}
+
+/** The other ranks of a host, beginning with the next one. */
+function after(host: readonly number[], rank: number): number[] {
+  const index = host.indexOf(rank);
+  return [...host.slice(index + 1), ...host.slice(0, index)];
 }
 
 /** Runs of parts that follow each other in the shard. */

@@ -70,13 +70,12 @@ function meetingsOf(tree: AssociationTree, owned: Ownership): Meeting[] {
   const { left, right } = tree;
   const toRight = lend(right, left, owned);
   const toLeft = lend(left, right, owned);
-  const before = (half: AssociationTree, lent: readonly Handover[]): Ownership =>
-    new Map(
-      half.ranks.map((rank) => [
-        rank,
-        joined([...(owned.get(rank) ?? []), ...lent.filter(({ from }) => from === rank).map(({ range }) => range)]),
-      ]),
-    );
+  const before = (half: AssociationTree, lent: readonly Handover[]): Ownership => {
+    const ranges = new Map(half.ranks.map((rank) => [rank, [...(owned.get(rank) ?? [])]]));
+    for (const { from, range } of lent) ranges.get(from)?.push(range);
+    for (const [rank, each] of ranges) ranges.set(rank, joined(each));
+    return ranges;
+  };
   return [
     ...meetingsOf(left, before(left, toRight)),
     ...meetingsOf(right, before(right, toLeft)),
@@ -92,11 +91,15 @@ function lend(owners: AssociationTree, carriers: AssociationTree, owned: Ownersh
   const order = [...carriers.ranks].sort((x, y) => startOf(x, owned) - startOf(y, owned));
   const handovers: Handover[] = [];
   let at = 0;
+  let index = 0;
   for (const { rank: to, range } of ranges) {
-    for (const [index, part] of parts.entries()) {
-      const from = Math.max(part.offset, at);
-      const end = Math.min(part.offset + part.count, at + range.count);
+    // Both run through the same total: the part that ends here goes on in the next range.
+    for (; index < parts.length && parts[index].offset < at + range.count; index++) {
+      const { offset, count } = parts[index];
+      const from = Math.max(offset, at);
+      const end = Math.min(offset + count, at + range.count);
       if (from < end) handovers.push({ from: order[index], to, range: { offset: range.offset + from - at, count: end - from } });
+      if (offset + count > at + range.count) break;
     }
     at += range.count;
   }
@@ -119,10 +122,11 @@ function halve(
   for (const { node, handovers } of meetings) {
     const partial = (half: AssociationTree, rank: number, range: Range): Span =>
       half.kind === 'leaf' ? span(places.leaf, range) : places.sum(rank, range);
-    const sideOf = (rank: number): AssociationTree => (node.left.ranks.includes(rank) ? node.left : node.right);
+    const left = new Set(node.left.ranks);
+    const sideOf = (rank: number): AssociationTree => (left.has(rank) ? node.left : node.right);
     const arrivals = handovers.flatMap(({ from, to, range: whole }) => {
       const slot = b.scratch(to, whole.count);
-      return b.pieces(whole).map((range) => {
+      return piecesBetween(b, { from, to, range: whole }).map((range) => {
         const incoming = within(slot, range.offset - whole.offset, range.count);
         return { to, range, incoming, arrival: b.send(from, to, partial(sideOf(from), from, range), incoming) };
       });
@@ -130,9 +134,9 @@ function halve(
     for (const { to, range, incoming, arrival } of arrivals) {
       b.wait(arrival);
       const own = partial(sideOf(to), to, range);
-      const [left, right] = sideOf(to) === node.left ? [own, incoming] : [incoming, own];
       const final = node === b.tree;
-      b.combine(to, final ? places.result(to, range) : places.sum(to, range), { left, right, final });
+      const operands = sideOf(to) === node.left ? { left: own, right: incoming } : { left: incoming, right: own };
+      b.combine(to, final ? places.result(to, range) : places.sum(to, range), { ...operands, final });
     }
   }
 }
@@ -140,11 +144,17 @@ function halve(
 /** Phase 2, from the root of the tree down: what was handed over comes back finished. */
 function double(b: PlanBuilder, meetings: readonly Meeting[], buffer: 'data' | 'output'): void {
   for (const { handovers } of meetings) {
-    const arrivals = handovers.flatMap(({ from, to, range: whole }) =>
-      b.pieces(whole).map((range) => b.send(to, from, span(buffer, range), span(buffer, range))),
+    const arrivals = handovers.flatMap((handover) =>
+      piecesBetween(b, handover).map((range) => b.send(handover.to, handover.from, span(buffer, range), span(buffer, range))),
     );
     for (const arrival of arrivals) b.wait(arrival);
   }
+}
+
+/** What is handed over, in pieces; the first one only where neither rank's program is kept. */
+function piecesBetween(b: PlanBuilder, { from, to, range }: Handover): Range[] {
+  const pieces = b.pieces(range);
+  return b.concerns(from, to) ? pieces : pieces.slice(0, 1);
 }
 
 /** The ranges of a subtree's ranks in order of their offset. */

@@ -21,7 +21,8 @@ export const tree: Algorithm = {
     'all-reduce': (b) => {
       const sums = b.ranks.map(() => span('data', { offset: 0, count: b.request.count }));
       const sent: SentDown[] = [];
-      reduceUp(b, sums, (range) => sent.push(sendDown(b, range)));
+      const down = downwards(b);
+      reduceUp(b, sums, (range, index) => sent.push(down(range, index)));
       passDown(b, sent);
     },
     reduce: (b) => {
@@ -32,10 +33,7 @@ export const tree: Algorithm = {
       reduceUp(b, sums, () => {});
     },
     broadcast: (b) => {
-      passDown(
-        b,
-        b.pieces({ offset: 0, count: b.request.count }).map((range) => sendDown(b, range)),
-      );
+      passDown(b, b.pieces({ offset: 0, count: b.request.count }).map(downwards(b)));
     },
     gather: (b) => {
       const holds = holdsOf(b);
@@ -59,11 +57,6 @@ export const tree: Algorithm = {
   },
 };
 
-/** Who leads a subtree. */
-function leaderOf(node: AssociationTree, root: number): number {
-  return node.ranks.includes(root) ? root : node.ranks[0];
-}
-
 interface Edge {
   readonly node: AssociationNode;
   /** Leader of the half that does not lead the whole. */
@@ -75,28 +68,37 @@ interface Edge {
 }
 
 /** One edge per inner node, children before parents. */
-function edgesOf(node: AssociationTree, root: number): Edge[] {
-  if (node.kind === 'leaf') return [];
-  const to = leaderOf(node, root);
-  const half = leaderOf(node.left, root) === to ? node.right : node.left;
-  return [...edgesOf(node.left, root), ...edgesOf(node.right, root), { node, from: leaderOf(half, root), to, half }];
+function edgesOf(tree: AssociationTree, root: number): Edge[] {
+  const edges: Edge[] = [];
+  /** Who leads a subtree: the root where it is in it, else the first rank. */
+  const leaderOf = (node: AssociationTree): number => {
+    if (node.kind === 'leaf') return node.rank;
+    const [left, right] = [leaderOf(node.left), leaderOf(node.right)];
+    if (right === root) edges.push({ node, from: left, to: right, half: node.left });
+    else edges.push({ node, from: right, to: left, half: node.right });
+    return right === root ? right : left;
+  };
+  leaderOf(tree);
+  return edges;
 }
 
-/** Piece by piece, leaders combine what their halves hold; `sums[rank]` takes what `rank` combines. */
-function reduceUp(b: PlanBuilder, sums: readonly Span[], whenReduced: (range: Range) => void): void {
+/** Piece by piece, leaders combine what their halves hold; `sums[rank]` takes what `rank` combines. Of pieces after the first, what does
+ *  not concern the rank whose program is kept is left out: here, and on the way down. */
+function reduceUp(b: PlanBuilder, sums: readonly Span[], whenReduced: (range: Range, index: number) => void): void {
   const edges = edgesOf(b.tree, b.root).map((edge) => ({ ...edge, slot: b.scratch(edge.to, b.request.count) }));
-  const partOf = (half: AssociationTree, { offset, count }: Range): Span =>
-    half.kind === 'leaf' ? span('data', { offset, count }) : within(sums[leaderOf(half, b.root)], offset, count);
-  for (const range of b.pieces({ offset: 0, count: b.request.count })) {
-    for (const { node, from, to, half, slot } of edges) {
+  const own = edges.filter(({ from, to }) => b.concerns(from, to));
+  const partOf = (half: AssociationTree, leader: number, { offset, count }: Range): Span =>
+    half.kind === 'leaf' ? span('data', { offset, count }) : within(sums[leader], offset, count);
+  b.pieces({ offset: 0, count: b.request.count }).forEach((range, index) => {
+    for (const { node, from, to, half, slot } of index === 0 ? edges : own) {
       const incoming = within(slot, range.offset, range.count);
-      b.transfer(from, to, partOf(half, range), incoming);
-      const partial = (side: AssociationTree): Span => (side === half ? incoming : partOf(side, range));
+      b.transfer(from, to, partOf(half, from, range), incoming);
+      const partial = (side: AssociationTree): Span => (side === half ? incoming : partOf(side, to, range));
       const target = within(sums[to], range.offset, range.count);
       b.combine(to, target, { left: partial(node.left), right: partial(node.right), final: node === b.tree });
     }
-    whenReduced(range);
-  }
+    whenReduced(range, index);
+  });
 }
 
 /** A piece the root has sent to its children. */
@@ -106,19 +108,25 @@ interface SentDown {
 }
 
 /** The root sends a piece to its children, the one with the largest subtree first. */
-function sendDown(b: PlanBuilder, range: Range): SentDown {
-  const children = edgesOf(b.tree, b.root).filter(({ to }) => to === b.root);
-  const data = span('data', range);
-  return { range, arrivals: new Map(children.reverse().map(({ from }) => [from, b.send(b.root, from, data, data)])) };
+function downwards(b: PlanBuilder): (range: Range, index: number) => SentDown {
+  const children = edgesOf(b.tree, b.root)
+    .filter(({ to }) => to === b.root)
+    .reverse();
+  const own = children.filter(({ from }) => b.concerns(b.root, from));
+  return (range, index) => {
+    const data = span('data', range);
+    return { range, arrivals: new Map((index === 0 ? children : own).map(({ from }) => [from, b.send(b.root, from, data, data)])) };
+  };
 }
 
 /** Every piece passes from the root's children to all. */
 function passDown(b: PlanBuilder, sent: readonly SentDown[]): void {
   const edges = edgesOf(b.tree, b.root).reverse();
-  for (const { range, arrivals } of sent) {
+  const own = edges.filter(({ from, to }) => b.concerns(from, to));
+  sent.forEach(({ range, arrivals }, index) => {
     const data = span('data', range);
-    for (const { from, to } of edges) b.wait(to === b.root ? arrivals.get(from) : b.send(to, from, data, data));
-  }
+    for (const { from, to } of index === 0 ? edges : own) b.wait(to === b.root ? arrivals.get(from) : b.send(to, from, data, data));
+  });
 }
 
 /** Where a rank keeps the segments of the subtree it leads on their way: in tree order in scratch. A rank that leads only

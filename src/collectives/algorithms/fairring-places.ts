@@ -1,0 +1,136 @@
+/** Where fairring's hosts are in their groups, which shards they own, and which number the signals of a rank have. All follows from
+ *  the layout alone, so that a rank finds what it needs of its peers without building what they do.
+ *
+ *      signals of a rank   │ returned │ passed on │ end of the host's ranks │ sent │ contributed │ finished │
+ *      raised by            others of its group ─────┘   channel by channel     └───┴── owners: others of the group, other groups */
+import type { FairringLayout } from './fairring-layout.ts';
+
+/** A shard, by its rail and its index in the slot. */
+interface ShardName {
+  readonly rail: number;
+  readonly index: number;
+}
+
+export class FairringPlaces {
+  /** Group of every host. */
+  readonly groupOf: readonly number[];
+  readonly #layout: FairringLayout;
+  readonly #ranksPerHost: number;
+  /** Index of every host in its group. */
+  readonly #indexOf: readonly number[];
+  readonly #owners = new Map<number, readonly number[]>();
+  readonly #owned = new Map<number, readonly number[]>();
+  readonly #others = new Map<number, readonly number[]>();
+
+  constructor(layout: FairringLayout, ranksPerHost: number) {
+    this.#layout = layout;
+    this.#ranksPerHost = ranksPerHost;
+    this.groupOf = layout.groups.flatMap((group, g) => group.map(() => g));
+    this.#indexOf = layout.groups.flatMap((group) => [...group.keys()]);
+  }
+
+  groupWith(host: number): readonly number[] {
+    return this.#layout.groups[this.groupOf[host]];
+  }
+
+  /** The other hosts of the group, beginning with the next one. */
+  othersOf(host: number): readonly number[] {
+    let others = this.#others.get(host);
+    if (others === undefined) {
+      const group = this.groupWith(host);
+      others = group.slice(1).map((_, k) => group[(this.#indexOf[host] + 1 + k) % group.length]);
+      this.#others.set(host, others);
+    }
+    return others;
+  }
+
+  /** How many hosts after `from` `to` comes in their group. */
+  distance(from: number, to: number): number {
+    const { length } = this.groupWith(from);
+    return (this.#indexOf[to] - this.#indexOf[from] + length) % length;
+  }
+
+  /** Hosts that own the shard, by group. Where there are fewer owners than hosts, those of different rails are different hosts. */
+  ownersOf(rail: number, index: number): readonly number[] {
+    const [D, E] = [this.#ranksPerHost, this.#layout.owners];
+    const key = rail * E + index;
+    let owners = this.#owners.get(key);
+    if (owners === undefined) {
+      owners = this.#layout.groups.map((group) => {
+        const B = group.length;
+        return group[(Math.floor((index * B) / E) + Math.floor((rail * B) / (D * Math.min(E, B)))) % B];
+      });
+      this.#owners.set(key, owners);
+    }
+    return owners;
+  }
+
+  /** Indices of the shards of a rail that the host owns. */
+  ownedBy(host: number, rail: number): readonly number[] {
+    const key = host * this.#ranksPerHost + rail;
+    let owned = this.#owned.get(key);
+    if (owned === undefined) {
+      const group = this.groupOf[host];
+      owned = Array.from({ length: this.#layout.owners }, (_, index) => index).filter(
+        (index) => this.ownersOf(rail, index)[group] === host,
+      );
+      this.#owned.set(key, owned);
+    }
+    return owned;
+  }
+
+  // ── signals of the rank at host `to` ────────────────────────────────────────────────────────────────────────────
+
+  /** An owner of the group returns results. */
+  returnedSignal(to: number, from: number): number {
+    return this.distance(to, from) - 1;
+  }
+
+  /** An owner of the group passes on what roots elsewhere have returned. */
+  passedSignal(to: number, from: number): number {
+    return this.#mates(to) + this.distance(to, from) - 1;
+  }
+
+  /** A rank of the host has written its last on the `place`th of the channels on which it may. */
+  endSignal(host: number, { to, from }: { readonly to: number; readonly from: number }, place: number): number {
+    const D = this.#ranksPerHost;
+    return this.#backSignals(host) + place * (D - 1) + ((from - to + D) % D) - 1;
+  }
+
+  /** A host of the group sends to the owner. */
+  sentSignal(to: number, from: number): number {
+    return this.#firstSent(to) + this.distance(to, from) - 1;
+  }
+
+  /** The owner in another group sends its group's sum to the root. */
+  contributedSignal(to: number, shard: ShardName, fromGroup: number): number {
+    return this.#firstSent(to) + this.#mates(to) + this.#fromGroup(to, shard, fromGroup);
+  }
+
+  /** The root in another group returns the whole sum to the owner. */
+  finishedSignal(to: number, shard: ShardName, fromGroup: number): number {
+    const contributed = this.ownedBy(to, shard.rail).length * (this.#layout.groups.length - 1);
+    return this.#firstSent(to) + this.#mates(to) + contributed + this.#fromGroup(to, shard, fromGroup);
+  }
+
+  /** Other hosts of the group. */
+  #mates(host: number): number {
+    return this.groupWith(host).length - 1;
+  }
+
+  #backSignals(host: number): number {
+    return this.#mates(host) * (this.#layout.groups.length === 1 ? 1 : 2);
+  }
+
+  #firstSent(host: number): number {
+    const writing = this.#layout.groups.length === 1 ? 2 : 3;
+    return this.#backSignals(host) + writing * (this.#ranksPerHost - 1);
+  }
+
+  /** Owned shard by owned shard, group by group. */
+  #fromGroup(to: number, { rail, index }: ShardName, fromGroup: number): number {
+    const groups = this.#layout.groups.length;
+    const distance = (fromGroup - this.groupOf[to] + groups) % groups;
+    return this.ownedBy(to, rail).indexOf(index) * (groups - 1) + distance - 1;
+  }
+}
