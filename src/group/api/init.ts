@@ -19,10 +19,11 @@ import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { worldSpec } from '../call/group-spec.ts';
 import { expressPath } from '../fast/network-path.ts';
-import { expressOpener } from './open-network-path.ts';
-import { laneOpener } from './open-host-path.ts';
+import { openNetworkPath } from './open-network-path.ts';
+import { openHostPath } from './open-host-path.ts';
+import { engineOnly } from '../dispatch/fast-path.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
-import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
 import type { ProcessGroup } from '../call/types.ts';
 
@@ -155,24 +156,24 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
   const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, info, trace, memory, timeoutMs });
-  const plans: WorldPlanning = {
+  const planning: WorldPlanning = {
     machine: createStepMachine({ native, clock: systemClock }),
     tuning: plan.tuning?.tuning,
     model: info.model,
     settings,
     selection: parseSelection(settings.algorithms),
   };
-  const openLane = laneOpener({ plan, client, allocator, trace, plans });
-  const openExpress = expressOpener({ settings, client, allocator, native, trace, memory, plans });
+  const opening = { plan, settings, client, allocator, native, trace, memory, planning };
+  const openPaths: WorldHandle['openPaths'] = (spec) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec) ?? engineOnly;
   // As the comm thread chooses.
   const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
     const share = client.express(spec.id);
     // Hosts of a topology are ranks that map each other's memory.
     const loadStore = spec.globalRanks.map(() => spec.topology.hosts.length === 1);
     const express = share && expressPath(spec.globalRanks.length, settings.syncBytesMax, share.rates);
-    return new PlanRunner({ ...planning(plans, spec), loadStore, express }).algorithmOf(collective, bytes);
+    return new PlanRunner({ ...planOptions(planning, spec), loadStore, express }).algorithmOf(collective, bytes);
   };
-  return { client, memory, info, timeoutMs: settings.timeoutMs, openLane, openExpress, algorithmOf, close };
+  return { client, memory, info, timeoutMs: settings.timeoutMs, openPaths, algorithmOf, close };
 }
 
 interface ClosingWorld {

@@ -7,48 +7,50 @@ import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldPlan } from '../engine/comm-protocol.ts';
 import { HostLane, laneBlock } from '../dispatch/host-path-caller.ts';
-import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
-import type { WorldHandle } from './process-group.ts';
+import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { GroupPaths } from '../dispatch/fast-path.ts';
+import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
-interface LaneOpener {
+export interface HostPathOpening {
   readonly plan: WorldPlan;
   readonly client: CommClient;
   readonly allocator: RegionAllocator;
   readonly trace: TraceRecorder;
-  readonly plans: WorldPlanning;
+  readonly memory: TensorMemory;
+  readonly planning: WorldPlanning;
 }
 
-/** Makes the synchronous path of groups that have one. All conditions are the same on every rank of the group. */
-export function laneOpener({ plan, client, allocator, trace, plans }: LaneOpener): WorldHandle['openLane'] {
+/** The host fast path of a group; undefined where it has none. All conditions are the same on every rank of the group. */
+export function openHostPath(opening: HostPathOpening, spec: GroupSpec): GroupPaths | undefined {
+  const { plan, client, allocator, trace, memory, planning } = opening;
   const { settings } = plan;
-  const cpus = allowedCpus().count;
-  return (spec) => {
-    const shares = client.laneBlocks(spec.id);
-    const size = spec.globalRanks.length;
-    if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
-    const signalMax = signalMaxOf(size);
-    const regions = openAll(allocator, shares);
-    if (!regions) return undefined;
-    const blocks = regions.map(({ buffer, bytes }) =>
-      laneBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
-    );
-    const yields = size > cpus;
-    return new HostLane({
-      spec,
-      client,
-      machine: plans.machine,
-      trace,
-      blocks,
-      regions,
-      slotCount: settings.inFlightMax,
-      bytesMax: settings.syncBytesMax,
-      // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
-      spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
-      yields,
-      plans: new PlanRunner({ ...planning(plans, spec), loadStore: spec.globalRanks.map(() => true) }),
-    });
-  };
+  const shares = client.laneBlocks(spec.id);
+  const size = spec.globalRanks.length;
+  if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
+  const signalMax = signalMaxOf(size);
+  const regions = openAll(allocator, shares);
+  if (!regions) return undefined;
+  const blocks = regions.map(({ buffer, bytes }) =>
+    laneBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
+  );
+  const yields = size > allowedCpus().count;
+  const runner = new PlanRunner({ ...planOptions(planning, spec), loadStore: spec.globalRanks.map(() => true) });
+  const fast = new HostLane({
+    spec,
+    client,
+    machine: planning.machine,
+    trace,
+    memory,
+    blocks,
+    regions,
+    slotCount: settings.inFlightMax,
+    // Yielding ranks take turns on the CPUs: their time to arrive grows with their number.
+    spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
+    yields,
+  });
+  return { fast, plans: { host: { bytesMax: settings.syncBytesMax, prepare: (call) => runner.prepare(call) } } };
 }
 
 /** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call.

@@ -4,55 +4,60 @@ import type { Native } from '../../memory/native.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
-import { expressPath } from '../fast/network-path.ts';
+import { expressPath, servesExpress } from '../fast/network-path.ts';
 import { ExpressCaller } from '../dispatch/network-path-caller.ts';
 import { ExpressWire } from '../fast/network-path-wire.ts';
 import { laneBlock } from '../dispatch/host-path-caller.ts';
-import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
-import type { WorldHandle } from './process-group.ts';
+import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
+import type { GroupSpec } from '../call/group-spec.ts';
+import type { GroupPaths } from '../dispatch/fast-path.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
-interface ExpressOpener {
+export interface NetworkPathOpening {
   readonly settings: Settings;
   readonly client: CommClient;
   readonly allocator: RegionAllocator;
   readonly native: Native | undefined;
   readonly trace: TraceRecorder;
   readonly memory: TensorMemory;
-  readonly plans: WorldPlanning;
+  readonly planning: WorldPlanning;
 }
 
-/** Makes the synchronous path of groups over several hosts whose ranks have agreed on one. */
-export function expressOpener(opening: ExpressOpener): WorldHandle['openExpress'] {
-  const { settings, client, allocator, native, trace, memory, plans } = opening;
-  return (spec) => {
-    const share = client.express(spec.id);
-    if (!share || !native) return undefined;
-    const { rank, globalRanks } = spec;
-    const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(globalRanks.length) };
-    const regions = [share.own, share.memory].map((each) => allocator.open(each));
-    const [ownView, expressMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
-    const own = laneBlock(spec, ownView, shape);
-    const descriptors = share.descriptors.map((descriptor) => native.takeSocket(descriptor));
-    const firstSlot = settings.inFlightMax;
-    return new ExpressCaller({
-      spec,
-      client,
-      machine: plans.machine,
-      trace,
-      own,
-      regions,
-      firstSlot,
-      wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
-      bytesMax: settings.syncBytesMax,
-      spinNs: settings.syncSpinMicroseconds * 1000,
-      plans: new PlanRunner({
-        ...planning(plans, spec),
-        loadStore: globalRanks.map(() => false),
-        express: expressPath(globalRanks.length, settings.syncBytesMax, share.rates),
-      }),
-      view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
-    });
+/** The network fast path of a group over several hosts whose ranks have agreed on one; undefined where it has none. */
+export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): GroupPaths | undefined {
+  const { settings, client, allocator, native, trace, memory, planning } = opening;
+  const share = client.express(spec.id);
+  if (!share || !native) return undefined;
+  const { rank, globalRanks } = spec;
+  const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(globalRanks.length) };
+  const regions = [share.own, share.memory].map((each) => allocator.open(each));
+  const [ownView, expressMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
+  const own = laneBlock(spec, ownView, shape);
+  const descriptors = share.descriptors.map((descriptor) => native.takeSocket(descriptor));
+  const firstSlot = settings.inFlightMax;
+  const express = expressPath(globalRanks.length, settings.syncBytesMax, share.rates);
+  const runner = networkPlans(planning, spec, express);
+  const fast = new ExpressCaller({
+    spec,
+    client,
+    machine: planning.machine,
+    trace,
+    own,
+    regions,
+    firstSlot,
+    wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
+    spinNs: settings.syncSpinMicroseconds * 1000,
+    view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
+  });
+  return {
+    fast,
+    plans: {
+      network: {
+        bytesMax: express.bytesMax,
+        prepare: (call) => runner.prepare(call),
+        fits: (call, prepared) => servesExpress(prepared, call),
+      },
+    },
   };
 }

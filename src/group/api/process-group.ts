@@ -10,10 +10,10 @@ import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { operand, type BufferUse, type Operand } from '../dispatch/call-buffers.ts';
 import { CallDispatch } from '../dispatch/call-dispatch.ts';
+import type { GroupPaths } from '../dispatch/fast-path.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { ExpressCaller } from '../dispatch/network-path-caller.ts';
 import { restrictHosts, worldGroupId, type GroupSpec } from '../call/group-spec.ts';
 import type { TensorBlock } from '../dispatch/tensor-block.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
@@ -56,7 +56,6 @@ import {
   rootOptions,
   splitOptions,
 } from '../call/call-options.ts';
-import type { HostLane } from '../dispatch/host-path-caller.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -65,10 +64,8 @@ export interface WorldHandle {
   readonly memory: TensorMemory;
   readonly info: WorldInfo;
   readonly timeoutMs: number;
-  /** The synchronous path of a group whose ranks share memory; undefined where there is none. */
-  openLane(spec: GroupSpec): HostLane | undefined;
-  /** The synchronous path of a group over several hosts; undefined where there is none. */
-  openExpress(spec: GroupSpec): ExpressCaller | undefined;
+  /** What the calls of a group can take. */
+  openPaths(spec: GroupSpec): GroupPaths;
   /** The algorithm that a group takes for an operation of so many bytes. */
   algorithmOf(spec: GroupSpec, collective: Collective, bytes: number): string;
   /** Ends the world; called when its first group is destroyed. */
@@ -99,7 +96,7 @@ export class CommGroup implements ProcessGroup {
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
-    this.#dispatch = new CallDispatch({ spec, client, memory, lane: world.openLane(spec), express: world.openExpress(spec) });
+    this.#dispatch = new CallDispatch({ spec, client, memory, ...world.openPaths(spec) });
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }

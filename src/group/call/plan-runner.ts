@@ -85,10 +85,18 @@ export interface WorldPlanning extends Pick<PlanRunnerOptions, 'machine' | 'tuni
 }
 
 /** What plans of a group are chosen and built by, whichever way its calls take. */
-export function planning(world: WorldPlanning, { backend, rank, topology }: GroupSpec): Omit<PlanRunnerOptions, 'loadStore' | 'express'> {
+export function planOptions(
+  world: WorldPlanning,
+  { backend, rank, topology }: GroupSpec,
+): Omit<PlanRunnerOptions, 'loadStore' | 'express'> {
   const { machine, tuning, model, settings, selection } = world;
   const { order, stagingBytes, sliceBytes } = settings;
   return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes };
+}
+
+/** Plans of a group's network fast path: ranks reach nobody's memory but by sending. */
+export function networkPlans(world: WorldPlanning, group: GroupSpec, express: ExpressPath): PlanRunner {
+  return new PlanRunner({ ...planOptions(world, group), loadStore: group.globalRanks.map(() => false), express });
 }
 
 /** The rules of a group: its own backend's before those of its world; `auto`: none. */

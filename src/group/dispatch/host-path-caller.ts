@@ -11,14 +11,14 @@
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
 import { CallSites, type CallSite } from '../../base/call-site.ts';
 import { ControlBlock } from '../../collectives/control-block.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Region } from '../../memory/region.ts';
 import type { StepMachine } from '../../memory/step-machine.ts';
-import type { BufferName } from '../../plan/ir.ts';
 import type { CallBuffers } from './call-buffers.ts';
+import type { FastPath, FastRequest } from './fast-path.ts';
+import { largestBlockBytes, type TensorMemory } from './tensor-memory.ts';
+import { assert } from '../../base/assert.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
-import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { waitName, workName } from '../diagnosis/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
@@ -35,9 +35,10 @@ import {
   type LanePosition,
   type LaneStatus,
 } from '../fast/host-path.ts';
-import type { LanePlans, PlanRunner } from '../call/plan-runner.ts';
+import type { LanePlans } from '../call/plan-runner.ts';
+import type { Route } from '../call/route.ts';
 import type { Work } from '../call/types.ts';
-import { CompletedWork, PendingWork, type WorkHooks } from '../thread/work.ts';
+import { CompletedWork, PendingWork } from '../thread/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
@@ -50,7 +51,7 @@ const nsPerPrivateByte = 0.4;
 export interface HostLaneOptions {
   readonly spec: GroupSpec;
   readonly client: CommClient;
-  readonly plans: PlanRunner;
+  readonly memory: TensorMemory;
   readonly machine: StepMachine;
   readonly trace: TraceRecorder;
   /** By group rank. */
@@ -58,7 +59,6 @@ export interface HostLaneOptions {
   /** What they lie in; closed with the lane. */
   readonly regions: readonly Region[];
   readonly slotCount: number;
-  readonly bytesMax: number;
   readonly spinNs: number;
   readonly yields: boolean;
 }
@@ -67,17 +67,6 @@ export interface HostLaneOptions {
 interface Place {
   readonly sequence: number;
   readonly ordinal: number;
-}
-
-/** What a call needs to continue on the comm thread; made only when it must. */
-export interface LaneRequest {
-  readonly call: CollectiveCall;
-  /** Where the comm thread reaches them. */
-  readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
-  readonly timeoutMs: number;
-  /** Where the call was made. */
-  readonly site: CallSite;
-  readonly hooks: WorkHooks;
 }
 
 /** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
@@ -108,7 +97,7 @@ interface Track {
   readonly handedOver: HandedOver[];
 }
 
-export class HostLane {
+export class HostLane implements FastPath<LaneOperation> {
   readonly #options: HostLaneOptions;
   readonly #tracks: Readonly<Record<LaneName, Track>>;
   readonly #own: ControlBlock;
@@ -126,13 +115,10 @@ export class HostLane {
     this.#tracks = { small: track('small'), large: track('large') };
   }
 
-  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. Stages private
-   *  buffers that their plan has peers touch. */
-  bind(call: CollectiveCall, reach: CallBuffers): LaneOperation | undefined {
-    const { lane: plans } = this.#options.plans.prepare(call);
-    if (!plans) return undefined;
-    const isSmall = call.count * dtypeInfo(call.dtype).bytes <= this.#options.bytesMax;
-    if (!isSmall && !plans.hasPrivate) return undefined;
+  /** Stages private buffers that their plan has peers touch. */
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): LaneOperation {
+    assert(route.path === 'host', () => `a call of the ${route.path} path is not the host's`);
+    const { plans, isSmall } = route;
     const { lane } = this.#tracks[isSmall ? 'small' : 'large'];
     const buffers = localBuffers(plans, reach);
     const isPrivate = hasPrivate(buffers);
@@ -148,14 +134,16 @@ export class HostLane {
     return bound;
   }
 
-  /** Notes in the control block how many calls this rank has made: what others are told when they wait in vain. */
   announce(calls: number): void {
     this.#own.called = calls;
   }
 
-  /** Runs the operation as call number `sequence`. `request` is asked for only when the comm thread must take over.
-   *  @param buffers what the operation runs on, when that may not be what it was last bound to. */
-  run(operation: LaneOperation, sequence: number, request: () => LaneRequest, buffers = operation.buffers): Work {
+  checkRoom({ privateBytes }: LaneOperation, buffers: LaneBuffers): void {
+    if (privateBytes <= largestBlockBytes) return;
+    for (const { view } of Object.values(buffers)) this.#options.memory.checkFits(view.length);
+  }
+
+  run(operation: LaneOperation, sequence: number, request: () => FastRequest, buffers: LaneBuffers): Work {
     const track = this.#tracks[operation.lane];
     const ordinal = track.ordinal++;
     const { lane } = track;
@@ -165,7 +153,7 @@ export class HostLane {
     return work;
   }
 
-  #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => LaneRequest): Work {
+  #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => FastRequest): Work {
     const { lane } = track;
     const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
     if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
@@ -219,8 +207,9 @@ export class HostLane {
     client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
   }
 
-  /** Nothing is handed over any more, and no call follows. */
-  close(): void {
+  close(): void {}
+
+  end(): void {
     for (const region of this.#options.regions) region.close();
   }
 
@@ -234,7 +223,7 @@ export class HostLane {
     track: Track,
     operation: LaneOperation,
     at: Place & { readonly position: LanePosition; readonly begun: boolean },
-    request: () => LaneRequest,
+    request: () => FastRequest,
   ): Work {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';

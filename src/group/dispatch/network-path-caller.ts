@@ -5,7 +5,6 @@
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */
 import { CallSites } from '../../base/call-site.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Region } from '../../memory/region.ts';
 import type { StepMachine } from '../../memory/step-machine.ts';
 import type { BufferName } from '../../plan/ir.ts';
@@ -14,12 +13,15 @@ import type { CommClient } from '../thread/comm-client.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { waitName, workName, type CallSpan } from '../diagnosis/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../call/contract.ts';
-import { Express, servesExpress, type ExpressOperation } from '../fast/network-path.ts';
+import { Express, type ExpressOperation } from '../fast/network-path.ts';
 import type { ExpressBuffers, ExpressWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { PlanRunner } from '../call/plan-runner.ts';
+import type { Route } from '../call/route.ts';
+import { assert } from '../../base/assert.ts';
+import type { CallBuffers } from './call-buffers.ts';
+import type { FastPath, FastRequest } from './fast-path.ts';
 import type { Work } from '../call/types.ts';
-import { CompletedWork, type WorkHooks } from '../thread/work.ts';
+import { CompletedWork } from '../thread/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
@@ -27,7 +29,6 @@ const boundMax = 512;
 export interface ExpressCallerOptions {
   readonly spec: GroupSpec;
   readonly client: CommClient;
-  readonly plans: PlanRunner;
   readonly machine: StepMachine;
   readonly trace: TraceRecorder;
   readonly own: ControlBlock;
@@ -35,18 +36,9 @@ export interface ExpressCallerOptions {
   readonly regions: readonly Region[];
   readonly firstSlot: number;
   readonly wire: ExpressWire;
-  readonly bytesMax: number;
   /** How long a call itself waits. */
   readonly spinNs: number;
   readonly view: (buffer: SharedBuffer) => Uint8Array;
-}
-
-/** What a call needs to go on in the comm thread; made only when it must. */
-export interface ExpressRequest {
-  readonly call: CollectiveCall;
-  readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
-  readonly timeoutMs: number;
-  readonly hooks: WorkHooks;
 }
 
 /** A call on its way. */
@@ -58,7 +50,7 @@ interface ExpressCall {
 
 const completedWork = new CompletedWork();
 
-export class ExpressCaller {
+export class ExpressCaller implements FastPath<ExpressOperation> {
   readonly #options: ExpressCallerOptions;
   readonly #express: Express;
   readonly #bound = new Map<string, ExpressOperation>();
@@ -73,11 +65,9 @@ export class ExpressCaller {
     this.#express = new Express({ rank: spec.rank, size: spec.globalRanks.length, own, firstSlot, wire, machine });
   }
 
-  /** The operation for a call, bound to its buffers; undefined when calls like this go through the comm thread. */
-  bind(call: CollectiveCall, buffers: Partial<Record<BufferName, SharedBuffer>>): ExpressOperation | undefined {
-    if (call.count * dtypeInfo(call.dtype).bytes > this.#options.bytesMax) return undefined;
-    const prepared = this.#options.plans.prepare(call);
-    if (!servesExpress(prepared, call)) return undefined;
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): ExpressOperation {
+    assert(route.path === 'network', () => `a call of the ${route.path} path is not the network's`);
+    const buffers = reach.share();
     const key = keyOf(call, buffers);
     const known = this.#bound.get(key);
     if (known) return known;
@@ -86,19 +76,19 @@ export class ExpressCaller {
       const buffer = buffers[name];
       if (buffer) views[name] = this.#options.view(buffer);
     }
-    const bound = this.#express.bind(call, prepared, views);
+    const bound = this.#express.bind(call, route.plan, views);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) this.#dropOldest();
     return bound;
   }
 
-  /** Notes in the control block how many calls this rank has made: what others are told when they wait in vain. */
   announce(calls: number): void {
     this.#options.own.called = calls;
   }
 
-  /** Runs the operation as call number `sequence`. `request` is asked for only when it is not complete at once. */
-  run(operation: ExpressOperation, sequence: number, request: () => ExpressRequest): Work {
+  checkRoom(): void {}
+
+  run(operation: ExpressOperation, sequence: number, request: () => FastRequest): Work {
     const { own, spinNs, trace } = this.#options;
     const call = { operation, sequence, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
@@ -111,23 +101,24 @@ export class ExpressCaller {
       return completedWork;
     }
     const made = request();
-    if (trace.enabled) this.#drawWait(call, startMs, made.call.site);
+    if (trace.enabled) this.#drawWait(call, startMs, made.site());
     return this.#handOver(call, made, { begun: true });
   }
 
-  /** No call follows. What has begun goes on in the comm thread. */
+  end(): void {}
+
   close(): void {
     this.#options.wire.close();
     for (const region of this.#options.regions) region.close();
   }
 
-  #handOver({ operation, sequence, ordinal }: ExpressCall, request: ExpressRequest, { begun }: { readonly begun: boolean }): Work {
+  #handOver({ operation, sequence, ordinal }: ExpressCall, request: FastRequest, { begun }: { readonly begun: boolean }): Work {
     const { spec, client } = this.#options;
-    const { buffers, timeoutMs, call, hooks } = request;
+    const { buffers, timeoutMs, call, site, hooks } = request;
     this.#handedOver += 1;
     const progress = begun ? { ...operation.progress } : undefined;
     return client.start(
-      { type: 'express', group: spec.id, sequence, ordinal, progress, call, buffers, timeoutMs },
+      { type: 'express', group: spec.id, sequence, ordinal, progress, call: { ...call, site: site() }, buffers, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
       {
         ...hooks,

@@ -31,7 +31,7 @@ import type { Operation, OperationHost } from './operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import { planning, PlanRunner, type Plans, type PreparedPlan } from '../call/plan-runner.ts';
+import { planOptions, PlanRunner, type Plans, type PreparedPlan } from '../call/plan-runner.ts';
 import type { PointToPoint } from './point-to-point.ts';
 import type { ScratchPool } from '../links/scratch-pool.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
@@ -121,7 +121,7 @@ export class GroupEngine implements OperationHost {
     this.#spin = new AdaptiveSpin(hostPeers.length === 0 ? 0 : this.#spinMs, { adapts: hostPeers.length + 1 < this.size });
     this.#plans =
       world.mpiPlans(spec) ??
-      new PlanRunner({ ...planning(world, spec), loadStore: this.links.map((link) => link === undefined || link.loadStore) });
+      new PlanRunner({ ...planOptions(world, spec), loadStore: this.links.map((link) => link === undefined || link.loadStore) });
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();

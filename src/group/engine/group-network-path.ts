@@ -22,7 +22,7 @@ import { ExpressQueue, type ExpressCommand, type ExpressEntry, type ExpressQueue
 import { expressMemoryBytes, ExpressWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { Members } from './members.ts';
-import { planning, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** What an express asks of the world of its group. */
@@ -172,7 +172,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     const express = expressPath(size, settings.syncBytesMax, rates);
-    const plans = new PlanRunner({ ...planning(world, group), loadStore: group.globalRanks.map(() => false), express });
+    const plans = networkPlans(world, group, express);
     this.#queue = new ExpressQueue({
       express: { rank, size, own, firstSlot, wire, machine },
       plans,

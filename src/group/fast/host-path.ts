@@ -122,6 +122,8 @@ export interface LaneOperation {
   spare: BoundCode | undefined;
   /** This rank's. */
   buffers: LaneBuffers;
+  /** Peers cannot reach them. */
+  readonly isPrivate: boolean;
   /** Bytes of them that peers cannot reach. */
   readonly privateBytes: number;
   /** Of the call, as its contract has them. */
@@ -159,13 +161,14 @@ export class Lane {
     encodeContract(call, 0, card.subarray(0, contractBytes), { strict: false });
     for (let peer = 0; peer < size; peer++) if (peer !== rank) this.#expected(card, peer).fill(unknownByte);
     writeAddresses(card, buffers);
-    const first = hasPrivate(buffers) ? 'private' : code;
+    const isPrivate = hasPrivate(buffers);
+    const first = isPrivate ? 'private' : code;
     const bound = this.#bindCode(plans, first, card, buffers);
-    const privateBytes = hasPrivate(buffers) ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
+    const privateBytes = isPrivate ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
     const { name: lane } = this.#options;
     const bytes = call.count * dtypeInfo(call.dtype).bytes;
     const contract = new Uint32Array(card.buffer, 0, contractBytes / 4);
-    return { lane, call, plans, card, contract, bound, spare: undefined, buffers, privateBytes, bytes };
+    return { lane, call, plans, card, contract, bound, spare: undefined, buffers, isPrivate, privateBytes, bytes };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */

@@ -65,6 +65,8 @@ export interface ExpressOperation {
   /** What it waits for. */
   readonly incoming: readonly Incoming[];
   readonly buffers: ExpressBuffers;
+  /** It runs on what other threads reach. */
+  readonly isPrivate: false;
   /** By turn. */
   readonly segments: readonly Segments[];
   /** Its first word is the number of the call. */
@@ -126,7 +128,7 @@ export class Express {
     const eager = lowered.channels.map((code) => eagerPuts(code, lowered));
     const progress = { positions: eager.map(() => 0), announced: 0 };
     const [spreads, incoming] = [spreadsAnnouncements(plan), incomingOf(plan, rank)];
-    return { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, buffers, segments, contract, progress };
+    return { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, buffers, isPrivate: false, segments, contract, progress };
   }
 
   /** Begins the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone is sent at

@@ -21,6 +21,7 @@ import { CommCore } from '../thread/comm-core.ts';
 import { InlineHost } from '../thread/comm-host.ts';
 import { worldSpec } from '../call/group-spec.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
+import { engineOnly } from '../dispatch/fast-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
@@ -142,8 +143,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     memory,
     info,
     timeoutMs: settings.timeoutMs,
-    openLane: () => undefined,
-    openExpress: () => undefined,
+    openPaths: () => engineOnly,
     algorithmOf: (spec, collective, bytes) =>
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {

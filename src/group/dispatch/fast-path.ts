@@ -1,0 +1,57 @@
+/** What a fast path is to the calls of a group: they run whole on the thread that calls, or begin there. One implementation per
+ *  path: host-path-caller.ts, network-path-caller.ts.
+ *
+ *      bind ─▶ run ─▶ all came in time ─▶ completed work
+ *                └─▶ late: the engine takes over where the run has come to ─▶ work; later calls queue behind it there */
+import type { CallSite } from '../../base/call-site.ts';
+import type { BufferName } from '../../plan/ir.ts';
+import type { CollectiveCall } from '../call/contract.ts';
+import type { PathPlans, Route } from '../call/route.ts';
+import type { Work } from '../call/types.ts';
+import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import type { WorkHooks } from '../thread/work.ts';
+import type { CallBuffers } from './call-buffers.ts';
+
+/** A call bound to its buffers; may be run again and again, one run at a time. */
+export interface FastOperation {
+  /** What it runs on now. */
+  readonly buffers: unknown;
+  /** They are the caller's own, which the engine cannot reach. */
+  readonly isPrivate: boolean;
+}
+
+/** What a call needs to go on in the engine; made only when it must. */
+export interface FastRequest {
+  readonly call: CollectiveCall;
+  /** Where the engine reaches them. */
+  readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
+  readonly timeoutMs: number;
+  /** Where the call was made. */
+  readonly site: CallSite;
+  readonly hooks: WorkHooks;
+}
+
+export interface FastPath<Operation extends FastOperation = FastOperation> {
+  /** The operation for a call whose route is this path; may stage private arrays. */
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): Operation;
+  /** What the engine would need for the operation, there is room for. @throws ShoalError `out-of-memory`, `unsupported`. */
+  checkRoom(operation: Operation, buffers: Operation['buffers']): void;
+  /** Runs the operation as call number `sequence` of the group. `request` is asked for only when the engine must take over.
+   *  @param buffers what it runs on, when that may not be what it last ran on. */
+  run(operation: Operation, sequence: number, request: () => FastRequest, buffers: Operation['buffers']): Work;
+  /** Notes for other ranks that this one has made so many calls: what they are told when they wait in vain. */
+  announce(calls: number): void;
+  /** No call follows. What has begun goes on in the engine. */
+  close(): void;
+  /** All that was called has ended. */
+  end(): void;
+}
+
+/** What the calls of a group can take, besides the engine. */
+export interface GroupPaths {
+  readonly plans: PathPlans;
+  /** The one path that `plans` are for; undefined: all calls are the engine's. */
+  readonly fast: FastPath | undefined;
+}
+
+export const engineOnly: GroupPaths = { plans: {}, fast: undefined };
