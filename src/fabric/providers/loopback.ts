@@ -27,6 +27,7 @@ import {
   defaultMaxQueuedBytes,
   peerLost,
 } from '../limits.ts';
+import { encodeHandle } from '../region-handle.ts';
 import { RegionTable } from '../region-table.ts';
 
 /** Where loopback fabrics find each other; make one per set of fabrics. */
@@ -68,7 +69,11 @@ export class LoopbackFabric implements Fabric {
   constructor(network: LoopbackNetwork, options: FabricOptions) {
     this.#network = network;
     this.options = options;
-    this.regions = new RegionTable({ random: options.random });
+    this.regions = new RegionTable({
+      random: options.random,
+      // Who maps memory by a handle may do so here as well.
+      handleOf: (region) => (region.share.kind === 'shared' ? encodeHandle(region) : ''),
+    });
   }
 
   register(region: Region): RegisteredRegion {

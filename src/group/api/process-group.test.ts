@@ -2,13 +2,18 @@ import { describe, expect, it } from 'vitest';
 import { groupChecks } from '../conformance.ts';
 import { startRanks, type InProcessOptions } from '../testing/in-process-world.ts';
 
-const kinds: readonly NonNullable<InProcessOptions['kind']>[] = ['host', 'network', 'tcp'];
+const worlds: readonly { name: string; options: InProcessOptions }[] = [
+  { name: 'host', options: { kind: 'host' } },
+  { name: 'host, with its fast path', options: { kind: 'host', fastPath: true } },
+  { name: 'network', options: { kind: 'network' } },
+  { name: 'tcp', options: { kind: 'tcp' } },
+];
 
-describe.each(kinds)('process group over %s', (kind) => {
+describe.each(worlds)('process group over $name', ({ options }) => {
   for (const n of [1, 2, 3, 4]) {
     describe(`${n} ranks`, () => {
       it.each(groupChecks)('$name', async ({ run }) => {
-        await using world = await startRanks(n, { kind });
+        await using world = await startRanks(n, options);
         await world.each(run);
         expect(world.groups).toHaveLength(n);
       });

@@ -6,7 +6,7 @@ import { silentLogger, type Logger } from '../../base/log.ts';
 import { seededRandom } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
-import { selectAlgorithm } from '../../collectives/select.ts';
+import { parseSelection, selectAlgorithm } from '../../collectives/select.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
@@ -19,9 +19,12 @@ import { nullRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
 import { InlineHost } from '../thread/comm-host.ts';
+import { PeerRegions } from '../thread/peer-regions.ts';
+import { InProcessMemory } from './in-process-memory.ts';
 import { worldSpec } from '../call/group-spec.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
 import { engineOnly } from '../dispatch/fast-path.ts';
+import { openHostPath } from '../api/open-host-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
@@ -30,6 +33,8 @@ import { TensorMemory } from '../dispatch/tensor-memory.ts';
 export interface InProcessOptions {
   /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */
   readonly kind?: 'host' | 'network' | 'tcp';
+  /** Calls take the host fast path where they can (kind `host`, ranks of one host). Default: all are the engine's. */
+  readonly fastPath?: boolean;
   readonly settings?: Partial<Settings>;
   /** Default: one on which no limit passes while the process is not served. What measures needs the system's. */
   readonly clock?: Clock;
@@ -53,7 +58,7 @@ export interface InProcessWorld extends AsyncDisposable {
 }
 
 /** One for all worlds: some of what they wait for at most outlives them. */
-const patience = new UnhurriedClock();
+const unhurried = new UnhurriedClock();
 
 /** Starts `n` ranks and joins them. */
 export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
@@ -72,10 +77,11 @@ export async function startRanks(n: number, options: InProcessOptions = {}): Pro
 /** The ranks of a world, each with its own outcome. */
 export function joinRanks(n: number, options: InProcessOptions, flights: FlightRecorder[] = []): Promise<CommGroup>[] {
   const network = new LoopbackNetwork();
-  const clock = options.clock ?? patience;
+  const clock = options.clock ?? unhurried;
   const { table } = new HashStore({ clock });
+  const memory = new InProcessMemory();
   const settings: Settings = { ...readSettings({}), ...options.settings };
-  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table, settings, options, flights }));
+  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table, memory, settings, options, flights }));
 }
 
 interface RankStart {
@@ -84,15 +90,18 @@ interface RankStart {
   readonly network: LoopbackNetwork;
   readonly clock: Clock;
   readonly table: HashStore['table'];
+  readonly memory: InProcessMemory;
   readonly settings: Settings;
   readonly options: InProcessOptions;
   readonly flights: FlightRecorder[];
 }
 
-async function startRank({ rank, n, network, clock, table, settings, options, flights }: RankStart): Promise<CommGroup> {
+async function startRank({ rank, n, network, clock, table, memory: shared, settings, options, flights }: RankStart): Promise<CommGroup> {
   const native = loadNative({ enabled: settings.native });
   // One thread: SharedArrayBuffers serve all ranks.
-  const allocator = createRegionAllocator();
+  const allocator = options.fastPath ? shared.allocator(rank) : createRegionAllocator();
+  // It spins: in between, no other clock moves.
+  const machine = createStepMachine({ native, clock: systemClock });
   const flight = new FlightRecorder({ rank, clock, size: 64, thread: 'main', libraryVersion: 'test' });
   flights[rank] = flight;
   const environment = {
@@ -101,8 +110,7 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     recorder: new OperationLog(flight, nullRecorder),
     allocator,
     kernels: createKernels({ native }),
-    // It spins: in between, no other clock moves.
-    machine: createStepMachine({ native, clock: systemClock }),
+    machine,
     hostId: options.hostIds?.[rank] ?? 'this host',
     hostName: 'localhost',
     pid: process.pid,
@@ -138,12 +146,17 @@ async function startRank({ rank, n, network, clock, table, settings, options, fl
     onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
+  client.usePeerRegions(new PeerRegions(allocator));
+  const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
+  // Nobody can come while this thread waits.
+  const patience = { ...settings, syncSpinMicroseconds: 0 };
+  const opening = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
   const world: WorldHandle = {
     client,
     memory,
     info,
     timeoutMs: settings.timeoutMs,
-    openPaths: () => engineOnly,
+    openPaths: (spec) => (options.fastPath && openHostPath(opening, spec)) || engineOnly,
     algorithmOf: (spec, collective, bytes) =>
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {

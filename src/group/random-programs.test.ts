@@ -1,0 +1,209 @@
+/** Random programs on worlds in one process, over the engine, the host fast path and between hosts: what every rank holds at the end
+ *  is what the calls say, whoever came late to which of them. `GROUP_WORLDS=10000` runs that many; a failing seed is printed, and `GROUP_SEED=…` shrinks it. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { ShoalError } from '../base/errors.ts';
+import type { Fabric } from '../fabric/fabric.ts';
+import { ReduceOp } from '../memory/reduce-op.ts';
+import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
+import type { CommGroup } from './api/process-group.ts';
+import type { TensorLike, Work } from './call/types.ts';
+
+const { GROUP_WORLDS = '25', GROUP_SEED } = process.env;
+const worlds = Number(GROUP_WORLDS);
+/** What fails is printed at once; with its seed given again, it shrinks. */
+const runs = GROUP_SEED === undefined ? { numRuns: worlds, endOnFailure: true } : { numRuns: worlds, seed: Number(GROUP_SEED) };
+
+interface Step {
+  readonly kind: 'all-reduce' | 'broadcast' | 'all-gather' | 'reduce-scatter' | 'barrier';
+  readonly count: number;
+  readonly op: ReduceOp;
+  readonly root: number;
+  /** By rank: a plain array, not a tensor of the group. */
+  readonly plain: readonly boolean[];
+  /** By rank: turns of the event loop before the call. */
+  readonly late: readonly number[];
+  /** By rank: the call's end is waited for before the next one. */
+  readonly awaited: readonly boolean[];
+}
+
+/** Small and large, at and around the sizes at which paths change. */
+const counts = [0, 1, 2, 7, 64, 1000, 8192, 8196, 20_000];
+
+const stepsOf = (n: number): fc.Arbitrary<Step> =>
+  fc.record({
+    kind: fc.constantFrom<Step['kind']>('all-reduce', 'all-reduce', 'broadcast', 'all-gather', 'reduce-scatter', 'barrier'),
+    count: fc.constantFrom(...counts),
+    op: fc.constantFrom<Step['op']>(ReduceOp.Sum, ReduceOp.Max),
+    root: fc.nat({ max: n - 1 }),
+    plain: fc.array(fc.boolean(), { minLength: n, maxLength: n }),
+    late: fc.array(fc.oneof(fc.constant(0), fc.nat({ max: 6 })), { minLength: n, maxLength: n }),
+    awaited: fc.array(fc.boolean(), { minLength: n, maxLength: n }),
+  });
+
+const program = fc
+  .integer({ min: 1, max: 4 })
+  .chain((n) => fc.record({ n: fc.constant(n), steps: fc.array(stepsOf(n), { minLength: 1, maxLength: 12 }) }));
+
+/** What a rank contributes to a step; sums of it are exact. */
+const given = (rank: number, step: number, index: number): number => ((rank + 1) * 31 + step * 17 + index * 7) % 64;
+
+interface Call {
+  readonly work: Work;
+  check(): void;
+}
+
+function callOf(group: CommGroup, step: Step, index: number): Call {
+  const { rank, size } = group;
+  const { kind, count, op, root } = step;
+  const array = (length: number): { value: TensorLike; data: Float32Array } => {
+    if (step.plain[rank]) {
+      const data = new Float32Array(length);
+      return { value: data, data };
+    }
+    const value = group.tensor('float32', [length]);
+    return { value, data: value.data };
+  };
+  const filled = (length: number): { value: TensorLike; data: Float32Array } => {
+    const made = array(length);
+    for (let i = 0; i < length; i++) made.data[i] = given(rank, index, i);
+    return made;
+  };
+  const reduced = (i: number): number => {
+    const all = Array.from({ length: size }, (_, r) => given(r, index, i));
+    return op === ReduceOp.Max ? Math.max(...all) : all.reduce((sum, value) => sum + value, 0);
+  };
+  const expectAll = (result: Float32Array, of: (i: number) => number): void => {
+    for (let i = 0; i < result.length; i++)
+      if (result[i] !== of(i)) expect(`${kind} ${count}: element ${i} is ${result[i]}`).toBe(`${of(i)}`);
+  };
+  switch (kind) {
+    case 'all-reduce': {
+      const { value, data } = filled(count);
+      return { work: group.allReduce(value, { op }), check: () => expectAll(data, reduced) };
+    }
+    case 'broadcast': {
+      const { value, data } = filled(count);
+      return { work: group.broadcast(value, { root }), check: () => expectAll(data, (i) => given(root, index, i)) };
+    }
+    case 'all-gather': {
+      const [input, output] = [filled(count), array(count * size)];
+      return {
+        work: group.allGather(output.value, input.value),
+        check: () => expectAll(output.data, (i) => given(Math.floor(i / count), index, i % count)),
+      };
+    }
+    case 'reduce-scatter': {
+      const [input, output] = [filled(count * size), array(count)];
+      return {
+        work: group.reduceScatter(output.value, input.value, { op }),
+        check: () => expectAll(output.data, (i) => reduced(rank * count + i)),
+      };
+    }
+    default:
+      return { work: group.barrier(), check: () => {} };
+  }
+}
+
+/** What one rank does instead of step `at`, and of all that follow. */
+interface Fault {
+  readonly rank: number;
+  readonly at: number;
+  readonly kind: 'leaves' | 'dies' | 'differs';
+}
+
+const faultOf = (n: number): fc.Arbitrary<Fault> =>
+  fc.record({ rank: fc.nat({ max: n - 1 }), at: fc.nat({ max: 11 }), kind: fc.constantFrom<Fault['kind']>('leaves', 'dies', 'differs') });
+
+/** @returns why the rank's calls failed; undefined: all are right. */
+async function runRank(group: CommGroup, all: readonly Step[], fault?: Fault, die?: () => Promise<void>): Promise<ShoalError | undefined> {
+  const calls: Call[] = [];
+  let failed: ShoalError | undefined;
+  const end = async ({ work, check }: Call): Promise<void> => {
+    try {
+      await work;
+      // Whatever ends well is right.
+      check();
+    } catch (thrown) {
+      if (!(thrown instanceof ShoalError)) throw thrown;
+      failed ??= thrown;
+    }
+  };
+  for (const [index, step] of all.entries()) {
+    for (let turns = 0; turns < step.late[group.rank]; turns++) await new Promise(setImmediate);
+    const isFault = fault?.rank === group.rank && fault.at === index;
+    if (isFault && fault.kind === 'leaves') await group.destroy({ timeoutMs: 100 });
+    if (isFault && fault.kind === 'dies') await die?.();
+    if (isFault && fault.kind !== 'differs') return undefined;
+    let call: Call;
+    try {
+      call = isFault ? { work: group.reduce(new Int8Array(3), { root: 0 }), check: () => {} } : callOf(group, step, index);
+    } catch (thrown) {
+      // The group has failed already.
+      failed ??= ShoalError.from(thrown);
+      break;
+    }
+    calls.push(call);
+    if (step.awaited[group.rank]) await end(call);
+  }
+  for (const call of calls) await end(call);
+  return failed;
+}
+
+const kinds: readonly { name: string; options: (n: number) => InProcessOptions }[] = [
+  { name: 'the engine', options: () => ({}) },
+  { name: 'the host fast path', options: () => ({ fastPath: true }) },
+  { name: 'a network', options: () => ({ kind: 'network' }) },
+  { name: 'two hosts', options: (n) => ({ hostIds: Array.from({ length: n }, (_, rank) => (rank < n / 2 ? 'a' : 'b')) }) },
+];
+
+describe.each(kinds)('random programs over $name', ({ options }) => {
+  it(`give what their calls say (${worlds} programs)`, async () => {
+    await fc.assert(
+      fc.asyncProperty(program, async ({ n, steps: all }) => {
+        await using world = await startRanks(n, options(n));
+        expect(await world.each((group) => runRank(group, all))).toEqual(world.groups.map(() => undefined));
+      }),
+      runs,
+    );
+  });
+
+  it(`end on every rank, and name who left, died or did something else (${worlds} programs)`, async () => {
+    const faulty = program
+      .filter(({ n }) => n > 1)
+      .chain(({ n, steps: all }) => fc.record({ n: fc.constant(n), all: fc.constant(all), fault: faultOf(n) }));
+    await fc.assert(
+      fc.asyncProperty(faulty, async ({ n, all, fault }) => {
+        const fabrics: Fabric[][] = Array.from({ length: n }, () => []);
+        const wrap: InProcessOptions['wrap'] = (fabric, rank) => {
+          fabrics[rank].push(fabric);
+          return fabric;
+        };
+        await using world = await startRanks(n, { ...options(n), wrap });
+        const die = async (): Promise<void> => void (await Promise.all(fabrics[fault.rank].map((fabric) => fabric.close())));
+        const errors = await world.each((group) => runRank(group, all, fault, die));
+        for (const [rank, error] of errors.entries()) {
+          if (!error || rank === fault.rank) continue;
+          expect(fault.at).toBeLessThan(all.length);
+          expect(error.message).toContain(`rank ${fault.rank}`);
+          // Of a disagreement there is a line on every rank; who leaves early disagrees, too.
+          expect(fault.kind === 'dies' ? ['peer-lost'] : ['mismatch', 'peer-lost']).toContain(error.code);
+          if (error.code === 'peer-lost') expect(error.peer).toBe(fault.rank);
+        }
+        const needed = fault.at < all.length && fault.kind === 'differs';
+        if (needed) expect(errors.every((error) => error !== undefined)).toBe(true);
+      }),
+      runs,
+    );
+  });
+});
+
+it('whoever calls last on the host fast path has the result when the call returns', async () => {
+  await using world = await startRanks(3, { fastPath: true });
+  const data = world.groups.map((group) => group.tensor('float32', [4]));
+  for (const { data: values } of data) values.fill(1);
+  const works = world.groups.map((group) => group.allReduce(data[group.rank]));
+  expect([...data[2].data]).toEqual([3, 3, 3, 3]);
+  await Promise.all(works);
+  expect([...data[0].data]).toEqual([3, 3, 3, 3]);
+});
