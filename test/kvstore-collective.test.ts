@@ -9,14 +9,14 @@ import { startRanks } from './support/ranks.ts';
 it.each([
   { n: 2, fabrics: '' },
   { n: 3, fabrics: 'tcp' },
-])('$n ranks, fabrics "$fabrics"', { timeout: 120_000 }, async ({ n, fabrics }) => {
+])('$n ranks, fabrics "$fabrics"', { timeout: 300_000 }, async ({ n, fabrics }) => {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-collective-'));
   try {
     await using world = await startRanks({ fixture: 'kvstore-collective', n, env: { SHOAL_FABRICS: fabrics, FOLDER: folder } });
     for (const { code, lines, stderr } of await world.outcomes()) {
       expect(stderr).toBe('');
       const names = kvstoreChecks.filter(({ types }) => types.includes('collective')).map(({ name }) => name);
-      expect(new Set(lines)).toEqual(new Set(['waitSync', ...names].map((name) => ({ passed: name }))));
+      expect(new Set(lines)).toEqual(new Set(['waitSync', 'released', ...names].map((name) => ({ passed: name }))));
       expect(code).toBe(0);
     }
   } finally {

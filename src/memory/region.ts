@@ -21,6 +21,10 @@ export interface Region {
   readonly share: RegionShare;
   /** Its owner has taken it back: no operation may use it. */
   readonly released?: boolean;
+  /** Of memory that is given out again: not while it is held. */
+  hold?(): void;
+  /** The operation has ended. @param touched and other ranks may still be at it. */
+  letGo?(how: { readonly touched: boolean }): void;
   /** Releases this mapping (and, for the creator, the descriptor). Views must not be used afterwards. Idempotent. */
   close(): void;
   /** Leaves it to the garbage collector: this mapping stays for as long as something refers to its buffer. */

@@ -16,7 +16,7 @@ import type { CallOptions, ProcessGroup, Work } from '../../group/call/types.ts'
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
-import { countOf, type Tensor } from '../../memory/tensor.ts';
+import { countOf, Tensor } from '../../memory/tensor.ts';
 import { BlobBox } from '../values/blob-box.ts';
 import { BucketSums, partOf, type BucketSum } from './bucket-sums.ts';
 import { planBuckets, type Bucket } from './buckets.ts';
@@ -47,7 +47,9 @@ import type {
   Value,
   Values,
 } from '../values/types.ts';
+import { HeldValues } from '../values/held-values.ts';
 import {
+  checkNotReleased,
   copyOf,
   elementsOf,
   firstValues,
@@ -160,11 +162,16 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const names = keysOf(keys);
     const copies = outsPerKey(names, outs).map((list, k) => {
       const parameter = this.#table.get(names[k]);
-      return { key: parameter.key, targets: list.map((out) => fittingElements(parameter, out)) };
+      return { key: parameter.key, outs: list, targets: list.map((out) => fittingElements(parameter, out)) };
     });
-    return this.#locally(`pull of ${listedKeys(names)}`, () => {
+    const copy = (): void => {
       for (const { key, targets } of copies) for (const target of targets) target.set(this.#table.get(key).data as never);
-    });
+    };
+    return this.#locally(
+      `pull of ${listedKeys(names)}`,
+      copies.flatMap(({ outs: places }) => places),
+      copy,
+    );
   }
 
   pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options: TransferOptions = {}): KVWork {
@@ -204,7 +211,7 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const target = fittingRows(parameter, out, rows.length);
     const width = countOf(parameter.shape.slice(1));
-    return this.#locally(`rowSparsePull of '${parameter.key}'`, () => {
+    return this.#locally(`rowSparsePull of '${parameter.key}'`, [out], () => {
       target.set(gatherRows(this.#table.get(parameter.key).data, rows, width) as never);
     });
   }
@@ -309,7 +316,10 @@ export class CollectiveStore extends WorkerStore implements KVStore {
 
   #plan(call: TransferCall): PushPlan {
     const remembered = this.#plans.find(call);
-    if (remembered !== undefined) return remembered;
+    if (remembered !== undefined) {
+      for (const tensor of remembered.tensors) checkNotReleased(tensor);
+      return remembered;
+    }
     const names = keysOf(call.keys);
     const lists = valuesPerKey(names, call.values);
     const { outs } = call;
@@ -323,7 +333,10 @@ export class CollectiveStore extends WorkerStore implements KVStore {
       pushes.map(({ parameter }) => parameter),
       bucketing,
     );
-    const plan = { names, pushes, buckets, digest: digest(names) };
+    const held = new HeldValues();
+    for (const out of outLists.flat()) held.add(out);
+    const tensors = [...lists.flat(), ...outLists.flat()].filter((value) => value instanceof Tensor);
+    const plan = { names, pushes, buckets, tensors, held, digest: digest(names) };
     if (this.#plans.accepts(call)) this.#plans.remember(call, plan);
     return plan;
   }
@@ -333,25 +346,33 @@ export class CollectiveStore extends WorkerStore implements KVStore {
   #reduce(verb: string, call: TransferCall, { timeoutMs = this.#options.timeoutMs }: TransferOptions): KVWork {
     this.checkOpen();
     this.#operations.checkRoom();
-    const { names, pushes, buckets, digest: ofNames } = this.#plan(call);
+    const { names, pushes, buckets, held, digest: ofNames } = this.#plan(call);
     const what = `${verb} of ${listedKeys(names)}`;
     const options = { name: this.#named(what, ofNames), timeoutMs };
     // Before sums take their place.
     const refused = pushes.filter(({ sources }) => sources.some((source) => this.#table.refusedAt(source) >= 0));
-    const parts = buckets.map((bucket) => {
+    const start = (bucket: Bucket): KVWork => {
       const compressed = bucket.dtype === 'float32' ? this.#codec : undefined;
       const { work, sumOf, giveBack } =
         compressed === undefined ? this.#sums.start(bucket, pushes, options) : this.#sums.startEncoded(compressed, bucket, pushes, options);
       const effect = (): Effect => this.#update(bucket, pushes, { sumOf, giveBack, refused, call: options });
       return this.#operations.start({ what, works: [work], effect });
-    });
+    };
+    held.hold();
+    const parts: KVWork[] = [];
+    try {
+      for (const bucket of buckets) parts.push(start(bucket));
+    } catch (thrown) {
+      held.letGo();
+      throw thrown;
+    }
     this.#unfinished.add(names);
     const whole = (): void => {
       this.#unfinished.delete(names);
       const failed = parts.find(({ error }) => error !== undefined)?.error;
       if (failed !== undefined) throw failed;
     };
-    return this.#operations.start({ what, works: [], effect: () => once(whole) });
+    return this.#operations.start({ what, works: [], effect: () => once(whole), ended: () => held.letGo() });
   }
 
   *#update(bucket: Bucket, pushes: readonly PlannedPush[], { sumOf, giveBack, refused, call }: ReducedBucket): Effect {
@@ -403,9 +424,12 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     return SnapshotFolder.warning(path, this.#options.log ?? silentLogger);
   }
 
-  #locally(what: string, effect: () => void): KVWork {
+  #locally(what: string, outs: readonly Value[], effect: () => void): KVWork {
     this.#operations.checkRoom();
-    return this.#operations.start({ what, works: [], effect: () => once(effect) });
+    const held = new HeldValues();
+    for (const out of outs) held.add(out);
+    held.hold();
+    return this.#operations.start({ what, works: [], effect: () => once(effect), ended: () => held.letGo() });
   }
 
   /** What ranks compare: the call, all its keys, and what decides how they are treated. */

@@ -18,6 +18,8 @@ export interface Operation {
   /** Runs when `works` have succeeded and all operations before have ended: takes effect. It may yield communication that it
    *  has begun, and goes on when that has succeeded. What it throws fails the operation. */
   readonly effect: () => Generator<readonly Work[], void>;
+  /** It has ended, whatever became of it. */
+  readonly ended?: () => void;
 }
 
 export interface OrderedOperationsOptions {
@@ -28,6 +30,7 @@ export interface OrderedOperationsOptions {
 
 interface Pending {
   readonly effect: Generator<readonly Work[], void>;
+  readonly ended: (() => void) | undefined;
   readonly work: OrderedWork;
   works: readonly Work[];
   /** The works whose end will be heard of. */
@@ -54,7 +57,8 @@ export class OrderedOperations {
 
   start(operation: Operation): KVWork {
     const work = new OrderedWork(operation.what, this);
-    this.#pending.push({ effect: operation.effect(), work, works: operation.works, watched: undefined });
+    const { effect, ended, works } = operation;
+    this.#pending.push({ effect: effect(), ended, work, works, watched: undefined });
     if (this.#pending.length - this.#first === 1) this.proceed();
     return work;
   }
@@ -130,6 +134,7 @@ export class OrderedOperations {
       this.#pending.splice(0, this.#first);
       this.#first = 0;
     }
+    head.ended?.();
     head.work.settle(failure);
   }
 }

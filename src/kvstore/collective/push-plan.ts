@@ -1,5 +1,7 @@
 /** What a push of certain values, and a pull into certain places, consists of. */
 import type { TypedArray } from '../../memory/dtype.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { HeldValues } from '../values/held-values.ts';
 import type { Bucket } from './buckets.ts';
 import type { Parameter } from '../values/parameter-table.ts';
 import type { Value } from '../values/types.ts';
@@ -17,6 +19,9 @@ export interface PushPlan {
   readonly names: readonly string[];
   readonly pushes: readonly PlannedPush[];
   readonly buckets: readonly Bucket[];
+  /** Of what is pushed and where results go, what can be given back. */
+  readonly tensors: readonly Tensor[];
+  readonly held: HeldValues;
   /** Of the names, for contracts. */
   readonly digest: string;
 }

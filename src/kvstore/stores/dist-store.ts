@@ -170,7 +170,7 @@ export class DistStore extends WorkerStore implements KVStore {
     const parameter = this.#parameter(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const data = bytesOf(fittingRows(parameter, out, rows.length));
-    const { staged, built } = this.#stage((staging) => this.#ownRef(out) ?? staging.result(staging.take(data.byteLength), data));
+    const { staged, built } = this.#stage((staging) => this.#ownRef(out) ?? staging.result(staging.take(data.byteLength), out, data));
     return this.#rows('pull', { key: parameter.key, rows, ref: built, options, staged });
   }
 
@@ -288,14 +288,14 @@ export class DistStore extends WorkerStore implements KVStore {
 
   #outOf(parameter: NamedParameter, out: Value, staged: StagedValues): ValueRef {
     const data = bytesOf(fittingElements(parameter, out));
-    return this.#ownRef(out) ?? staged.result(staged.take(data.byteLength), data);
+    return this.#ownRef(out) ?? staged.result(staged.take(data.byteLength), out, data);
   }
 
   /** The first output, and what is copied from it to the others. */
   #outsOf(parameter: NamedParameter, [first, ...others]: readonly Value[], staged: StagedValues): ValueRef {
     const out = this.#outOf(parameter, first, staged);
     const result = bytesOf(fittingElements(parameter, first));
-    for (const other of others) staged.spread(result, bytesOf(fittingElements(parameter, other)));
+    for (const other of others) staged.spread(result, other, bytesOf(fittingElements(parameter, other)));
     return out;
   }
 
@@ -313,7 +313,7 @@ export class DistStore extends WorkerStore implements KVStore {
     }
     // A staged value that is its own result comes back where it went in.
     const block = staged.copyIn(bytesOf(data));
-    return { key, push: block.ref, out: staged.result(block, bytesOf(data)), ...encoding };
+    return { key, push: block.ref, out: staged.result(block, first, bytesOf(data)), ...encoding };
   }
 
   #encoding({ dtype }: NamedParameter): Pick<BatchEntry, 'encoding'> {
@@ -355,7 +355,9 @@ export class DistStore extends WorkerStore implements KVStore {
   }
 }
 
+/** For the operation that begins with them. */
 function hooksOf(staged: StagedValues | undefined): StartHooks {
   if (staged === undefined) return {};
-  return { onSuccess: () => staged.copyOut(), onSettled: (error) => staged.free(error) };
+  staged.hold();
+  return { onSuccess: () => staged.copyOut(), onSettled: (error) => staged.end(error) };
 }

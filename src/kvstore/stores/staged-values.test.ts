@@ -20,7 +20,7 @@ describe('StagedValues', () => {
     const block = staged.copyIn(Uint8Array.of(1, 2));
     expect([...block.view]).toEqual([1, 2]);
     const out = new Uint8Array(2);
-    staged.result(block, out);
+    staged.result(block, out, out);
     block.view.set([3, 4]);
     staged.copyOut();
     staged.free();

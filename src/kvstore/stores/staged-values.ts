@@ -3,6 +3,8 @@
  *  write where its result was to go. Such memory is not used again. */
 import type { ErrorCode, ShoalError } from '../../base/errors.ts';
 import type { ValueBlock, ValueRef } from '../protocol/value-space.ts';
+import { HeldValues } from '../values/held-values.ts';
+import type { Value } from '../values/types.ts';
 
 /** Errors that come from this side: no server has said that it is done. */
 const unanswered: ReadonlySet<ErrorCode> = new Set(['timeout', 'peer-lost', 'aborted', 'closed']);
@@ -11,6 +13,7 @@ export class StagedValues {
   readonly #allocate: (bytes: number) => ValueBlock;
   readonly #blocks: ValueBlock[] = [];
   readonly #results: (() => void)[] = [];
+  readonly #held = new HeldValues();
 
   constructor(allocate: (bytes: number) => ValueBlock) {
     this.#allocate = allocate;
@@ -33,19 +36,32 @@ export class StagedValues {
     return block;
   }
 
-  /** `data` receives what is in the block when the operation has succeeded. */
-  result(block: ValueBlock, data: Uint8Array): ValueRef {
+  /** `out`, whose bytes are `data`, receives what is in the block when the operation has succeeded. */
+  result(block: ValueBlock, out: Value, data: Uint8Array): ValueRef {
+    this.#held.add(out);
     this.#results.push(() => data.set(block.view));
     return block.ref;
   }
 
-  /** `data` receives what the result has that was asked for before. */
-  spread(result: Uint8Array, data: Uint8Array): void {
+  /** `out`, whose bytes are `data`, receives what the result has that was asked for before. */
+  spread(result: Uint8Array, out: Value, data: Uint8Array): void {
+    this.#held.add(out);
     this.#results.push(() => data.set(result));
   }
 
   copyOut(): void {
     for (const copy of this.#results) copy();
+  }
+
+  /** The operation begins. */
+  hold(): void {
+    this.#held.hold();
+  }
+
+  /** It has ended. */
+  end(error: ShoalError | undefined): void {
+    this.#held.letGo();
+    this.free(error);
   }
 
   free(error?: ShoalError): void {

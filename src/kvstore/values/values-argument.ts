@@ -70,13 +70,21 @@ export function elementsOf(
   shape?: readonly number[],
   expected?: DType,
 ): { dtype: DType; shape: readonly number[]; data: TypedArray } {
-  if (value instanceof Tensor) return { dtype: value.dtype, shape: value.shape, data: value.data };
+  if (value instanceof Tensor) {
+    checkNotReleased(value);
+    return { dtype: value.dtype, shape: value.shape, data: value.data };
+  }
   if (!ArrayBuffer.isView(value)) throw new ShoalError('usage', `a value is ${describe(value)}; pass a tensor or a typed array`);
   const dtype = expected !== undefined && isBitsOf(value, expected) ? expected : dtypeOfArray(value);
   if (shape === undefined) return { dtype, shape: [value.length], data: value };
   // A copy: the caller's list may change.
   if (countOf(shape) === value.length) return { dtype, shape: [...shape], data: value };
   throw new ShoalError('usage', `an array of ${value.length} elements has not the shape [${shape.join(', ')}]`);
+}
+
+/** @throws ShoalError `usage`: its memory is another tensor's, or will be. */
+export function checkNotReleased({ dtype, shape, released }: Tensor): void {
+  if (released) throw new ShoalError('usage', `the tensor ${dtype}[${shape.join(', ')}] has been released; make another one`);
 }
 
 /** Row numbers of a matrix parameter. @throws ShoalError `usage`. */
