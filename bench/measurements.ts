@@ -71,6 +71,7 @@ export const measurements: readonly Measurement[] = [
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
+  report('scheduler', 'the scheduler', 'bench/scheduler/run.ts'),
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
     '--buckets',

@@ -1,0 +1,108 @@
+/** What the scheduler itself costs: tasks that finish as soon as they have started, through a queue by priority and credits of four links.
+ *
+ *    tsx bench/scheduler/run.ts [--tasks 100000] [--rounds 9] [--out bench/results/scheduler.json]
+ *
+ *  `tasks`: each posted alone. `parts`: of one tensor that is cut into as many. `queued`: all are posted before the first starts, so
+ *  that the queues are as long as they can be. The time is from before the first post until the last task has ended. */
+import { writeFileSync } from 'node:fs';
+import os from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { systemClock, type Clock } from '../../src/base/clock.ts';
+import { seededRandom } from '../../src/base/random.ts';
+import { Core } from '../../src/scheduler/core.ts';
+import type { Part } from '../../src/scheduler/partition.ts';
+import { Task } from '../../src/scheduler/task.ts';
+import { programArguments } from '../arguments.ts';
+
+export interface CoreBenchOptions {
+  readonly tasks: number;
+  /** One more warms up. */
+  readonly rounds: number;
+  readonly clock: Clock;
+}
+
+export interface CoreBenchRow {
+  readonly name: 'tasks' | 'parts' | 'queued';
+  readonly tasks: number;
+  readonly medianNsPerTask: number;
+  readonly worstNsPerTask: number;
+  /** Of the order in which tasks started: the same in every round. */
+  readonly checksum: number;
+}
+
+const links = ['0', '1', '2', '3'];
+const taskBytes = 100;
+
+class BenchTask extends Task {
+  readonly #running: BenchTask[];
+
+  constructor(running: BenchTask[], options: { bytes: number; priority: number; link: string }) {
+    super({ name: 'x', operation: 'push', ...options });
+    this.#running = running;
+  }
+
+  protected part({ bytes }: Part, index: number): BenchTask {
+    return new BenchTask(this.#running, { bytes, priority: this.priority, link: links[index % links.length] });
+  }
+
+  protected onDo(): void {
+    this.#running.push(this);
+  }
+}
+
+export function benchCore({ tasks, rounds, clock }: CoreBenchOptions): CoreBenchRow[] {
+  return (['tasks', 'parts', 'queued'] as const).map((name) => {
+    const nsPerTask: number[] = [];
+    let checksum = 0;
+    for (let round = 0; round <= rounds; round++) {
+      const startMs = clock.now();
+      checksum = run(name, tasks, clock);
+      if (round > 0) nsPerTask.push(((clock.now() - startMs) * 1e6) / tasks);
+    }
+    nsPerTask.sort((a, b) => a - b);
+    const median = nsPerTask[Math.floor(nsPerTask.length / 2)];
+    return { name, tasks, medianNsPerTask: median, worstNsPerTask: nsPerTask[nsPerTask.length - 1], checksum };
+  });
+}
+
+function run(name: CoreBenchRow['name'], count: number, clock: Clock): number {
+  const random = seededRandom(1);
+  const running: BenchTask[] = [];
+  const core = new Core({ clock, creditBytes: 4 * taskBytes, partitionBytes: taskBytes });
+  let checksum = 0;
+  const finishSome = (left: number): void => {
+    while (running.length > left) {
+      const task = running.splice(0);
+      for (const each of task) {
+        checksum = (Math.imul(checksum, 31) + each.priority * 7 + each.index) | 0;
+        each.notifyFinish();
+      }
+    }
+  };
+  if (name !== 'queued') core.start();
+  if (name === 'parts') core.post(new BenchTask(running, { bytes: count * taskBytes, priority: 0, link: links[0] }));
+  for (let k = 0; k < (name === 'parts' ? 0 : count); k++) {
+    core.post(new BenchTask(running, { bytes: taskBytes, priority: random.integer(100), link: links[k % links.length] }));
+    finishSome(12);
+  }
+  if (name === 'queued') core.start();
+  finishSome(0);
+  return checksum;
+}
+
+function main(): void {
+  const { values } = programArguments(import.meta.url, {
+    options: { tasks: { type: 'string', default: '100000' }, rounds: { type: 'string', default: '9' }, out: { type: 'string' } },
+  });
+  /** Above the number of CPUs the machine was busy with other things: the figures are then too high. */
+  const loadBefore = os.loadavg()[0];
+  const rows = benchCore({ tasks: Number(values.tasks), rounds: Number(values.rounds), clock: systemClock });
+  for (const { name, tasks, medianNsPerTask, worstNsPerTask, checksum } of rows) {
+    const [median, worst] = [medianNsPerTask, worstNsPerTask].map((ns) => `${(ns / 1000).toFixed(2)} µs`);
+    console.log(`${name.padEnd(7)} ${tasks} tasks: median ${median} per task, worst round ${worst}, checksum ${checksum}`);
+  }
+  const machine = { cpu: os.cpus()[0]?.model ?? 'unknown', cpus: os.cpus().length, node: process.version, loadBefore };
+  if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, rows }, null, 2)}\n`);
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) main();

@@ -1,0 +1,401 @@
+/** The core of ByteScheduler: one queue by priority and one credit for each link; tasks start when they are the first and the credit
+ *  has room. It knows no kind of task.
+ *
+ *      post ─▶ parts ─▶ posted ── ready ──▶ queue of the link ── credit ──▶ running ── finish ──▶ ended, credit returns
+ *
+ *  Everything happens within the call that causes it: a post, a notification, a change of the credit, a timer. A task of higher
+ *  priority overtakes between parts, never within one. Bounds: `tasksMax` tasks that have not ended, `linksMax` links. */
+import type { Clock, Timer } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { failureOf } from '../base/failure.ts';
+import { checkFields, describeValue, optionTable } from '../base/settings/options.ts';
+import { Link, type LinkOrder } from './link.ts';
+import { describeTask, type Task, type TaskListener } from './task.ts';
+
+export interface CoreOptions {
+  readonly clock: Clock;
+  /** Bytes in flight of a link, at most; one larger task may be alone. */
+  readonly creditBytes: number;
+  /** Tensors are cut into parts of at most so many bytes. */
+  readonly partitionBytes: number;
+  /** Credit and partitions are not larger than the memory there is. Default: no limit. */
+  readonly memoryBytes?: number;
+  /** How long a task may run. Default: 300,000. */
+  readonly timeoutMs?: number;
+  /** Tasks that have not ended, parts counted alone. Default: 1,048,576. */
+  readonly tasksMax?: number;
+  /** Default: 4,096. */
+  readonly linksMax?: number;
+  readonly observer?: CoreObserver;
+}
+
+/** Is told what happens, for traces and counters. It may not throw, post or notify. */
+export interface CoreObserver {
+  onQueued?(task: Task): void;
+  onStarted?(task: Task): void;
+  /** `task` is one that was started, or given up before. */
+  onEnded?(task: Task, error: ShoalError | undefined): void;
+}
+
+export interface LinkStatus {
+  readonly creditBytes: number;
+  readonly inFlightBytes: number;
+  /** Tasks. */
+  readonly inFlight: number;
+  readonly queued: number;
+}
+
+export interface LinkOptions {
+  /** Of this link alone. Default: the core's. */
+  readonly creditBytes?: number;
+  /** Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
+  readonly order?: LinkOrder;
+}
+
+/** `drain`: what was posted is done. `abort`: what has not started is given up. */
+export type ShutdownMode = 'drain' | 'abort';
+
+const coreOptions = optionTable<CoreOptions>({
+  clock: 'object',
+  creditBytes: 'number',
+  partitionBytes: 'number',
+  memoryBytes: 'number',
+  timeoutMs: 'number',
+  tasksMax: 'number',
+  linksMax: 'number',
+  observer: 'object',
+});
+const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', order: 'string' });
+/** Tasks that an error names. */
+const namedMax = 4;
+
+interface Closing {
+  readonly ended: Promise<void>;
+  end(error?: ShoalError): void;
+}
+
+export class Core implements TaskListener {
+  readonly #clock: Clock;
+  readonly #memoryBytes: number;
+  readonly #timeoutMs: number;
+  readonly #tasksMax: number;
+  readonly #linksMax: number;
+  readonly #observer: CoreObserver;
+  #creditBytes: number;
+  #partitionBytes: number;
+  readonly #links = new Map<string, Link>();
+  /** Posted or queued. */
+  readonly #waiting = new Set<Task>();
+  /** In the order in which they started, which is that of their deadlines. */
+  readonly #running = new Set<Task>();
+  #started = false;
+  #closing: Closing | undefined;
+  #timer: Timer | undefined;
+  #drainTimer: Timer | undefined;
+  #sequence = 0;
+  #arrival = 0;
+  /** Tasks in queues that ended there. */
+  #leftQueued = 0;
+
+  constructor(options: CoreOptions) {
+    checkFields('Core', options, coreOptions);
+    this.#clock = options.clock;
+    this.#memoryBytes = checkPositive('Core: memoryBytes', options.memoryBytes ?? Number.MAX_SAFE_INTEGER);
+    this.#creditBytes = this.#checkBytes('Core: creditBytes', options.creditBytes);
+    this.#partitionBytes = this.#checkBytes('Core: partitionBytes', options.partitionBytes);
+    this.#timeoutMs = checkPositive('Core: timeoutMs', options.timeoutMs ?? 300_000);
+    this.#tasksMax = checkPositive('Core: tasksMax', options.tasksMax ?? 2 ** 20);
+    this.#linksMax = checkPositive('Core: linksMax', options.linksMax ?? 4096);
+    this.#observer = options.observer ?? {};
+  }
+
+  get creditBytes(): number {
+    return this.#creditBytes;
+  }
+
+  get partitionBytes(): number {
+    return this.#partitionBytes;
+  }
+
+  /** What is on its way to a destination. */
+  statusOf(name: string): LinkStatus {
+    const link = this.#links.get(name);
+    if (link === undefined) return { creditBytes: this.#creditBytes, inFlightBytes: 0, inFlight: 0, queued: 0 };
+    const { inFlightBytes, inFlight, queued } = link;
+    return { creditBytes: this.#creditOf(link), inFlightBytes, inFlight, queued };
+  }
+
+  // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Before, tasks wait in their queues; immediate ones do not. */
+  start(): void {
+    this.#checkOpen('start');
+    this.#begin();
+  }
+
+  /** Nothing more is posted. @returns when all that was has ended; tasks that run are waited for in either mode.
+   *  A drain becomes an abort when it takes longer than `timeoutMs` after the last task that ran, with `timeout`, which names tasks
+   *  whose tensors never became ready. Calling it again with `abort` cuts a drain short. */
+  shutdown(mode: ShutdownMode): Promise<void> {
+    if (mode !== 'drain' && mode !== 'abort') throw new ShoalError('usage', `shutdown: 'drain' or 'abort', not ${describeValue(mode)}`);
+    if (this.#closing === undefined) {
+      let end: Closing['end'] = () => undefined;
+      const ended = new Promise<void>((resolve, reject) => {
+        end = (error) => (error === undefined ? resolve() : reject(error));
+      });
+      this.#closing = { ended, end };
+    }
+    if (mode === 'drain') this.#begin();
+    else this.#abort(new ShoalError('aborted', 'the scheduler was shut down before the task started'));
+    this.#rest();
+    return this.#closing.ended;
+  }
+
+  #begin(): void {
+    this.#started = true;
+    for (const link of this.#links.values()) this.#pump(link);
+  }
+
+  #abort(error: ShoalError): void {
+    // Others wait for the same; those that run end, or time out.
+    for (const task of [...this.#waiting]) this.#end(task, error);
+  }
+
+  // ── settings ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Of all links that have none of their own. What is in flight stays so: less credit admits nothing until enough has finished. */
+  setCredit(creditBytes: number): void {
+    this.#creditBytes = this.#checkBytes('setCredit', creditBytes);
+    for (const link of this.#links.values()) this.#pump(link);
+  }
+
+  /** Of tensors that are posted from now on. */
+  setPartition(partitionBytes: number): void {
+    this.#partitionBytes = this.#checkBytes('setPartition', partitionBytes);
+  }
+
+  /** @throws ShoalError `usage` for an order that differs from the one tasks were queued in. */
+  setLink(name: string, options: LinkOptions): void {
+    checkFields('setLink', options, linkOptions);
+    const { creditBytes, order } = options;
+    if (creditBytes !== undefined) this.#checkBytes('setLink: creditBytes', creditBytes);
+    if (order !== undefined && order !== 'priority' && order !== 'arrival') {
+      throw new ShoalError('usage', `setLink: order is 'priority' or 'arrival', not ${describeValue(order)}`);
+    }
+    const known = this.#links.get(name);
+    if (known !== undefined && order !== undefined && order !== known.order) {
+      throw new ShoalError('usage', `setLink: link '${name}' is in use, in the order of ${known.order}; set it before its first task`);
+    }
+    const link = known ?? this.#addLink(name, order ?? 'priority');
+    if (creditBytes === undefined) return;
+    link.ownCreditBytes = creditBytes;
+    this.#pump(link);
+  }
+
+  // ── tasks ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Cuts the task into parts and prepares them; immediate ones start at once. How it ends is told to its `onEnd`.
+   *  @throws ShoalError `usage` for a task that was posted before; `closed` after `shutdown`; `out-of-memory` when `tasksMax` would be
+   *  exceeded. Nothing is done then. */
+  post(task: Task): void {
+    this.#checkOpen('post');
+    if (task.state !== 'new' || task.parent !== undefined) {
+      throw new ShoalError('usage', `post: ${describeTask(task)} was posted before; make a new task`);
+    }
+    const tasks = this.#waiting.size + this.#running.size + this.#leftQueued;
+    const count = task.bytes > this.#partitionBytes ? task.countParts(this.#partitionBytes) : 1;
+    if (tasks + count > this.#tasksMax) {
+      const more = `post: ${count} parts of ${describeTask(task)} on top of ${tasks} tasks are more than tasksMax = ${this.#tasksMax}`;
+      throw new ShoalError('out-of-memory', `${more}; use larger partitions, or wait for some to end`);
+    }
+    const parts = task.partition(this.#partitionBytes);
+    // All of it or nothing.
+    for (const part of parts) this.#linkOf(part.link);
+    const sequence = this.#sequence++;
+    for (const part of parts) {
+      part.sequence = sequence;
+      if (!task.isImmediate) this.#waiting.add(part);
+    }
+    if (parts.length > 1) task.state = 'running';
+    for (const part of parts) {
+      // A failure of one ends its siblings.
+      if (part.state === 'new') this.#launch(part, task.isImmediate);
+    }
+  }
+
+  #launch(task: Task, immediate: boolean): void {
+    try {
+      if (immediate) {
+        this.#noteStart(task);
+        task.immediateDo(this);
+      } else task.prepare(this);
+    } catch (thrown) {
+      this.onFinish(task, thrown ?? new Error('undefined was thrown'));
+    }
+  }
+
+  /** Tasks call it. */
+  onReady(task: Task): void {
+    task.state = 'queued';
+    task.arrival = this.#arrival++;
+    const link = this.#linkOf(task.link);
+    link.push(task);
+    this.#observer.onQueued?.(task);
+    this.#pump(link);
+  }
+
+  /** Tasks call it. */
+  onFinish(task: Task, error: unknown): void {
+    if (task.state === 'ended') return;
+    this.#end(task, error === undefined || error === null ? undefined : failureOf('task', describeTask(task), error));
+  }
+
+  /** Starts what the credit admits. */
+  #pump(link: Link): void {
+    if (!this.#started || link.isPumping) return;
+    link.isPumping = true;
+    try {
+      for (let task = link.peek(); task !== undefined; task = link.peek()) {
+        if (task.state === 'ended') this.#leftQueued--;
+        else if (!link.admits(task.bytes, this.#creditOf(link))) break;
+        link.pop();
+        if (task.state !== 'ended') this.#start(link, task);
+      }
+    } finally {
+      link.isPumping = false;
+    }
+  }
+
+  #start(link: Link, task: Task): void {
+    this.#waiting.delete(task);
+    link.started(task.bytes);
+    this.#noteStart(task);
+    try {
+      task.do();
+    } catch (thrown) {
+      this.onFinish(task, thrown ?? new Error('undefined was thrown'));
+    }
+  }
+
+  #noteStart(task: Task): void {
+    task.startedMs = this.#clock.now();
+    this.#running.add(task);
+    this.#timer ??= this.#clock.setTimer(this.#timeoutMs, this.#onTimer);
+    this.#observer.onStarted?.(task);
+  }
+
+  #end(task: Task, error: ShoalError | undefined): void {
+    const { state } = task;
+    if (state === 'queued') this.#leftQueued++;
+    task.state = 'ended';
+    task.failure = error;
+    this.#waiting.delete(task);
+    const hadCredit = this.#running.delete(task) && !(task.parent ?? task).isImmediate;
+    const link = hadCredit ? this.#links.get(task.link) : undefined;
+    link?.finished(task.bytes);
+    try {
+      // What has not finished by itself has something to let go of.
+      if (error !== undefined) task.abandon(error);
+      this.#observer.onEnded?.(task, error);
+      if (task.parent === undefined) task.onEnd?.(error);
+      else this.#endPart(task.parent, error);
+    } finally {
+      if (link !== undefined) this.#pump(link);
+      this.#rest();
+    }
+  }
+
+  #endPart(parent: Task, error: ShoalError | undefined): void {
+    parent.unended--;
+    if (error !== undefined && parent.failure === undefined) {
+      parent.failure = error;
+      // What has started is waited for: it uses the tensor.
+      for (const sibling of parent.children) if (sibling.state !== 'running' && sibling.state !== 'ended') this.#end(sibling, error);
+    }
+    if (parent.unended > 0 || parent.state === 'ended') return;
+    parent.state = 'ended';
+    parent.onEnd?.(parent.failure);
+  }
+
+  // ── ends that do not come by themselves ────────────────────────────────────────────────────────────────────────
+
+  readonly #onTimer = (): void => {
+    this.#timer = undefined;
+    const nowMs = this.#clock.now();
+    for (const task of this.#running) {
+      const leftMs = task.startedMs + this.#timeoutMs - nowMs;
+      if (leftMs > 0) {
+        this.#timer ??= this.#clock.setTimer(leftMs, this.#onTimer);
+        return;
+      }
+      const message = `${describeTask(task)} did not finish within ${this.#timeoutMs} ms`;
+      const next = `${task.link === '' ? '' : `link '${task.link}'; `}its credit is given back; is its peer alive?`;
+      this.#end(
+        task,
+        new ShoalError('timeout', `${message}: ${next}`, { operation: task.name, bytes: task.bytes, timeoutMs: this.#timeoutMs }),
+      );
+    }
+  };
+
+  /** Of a shutdown: ends when nothing is left, and makes an end when nothing moves. */
+  #rest(): void {
+    if (this.#closing === undefined) return;
+    this.#drainTimer?.cancel();
+    this.#drainTimer = undefined;
+    if (this.#running.size > 0) return;
+    if (this.#waiting.size > 0) {
+      this.#drainTimer = this.#clock.setTimer(this.#timeoutMs, this.#onDrainTimer, { keepAlive: true });
+      return;
+    }
+    this.#timer?.cancel();
+    this.#timer = undefined;
+    this.#closing.end();
+  }
+
+  readonly #onDrainTimer = (): void => {
+    this.#drainTimer = undefined;
+    // A tensor became ready meanwhile.
+    if (this.#running.size > 0) return;
+    const names = Array.from(this.#waiting, describeTask);
+    const shown = names.slice(0, namedMax).join('; ');
+    const more = names.length > namedMax ? `; and ${names.length - namedMax} more` : '';
+    const message = `shutdown: ${names.length} tasks did not become ready within ${this.#timeoutMs} ms: ${shown}${more}`;
+    const error = new ShoalError('timeout', message, { timeoutMs: this.#timeoutMs });
+    this.#closing?.end(error);
+    this.#abort(error);
+  };
+
+  // ── checks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #creditOf(link: Link): number {
+    return link.ownCreditBytes ?? this.#creditBytes;
+  }
+
+  #linkOf(name: string): Link {
+    return this.#links.get(name) ?? this.#addLink(name, 'priority');
+  }
+
+  #addLink(name: string, order: LinkOrder): Link {
+    if (this.#links.size >= this.#linksMax) {
+      throw new ShoalError('out-of-memory', `link '${name}' would be one more than linksMax = ${this.#linksMax}`);
+    }
+    const link = new Link(name, order);
+    this.#links.set(name, link);
+    return link;
+  }
+
+  #checkOpen(call: string): void {
+    if (this.#closing !== undefined) throw new ShoalError('closed', `${call}: the scheduler has been shut down`);
+  }
+
+  #checkBytes(role: string, bytes: number): number {
+    checkPositive(role, bytes);
+    if (bytes <= this.#memoryBytes) return bytes;
+    throw new ShoalError('usage', `${role}: ${bytes} bytes are more than this machine's memory of ${this.#memoryBytes}`);
+  }
+}
+
+function checkPositive(role: string, value: number): number {
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw new ShoalError('usage', `${role} must be a positive integer, not ${describeValue(value)}`);
+}

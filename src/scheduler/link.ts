@@ -1,0 +1,59 @@
+/** One destination: what waits for it, and how many bytes are on their way.
+ *
+ *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
+ *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */
+import { PriorityQueue } from '../base/priority-queue.ts';
+import { hasArrivedSooner, isSooner, type Task } from './task.ts';
+
+/** Which of the tasks that are ready is first: by priority, or the one that became ready first. */
+export type LinkOrder = 'priority' | 'arrival';
+
+export class Link {
+  readonly name: string;
+  readonly order: LinkOrder;
+  /** Undefined: that of the core. */
+  ownCreditBytes: number | undefined;
+  inFlightBytes = 0;
+  /** Tasks. */
+  inFlight = 0;
+  /** The core is starting its tasks: what becomes ready meanwhile is seen. */
+  isPumping = false;
+  readonly #queue: PriorityQueue<Task>;
+
+  constructor(name: string, order: LinkOrder) {
+    this.name = name;
+    this.order = order;
+    this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
+  }
+
+  /** Tasks that wait, and those that ended while they did and have not reached the front. */
+  get queued(): number {
+    return this.#queue.length;
+  }
+
+  push(task: Task): void {
+    this.#queue.push(task);
+  }
+
+  peek(): Task | undefined {
+    return this.#queue.peek();
+  }
+
+  pop(): Task | undefined {
+    return this.#queue.pop();
+  }
+
+  admits(bytes: number, creditBytes: number): boolean {
+    return this.inFlight === 0 || this.inFlightBytes + bytes <= creditBytes;
+  }
+
+  started(bytes: number): void {
+    this.inFlight++;
+    this.inFlightBytes += bytes;
+  }
+
+  finished(bytes: number): void {
+    this.inFlight--;
+    this.inFlightBytes -= bytes;
+  }
+}

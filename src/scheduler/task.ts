@@ -1,0 +1,195 @@
+/** One communication operation, whatever does it: a push, a pull, an all-reduce. The scheduler's `Core` decides when it starts; only
+ *  the kind of task knows what it does.
+ *
+ *      post ─▶ partition ─▶ prepare ─▶ notifyReady ─▶ queue ─▶ do ─▶ notifyFinish ─▶ end
+ *                              immediate: ───────────▶ immediateDo ─▶ notifyFinish ─▶ end
+ *
+ *  A tensor that is larger than a partition is a *parent*: its children, one for each part, are prepared and done in its place, and it
+ *  ends when all of them have.
+ *
+ *  Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration", SOSP 2019: its CommTask. */
+import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/settings/options.ts';
+import { countParts, partsOf, type Part } from './partition.ts';
+
+export interface TaskOptions {
+  /** Of the tensor, for messages and traces. */
+  readonly name: string;
+  /** What is done: `push`, `pull`, `all-reduce`. */
+  readonly operation: string;
+  readonly bytes: number;
+  /** Smaller is sooner, as in the order of a model's layers. Equal ones start in the order in which they were posted. Default: 0. */
+  readonly priority?: number;
+  /** What is never cut, in bytes. Default: 1. */
+  readonly unitBytes?: number;
+  /** The destination whose credit it takes: a server, a group. Default: `''`. */
+  readonly link?: string;
+  /** Starts when it is posted, without credit. Default: false. */
+  readonly immediate?: boolean;
+  /** Called once, when it and all its parts have ended; with the first error, if any. */
+  readonly onEnd?: (error: ShoalError | undefined) => void;
+}
+
+/** `posted`: waits until its tensor is ready. `queued`: waits for credit. */
+export type TaskState = 'new' | 'posted' | 'queued' | 'running' | 'ended';
+
+/** Who is told what becomes of tasks: the core. */
+export interface TaskListener {
+  onReady(task: Task): void;
+  onFinish(task: Task, error: unknown): void;
+}
+
+export abstract class Task {
+  readonly name: string;
+  readonly operation: string;
+  readonly bytes: number;
+  readonly priority: number;
+  readonly unitBytes: number;
+  readonly link: string;
+  readonly isImmediate: boolean;
+  readonly onEnd: ((error: ShoalError | undefined) => void) | undefined;
+  /** Of a part: the task that was posted. */
+  parent: Task | undefined;
+  /** Parts, of a task that was cut. */
+  children: readonly Task[] = [];
+  state: TaskState = 'new';
+
+  // The core's own notes.
+  /** Posted tasks are numbered; parts have the number of their parent. */
+  sequence = 0;
+  /** Of a part among its siblings. */
+  index = 0;
+  /** Tasks that became ready are numbered. */
+  arrival = 0;
+  startedMs = 0;
+  /** Children that have not ended. */
+  unended = 0;
+  failure: ShoalError | undefined;
+  #listener: TaskListener | undefined;
+
+  constructor(options: TaskOptions) {
+    const { name, operation, bytes, priority = 0, unitBytes = 1, link = '', immediate = false, onEnd } = options;
+    if (!Number.isSafeInteger(bytes) || bytes < 0) throw refusal(name, `bytes must be a whole number, not ${describeValue(bytes)}`);
+    if (!Number.isFinite(priority)) throw refusal(name, `priority must be a finite number, not ${describeValue(priority)}`);
+    if (!Number.isSafeInteger(unitBytes) || unitBytes <= 0) {
+      throw refusal(name, `unitBytes must be a positive integer, not ${describeValue(unitBytes)}`);
+    }
+    if (bytes % unitBytes !== 0) throw refusal(name, `${bytes} bytes are no whole number of units of ${unitBytes}`);
+    this.name = name;
+    this.operation = operation;
+    this.bytes = bytes;
+    this.priority = priority;
+    this.unitBytes = unitBytes;
+    this.link = link;
+    this.isImmediate = immediate;
+    this.onEnd = onEnd;
+  }
+
+  // ── what the core calls ────────────────────────────────────────────────────────────────────────────────────────
+
+  /** How many parts `partition` would make. */
+  countParts(partitionBytes: number): number {
+    return countParts({ bytes: this.bytes, partitionBytes, unitBytes: this.unitBytes });
+  }
+
+  /** Its parts: itself, when it is not larger than a partition. */
+  partition(partitionBytes: number): readonly Task[] {
+    if (this.bytes <= partitionBytes) return [this];
+    const parts = partsOf({ bytes: this.bytes, partitionBytes, unitBytes: this.unitBytes });
+    if (parts.length === 1) return [this];
+    const children = parts.map((part, index) => this.part(part, index));
+    for (const [index, child] of children.entries()) {
+      if (child.bytes !== parts[index].bytes || child.state !== 'new' || child.parent !== undefined) {
+        throw refusal(this.name, `part ${index} must be a new task of ${parts[index].bytes} bytes`);
+      }
+      child.parent = this;
+      child.index = index;
+    }
+    this.children = children;
+    this.unended = children.length;
+    return children;
+  }
+
+  /** Must lead to `notifyReady` when its tensor is there. */
+  prepare(listener: TaskListener): void {
+    this.#listener = listener;
+    this.state = 'posted';
+    this.onPrepare();
+  }
+
+  /** Must lead to `notifyFinish` when its bytes have arrived. */
+  do(): void {
+    this.state = 'running';
+    this.onDo();
+  }
+
+  immediateDo(listener: TaskListener): void {
+    this.#listener = listener;
+    this.state = 'running';
+    this.onImmediateDo();
+  }
+
+  /** It will not be done, or nobody waits for it any more. */
+  abandon(error: ShoalError): void {
+    this.onAbandon(error);
+  }
+
+  // ── what its kind calls ────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Its tensor is there: it may start. Without effect when it has ended meanwhile. */
+  notifyReady(): void {
+    if (this.state === 'ended') return;
+    if (this.state !== 'posted') throw refusal(this.name, `notifyReady of a task that is ${this.state}`);
+    this.#listener?.onReady(this);
+  }
+
+  /** It has been done, or has failed, whether or not it was ready. Without effect when it has ended meanwhile: what was given up
+   *  may finish late. */
+  notifyFinish(error?: unknown): void {
+    if (this.state === 'ended') return;
+    if (this.state === 'new') throw refusal(this.name, 'notifyFinish of a task that was not posted');
+    this.#listener?.onFinish(this, error);
+  }
+
+  // ── what a kind is ─────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The task of a part, over the same memory. */
+  protected abstract part(part: Part, index: number): Task;
+
+  /** Starts it. */
+  protected abstract onDo(): void;
+
+  /** Default: its tensor is there. */
+  protected onPrepare(): void {
+    this.notifyReady();
+  }
+
+  /** Default: as any other. */
+  protected onImmediateDo(): void {
+    this.onDo();
+  }
+
+  /** For those who have something to let go of. It may not throw. */
+  protected onAbandon(_error: ShoalError): void {}
+}
+
+/** Whether `a` starts before `b`: by priority, then in the order of posts, then by part. So all parts of a tensor come before the next
+ *  one, however many they are. */
+export function isSooner(a: Task, b: Task): boolean {
+  if (a.priority !== b.priority) return a.priority < b.priority;
+  return a.sequence === b.sequence ? a.index < b.index : a.sequence < b.sequence;
+}
+
+export function hasArrivedSooner(a: Task, b: Task): boolean {
+  return a.arrival < b.arrival;
+}
+
+/** For messages. */
+export function describeTask({ name, operation, parent, index }: Task): string {
+  const part = parent === undefined ? '' : `, part ${index + 1} of ${parent.children.length}`;
+  return `${operation} of '${parent?.name ?? name}'${part}`;
+}
+
+function refusal(name: string, message: string): ShoalError {
+  return new ShoalError('usage', `task '${name}': ${message}`);
+}
