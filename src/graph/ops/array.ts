@@ -1,0 +1,205 @@
+/** Values from outside, constants, and operations that move elements without computing. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { OpDefinition, OutputSpec } from '../structure/definition.ts';
+import { graphDTypes, indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
+import type { Value } from '../structure/value.ts';
+import { likeFirst, op, splitOptions, type Unary } from './op.ts';
+
+const anyType = { T: { kind: 'type', allowed: graphDTypes } } as const;
+
+const placeholderDefinition: OpDefinition = {
+  name: 'Placeholder',
+  inputs: [],
+  attributes: { dtype: { kind: 'type' }, shape: { kind: 'shape', default: 'unknown' } },
+  infer: ({ dtype, attributes }) => [{ dtype: dtype('dtype'), shape: attributes.shape as Shape }],
+};
+
+/** A value that every step which needs it is fed. */
+export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, shape: Shape, options: NodeOptions = {}): Output<D> {
+  return g.node(placeholderDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
+}
+
+const constDefinition: OpDefinition = {
+  name: 'Const',
+  inputs: [],
+  attributes: { value: { kind: 'value' } },
+  infer: ({ attributes }) => {
+    const { dtype, shape } = attributes.value as Value;
+    return [{ dtype: dtype as GraphDType, shape }];
+  },
+};
+
+/** Always the same value, which must not change. */
+export function constant<D extends GraphDType = GraphDType>(
+  g: GraphBuilder,
+  value: Value & { readonly dtype: D },
+  options: NodeOptions = {},
+): Output<D> {
+  return g.node(constDefinition, [], { value }, options).outputs[0] as Output<D>;
+}
+
+export const identity = op<Unary<GraphDType>>({
+  name: 'Identity',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: anyType,
+  infer: likeFirst,
+});
+
+const castDefinition: OpDefinition = {
+  name: 'Cast',
+  inputs: [{ name: 'x', dtype: 'SrcT' }],
+  attributes: { SrcT: { kind: 'type' }, DstT: { kind: 'type' } },
+  infer: ({ inputs: [x], dtype }) => [{ dtype: dtype('DstT'), shape: x.shape }],
+};
+
+/** The elements as another dtype. */
+export function cast<D extends GraphDType>(g: GraphBuilder, x: Output, dtype: D, options: NodeOptions = {}): Output<D> {
+  return g.node(castDefinition, [x], { DstT: dtype }, options).outputs[0] as Output<D>;
+}
+
+export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>({
+  name: 'Reshape',
+  inputs: [{ name: 'tensor', dtype: 'T' }],
+  attributes: { ...anyType, shape: { kind: 'shape' } },
+  infer: ({ inputs: [input], attributes, fail }) => {
+    const shape = attributes.shape as Shape;
+    const [from, to] = [exactCount(input.shape), exactCount(shape)];
+    if (shape !== 'unknown' && shape.filter((dimension) => dimension === null).length > 1) fail('only one dimension may be left open');
+    if (from !== undefined && to !== undefined && from !== to) {
+      fail(`${formatShape(input.shape)} has ${from} elements, ${formatShape(shape)} has ${to}`);
+    }
+    if (from === undefined || to !== undefined || shape === 'unknown') return [{ dtype: input.dtype, shape }];
+    const known = shape.reduce<number>((product, dimension) => product * (dimension ?? 1), 1);
+    if (known === 0 || from % known !== 0) fail(`${formatShape(input.shape)} has ${from} elements and does not fit ${formatShape(shape)}`);
+    return [{ dtype: input.dtype, shape: shape.map((dimension) => dimension ?? from / known) }];
+  },
+});
+
+export const transpose = op<Unary<GraphDType, { readonly perm: readonly number[] }>>({
+  name: 'Transpose',
+  inputs: [{ name: 'x', dtype: 'T' }],
+  attributes: { ...anyType, perm: { kind: 'list(int)' } },
+  infer: ({ inputs: [x], integers, ranked, fail }) => {
+    const perm = integers('perm');
+    const dimensions = ranked(0, perm.length);
+    if ([...perm].sort((a, b) => a - b).some((axis, index) => axis !== index)) fail(`perm [${perm.join(', ')}] is no permutation`);
+    return [{ dtype: x.dtype, shape: perm.map((axis) => dimensions[axis]) }];
+  },
+});
+
+export const expandDims = op<Unary<GraphDType, { readonly axis: number }>>({
+  name: 'ExpandDims',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: { ...anyType, axis: { kind: 'int' } },
+  infer: ({ inputs: [{ dtype, shape }], integer, fail }) => {
+    if (shape === 'unknown') return [{ dtype, shape }];
+    const axis = resolveAxis(integer('axis'), shape.length + 1) ?? fail(`axis ${integer('axis')} is outside ${formatShape(shape)}`);
+    return [{ dtype, shape: shape.toSpliced(axis, 0, 1) }];
+  },
+});
+
+export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; readonly size: readonly number[] }>>({
+  name: 'Slice',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: { ...anyType, begin: { kind: 'list(int)' }, size: { kind: 'list(int)' } },
+  infer: ({ inputs: [{ dtype }], integers, ranked, fail }) => {
+    const [begin, size] = [integers('begin'), integers('size')];
+    if (begin.length !== size.length) fail('begin and size have different lengths');
+    ranked(0, begin.length).forEach((dimension, axis) => {
+      const end = begin[axis] + size[axis];
+      if (begin[axis] < 0 || size[axis] < 0 || (dimension !== null && end > dimension)) {
+        fail(`[${begin[axis]}, ${end}) is outside axis ${axis} of ${dimension ?? '?'}`);
+      }
+    });
+    return [{ dtype, shape: [...size] }];
+  },
+});
+
+export const concat = op<
+  <D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options: NodeOptions & { readonly axis: number }) => Output<D>
+>({
+  name: 'ConcatV2',
+  inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
+  attributes: { ...anyType, axis: { kind: 'int' } },
+  infer: ({ inputs, integer, fail }) => {
+    const known = inputs.map(({ shape }) => shape).filter((shape) => shape !== 'unknown');
+    if (known.length === 0) return [{ dtype: inputs[0].dtype, shape: 'unknown' }];
+    const rank = known[0].length;
+    const axis = resolveAxis(integer('axis'), rank) ?? fail(`axis ${integer('axis')} is outside ${formatShape(known[0])}`);
+    let rest: Shape = known[0].toSpliced(axis, 1);
+    for (const shape of known) {
+      const next: Shape | undefined = shape.length === rank ? mergeShapes(rest, shape.toSpliced(axis, 1)) : undefined;
+      rest = next ?? fail(`${formatShape(known[0])} and ${formatShape(shape)} differ beside axis ${axis}`);
+    }
+    const along = known.map((shape) => shape[axis]);
+    const sum = known.length < inputs.length || along.includes(null) ? null : along.reduce<number>((total, each) => total + (each ?? 0), 0);
+    return [{ dtype: inputs[0].dtype, shape: (rest as readonly Dimension[]).toSpliced(axis, 0, sum) }];
+  },
+});
+
+/** Several tensors of one shape as one with a new first axis. */
+export const pack = op<<D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options?: NodeOptions) => Output<D>>({
+  name: 'Pack',
+  inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
+  attributes: anyType,
+  infer: ({ inputs, fail }) => {
+    let shape: Shape = 'unknown';
+    for (const each of inputs) {
+      shape = mergeShapes(shape, each.shape) ?? fail(`${formatShape(inputs[0].shape)} and ${formatShape(each.shape)} are not one shape`);
+    }
+    return [{ dtype: inputs[0].dtype, shape: shape === 'unknown' ? shape : [inputs.length, ...shape] }];
+  },
+});
+
+const splitDefinition: OpDefinition = {
+  name: 'Split',
+  inputs: [{ name: 'value', dtype: 'T' }],
+  attributes: { ...anyType, num_split: { kind: 'int', least: 1 }, axis: { kind: 'int', default: 0 } },
+  infer: ({ inputs: [{ dtype, shape }], integer, fail }) => {
+    const parts = integer('num_split');
+    const each = (part: Shape): OutputSpec[] => Array.from({ length: parts }, () => ({ dtype, shape: part }));
+    if (shape === 'unknown') return each(shape);
+    const axis = resolveAxis(integer('axis'), shape.length) ?? fail(`axis ${integer('axis')} is outside ${formatShape(shape)}`);
+    const whole = shape[axis];
+    if (whole !== null && whole % parts !== 0) fail(`axis ${axis} of ${formatShape(shape)} does not split into ${parts}`);
+    return each(shape.with(axis, whole === null ? null : whole / parts));
+  },
+};
+
+/** Equal parts along `axis`. */
+export function split<D extends GraphDType>(
+  g: GraphBuilder,
+  value: Output<D>,
+  parts: number,
+  options: NodeOptions & { readonly axis?: number } = {},
+): readonly Output<D>[] {
+  const { nodeOptions, attributes } = splitOptions({ ...options });
+  return g.node(splitDefinition, [value], { num_split: parts, ...attributes }, nodeOptions).outputs as readonly Output<D>[];
+}
+
+/** The dimensions of a tensor, as a tensor. */
+export const shapeOf = op<
+  (g: GraphBuilder, input: Output, options?: NodeOptions & { readonly out_type?: IndexDType }) => Output<IndexDType>
+>({
+  name: 'Shape',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: { ...anyType, out_type: { kind: 'type', default: 'int32', allowed: indexDTypes } },
+  infer: ({ inputs: [{ shape }], dtype }) => [{ dtype: dtype('out_type'), shape: shape === 'unknown' ? [null] : [shape.length] }],
+});
+
+export const zerosLike = op<Unary<GraphDType>>({
+  name: 'ZerosLike',
+  inputs: [{ name: 'x', dtype: 'T' }],
+  attributes: anyType,
+  infer: likeFirst,
+});
+
+export const arrayOps: readonly OpDefinition[] = [
+  placeholderDefinition,
+  constDefinition,
+  castDefinition,
+  splitDefinition,
+  ...[identity, reshape, transpose, expandDims, slice, concat, pack, shapeOf, zerosLike].map(({ definition }) => definition),
+];

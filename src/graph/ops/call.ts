@@ -1,0 +1,36 @@
+/** Any asynchronous TypeScript function as a node: how a jitted step of jax-js or TensorFlow.js runs in a graph. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { CallFunction, OpDefinition } from '../structure/definition.ts';
+import type { GraphDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import type { Shape } from '../structure/shape.ts';
+
+const callDefinition: OpDefinition = {
+  name: 'Call',
+  inputs: [{ name: 'inputs', dtype: 'any', isList: true }],
+  attributes: { function: { kind: 'function' }, output_types: { kind: 'list(type)' }, output_shapes: { kind: 'list(shape)' } },
+  infer: ({ attributes, fail }) => {
+    const [dtypes, shapes] = [attributes.output_types as readonly GraphDType[], attributes.output_shapes as readonly Shape[]];
+    if (dtypes.length !== shapes.length) fail(`${dtypes.length} output_types, but ${shapes.length} output_shapes`);
+    return dtypes.map((dtype, slot) => ({ dtype, shape: shapes[slot] }));
+  },
+  isStateful: true,
+};
+
+/** @param outputs what `compute` gives; every result is checked against it. */
+export function call(
+  g: GraphBuilder,
+  compute: CallFunction,
+  inputs: readonly Output[],
+  outputs: readonly { readonly dtype: GraphDType; readonly shape: Shape }[],
+  options: NodeOptions = {},
+): readonly Output[] {
+  const attributes = {
+    function: compute,
+    output_types: outputs.map(({ dtype }) => dtype),
+    output_shapes: outputs.map(({ shape }) => shape),
+  };
+  return g.node(callDefinition, inputs, attributes, options).outputs;
+}
+
+export const callOps: readonly OpDefinition[] = [callDefinition];

@@ -1,0 +1,106 @@
+/** Arithmetic, comparisons and logic, element by element. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { OpDefinition } from '../structure/definition.ts';
+import { floatDTypes, graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
+import { broadcast, likeFirst, op, type Binary, type Unary } from './op.ts';
+
+const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
+const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+const x = { name: 'x', dtype: 'T' };
+const y = { name: 'y', dtype: 'T' };
+
+function arithmetic(name: string): OpDefinition {
+  return { name, inputs: [x, y], attributes: numeric, infer: (context) => [{ dtype: context.dtype('T'), shape: broadcast(context) }] };
+}
+
+function comparison(name: string, allowed: readonly GraphDType[]): OpDefinition {
+  const attributes = { T: { kind: 'type', allowed } } as const;
+  return { name, inputs: [x, y], attributes, infer: (context) => [{ dtype: 'bool', shape: broadcast(context) }] };
+}
+
+function logical(name: string): OpDefinition {
+  const inputs = [
+    { name: 'x', dtype: 'bool' },
+    { name: 'y', dtype: 'bool' },
+  ];
+  return { name, inputs, attributes: {}, infer: (context) => [{ dtype: 'bool', shape: broadcast(context) }] };
+}
+
+function unary(name: string, attributes: OpDefinition['attributes'] = floating): OpDefinition {
+  return { name, inputs: [x], attributes, infer: likeFirst };
+}
+
+type Comparison<In extends GraphDType> = <D extends In>(
+  g: GraphBuilder,
+  x: Output<D>,
+  y: Output<D>,
+  options?: NodeOptions,
+) => Output<'bool'>;
+
+export const add = op<Binary<NumericDType>>(arithmetic('AddV2'));
+export const sub = op<Binary<NumericDType>>(arithmetic('Sub'));
+export const mul = op<Binary<NumericDType>>(arithmetic('Mul'));
+export const div = op<Binary<NumericDType>>(arithmetic('RealDiv'));
+export const pow = op<Binary<NumericDType>>(arithmetic('Pow'));
+export const maximum = op<Binary<NumericDType>>(arithmetic('Maximum'));
+export const minimum = op<Binary<NumericDType>>(arithmetic('Minimum'));
+export const squaredDifference = op<Binary<NumericDType>>(arithmetic('SquaredDifference'));
+
+export const less = op<Comparison<NumericDType>>(comparison('Less', numericDTypes));
+export const lessEqual = op<Comparison<NumericDType>>(comparison('LessEqual', numericDTypes));
+export const greater = op<Comparison<NumericDType>>(comparison('Greater', numericDTypes));
+export const equal = op<Comparison<GraphDType>>(comparison('Equal', graphDTypes));
+
+export const logicalAnd = op<Comparison<'bool'>>(logical('LogicalAnd'));
+export const logicalOr = op<Comparison<'bool'>>(logical('LogicalOr'));
+export const logicalNot = op<Unary<'bool'>>({
+  name: 'LogicalNot',
+  inputs: [{ name: 'x', dtype: 'bool' }],
+  attributes: {},
+  infer: likeFirst,
+});
+
+export const neg = op<Unary<NumericDType>>(unary('Neg', numeric));
+export const abs = op<Unary<NumericDType>>(unary('Abs', numeric));
+export const sign = op<Unary<NumericDType>>(unary('Sign', numeric));
+export const square = op<Unary<NumericDType>>(unary('Square', numeric));
+export const sqrt = op<Unary<FloatDType>>(unary('Sqrt'));
+export const rsqrt = op<Unary<FloatDType>>(unary('Rsqrt'));
+export const exp = op<Unary<FloatDType>>(unary('Exp'));
+export const log = op<Unary<FloatDType>>(unary('Log'));
+
+/** The sum of tensors of one shape. */
+export const addN = op<<D extends NumericDType>(g: GraphBuilder, inputs: readonly Output<D>[], options?: NodeOptions) => Output<D>>({
+  name: 'AddN',
+  inputs: [{ name: 'inputs', dtype: 'T', isList: true, least: 1 }],
+  attributes: numeric,
+  infer: ({ inputs, dtype, fail }) => {
+    let shape: Shape = 'unknown';
+    for (const each of inputs) {
+      shape = mergeShapes(shape, each.shape) ?? fail(`${formatShape(inputs[0].shape)} and ${formatShape(each.shape)} are not one shape`);
+    }
+    return [{ dtype: dtype('T'), shape }];
+  },
+});
+
+/** `condition ? x : y`, element by element. */
+export const select = op<
+  <D extends GraphDType>(g: GraphBuilder, condition: Output<'bool'>, x: Output<D>, y: Output<D>, options?: NodeOptions) => Output<D>
+>({
+  name: 'SelectV2',
+  inputs: [{ name: 'condition', dtype: 'bool' }, x, y],
+  attributes: { T: { kind: 'type' } },
+  infer: (context) => {
+    const [condition, left, right] = context.inputs;
+    const values = broadcast({ ...context, inputs: [left, right] });
+    return [{ dtype: left.dtype, shape: broadcast({ ...context, inputs: [condition, { dtype: left.dtype, shape: values }] }) }];
+  },
+});
+
+export const mathOps: readonly OpDefinition[] = [
+  ...[add, sub, mul, div, pow, maximum, minimum, squaredDifference],
+  ...[less, lessEqual, greater, equal, logicalAnd, logicalOr, logicalNot],
+  ...[neg, abs, sign, square, sqrt, rsqrt, exp, log, addN, select],
+].map(({ definition }) => definition);

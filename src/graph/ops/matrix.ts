@@ -1,0 +1,84 @@
+/** Products of matrices. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { InferContext, OpDefinition } from '../structure/definition.ts';
+import { floatDTypes, numericDTypes, type FloatDType, type NumericDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { broadcastShapes, formatShape, type Dimension } from '../structure/shape.ts';
+import { op, type Binary } from './op.ts';
+
+export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; readonly transpose_b?: boolean }>>({
+  name: 'MatMul',
+  inputs: [
+    { name: 'a', dtype: 'T' },
+    { name: 'b', dtype: 'T' },
+  ],
+  attributes: {
+    T: { kind: 'type', allowed: numericDTypes },
+    transpose_a: { kind: 'bool', default: false },
+    transpose_b: { kind: 'bool', default: false },
+  },
+  infer: (context) => {
+    const { ranked, flag } = context;
+    const [rows, columns] = product(context, turned(ranked(0, 2), flag('transpose_a')), turned(ranked(1, 2), flag('transpose_b')));
+    return [{ dtype: context.dtype('T'), shape: [rows, columns] }];
+  },
+});
+
+/** Products of the matrices in the last two axes; the axes before broadcast. */
+export const batchMatMul = op<Binary<NumericDType, { readonly adj_x?: boolean; readonly adj_y?: boolean }>>({
+  name: 'BatchMatMulV2',
+  inputs: [
+    { name: 'x', dtype: 'T' },
+    { name: 'y', dtype: 'T' },
+  ],
+  attributes: {
+    T: { kind: 'type', allowed: numericDTypes },
+    adj_x: { kind: 'bool', default: false },
+    adj_y: { kind: 'bool', default: false },
+  },
+  infer: (context) => {
+    const [x, y] = context.inputs.map(({ shape }) => shape);
+    const dtype = context.dtype('T');
+    if (x === 'unknown' || y === 'unknown') return [{ dtype, shape: 'unknown' }];
+    if (x.length < 2 || y.length < 2) context.fail(`${formatShape(x)} and ${formatShape(y)} must have two dimensions or more`);
+    const matrices = product(context, turned(x.slice(-2), context.flag('adj_x')), turned(y.slice(-2), context.flag('adj_y')));
+    const batch = broadcastShapes(x.slice(0, -2), y.slice(0, -2));
+    if (batch === undefined || batch === 'unknown') return context.fail(`${formatShape(x)} and ${formatShape(y)} do not broadcast`);
+    return [{ dtype, shape: [...batch, ...matrices] }];
+  },
+});
+
+/** Adds a vector to every row, along the last axis. */
+export const biasAdd = op<<D extends FloatDType>(g: GraphBuilder, value: Output<D>, bias: Output<D>, options?: NodeOptions) => Output<D>>({
+  name: 'BiasAdd',
+  inputs: [
+    { name: 'value', dtype: 'T' },
+    { name: 'bias', dtype: 'T' },
+  ],
+  attributes: { T: { kind: 'type', allowed: floatDTypes } },
+  infer: ({ inputs: [{ dtype, shape }], ranked, fail }) => {
+    const [length] = ranked(1, 1);
+    if (shape === 'unknown') return [{ dtype, shape }];
+    if (shape.length === 0) fail('value must have one dimension or more');
+    const last = shape[shape.length - 1];
+    if (last !== null && length !== null && last !== length) fail(`a bias of ${length} does not fit ${formatShape(shape)}`);
+    return [{ dtype, shape: [...shape.slice(0, -1), last ?? length] }];
+  },
+});
+
+export const matrixOps: readonly OpDefinition[] = [matMul, batchMatMul, biasAdd].map(({ definition }) => definition);
+
+function turned(dimensions: readonly Dimension[], isTurned: boolean): readonly Dimension[] {
+  return isTurned ? [dimensions[1], dimensions[0]] : dimensions;
+}
+
+function product(
+  { fail }: InferContext,
+  [rows, inner]: readonly Dimension[],
+  [other, columns]: readonly Dimension[],
+): [Dimension, Dimension] {
+  if (inner !== null && other !== null && inner !== other) {
+    fail(`${formatShape([rows, inner])} times ${formatShape([other, columns])}: the inner dimensions differ`);
+  }
+  return [rows, columns];
+}

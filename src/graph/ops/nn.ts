@@ -1,0 +1,96 @@
+/** Activations and losses. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import { floatDTypes, indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { formatShape, mergeShapes, scalar, type Shape } from '../structure/shape.ts';
+import { likeFirst, op, type Binary, type Unary } from './op.ts';
+
+const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+
+function activation(name: string): OpDefinition {
+  return { name, inputs: [{ name: 'features', dtype: 'T' }], attributes: floating, infer: likeFirst };
+}
+
+export const relu = op<Unary<FloatDType>>(activation('Relu'));
+export const sigmoid = op<Unary<FloatDType>>(activation('Sigmoid'));
+export const tanh = op<Unary<FloatDType>>(activation('Tanh'));
+export const softplus = op<Unary<FloatDType>>(activation('Softplus'));
+export const softmax = op<Unary<FloatDType>>(activation('Softmax'));
+export const logSoftmax = op<Unary<FloatDType>>(activation('LogSoftmax'));
+export const leakyRelu = op<Unary<FloatDType, { readonly alpha?: number }>>({
+  ...activation('LeakyRelu'),
+  attributes: { ...floating, alpha: { kind: 'float', default: 0.2 } },
+});
+
+/** Half the sum of squares. */
+export const l2Loss = op<Unary<FloatDType>>({
+  name: 'L2Loss',
+  inputs: [{ name: 't', dtype: 'T' }],
+  attributes: floating,
+  infer: ({ dtype }) => [{ dtype: dtype('T'), shape: scalar }],
+});
+
+/** −labels·log σ(logits) − (1 − labels)·log(1 − σ(logits)), element by element. */
+export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>({
+  name: 'SigmoidCrossEntropyWithLogits',
+  inputs: [
+    { name: 'labels', dtype: 'T' },
+    { name: 'logits', dtype: 'T' },
+  ],
+  attributes: floating,
+  infer: (context) => [{ dtype: context.dtype('T'), shape: oneShape(context) }],
+});
+
+/** The loss of every row, and its gradient for the logits. */
+export const softmaxCrossEntropyWithLogits = op<
+  <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<D>, options?: NodeOptions) => readonly [Output<D>, Output<D>]
+>({
+  name: 'SoftmaxCrossEntropyWithLogits',
+  inputs: [
+    { name: 'features', dtype: 'T' },
+    { name: 'labels', dtype: 'T' },
+  ],
+  attributes: floating,
+  infer: (context) => lossAndGradient(context, oneShape(context)),
+});
+
+/** As above; the labels are numbers of classes. */
+export const sparseSoftmaxCrossEntropyWithLogits = op<
+  <D extends FloatDType>(
+    g: GraphBuilder,
+    features: Output<D>,
+    labels: Output<IndexDType>,
+    options?: NodeOptions,
+  ) => readonly [Output<D>, Output<D>]
+>({
+  name: 'SparseSoftmaxCrossEntropyWithLogits',
+  inputs: [
+    { name: 'features', dtype: 'T' },
+    { name: 'labels', dtype: 'Tlabels' },
+  ],
+  attributes: { ...floating, Tlabels: { kind: 'type', allowed: indexDTypes } },
+  infer: (context) => {
+    const [rows, classes] = context.ranked(0, 2);
+    const [labels] = context.ranked(1, 1);
+    if (rows !== null && labels !== null && rows !== labels) context.fail(`${rows} rows, but ${labels} labels`);
+    return lossAndGradient(context, [rows ?? labels, classes]);
+  },
+});
+
+export const nnOps: readonly OpDefinition[] = [
+  ...[relu, sigmoid, tanh, softplus, softmax, logSoftmax, leakyRelu],
+  ...[l2Loss, sigmoidCrossEntropyWithLogits, softmaxCrossEntropyWithLogits, sparseSoftmaxCrossEntropyWithLogits],
+].map(({ definition }) => definition);
+
+function oneShape({ inputs: [a, b], fail }: InferContext): Shape {
+  return mergeShapes(a.shape, b.shape) ?? fail(`${formatShape(a.shape)} and ${formatShape(b.shape)} are not one shape`);
+}
+
+function lossAndGradient({ dtype, fail }: InferContext, shape: Shape): readonly OutputSpec[] {
+  if (shape !== 'unknown' && shape.length !== 2) fail(`features must have 2 dimensions, not ${formatShape(shape)}`);
+  return [
+    { dtype: dtype('T'), shape: shape === 'unknown' ? [null] : [shape[0]] },
+    { dtype: dtype('T'), shape },
+  ];
+}

@@ -1,0 +1,66 @@
+/** Operations as functions that add a node: `matMul(g, a, b, { name: 'h1', transpose_b: true })`. Inputs come first, a list of inputs as
+ *  one array; the last argument has the node's options and the operation's attributes, which keep TensorFlow's spelling. */
+import { nodeOptionKeys, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
+import type { Attribute, InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import type { GraphDType } from '../structure/graph-dtype.ts';
+import type { Node, Output } from '../structure/node.ts';
+import { broadcastShapes, formatShape, type Shape } from '../structure/shape.ts';
+
+/** A definition that can be called to add a node. */
+export type Op<Call> = Call & { readonly definition: OpDefinition };
+
+export type Unary<In extends GraphDType, Options extends object = object> = <D extends In>(
+  g: GraphBuilder,
+  x: Output<D>,
+  options?: NodeOptions & Options,
+) => Output<D>;
+
+export type Binary<In extends GraphDType, Options extends object = object> = <D extends In>(
+  g: GraphBuilder,
+  x: Output<D>,
+  y: Output<D>,
+  options?: NodeOptions & Options,
+) => Output<D>;
+
+/** Gives the only output, the list of several, or the node when there is none. */
+export function op<Call>(definition: OpDefinition): Op<Call> {
+  const count = definition.inputs.length;
+  const call = (g: GraphBuilder, ...args: unknown[]): unknown => {
+    const inputs = args.slice(0, count).flat() as Output[];
+    const { nodeOptions, attributes } = splitOptions((args[count] ?? {}) as Readonly<Record<string, unknown>>);
+    return resultOf(g.node(definition, inputs, attributes, nodeOptions));
+  };
+  return Object.assign(call as Call & object, { definition });
+}
+
+/** The options of a node, and what is left: attributes. */
+export function splitOptions(options: Readonly<Record<string, unknown>>): {
+  readonly nodeOptions: NodeOptions;
+  readonly attributes: Readonly<Record<string, Attribute>>;
+} {
+  const nodeOptions: Record<string, unknown> = {};
+  const attributes: Record<string, Attribute> = {};
+  for (const [key, value] of Object.entries(options)) {
+    if (nodeOptionKeys.has(key as keyof NodeOptions)) nodeOptions[key] = value;
+    else attributes[key] = value as Attribute;
+  }
+  return { nodeOptions, attributes };
+}
+
+function resultOf(node: Node): Node | Output | readonly Output[] {
+  if (node.outputs.length === 0) return node;
+  return node.outputs.length === 1 ? node.outputs[0] : node.outputs;
+}
+
+// ── shape functions that several families share ─────────────────────────────────────────────────────────────────────
+
+/** One output, like the first input. */
+export function likeFirst({ inputs: [first] }: InferContext): readonly OutputSpec[] {
+  return [{ dtype: first.dtype, shape: first.shape }];
+}
+
+/** The shape to which two inputs broadcast. */
+export function broadcast({ inputs, fail }: InferContext): Shape {
+  const [x, y] = inputs;
+  return broadcastShapes(x.shape, y.shape) ?? fail(`shapes ${formatShape(x.shape)} and ${formatShape(y.shape)} do not broadcast`);
+}

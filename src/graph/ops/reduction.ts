@@ -1,0 +1,60 @@
+/** Sums and the like over axes. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { OpDefinition } from '../structure/definition.ts';
+import { indexDTypes, numericDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
+import { op, type Unary } from './op.ts';
+
+interface ReductionAttributes {
+  /** Default: all. */
+  readonly axis?: readonly number[];
+  /** Reduced axes stay, with one element. */
+  readonly keep_dims?: boolean;
+}
+
+function reduction(name: string): OpDefinition {
+  return {
+    name,
+    inputs: [{ name: 'input', dtype: 'T' }],
+    attributes: {
+      T: { kind: 'type', allowed: numericDTypes },
+      axis: { kind: 'list(int)', default: [] },
+      keep_dims: { kind: 'bool', default: false },
+    },
+    infer: ({ inputs: [{ dtype, shape }], integers, flag, fail }) => [
+      { dtype, shape: reduced(shape, integers('axis'), flag('keep_dims'), fail) },
+    ],
+  };
+}
+
+export const sum = op<Unary<NumericDType, ReductionAttributes>>(reduction('Sum'));
+export const mean = op<Unary<NumericDType, ReductionAttributes>>(reduction('Mean'));
+export const max = op<Unary<NumericDType, ReductionAttributes>>(reduction('Max'));
+export const min = op<Unary<NumericDType, ReductionAttributes>>(reduction('Min'));
+export const prod = op<Unary<NumericDType, ReductionAttributes>>(reduction('Prod'));
+
+/** Where along `axis` the largest element is. */
+export const argMax = op<
+  (g: GraphBuilder, input: Output<NumericDType>, options?: NodeOptions & { axis?: number; output_type?: IndexDType }) => Output<IndexDType>
+>({
+  name: 'ArgMax',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: {
+    T: { kind: 'type', allowed: numericDTypes },
+    axis: { kind: 'int', default: 0 },
+    output_type: { kind: 'type', default: 'int64', allowed: indexDTypes },
+  },
+  infer: ({ inputs: [{ shape }], integer, dtype, fail }) => [
+    { dtype: dtype('output_type'), shape: reduced(shape, [integer('axis')], false, fail) },
+  ],
+});
+
+export const reductionOps: readonly OpDefinition[] = [sum, mean, max, min, prod, argMax].map(({ definition }) => definition);
+
+function reduced(shape: Shape, axes: readonly number[], keepDims: boolean, fail: (why: string) => never): Shape {
+  if (shape === 'unknown') return axes.length === 0 && !keepDims ? [] : shape;
+  const gone = new Set(axes.map((axis) => resolveAxis(axis, shape.length) ?? fail(`axis ${axis} is outside ${formatShape(shape)}`)));
+  const isGone = (axis: number): boolean => axes.length === 0 || gone.has(axis);
+  return keepDims ? shape.map((dimension, axis) => (isGone(axis) ? 1 : dimension)) : shape.filter((_, axis) => !isGone(axis));
+}

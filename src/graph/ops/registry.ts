@@ -1,0 +1,24 @@
+/** The operations that exist; each is one entry in its family's file. */
+import type { OpDefinition } from '../structure/definition.ts';
+import { arrayOps } from './array.ts';
+import { callOps } from './call.ts';
+import { controlFlowOps } from './control-flow.ts';
+import { mathOps } from './math.ts';
+import { matrixOps } from './matrix.ts';
+import { nnOps } from './nn.ts';
+import { reductionOps } from './reduction.ts';
+import { stateOps } from './state.ts';
+import { transferOps } from './transfer.ts';
+
+/** By family. */
+export const operations: readonly OpDefinition[] = [
+  ...arrayOps,
+  ...mathOps,
+  ...matrixOps,
+  ...reductionOps,
+  ...nnOps,
+  ...stateOps,
+  ...controlFlowOps,
+  ...callOps,
+  ...transferOps,
+];

@@ -1,0 +1,96 @@
+/** Variables and sparse tables. A variable's output is a reference; operations that change it run on its device. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import { indexDTypes, numericDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
+import { op } from './op.ts';
+
+const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
+const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
+const indexed = { T: { kind: 'type' }, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
+
+const variableDefinition: OpDefinition = {
+  name: 'VariableV2',
+  inputs: [],
+  attributes: { dtype: { kind: 'type' }, shape: { kind: 'shape' } },
+  infer: ({ dtype, attributes }) => [{ dtype: dtype('dtype'), shape: attributes.shape as Shape, isRef: true }],
+  isStateful: true,
+};
+
+/** A value that stays from step to step, by the node's name. */
+export function variable<D extends GraphDType>(g: GraphBuilder, dtype: D, shape: Shape, options: NodeOptions = {}): Output<D> {
+  return g.node(variableDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
+}
+
+function assignment(name: string, attributes: OpDefinition['attributes']): OpDefinition {
+  return { name, inputs: [ref, { name: 'value', dtype: 'T' }], attributes, infer: sameAsVariable, isStateful: true };
+}
+
+type Assignment<In extends GraphDType> = <D extends In>(
+  g: GraphBuilder,
+  ref: Output<D>,
+  value: Output<D>,
+  options?: NodeOptions,
+) => Output<D>;
+
+export const assign = op<Assignment<GraphDType>>(assignment('Assign', { T: { kind: 'type' } }));
+export const assignAdd = op<Assignment<NumericDType>>(assignment('AssignAdd', numeric));
+export const assignSub = op<Assignment<NumericDType>>(assignment('AssignSub', numeric));
+
+type Gather = <D extends GraphDType>(g: GraphBuilder, params: Output<D>, indices: Output<IndexDType>, options?: NodeOptions) => Output<D>;
+
+/** Rows of a table: `params[indices]`. */
+export const gather = op<Gather>({
+  name: 'GatherV2',
+  inputs: [
+    { name: 'params', dtype: 'T' },
+    { name: 'indices', dtype: 'Tindices' },
+  ],
+  attributes: indexed,
+  infer: ({ inputs: [params, indices], fail }) => {
+    if (params.shape !== 'unknown' && params.shape.length === 0) fail('params must have rows');
+    const shape = params.shape === 'unknown' || indices.shape === 'unknown' ? 'unknown' : [...indices.shape, ...params.shape.slice(1)];
+    return [{ dtype: params.dtype, shape }];
+  },
+  isSparse: true,
+});
+
+function scatter(name: string, attributes: OpDefinition['attributes']): OpDefinition {
+  const inputs = [ref, { name: 'indices', dtype: 'Tindices' }, { name: 'updates', dtype: 'T' }];
+  return { name, inputs, attributes, infer: scattered, isStateful: true, isSparse: true };
+}
+
+type Scatter<In extends GraphDType> = <D extends In>(
+  g: GraphBuilder,
+  ref: Output<D>,
+  indices: Output<IndexDType>,
+  updates: Output<D>,
+  options?: NodeOptions,
+) => Output<D>;
+
+export const scatterUpdate = op<Scatter<GraphDType>>(scatter('ScatterUpdate', indexed));
+export const scatterAdd = op<Scatter<NumericDType>>(scatter('ScatterAdd', { ...indexed, ...numeric }));
+export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...indexed, ...numeric }));
+
+export const stateOps: readonly OpDefinition[] = [
+  variableDefinition,
+  ...[assign, assignAdd, assignSub, gather, scatterUpdate, scatterAdd, scatterSub].map(({ definition }) => definition),
+];
+
+function sameAsVariable({ inputs: [variable, value], fail }: InferContext): readonly OutputSpec[] {
+  if (mergeShapes(variable.shape, value.shape) === undefined) {
+    fail(`a value of shape ${formatShape(value.shape)} does not fit a variable of shape ${formatShape(variable.shape)}`);
+  }
+  return [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
+}
+
+function scattered({ inputs: [table, indices, updates], fail }: InferContext): readonly OutputSpec[] {
+  const rows = table.shape === 'unknown' ? table.shape : table.shape.slice(1);
+  if (table.shape !== 'unknown' && table.shape.length === 0) fail('the variable must have rows');
+  if (rows !== 'unknown' && indices.shape !== 'unknown' && mergeShapes([...indices.shape, ...rows], updates.shape) === undefined) {
+    const expected = formatShape([...indices.shape, ...rows]);
+    fail(`updates have shape ${formatShape(updates.shape)}, but indices and variable need ${expected}`);
+  }
+  return [{ dtype: table.dtype, shape: table.shape, isRef: true }];
+}

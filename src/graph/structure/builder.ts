@@ -1,0 +1,175 @@
+/** Builds graphs: every node is checked when it is added, so that a mistake is found at the line that makes it. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { checkNode } from './check-node.ts';
+import type { Attribute, OpDefinition } from './definition.ts';
+import { formatDeviceName, mergeDeviceNames, parseDeviceName, type DeviceName } from './device-name.ts';
+import { frameTable } from './frames.ts';
+import { Graph } from './graph.ts';
+import { describeNode, Node, type Output } from './node.ts';
+import { formatShape, mergeShapes } from './shape.ts';
+
+export interface NodeOptions {
+  /** Default: the operation's name; made unique by a number. */
+  readonly name?: string;
+  /** Where the node runs, all or part of a device name; what it leaves out comes from the scope. */
+  readonly device?: string;
+  /** Nodes that must have run before. */
+  readonly controlInputs?: readonly (Node | Output)[];
+  /** The node runs on the device of this one. */
+  readonly colocateWith?: Node | Output;
+}
+
+export const nodeOptionKeys = optionTable<NodeOptions>({ name: 'string', device: 'string', controlInputs: 'list', colocateWith: 'any' });
+
+interface Scope {
+  readonly prefix: string;
+  readonly device: DeviceName;
+  readonly controlInputs: readonly Node[];
+  /** Control inputs of nodes that would have no input. */
+  readonly beforeSources: readonly Node[];
+}
+
+export class GraphBuilder {
+  readonly #nodes: Node[] = [];
+  readonly #own = new Set<Node>();
+  readonly #names = new Map<string, number>();
+  /** Inputs of merges that may still get their back edge. */
+  readonly #open = new Map<Node, Output[]>();
+  #scope: Scope = { prefix: '', device: {}, controlInputs: [], beforeSources: [] };
+  #finished = false;
+
+  /** Adds a node. Operations have functions of their own that call this; see `src/graph/ops`.
+   *  @throws ShoalError `usage` that names the node, for inputs, attributes and options that do not fit. */
+  node(
+    definition: OpDefinition,
+    inputs: readonly Output[],
+    attributes: Readonly<Record<string, Attribute | undefined>> = {},
+    options: NodeOptions = {},
+  ): Node {
+    const wanted = options.name ?? definition.name;
+    const label = describeNode(definition.name, `${this.#scope.prefix}${wanted}`);
+    this.#checkOpen(label);
+    checkOptions(label, options, nodeOptionKeys);
+    if (options.name !== undefined) checkName(label, options.name);
+    const ownInputs = inputs.map((input, index) => this.#checkOutput(input, `${label}: input ${index}`));
+    const explicit = this.#controlInputs(options.controlInputs ?? [], label);
+    const controlInputs = inputs.length + explicit.length === 0 ? this.#scope.beforeSources : explicit;
+    const colocateWith = options.colocateWith === undefined ? undefined : this.#checkNode(options.colocateWith, `${label}: colocateWith`);
+    const device = formatDeviceName(mergeDeviceNames(this.#scope.device, parseDeviceName(options.device ?? '')));
+    const checked = checkNode(definition, `${this.#scope.prefix}${wanted}`, ownInputs, attributes);
+    const name = this.#uniqueName(`${this.#scope.prefix}${wanted}`);
+    const node = new Node(
+      { name, definition, inputs: ownInputs, controlInputs, attributes: checked.attributes, device, colocateWith },
+      checked.outputs,
+    );
+    this.#nodes.push(node);
+    this.#own.add(node);
+    if (node.control === 'merge') this.#open.set(node, ownInputs);
+    return node;
+  }
+
+  /** Nodes made by `build` have names that begin with `name/`; `build` is told the whole name, made unique. */
+  withScope<T>(name: string, build: (scope: string) => T): T {
+    checkName('withScope', name);
+    const scope = this.#uniqueName(`${this.#scope.prefix}${name}`);
+    return this.#within({ ...this.#scope, prefix: `${scope}/` }, () => build(scope));
+  }
+
+  /** Nodes made by `build` run on this device, unless they say more or something else themselves. */
+  withDevice<T>(device: string, build: () => T): T {
+    return this.#within({ ...this.#scope, device: mergeDeviceNames(this.#scope.device, parseDeviceName(device)) }, build);
+  }
+
+  /** Nodes made by `build` run after these. */
+  withControlInputs<T>(controlInputs: readonly (Node | Output)[], build: () => T): T {
+    const all = this.#controlInputs(controlInputs, 'withControlInputs');
+    return this.#within({ ...this.#scope, controlInputs: all }, build);
+  }
+
+  /** Nodes made by `build` that have no inputs at all run after these: constants in the body of a loop, and in a branch. */
+  withSourcesAfter<T>(controlInputs: readonly (Node | Output)[], build: () => T): T {
+    const before = controlInputs.map((each, index) => this.#checkNode(each, `withSourcesAfter: control input ${index}`));
+    return this.#within({ ...this.#scope, beforeSources: before }, build);
+  }
+
+  /** The only edge that may go back: from a NextIteration to the Merge at which its loop begins. */
+  connect(merge: Output, next: Output): void {
+    this.#checkOpen('connect');
+    const inputs = this.#open.get(this.#checkNode(merge, 'connect: the merge'));
+    const source = this.#checkOutput(next, 'connect: the next iteration');
+    const label = describeNode(merge.node.op, merge.node.name);
+    if (inputs === undefined) throw new ShoalError('usage', `${label}: only a Merge takes the back edge of a loop`);
+    if (source.node.control !== 'next-iteration') {
+      throw new ShoalError('usage', `${label}: only a NextIteration goes back, not ${describeNode(source.node.op, source.node.name)}`);
+    }
+    if (source.dtype !== merge.dtype) {
+      throw new ShoalError('usage', `${label}: is ${merge.dtype}, but '${source.name}' brings back ${source.dtype}`);
+    }
+    if (mergeShapes(source.shape, merge.node.outputs[0].shape) === undefined) {
+      const [begins, comes] = [formatShape(merge.node.outputs[0].shape), formatShape(source.shape)];
+      throw new ShoalError('usage', `${label}: begins with shape ${begins}, but '${source.name}' brings back ${comes}`);
+    }
+    inputs.push(source);
+  }
+
+  /** The graph; the builder takes no more nodes. @throws ShoalError `usage` when loops are not well formed. */
+  finish(): Graph {
+    this.#checkOpen('finish');
+    const graph = new Graph(this.#nodes);
+    frameTable(graph.nodes);
+    this.#finished = true;
+    return graph;
+  }
+
+  #within<T>(scope: Scope, build: () => T): T {
+    const before = this.#scope;
+    this.#scope = scope;
+    try {
+      return build();
+    } finally {
+      this.#scope = before;
+    }
+  }
+
+  #checkOpen(what: string): void {
+    if (this.#finished) throw new ShoalError('usage', `${what}: the graph is finished; start a new builder`);
+  }
+
+  #controlInputs(given: readonly (Node | Output)[], label: string): Node[] {
+    const nodes = given.map((each, index) => this.#checkNode(each, `${label}: control input ${index}`));
+    return [...new Set([...this.#scope.controlInputs, ...nodes])];
+  }
+
+  #checkOutput(given: Output, role: string): Output {
+    if (this.#own.has(given?.node) && given.node.outputs[given.slot] === given) return given;
+    throw new ShoalError('usage', `${role} is not an output of a node of this graph`);
+  }
+
+  #checkNode(given: Node | Output, role: string): Node {
+    const node = given instanceof Node ? given : given?.node;
+    if (this.#own.has(node)) return node;
+    throw new ShoalError('usage', `${role} is not a node of this graph`);
+  }
+
+  #uniqueName(wanted: string): string {
+    const used = this.#names.get(wanted);
+    if (used === undefined) {
+      this.#names.set(wanted, 0);
+      return wanted;
+    }
+    for (let number = used + 1; ; number++) {
+      const name = `${wanted}_${number}`;
+      if (this.#names.has(name)) continue;
+      this.#names.set(wanted, number);
+      this.#names.set(name, 0);
+      return name;
+    }
+  }
+}
+
+/** @throws ShoalError `usage` for names that keys, messages or other programs could not hold. */
+export function checkName(label: string, name: string): void {
+  if (/^[A-Za-z0-9._][A-Za-z0-9._\-/]{0,999}$/.test(name)) return;
+  throw new ShoalError('usage', `${label}: '${name}' is no name: letters, digits and . _ - / only, at most 1000, and no - or / first`);
+}

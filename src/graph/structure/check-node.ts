@@ -1,0 +1,174 @@
+/** What a node is checked for when it is added: its attributes, the number and dtypes of its inputs, its shape function. */
+import { ShoalError } from '../../base/errors.ts';
+import { nearestName } from '../../base/settings/nearest-name.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import type {
+  Attribute,
+  AttributeKind,
+  Attributes,
+  AttributeSpec,
+  InferContext,
+  InputSpec,
+  OpDefinition,
+  OutputSpec,
+} from './definition.ts';
+import { isGraphDType, type GraphDType } from './graph-dtype.ts';
+import { describeNode } from './node.ts';
+import { formatShape, isShape, type Dimension } from './shape.ts';
+import { isValue } from './value.ts';
+
+export interface CheckedNode {
+  readonly attributes: Attributes;
+  readonly outputs: readonly OutputSpec[];
+}
+
+/** @throws ShoalError `usage` that names the node. */
+export function checkNode(
+  definition: OpDefinition,
+  name: string,
+  inputs: readonly OutputSpec[],
+  given: Readonly<Record<string, Attribute | undefined>>,
+): CheckedNode {
+  const fail = (why: string): never => {
+    throw new ShoalError('usage', `${describeNode(definition.name, name)}: ${why}`);
+  };
+  const attributes = completeAttributes(definition, given, fail);
+  bindInputs(definition, inputs, attributes, fail);
+  for (const [key, spec] of Object.entries(definition.attributes)) {
+    if (attributes[key] === undefined) fail(`attribute '${key}' (${spec.kind}) is missing`);
+    checkAllowed(key, spec, attributes[key], fail);
+  }
+  return { attributes, outputs: definition.infer(inferContext(inputs, attributes, fail)) };
+}
+
+type Fail = (why: string) => never;
+
+function completeAttributes(
+  { attributes: specs }: OpDefinition,
+  given: Readonly<Record<string, Attribute | undefined>>,
+  fail: Fail,
+): Record<string, Attribute> {
+  const complete: Record<string, Attribute> = {};
+  for (const [key, spec] of Object.entries(specs)) if (spec.default !== undefined) complete[key] = spec.default;
+  for (const [key, value] of Object.entries(given)) {
+    if (value === undefined) continue;
+    const spec = Object.hasOwn(specs, key) ? specs[key] : undefined;
+    if (spec === undefined) {
+      const nearest = nearestName(key, Object.keys(specs));
+      return fail(`has no attribute '${key}'${nearest === undefined ? '' : `; did you mean '${nearest}'?`}`);
+    }
+    if (!isOfKind(value, spec.kind)) fail(`attribute '${key}' must be ${kindNames[spec.kind]}, not ${describeValue(value)}`);
+    complete[key] = value;
+  }
+  return complete;
+}
+
+/** Counts the inputs and binds type attributes to their dtypes. */
+function bindInputs(
+  { inputs: specs }: OpDefinition,
+  inputs: readonly OutputSpec[],
+  attributes: Record<string, Attribute>,
+  fail: Fail,
+): void {
+  const list = specs.at(-1)?.isList === true ? specs.at(-1) : undefined;
+  const fixed = list === undefined ? specs.length : specs.length - 1;
+  const least = fixed + (list?.least ?? 0);
+  if (inputs.length < least || (list === undefined && inputs.length > fixed)) {
+    fail(`takes ${list === undefined ? '' : 'at least '}${least} ${least === 1 ? 'input' : 'inputs'}, not ${inputs.length}`);
+  }
+  inputs.forEach((input, index) => {
+    const spec: InputSpec = specs[Math.min(index, specs.length - 1)];
+    const role = index >= fixed ? `${spec.name}[${index - fixed}]` : spec.name;
+    if (spec.isRef === true && input.isRef !== true) fail(`input ${role} must be a variable`);
+    if (spec.dtype === 'any') return;
+    const expected = isGraphDType(spec.dtype) ? spec.dtype : attributes[spec.dtype];
+    if (expected === undefined) attributes[spec.dtype] = input.dtype;
+    else if (expected !== input.dtype)
+      fail(`input ${role} is ${input.dtype}, but must be ${describeType(expected)}${byAttribute(spec.dtype)}`);
+  });
+}
+
+function describeType(value: Attribute): string {
+  return isGraphDType(value) ? value : describeValue(value);
+}
+
+function byAttribute(dtype: string): string {
+  return isGraphDType(dtype) ? '' : ` like the other ${dtype}`;
+}
+
+function checkAllowed(key: string, spec: AttributeSpec, value: Attribute, fail: Fail): void {
+  if (spec.allowed !== undefined && !spec.allowed.includes(value as GraphDType)) {
+    fail(`${key} must be ${spec.allowed.join(', ')}, not ${describeType(value)}`);
+  }
+  if (spec.least !== undefined && (value as number) < spec.least) fail(`${key} must be at least ${spec.least}, not ${describeType(value)}`);
+}
+
+function inferContext(inputs: readonly OutputSpec[], attributes: Attributes, fail: Fail): InferContext {
+  return {
+    inputs,
+    attributes,
+    dtype: (attribute) => attributes[attribute] as GraphDType,
+    integer: (attribute) => attributes[attribute] as number,
+    integers: (attribute) => attributes[attribute] as readonly number[],
+    flag: (attribute) => attributes[attribute] as boolean,
+    ranked: (input, rank) => {
+      const { shape } = inputs[input];
+      if (shape === 'unknown') return Array.from({ length: rank }, (): Dimension => null);
+      if (shape.length !== rank)
+        fail(`input ${input} must have ${rank} ${rank === 1 ? 'dimension' : 'dimensions'}, not ${formatShape(shape)}`);
+      return shape;
+    },
+    fail,
+  };
+}
+
+const kindNames: { readonly [Kind in AttributeKind]: string } = {
+  type: 'a dtype',
+  shape: 'a shape',
+  int: 'an integer',
+  int64: 'a bigint',
+  float: 'a number',
+  bool: 'true or false',
+  string: 'a string',
+  value: 'a value with dtype and shape',
+  function: 'a function',
+  'list(int)': 'a list of integers',
+  'list(int64)': 'a list of bigints',
+  'list(type)': 'a list of dtypes',
+  'list(shape)': 'a list of shapes',
+  'list(string)': 'a list of strings',
+};
+
+function isOfKind(value: unknown, kind: AttributeKind): boolean {
+  const list = (is: (each: unknown) => boolean): boolean => Array.isArray(value) && value.every(is);
+  switch (kind) {
+    case 'type':
+      return isGraphDType(value);
+    case 'shape':
+      return isShape(value);
+    case 'int':
+      return Number.isSafeInteger(value);
+    case 'int64':
+      return typeof value === 'bigint';
+    case 'float':
+      return typeof value === 'number' && !Number.isNaN(value);
+    case 'bool':
+      return typeof value === 'boolean';
+    case 'string':
+      return typeof value === 'string';
+    case 'value':
+      return isValue(value) && isGraphDType(value.dtype);
+    case 'function':
+      return typeof value === 'function';
+    case 'list(int)':
+      return list(Number.isSafeInteger);
+    case 'list(int64)':
+      return list((each) => typeof each === 'bigint');
+    case 'list(type)':
+      return list(isGraphDType);
+    case 'list(shape)':
+      return list(isShape);
+    case 'list(string)':
+      return list((each) => typeof each === 'string');
+  }
+}

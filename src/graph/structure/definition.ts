@@ -1,0 +1,118 @@
+/** What an operation is: its inputs, attributes and outputs. A definition knows nothing of how the operation is computed. */
+import type { GraphDType } from './graph-dtype.ts';
+import type { Dimension, Shape } from './shape.ts';
+import type { Value } from './value.ts';
+
+/** What is known of an output before anything runs. */
+export interface OutputSpec {
+  readonly dtype: GraphDType;
+  readonly shape: Shape;
+  /** True: a reference to a variable's buffer, which operations on the same device may change. */
+  readonly isRef?: boolean;
+}
+
+export interface InputSpec {
+  readonly name: string;
+  /** A dtype, or the name of a type attribute, which all inputs that name it agree on. 'any': each as it is. */
+  readonly dtype: string;
+  /** True: the operation changes the variable, so it needs the reference itself. */
+  readonly isRef?: boolean;
+  /** True: any number of inputs, at least `least`; only the last input of an operation. */
+  readonly isList?: boolean;
+  readonly least?: number;
+}
+
+/** Plain data, but for the function of a call. A shape may be 'unknown'. */
+export type Attribute =
+  | string
+  | number
+  | bigint
+  | boolean
+  | readonly Dimension[]
+  | Value
+  | readonly string[]
+  | readonly number[]
+  | readonly bigint[]
+  | readonly Shape[]
+  | CallFunction;
+
+export type Attributes = Readonly<Record<string, Attribute>>;
+
+export interface CallContext {
+  /** Aborted when the step has failed elsewhere or its time is over. */
+  readonly signal: AbortSignal;
+  readonly stepId: number;
+}
+
+/** Any computation as a node: gets the inputs, gives the outputs that the node was declared with. */
+export type CallFunction = (inputs: readonly Value[], context: CallContext) => readonly Value[] | Promise<readonly Value[]>;
+
+/** What an attribute holds; an `int64`, such as an incarnation, is a bigint. */
+export type AttributeKind =
+  | 'type'
+  | 'shape'
+  | 'int'
+  | 'int64'
+  | 'float'
+  | 'bool'
+  | 'string'
+  | 'value'
+  | 'function'
+  | 'list(int)'
+  | 'list(int64)'
+  | 'list(type)'
+  | 'list(shape)'
+  | 'list(string)';
+
+export interface AttributeSpec {
+  readonly kind: AttributeKind;
+  /** Absent: the attribute must be given. */
+  readonly default?: Attribute;
+  /** For types: the dtypes that are taken. Absent: all. */
+  readonly allowed?: readonly GraphDType[];
+  /** For integers: the smallest that is taken. */
+  readonly least?: number;
+}
+
+/** What a shape function sees. */
+export interface InferContext {
+  readonly inputs: readonly OutputSpec[];
+  /** Complete: defaults filled in, type attributes bound to what the inputs are. */
+  readonly attributes: Attributes;
+  dtype(attribute: string): GraphDType;
+  integer(attribute: string): number;
+  integers(attribute: string): readonly number[];
+  flag(attribute: string): boolean;
+  /** The input's dimensions, which must be `rank` many where they are known. */
+  ranked(input: number, rank: number): readonly Dimension[];
+  /** @throws ShoalError `usage` that names the node. */
+  fail(why: string): never;
+}
+
+/** How the executor treats an operation; `kernel`: a function computes it. */
+export type ControlKind =
+  | 'kernel'
+  | 'switch'
+  | 'merge'
+  | 'enter'
+  | 'exit'
+  | 'next-iteration'
+  | 'control-trigger'
+  | 'send'
+  | 'recv'
+  | 'fuse-recv'
+  | 'argument'
+  | 'return';
+
+export interface OpDefinition {
+  readonly name: string;
+  readonly inputs: readonly InputSpec[];
+  readonly attributes: Readonly<Record<string, AttributeSpec>>;
+  /** Dtypes and shapes of the outputs; the shape function. */
+  readonly infer: (context: InferContext) => readonly OutputSpec[];
+  readonly control?: ControlKind;
+  /** True: has an effect or a state beyond its outputs. */
+  readonly isStateful?: boolean;
+  /** True: reads or changes rows of a table by index; its traffic is embeddings. */
+  readonly isSparse?: boolean;
+}

@@ -1,0 +1,107 @@
+/** Loops in a graph. An Enter takes a value into a frame, an Exit takes one out; what is between runs once per iteration.
+ *
+ *      outer frame     Enter ─▶ Merge ─▶ Switch ─▶ Exit          outer frame
+ *                                 ▲        │
+ *      inner frame                └ NextIteration ◀─ body
+ *
+ *  A node belongs to the frame it runs in: an Enter to the outer one, an Exit to the inner one. */
+import { ShoalError } from '../../base/errors.ts';
+import { describeNode, type Node } from './node.ts';
+
+export interface Frame {
+  readonly name: string;
+  /** Undefined for the root, in which everything outside loops runs. */
+  readonly parent: Frame | undefined;
+  /** Iterations that may run at a time. */
+  readonly parallelIterations: number;
+  /** In the order of the nodes. */
+  readonly enters: readonly Node[];
+}
+
+interface OpenFrame extends Frame {
+  readonly parent: OpenFrame | undefined;
+  readonly enters: Node[];
+}
+
+export interface FrameTable {
+  readonly root: Frame;
+  /** The frame a node runs in. */
+  frameOf(node: Node): Frame;
+  /** The frame its outputs are in. */
+  outputFrameOf(node: Node): Frame;
+}
+
+/** @param nodes in an order in which inputs come first, but for back edges; all inputs of them are among them.
+ *  @throws ShoalError `usage` when a node mixes values of several frames, or leaves a frame it is not in. */
+export function frameTable(nodes: readonly Node[]): FrameTable {
+  const root: OpenFrame = { name: '', parent: undefined, parallelIterations: 1, enters: [] };
+  const frames = new Map<string, OpenFrame>();
+  const runsIn = new Map<Node, OpenFrame>();
+  const gives = new Map<Node, OpenFrame>();
+  const later: { readonly node: Node; readonly source: Node }[] = [];
+
+  for (const node of nodes) {
+    const frame = inputFrame(node);
+    runsIn.set(node, frame);
+    gives.set(node, outputFrame(node, frame));
+  }
+  for (const { node, source } of later) {
+    if (gives.get(source) !== runsIn.get(node)) throw mixed(node, source);
+  }
+  return { root, frameOf: (node) => runsIn.get(node) ?? root, outputFrameOf: (node) => gives.get(node) ?? root };
+
+  function inputFrame(node: Node): OpenFrame {
+    let frame: OpenFrame | undefined;
+    const join = (source: Node): void => {
+      const own = gives.get(source);
+      if (own === undefined) later.push({ node, source });
+      else if (frame === undefined) frame = own;
+      else if (frame !== own) throw mixed(node, source);
+    };
+    for (const { node: source } of node.inputs) join(source);
+    for (const source of node.controlInputs) join(source);
+    return frame ?? root;
+  }
+
+  function outputFrame(node: Node, frame: OpenFrame): OpenFrame {
+    if (node.control === 'exit') {
+      if (frame.parent === undefined)
+        throw new ShoalError('usage', `${describeNode(node.op, node.name)}: is in no loop that it could leave`);
+      return frame.parent;
+    }
+    if (node.control === 'next-iteration' && frame.parent === undefined) {
+      throw new ShoalError('usage', `${describeNode(node.op, node.name)}: is in no loop`);
+    }
+    return node.control === 'enter' ? enter(node, frame) : frame;
+  }
+
+  function enter(node: Node, parent: OpenFrame): OpenFrame {
+    const name = node.attributes.frame_name as string;
+    let frame = frames.get(name);
+    if (frame === undefined) {
+      frame = { name, parent, parallelIterations: node.attributes.parallel_iterations as number, enters: [] };
+      frames.set(name, frame);
+    }
+    if (frame.parent !== parent) {
+      throw new ShoalError(
+        'usage',
+        `${describeNode(node.op, node.name)}: frame '${name}' is entered from '${parent.name}' and from '${frame.parent?.name}'`,
+      );
+    }
+    if (frame.parallelIterations !== node.attributes.parallel_iterations) {
+      throw new ShoalError(
+        'usage',
+        `${describeNode(node.op, node.name)}: the Enters of frame '${name}' disagree about parallel_iterations`,
+      );
+    }
+    frame.enters.push(node);
+    return frame;
+  }
+
+  function mixed(node: Node, source: Node): ShoalError {
+    return new ShoalError(
+      'usage',
+      `${describeNode(node.op, node.name)}: its inputs are in different frames; take '${source.name}' into the loop by an Enter, or out of it by an Exit`,
+    );
+  }
+}

@@ -1,0 +1,19 @@
+/** Element types of tensors in a graph: those of memory, and strings, which only travel serialised. */
+import { dtypes, type DType } from '../../memory/dtype.ts';
+
+export type GraphDType = DType | 'string';
+
+export type FloatDType = 'float64' | 'float32' | 'float16' | 'bfloat16';
+export type IndexDType = 'int32' | 'int64';
+export type NumericDType = Exclude<DType, 'bool'>;
+
+export const floatDTypes: readonly FloatDType[] = ['float64', 'float32', 'float16', 'bfloat16'];
+export const indexDTypes: readonly IndexDType[] = ['int32', 'int64'];
+export const numericDTypes = dtypes.map(({ name }) => name).filter((name): name is NumericDType => name !== 'bool');
+export const graphDTypes: readonly GraphDType[] = [...dtypes.map(({ name }) => name), 'string'];
+
+const names = new Set<unknown>(graphDTypes);
+
+export function isGraphDType(name: unknown): name is GraphDType {
+  return names.has(name);
+}

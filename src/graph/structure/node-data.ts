@@ -1,0 +1,162 @@
+/** Graphs as plain data, to keep and to send: what TensorFlow calls a GraphDef. Nodes come in any order and refer to each other by
+ *  name: `a` and `a:1` are outputs, `^a` is a node that must have run before. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkFields, optionTable } from '../../base/settings/options.ts';
+import { checkName, GraphBuilder } from './builder.ts';
+import type { Attribute, OpDefinition } from './definition.ts';
+import { digraph } from './digraph.ts';
+import type { Graph } from './graph.ts';
+import { describeNode, type Node, type Output } from './node.ts';
+
+export interface NodeData {
+  readonly name: string;
+  readonly op: string;
+  readonly inputs: readonly string[];
+  readonly device?: string;
+  readonly colocateWith?: string;
+  readonly attributes?: Readonly<Record<string, Attribute>>;
+}
+
+const nodeDataKeys = optionTable<NodeData>({
+  name: 'string',
+  op: 'string',
+  inputs: 'list',
+  device: 'string',
+  colocateWith: 'string',
+  attributes: 'object',
+});
+
+interface Reference {
+  readonly node: number;
+  /** Undefined: a control input. */
+  readonly slot: number | undefined;
+}
+
+/** @throws ShoalError `unsupported` that lists all operations that are not known; `usage` for circles, names that are not there or
+ *  there twice, and whatever a builder refuses. */
+export function importNodes(nodes: readonly NodeData[], operations: readonly OpDefinition[]): Graph {
+  const definitions = definitionsOf(nodes, operations);
+  const indexes = new Map<string, number>();
+  nodes.forEach((each, index) => {
+    checkFields('importNodes: a node', each, nodeDataKeys);
+    checkName('importNodes', each.name);
+    if (indexes.has(each.name)) throw new ShoalError('usage', `importNodes: there are two nodes '${each.name}'`);
+    indexes.set(each.name, index);
+  });
+  const references = nodes.map((each) => each.inputs.map((input) => reference(each, input, indexes)));
+  const isBack = (from: number, to: number): boolean =>
+    definitions[from].control === 'next-iteration' && definitions[to].control === 'merge';
+  const builder = new GraphBuilder();
+  const made: Node[] = [];
+  const outputOf = (user: NodeData, { node, slot = 0 }: Reference): Output => {
+    const output = made[node].outputs[slot];
+    if (output !== undefined) return output;
+    throw new ShoalError('usage', `${describeNode(user.op, user.name)}: '${made[node].name}' has no output ${slot}`);
+  };
+  for (const index of inputsFirst(nodes, references, indexes, isBack)) {
+    const { name, op, device, colocateWith, attributes } = nodes[index];
+    const forward = references[index].filter(({ node }) => !isBack(node, index));
+    made[index] = builder.node(
+      definitions[index],
+      forward.filter(({ slot }) => slot !== undefined).map((each) => outputOf(nodes[index], each)),
+      attributes,
+      {
+        name,
+        device,
+        controlInputs: forward.filter(({ slot }) => slot === undefined).map(({ node }) => made[node]),
+        colocateWith: colocateWith === undefined ? undefined : made[indexes.get(colocateWith) ?? -1],
+      },
+    );
+    if (made[index].name !== name) throw new ShoalError('usage', `${describeNode(op, name)}: the name collides with another node's`);
+  }
+  references.forEach((each, index) => {
+    for (const one of each) if (isBack(one.node, index)) builder.connect(made[index].outputs[0], outputOf(nodes[index], one));
+  });
+  return builder.finish();
+}
+
+/** @throws ShoalError `unsupported` for functions, which are no data. */
+export function exportNodes({ nodes }: Graph): NodeData[] {
+  return nodes.map(({ name, op, inputs, controlInputs, device, colocateWith, attributes }) => {
+    for (const [key, value] of Object.entries(attributes)) {
+      if (typeof value === 'function')
+        throw new ShoalError('unsupported', `${describeNode(op, name)}: its ${key} is a function, which is no data`);
+    }
+    const names = [
+      ...inputs.map((input) => (input.slot === 0 ? input.node.name : input.name)),
+      ...controlInputs.map((node) => `^${node.name}`),
+    ];
+    return {
+      name,
+      op,
+      inputs: names,
+      ...(device === '' ? {} : { device }),
+      ...(colocateWith === undefined ? {} : { colocateWith: colocateWith.name }),
+      attributes,
+    };
+  });
+}
+
+function definitionsOf(nodes: readonly NodeData[], operations: readonly OpDefinition[]): OpDefinition[] {
+  const byName = new Map(operations.map((each) => [each.name, each]));
+  const unknown = new Set(nodes.map(({ op }) => op).filter((op) => !byName.has(op)));
+  if (unknown.size > 0)
+    throw new ShoalError('unsupported', `importNodes: operations that are not known: ${[...unknown].sort().join(', ')}`);
+  return nodes.map(({ op }) => byName.get(op) as OpDefinition);
+}
+
+function reference(user: NodeData, text: string, indexes: ReadonlyMap<string, number>): Reference {
+  const [, caret, name, slot] = /^(\^?)(.*?)(?::(\d{1,6}))?$/.exec(text) ?? [];
+  const node = indexes.get(name);
+  if (node === undefined) throw new ShoalError('usage', `${describeNode(user.op, user.name)}: its input '${text}' is not there`);
+  return { node, slot: caret === '^' ? undefined : Number(slot ?? 0) };
+}
+
+/** An order in which nodes follow their inputs, and those they are colocated with; one that is such an order already stays. */
+function inputsFirst(
+  nodes: readonly NodeData[],
+  references: readonly (readonly Reference[])[],
+  indexes: ReadonlyMap<string, number>,
+  isBack: (from: number, to: number) => boolean,
+): number[] {
+  const edges: number[] = [];
+  nodes.forEach((each, index) => {
+    for (const { node } of references[index]) if (!isBack(node, index)) edges.push(index, node);
+    if (each.colocateWith === undefined) return;
+    const other = indexes.get(each.colocateWith);
+    if (other === undefined)
+      throw new ShoalError('usage', `${describeNode(each.op, each.name)}: colocateWith '${each.colocateWith}' is not there`);
+    edges.push(index, other);
+  });
+  const { starts, targets } = digraph(nodes.length, edges);
+  const position = starts.slice(0, nodes.length);
+  const order: number[] = [];
+  /** From a node to one that it needs. */
+  const way: number[] = [];
+  const state = new Uint8Array(nodes.length);
+  for (const first of nodes.keys()) {
+    if (state[first] === placed) continue;
+    way.push(first);
+    while (way.length > 0) {
+      const node = way[way.length - 1];
+      state[node] = onTheWay;
+      if (position[node] === starts[node + 1]) {
+        state[node] = placed;
+        order.push(node);
+        way.pop();
+        continue;
+      }
+      const needed = targets[position[node]++];
+      if (state[needed] === onTheWay) throw circle(nodes, [...way.slice(way.indexOf(needed)), needed]);
+      if (state[needed] !== placed) way.push(needed);
+    }
+  }
+  return order;
+}
+
+const [onTheWay, placed] = [1, 2];
+
+function circle(nodes: readonly NodeData[], way: readonly number[]): ShoalError {
+  const names = way.map((index) => nodes[index].name).reverse();
+  return new ShoalError('usage', `importNodes: the graph has a circle: ${names.join(' → ')}; only NextIteration to Merge goes back`);
+}
