@@ -21,7 +21,7 @@ export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, sha
   return g.node(placeholderDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
 }
 
-const constDefinition: OpDefinition = {
+export const constantDefinition: OpDefinition = {
   name: 'Const',
   inputs: [],
   attributes: { value: { kind: 'value' } },
@@ -37,7 +37,7 @@ export function constant<D extends GraphDType = GraphDType>(
   value: Value & { readonly dtype: D },
   options: NodeOptions = {},
 ): Output<D> {
-  return g.node(constDefinition, [], { value }, options).outputs[0] as Output<D>;
+  return g.node(constantDefinition, [], { value }, options).outputs[0] as Output<D>;
 }
 
 export const identity = op<Unary<GraphDType>>({
@@ -198,7 +198,7 @@ export const zerosLike = op<Unary<GraphDType>>({
 
 export const arrayOps: readonly OpDefinition[] = [
   placeholderDefinition,
-  constDefinition,
+  constantDefinition,
   castDefinition,
   splitDefinition,
   ...[identity, reshape, transpose, expandDims, slice, concat, pack, shapeOf, zerosLike].map(({ definition }) => definition),

@@ -12,8 +12,13 @@ export const indexDTypes: readonly IndexDType[] = ['int32', 'int64'];
 export const numericDTypes = dtypes.map(({ name }) => name).filter((name): name is NumericDType => name !== 'bool');
 export const graphDTypes: readonly GraphDType[] = [...dtypes.map(({ name }) => name), 'string'];
 
-const names = new Set<unknown>(graphDTypes);
+const bytesByName = new Map<GraphDType, number>(dtypes.map(({ name, bytes }) => [name, bytes]));
 
 export function isGraphDType(name: unknown): name is GraphDType {
-  return names.has(name);
+  return name === 'string' || bytesByName.has(name as DType);
+}
+
+/** Bytes per element; undefined for strings. */
+export function elementBytes(dtype: GraphDType): number | undefined {
+  return bytesByName.get(dtype);
 }

@@ -1,0 +1,25 @@
+/** Which receives may be one: those of equal wave. Waves grow along every edge of the graph, so what waits for a group cannot be
+ *  what the group waits for.
+ *
+ *      wave      0        1        2        3
+ *               a ─────▶ b ─────▶ d ─────▶ e           every node: one more than the last of its inputs;
+ *               x ──────────────▶ y                     the nodes of a loop that need each other: one wave
+ *
+ *  Loops matter: what leaves a loop may depend, by way of the edges that go back, on everything that enters it. Waves that
+ *  leave out the edges that go back, as those of the document and of its implementation do, can fuse a receive with what it waits for. */
+import type { Transfer } from '../placement/transfers.ts';
+import type { Node } from '../structure/node.ts';
+
+export interface FusePolicy {
+  readonly name: string;
+  /** @param levelOf the wave of a node. */
+  readonly waveOf: (transfer: Transfer, levelOf: (node: Node) => number) => number;
+}
+
+/** By the wave of the source, as in the document's figure 4: what is ready to be sent at about the same time. */
+export const sourceWave: FusePolicy = { name: 'source-wave', waveOf: ({ source }, levelOf) => levelOf(source) };
+
+/** By the wave of the first consumer, as in the document's implementation: what is needed at about the same time. */
+export const destWave: FusePolicy = { name: 'dest-wave', waveOf: ({ consumers }, levelOf) => Math.min(...consumers.map(levelOf)) };
+
+export const fusePolicies: readonly FusePolicy[] = [sourceWave, destWave];

@@ -1,0 +1,87 @@
+/** Which device every node runs on: what nodes say themselves, those they are colocated with, and the default for the rest. An operation
+ *  that changes a variable is always colocated with it. */
+import { ShoalError } from '../../base/errors.ts';
+import { parseDeviceName, type DeviceName } from '../structure/device-name.ts';
+import type { Graph } from '../structure/graph.ts';
+import { describeNode, type Node } from '../structure/node.ts';
+import type { Device, DeviceSet } from './devices.ts';
+
+export type Placement = ReadonlyMap<Node, Device>;
+
+interface Group {
+  /** What the members said, together. */
+  readonly wanted: DeviceName;
+  /** The member that said anything of it last, for messages. */
+  readonly by: Node;
+}
+
+/** @param defaultDevice for nodes that leave it open, where it is what they say; else the first device that is.
+ *  @throws ShoalError `usage` that names the node: a device that does not exist, colocated nodes that want different ones. */
+export function place({ nodes }: Graph, devices: DeviceSet, defaultDevice: string = devices.names[0]): Placement {
+  const fallback = devices.find(devices.match(parseDeviceName(defaultDevice))?.name ?? '');
+  if (fallback === undefined)
+    throw new ShoalError('usage', `the default device '${defaultDevice}' does not exist; ${devices.suggestion(defaultDevice)}`);
+  const leaders = new Map<Node, Node>();
+  const leaderOf = (node: Node): Node => {
+    let leader = node;
+    for (let next = leaders.get(leader); next !== undefined; next = leaders.get(leader)) leader = next;
+    for (let at = node; at !== leader;) {
+      const next = leaders.get(at) ?? leader;
+      leaders.set(at, leader);
+      at = next;
+    }
+    return leader;
+  };
+  const join = (a: Node, b: Node): void => {
+    const [from, to] = [leaderOf(a), leaderOf(b)];
+    if (from !== to) leaders.set(from, to);
+  };
+  for (const node of nodes) {
+    if (node.colocateWith !== undefined) join(node, node.colocateWith);
+    for (const variable of changedBy(node)) join(node, variable);
+  }
+  const groups = new Map<Node, Group>();
+  for (const node of nodes) {
+    if (node.device === '') continue;
+    const leader = leaderOf(node);
+    groups.set(leader, agreed(node, groups.get(leader)));
+  }
+  const placement = new Map<Node, Device>();
+  const chosen = new Map<Node, Device>();
+  for (const node of nodes) {
+    const leader = leaderOf(node);
+    let device = chosen.get(leader);
+    if (device === undefined) {
+      device = choose(groups.get(leader), devices, fallback);
+      chosen.set(leader, device);
+    }
+    placement.set(node, device);
+  }
+  return placement;
+}
+
+/** Variables whose reference the operation needs. */
+function changedBy({ definition, inputs }: Node): Node[] {
+  return definition.inputs.flatMap(({ isRef }, index) => (isRef === true ? [inputs[index].node] : []));
+}
+
+function agreed(node: Node, group: Group | undefined): Group {
+  const own = parseDeviceName(node.device);
+  if (group === undefined) return { wanted: own, by: node };
+  for (const key of ['job', 'replica', 'task', 'type', 'index'] as const) {
+    if (own[key] === undefined || group.wanted[key] === undefined || own[key] === group.wanted[key]) continue;
+    throw new ShoalError(
+      'usage',
+      `${describeNode(node.op, node.name)} is on ${node.device}, but is colocated with ${describeNode(group.by.op, group.by.name)} on ${group.by.device}`,
+    );
+  }
+  return { wanted: { ...group.wanted, ...own }, by: node };
+}
+
+function choose(group: Group | undefined, devices: DeviceSet, fallback: Device): Device {
+  if (group === undefined) return fallback;
+  const { wanted, by } = group;
+  const device = devices.match({ ...parseDeviceName(fallback.name), ...wanted }) ?? devices.match(wanted);
+  if (device !== undefined) return device;
+  throw new ShoalError('usage', `${describeNode(by.op, by.name)}: device ${by.device} does not exist; ${devices.suggestion(by.device)}`);
+}

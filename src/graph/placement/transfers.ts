@@ -1,0 +1,104 @@
+/** What must cross from one device to another: one transfer per tensor and destination device, whoever uses it there, and one per node
+ *  that nodes of another device run after. */
+import { ShoalError } from '../../base/errors.ts';
+import { frameTable } from '../structure/frames.ts';
+import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
+import type { Graph } from '../structure/graph.ts';
+import { describeNode, type Node } from '../structure/node.ts';
+import { knownCount, type Shape } from '../structure/shape.ts';
+
+export interface Transfer {
+  /** Counts from 0, in the order of the first consumers. */
+  readonly id: number;
+  readonly source: Node;
+  /** Undefined: nothing but that the node has run; an empty tensor travels. */
+  readonly slot: number | undefined;
+  readonly dtype: GraphDType;
+  readonly shape: Shape;
+  readonly sendDevice: string;
+  readonly recvDevice: string;
+  /** In keys: `edge_3_tower/h1`. */
+  readonly tensorName: string;
+  /** In the order of the graph. */
+  readonly consumers: readonly Node[];
+}
+
+/** Bytes at least: unknown dimensions count 1, a string 1. */
+export function knownBytes({ dtype, shape }: Transfer): number {
+  return knownCount(shape) * (elementBytes(dtype) ?? 1);
+}
+
+/** Transfers by what they carry. */
+export class TransferTable {
+  readonly all: readonly Transfer[];
+  readonly #table: ReadonlyMap<Node, ReadonlyMap<string, Transfer>>;
+
+  constructor(all: readonly Transfer[]) {
+    this.all = all;
+    const table = new Map<Node, Map<string, Transfer>>();
+    for (const transfer of all) {
+      const own = table.get(transfer.source) ?? new Map<string, Transfer>();
+      table.set(transfer.source, own.set(entryOf(transfer.slot, transfer.recvDevice), transfer));
+    }
+    this.#table = table;
+  }
+
+  /** Undefined: source and consumer are on one device. */
+  find(source: Node, slot: number | undefined, recvDevice: string): Transfer | undefined {
+    return this.#table.get(source)?.get(entryOf(slot, recvDevice));
+  }
+
+  /** All that leave `source`, in order. */
+  from(source: Node): Iterable<Transfer> {
+    return this.#table.get(source)?.values() ?? [];
+  }
+}
+
+function entryOf(slot: number | undefined, recvDevice: string): string {
+  return `${slot ?? '^'} ${recvDevice}`;
+}
+
+/** @param graph placed: the device of every node is a full name.
+ *  @throws ShoalError `unsupported` for a loop on several devices. */
+export function planTransfers(graph: Graph): TransferTable {
+  const frames = frameTable(graph.nodes);
+  const all: (Transfer & { readonly consumers: Node[] })[] = [];
+  const drafts = new Map<Node, Map<string, (typeof all)[number]>>();
+  for (const node of graph.nodes) {
+    for (const { node: source, slot } of node.inputs) if (source.device !== node.device) cross(source, slot, node);
+    for (const source of node.controlInputs) if (source.device !== node.device) cross(source, undefined, node);
+  }
+  return new TransferTable(all);
+
+  function cross(source: Node, slot: number | undefined, node: Node): void {
+    const frame = frames.outputFrameOf(source);
+    if (frame !== frames.root) throw crossingLoop(frame.name, source, node);
+    const own = drafts.get(source) ?? new Map<string, (typeof all)[number]>();
+    drafts.set(source, own);
+    const entry = entryOf(slot, node.device);
+    const draft = own.get(entry) ?? open(source, slot, node.device);
+    own.set(entry, draft);
+    if (draft.consumers.at(-1) !== node) draft.consumers.push(node);
+  }
+
+  function open(source: Node, slot: number | undefined, recvDevice: string): (typeof all)[number] {
+    const id = all.length;
+    const carried = slot === undefined ? emptyTensor : source.outputs[slot];
+    const { dtype, shape } = carried;
+    const tensorName = `edge_${id}_${source.name}`;
+    const draft = { id, source, slot, dtype, shape, sendDevice: source.device, recvDevice, tensorName, consumers: [] };
+    all.push(draft);
+    return draft;
+  }
+}
+
+/** What travels for a control edge. */
+export const emptyTensor = { dtype: 'float32', shape: [0] } as const;
+
+function crossingLoop(frame: string, source: Node, node: Node): ShoalError {
+  const [from, to] = [describeNode(source.op, source.name), describeNode(node.op, node.name)];
+  return new ShoalError(
+    'unsupported',
+    `the loop '${frame}' is on several devices: ${from} on ${source.device}, ${to} on ${node.device}; put all of a loop on one device`,
+  );
+}
