@@ -244,7 +244,7 @@ describe('failures', () => {
   });
 
   it('of a callback do not stop the others', () => {
-    const { started, post, finish } = start({ creditBytes: 10 });
+    const { core, started, post, finish } = start({ creditBytes: 10 });
     const onEnd = (): never => {
       throw new Error("the program's own");
     };
@@ -253,6 +253,16 @@ describe('failures', () => {
     expect(() => finish('a')).toThrow("the program's own");
     expect(started).toEqual(['a', 'b']);
     finish('b');
+    // Those that end as they start, too: the next ones start all the same.
+    const run = (task: HeldTask): void => task.notifyFinish();
+    expect(() => post({ name: 'c', bytes: 10, run, onEnd })).toThrow("the program's own");
+    core.post(new HeldTask({ name: 'd', bytes: 10, isLate: true, run, onEnd }));
+    post({ name: 'e', bytes: 10 });
+    const late = post({ name: 'f', bytes: 10, isLate: true, run, onEnd });
+    post({ name: 'g', bytes: 10, priority: 1 });
+    late.notifyReady();
+    expect(() => finish('e')).toThrow("the program's own");
+    expect(started).toEqual(['a', 'b', 'c', 'e', 'f', 'g']);
   });
 });
 
@@ -280,12 +290,15 @@ describe('shutdown', () => {
     post({ name: 'b', bytes: 10, onEnd: onEnd('b') });
     post({ name: 'c', bytes: 10, isLate: true, onEnd: onEnd('c') });
     post({ name: 'd', bytes: 10, link: 'other', onEnd: onEnd('d') });
+    const abandoned: string[] = [];
+    post({ name: 'e', bytes: 300, onEnd: onEnd('e'), onAbandon: ({ name }) => void abandoned.push(name) });
     const end = core.shutdown('abort');
-    expect(ended).toEqual(['b: aborted', 'c: aborted']);
+    expect(abandoned).toEqual(['e.0', 'e.1', 'e.2']);
+    expect(ended).toEqual(['b: aborted', 'c: aborted', 'e: aborted']);
     finish('a');
     clock.advance(1000);
     await end;
-    expect(ended).toEqual(['b: aborted', 'c: aborted', 'a: undefined', 'd: timeout']);
+    expect(ended).toEqual(['b: aborted', 'c: aborted', 'e: aborted', 'a: undefined', 'd: timeout']);
   });
 
   it('says what never became ready', async () => {

@@ -157,8 +157,8 @@ export class Core implements TaskListener {
   }
 
   #abort(error: ShoalError): void {
-    // Others wait for the same; those that run end, or time out.
-    for (const task of [...this.#waiting]) this.#end(task, error);
+    // The end of one is the end of its siblings.
+    for (const task of [...this.#waiting]) if (task.state !== 'ended') this.#end(task, error);
   }
 
   // ── settings ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,10 +217,16 @@ export class Core implements TaskListener {
       if (!task.isImmediate) this.#waiting.add(part);
     }
     if (parts.length > 1) task.state = 'running';
+    const thrown: unknown[] = [];
     for (const part of parts) {
-      // A failure of one ends its siblings.
-      if (part.state === 'new') this.#launch(part, task.isImmediate);
+      try {
+        // A failure of one ends its siblings.
+        if (part.state === 'new') this.#launch(part, task.isImmediate);
+      } catch (error) {
+        thrown.push(error);
+      }
     }
+    if (thrown.length > 0) throw thrown[0];
   }
 
   #launch(task: Task, immediate: boolean): void {
@@ -229,9 +235,15 @@ export class Core implements TaskListener {
         this.#noteStart(task);
         task.immediateDo(this);
       } else task.prepare(this);
-    } catch (thrown) {
-      this.onFinish(task, thrown ?? new Error('undefined was thrown'));
+    } catch (error) {
+      this.#failed(task, error);
     }
+  }
+
+  /** A task threw; or what is called when it ends, which is the program's own error, and thrown to whoever caused the end. */
+  #failed(task: Task, error: unknown): void {
+    if (task.state === 'ended') throw error;
+    this.onFinish(task, error ?? new Error('undefined was thrown'));
   }
 
   /** Tasks call it. */
@@ -254,16 +266,19 @@ export class Core implements TaskListener {
   #pump(link: Link): void {
     if (!this.#started || link.isPumping) return;
     link.isPumping = true;
-    try {
-      for (let task = link.peek(); task !== undefined; task = link.peek()) {
-        if (task.state === 'ended') this.#leftQueued--;
-        else if (!link.admits(task.bytes, this.#creditOf(link))) break;
-        link.pop();
+    const thrown: unknown[] = [];
+    for (let task = link.peek(); task !== undefined; task = link.peek()) {
+      if (task.state === 'ended') this.#leftQueued--;
+      else if (!link.admits(task.bytes, this.#creditOf(link))) break;
+      link.pop();
+      try {
         if (task.state !== 'ended') this.#start(link, task);
+      } catch (error) {
+        thrown.push(error);
       }
-    } finally {
-      link.isPumping = false;
     }
+    link.isPumping = false;
+    if (thrown.length > 0) throw thrown[0];
   }
 
   #start(link: Link, task: Task): void {
@@ -272,8 +287,8 @@ export class Core implements TaskListener {
     this.#noteStart(task);
     try {
       task.do();
-    } catch (thrown) {
-      this.onFinish(task, thrown ?? new Error('undefined was thrown'));
+    } catch (error) {
+      this.#failed(task, error);
     }
   }
 
@@ -294,7 +309,6 @@ export class Core implements TaskListener {
     const link = hadCredit ? this.#links.get(task.link) : undefined;
     link?.finished(task.bytes);
     try {
-      // What has not finished by itself has something to let go of.
       if (error !== undefined) task.abandon(error);
       this.#observer.onEnded?.(task, error);
       if (task.parent === undefined) task.onEnd?.(error);

@@ -26,7 +26,8 @@ export interface TaskOptions {
   readonly link?: string;
   /** Starts when it is posted, without credit. Default: false. */
   readonly immediate?: boolean;
-  /** Called once, when it and all its parts have ended; with the first error, if any. */
+  /** Called once, when it and all its parts have ended; with the first error, if any. What it throws is thrown to whoever caused the
+   *  end. */
   readonly onEnd?: (error: ShoalError | undefined) => void;
 }
 
@@ -129,7 +130,7 @@ export abstract class Task {
     this.onImmediateDo();
   }
 
-  /** It will not be done, or nobody waits for it any more. */
+  /** It has failed, will not be done, or nobody waits for it any more. */
   abandon(error: ShoalError): void {
     this.onAbandon(error);
   }
