@@ -3,7 +3,11 @@
 import { describe, expect, it } from 'vitest';
 import { readText } from '../scripts/repository.ts';
 import * as kvstore from '../src/kvstore/index.ts';
+import { DependencyEngine } from '../src/engine/engine.ts';
 import * as messaging from '../src/messaging/index.ts';
+import { Core } from '../src/scheduler/core.ts';
+import { Task } from '../src/scheduler/task.ts';
+import { Tuner } from '../src/scheduler/tuner/tuner.ts';
 
 interface Row {
   readonly theirs: string;
@@ -77,5 +81,40 @@ describe("MXNet's KVStore", () => {
     expect(names.length).toBeGreaterThan(18);
     await using store = await kvstore.create('local');
     expect(names.filter((name) => !(name in store || name in kvstore))).toEqual([]);
+  });
+});
+
+describe("ByteScheduler's classes", () => {
+  const rows = rowsBelow('docs/scheduler.md', "ByteScheduler's names");
+
+  it.each([
+    ['ScheduledKVStore', 'ScheduledKVStore init push pull'],
+    ['ByteCore', 'ByteCore start _loop post _queue _credit _credit_limit _partition _running _pending _first_key _step'],
+    ['ByteTask', 'ByteTask partition immediate_do prepare do notify_ready notify_finish _prepare_callback _do_callback'],
+    ['KVStoreTask', 'KVStoreTask _immediate_do _prepare _do _post_start_barrier _post_start_op _post_push_pull_barrier'],
+    ['KVStoreTask', '_post_communication _post_end_op _post_end_barrier'],
+    ['the library', 'bytescheduler_mxnet_on_complete bytescheduler_mxnet_op bytescheduler_mxnet_barrier bytescheduler_get_ndarray_avatar'],
+    ['tuning', 'Tuner record _tune space max_num_steps BYTESCHEDULER_CREDIT_TUNING BYTESCHEDULER_PARTITION_TUNING'],
+    ['variables', 'BYTESCHEDULER_PARTITION BYTESCHEDULER_CREDIT'],
+  ])('%s: all have a row', (_, names) => {
+    const named = wordsOf(rows.map(({ theirs }) => theirs).join(' '));
+    expect(names.split(' ').filter((name) => !named.has(name))).toEqual([]);
+  });
+
+  it('have counterparts that exist, where they are built', () => {
+    const classes: Readonly<Record<string, object>> = {
+      core: Core.prototype,
+      task: Task.prototype,
+      engine: DependencyEngine.prototype,
+      tuner: Tuner.prototype,
+    };
+    const members = Array.from(
+      rows
+        .map(({ ours }) => ours)
+        .join('; ')
+        .matchAll(/\b(core|task|engine|tuner)\.(\w+)/g),
+    );
+    expect(members.length).toBeGreaterThan(15);
+    expect(members.filter(([, object, name]) => !(name in classes[object])).map(([text]) => text)).toEqual([]);
   });
 });

@@ -1,0 +1,156 @@
+/** Finds where a function is smallest, with few and noisy measurements: some points that cover the space, then those of which most is
+ *  to be expected. Nothing is known here of what is measured.
+ *
+ *  Jones, Schonlau & Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998: expected improvement. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import { GaussianProcess, type Measured } from './gaussian-process.ts';
+
+/** Of one coordinate, inclusive. */
+export interface Range {
+  readonly least: number;
+  readonly most: number;
+}
+
+export interface SearchOptions {
+  readonly ranges: readonly Range[];
+  readonly random: Random;
+  /** Points that cover the space, before any is chosen by what was measured. */
+  readonly coveringPoints: number;
+  /** Expected improvement is that over the best so far and this much more, in units of the deviation of what was measured. */
+  readonly margin: number;
+}
+
+/** Points between which the next one is chosen, at each coordinate of two. */
+const gridSide = 41;
+/** The same when there is one coordinate. */
+const gridLength = 401;
+
+export class BayesianSearch {
+  readonly #options: SearchOptions;
+  /** Of the covering points, in [0, 1]. */
+  readonly #covering: readonly (readonly number[])[];
+  readonly #grid: readonly (readonly number[])[];
+  readonly #measured: Measured[] = [];
+
+  constructor(options: SearchOptions) {
+    const { ranges, coveringPoints, random } = options;
+    if (ranges.length < 1 || ranges.length > 2) throw new ShoalError('usage', `a search has one or two coordinates, not ${ranges.length}`);
+    for (const { least, most } of ranges) {
+      if (!Number.isFinite(least) || !Number.isFinite(most) || least >= most) {
+        throw new ShoalError(
+          'usage',
+          `a range goes from a number to a larger one, not from ${describeValue(least)} to ${describeValue(most)}`,
+        );
+      }
+    }
+    if (!Number.isSafeInteger(coveringPoints) || coveringPoints < 1) {
+      throw new ShoalError('usage', `a search begins with at least one point, not ${describeValue(coveringPoints)}`);
+    }
+    this.#options = options;
+    this.#covering = latinHypercube(ranges.length, coveringPoints, random);
+    this.#grid = gridOf(ranges.length);
+  }
+
+  /** Measurements so far. */
+  get count(): number {
+    return this.#measured.length;
+  }
+
+  /** Where to measure next. */
+  next(): number[] {
+    const covering = this.#covering.at(this.#measured.length);
+    if (covering !== undefined) return this.#fromUnit(covering);
+    const process = new GaussianProcess(this.#measured);
+    const least = Math.min(...this.#measured.map(({ point }) => process.at(point).mean));
+    const margin = this.#options.margin * this.#spread();
+    return this.#fromUnit(
+      argmin(this.#grid, (point) => {
+        const { mean, deviation } = process.at(point);
+        return -expectedImprovement(least - margin - mean, deviation);
+      }),
+    );
+  }
+
+  /** What was measured at a point; smaller is better. */
+  add(point: readonly number[], value: number): void {
+    if (!Number.isFinite(value)) throw new ShoalError('usage', `a measurement is a finite number, not ${describeValue(value)}`);
+    this.#measured.push({ point: this.#toUnit(point), value });
+  }
+
+  /** Where the function is likely to be smallest: by the estimate, not by the luckiest measurement. */
+  best(): number[] {
+    if (this.#measured.length === 0) throw new ShoalError('usage', 'nothing has been measured');
+    const process = new GaussianProcess(this.#measured);
+    return this.#fromUnit(argmin(this.#grid, (point) => process.at(point).mean));
+  }
+
+  #spread(): number {
+    const values = this.#measured.map(({ value }) => value);
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    return Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / values.length);
+  }
+
+  #toUnit(point: readonly number[]): number[] {
+    return point.map((value, index) => (value - this.#options.ranges[index].least) / this.#width(index));
+  }
+
+  #fromUnit(point: readonly number[]): number[] {
+    return point.map((value, index) => this.#options.ranges[index].least + value * this.#width(index));
+  }
+
+  #width(index: number): number {
+    const { least, most } = this.#options.ranges[index];
+    return most - least;
+  }
+}
+
+/** Of a normal distribution, `gain` above what there is. */
+function expectedImprovement(gain: number, deviation: number): number {
+  if (deviation <= 1e-12) return Math.max(gain, 0);
+  const z = gain / deviation;
+  return gain * normalBelow(z) + (deviation * Math.exp(-(z * z) / 2)) / Math.sqrt(2 * Math.PI);
+}
+
+/** The share of the standard normal distribution below `z`; Abramowitz & Stegun 7.1.26, to 1.5e-7. */
+function normalBelow(z: number): number {
+  const x = Math.abs(z) / Math.SQRT2;
+  const t = 1 / (1 + 0.3275911 * x);
+  const series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));
+  const erf = 1 - series * Math.exp(-x * x);
+  return z < 0 ? (1 - erf) / 2 : (1 + erf) / 2;
+}
+
+/** Each coordinate is cut into as many strata as there are points; each stratum has one point. */
+function latinHypercube(dimensions: number, count: number, random: Random): number[][] {
+  const columns = Array.from({ length: dimensions }, () => shuffled(count, random).map((stratum) => (stratum + random.next()) / count));
+  return Array.from({ length: count }, (_, index) => columns.map((column) => column[index]));
+}
+
+function shuffled(count: number, random: Random): number[] {
+  const order = Array.from({ length: count }, (_, index) => index);
+  for (let left = count - 1; left > 0; left--) {
+    const other = random.integer(left + 1);
+    [order[left], order[other]] = [order[other], order[left]];
+  }
+  return order;
+}
+
+function gridOf(dimensions: number): number[][] {
+  const steps = (length: number): number[] => Array.from({ length }, (_, index) => index / (length - 1));
+  if (dimensions === 1) return steps(gridLength).map((value) => [value]);
+  return steps(gridSide).flatMap((a) => steps(gridSide).map((b) => [a, b]));
+}
+
+function argmin(points: readonly (readonly number[])[], cost: (point: readonly number[]) => number): readonly number[] {
+  let best = points[0];
+  let least = Infinity;
+  for (const point of points) {
+    const value = cost(point);
+    if (value >= least) continue;
+    least = value;
+    best = point;
+  }
+  return best;
+}

@@ -1,0 +1,129 @@
+/** The tuner on trainings of which it is known how long a step takes at which point. */
+import { describe, expect, it } from 'vitest';
+import { seededRandom } from '../../base/random.ts';
+import { PointSchedule } from './point-schedule.ts';
+import { documentedSpace, Tuner, type PointChange, type TunedPoint, type TunerOptions } from './tuner.ts';
+
+const million = 4e6;
+
+class Training {
+  readonly tuner: Tuner;
+  readonly schedule = new PointSchedule();
+  readonly changes: PointChange[] = [];
+  point: TunedPoint = {};
+  step = 0;
+  nowMs = 0;
+  #stepMs: (point: TunedPoint) => number;
+
+  constructor(options: Partial<TunerOptions>, stepMs: (point: TunedPoint) => number) {
+    this.tuner = new Tuner({ space: documentedSpace('parameter-server'), random: seededRandom(1), ...options });
+    this.#stepMs = stepMs;
+  }
+
+  run(steps: number): void {
+    for (let left = steps; left > 0; left--) {
+      this.point = this.schedule.begin(this.step) ?? this.point;
+      this.nowMs += this.#stepMs(this.point);
+      const change = this.tuner.record(this.step, this.nowMs);
+      this.step++;
+      if (change === undefined) continue;
+      this.changes.push(change);
+      this.schedule.add(change);
+    }
+  }
+
+  becomes(stepMs: (point: TunedPoint) => number): void {
+    this.#stepMs = stepMs;
+  }
+}
+
+/** Fastest with a credit of `best` million parameters. */
+function fastestAt(best: number): (point: TunedPoint) => number {
+  return ({ creditBytes = million }) => 50 + (creditBytes / million - best) ** 2;
+}
+
+/** One measurement that does not count, and 14 points. */
+const stepsToConverge = 101 + 14 * 111;
+
+it('measures 14 points of 100 steps, then stays at the best', () => {
+  const training = new Training({}, fastestAt(6));
+  training.run(stepsToConverge);
+  expect(training.tuner.state).toBe('converged');
+  expect(training.changes).toHaveLength(15);
+  expect(training.changes.map(({ isFinal }) => isFinal)).toEqual([...Array.from({ length: 14 }, () => false), true]);
+  // Applied ten steps after it was decided on.
+  expect(training.changes[0].atStep).toBe(110);
+  expect(training.changes[1].atStep).toBe(110 + 100 + 10);
+  training.run(1000);
+  expect(training.changes).toHaveLength(15);
+  expect(training.point.creditBytes).toBeGreaterThan(5.4 * million);
+  expect(training.point.creditBytes).toBeLessThan(6.6 * million);
+});
+
+it('tunes credit and partition together, within the space of the document', () => {
+  const space = documentedSpace('all-reduce');
+  const stepMs = ({ creditBytes = 0, partitionBytes = 0 }: TunedPoint): number =>
+    50 + 0.02 * (creditBytes / million - 30) ** 2 + 0.1 * (partitionBytes / million - 10) ** 2;
+  const training = new Training({ space }, stepMs);
+  training.run(stepsToConverge);
+  for (const { point } of training.changes) {
+    expect(Object.keys(point)).toEqual(['creditBytes', 'partitionBytes']);
+    expect(point.creditBytes).toBeGreaterThanOrEqual(4 * million);
+    expect(point.creditBytes).toBeLessThanOrEqual(64 * million);
+    expect(point.partitionBytes).toBeGreaterThanOrEqual(2 * million);
+    expect(point.partitionBytes).toBeLessThanOrEqual(32 * million);
+  }
+  expect(50 / stepMs(training.changes[14].point)).toBeGreaterThan(0.97);
+});
+
+it('begins again when steps take longer for good, and not for one pause', () => {
+  const training = new Training({}, fastestAt(6));
+  training.run(stepsToConverge + 500);
+  training.nowMs += 60_000;
+  training.run(500);
+  expect(training.tuner.state).toBe('converged');
+  training.becomes(fastestAt(14));
+  training.run(500);
+  expect(training.tuner.state).toBe('tuning');
+  training.run(stepsToConverge);
+  expect(training.tuner.state).toBe('converged');
+  expect(training.point.creditBytes).toBeGreaterThan(12.6 * million);
+});
+
+describe('a schedule of changes', () => {
+  const change = (atStep: number): PointChange => ({ atStep, point: { creditBytes: atStep }, isFinal: false });
+
+  it('applies each at its step, and at the first after it when steps are left out', () => {
+    const schedule = new PointSchedule();
+    schedule.add(change(3));
+    schedule.add(change(5));
+    expect([0, 3, 4, 7, 8].map((step) => schedule.begin(step)?.creditBytes)).toEqual([undefined, 3, undefined, 5, undefined]);
+  });
+
+  it('refuses what comes too late, out of order or again and again', () => {
+    const schedule = new PointSchedule();
+    schedule.begin(4);
+    expect(() => schedule.add(change(4))).toThrow(expect.objectContaining({ code: 'mismatch' }));
+    for (const step of [10, 11, 12, 13]) schedule.add(change(step));
+    expect(() => schedule.add(change(13))).toThrow(expect.objectContaining({ code: 'protocol' }));
+    expect(() => schedule.add(change(14))).toThrow('4 changes wait');
+    expect(() => schedule.begin(4)).toThrow('steps go up');
+  });
+});
+
+describe('bad input', () => {
+  const good = { space: documentedSpace('parameter-server'), random: seededRandom(1) };
+
+  it.each<[string, () => unknown]>([
+    ['nothing to tune', () => new Tuner({ ...good, space: {} })],
+    ['a misspelt setting', () => new Tuner({ ...good, space: { credit: { least: 1, most: 2 } } as never })],
+    ['a credit of nothing', () => new Tuner({ ...good, space: { creditBytes: { least: 0, most: 2 } } })],
+    ['one point', () => new Tuner({ ...good, points: 1 })],
+    ['too few steps', () => new Tuner({ ...good, stepsPerPoint: 5 })],
+    ['changes at once', () => new Tuner({ ...good, stepsAhead: 0 })],
+    ['drift that is none', () => new Tuner({ ...good, driftShare: 0 })],
+    ['steps that go back', () => [1, 1].map((step) => new Training({}, fastestAt(6)).tuner.record(-step, 0))],
+  ])('%s is refused', (_, run) => {
+    expect(run).toThrow(expect.objectContaining({ code: 'usage' }));
+  });
+});

@@ -1,0 +1,173 @@
+/** Chooses credit and partition while a program trains: measures the time of its steps at one point after the other, then stays at the
+ *  best and watches whether it still is. It is told when steps end and says what to apply, and at which step; carrying that to the
+ *  other ranks, and applying it, is its owner's.
+ *
+ *      tuning: 14 points of 100 steps ─▶ converged ── steps take longer, or shorter, for good ─▶ tuning
+ *
+ *  Schedule, search space and margin are ByteScheduler's. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
+import { BayesianSearch, type Range } from './search.ts';
+
+/** In bytes; what is not tuned is not there. */
+export interface SearchSpace {
+  readonly creditBytes?: Range;
+  readonly partitionBytes?: Range;
+}
+
+export interface TunedPoint {
+  readonly creditBytes?: number;
+  readonly partitionBytes?: number;
+}
+
+/** To be applied by every rank before the step with this number. */
+export interface PointChange {
+  readonly atStep: number;
+  readonly point: TunedPoint;
+  /** It was chosen for good. */
+  readonly isFinal: boolean;
+}
+
+export interface TunerOptions {
+  readonly space: SearchSpace;
+  readonly random: Random;
+  /** Points, with the one that is chosen in the end. Default: 15. */
+  readonly points?: number;
+  /** Of these, those that cover the space. Default: 10. */
+  readonly coveringPoints?: number;
+  /** Of a point. Default: 100. */
+  readonly stepsPerPoint?: number;
+  /** From a decision to the step at which all ranks apply it. Default: 10. */
+  readonly stepsAhead?: number;
+  /** What expected improvement asks for, in deviations. Default: 0.1. */
+  readonly margin?: number;
+  /** Tuning begins again when steps of two points' time in turn differ by more than this share. Default: 0.25. */
+  readonly driftShare?: number;
+}
+
+const tunerOptions = optionTable<TunerOptions>({
+  space: 'object',
+  random: 'object',
+  points: 'number',
+  coveringPoints: 'number',
+  stepsPerPoint: 'number',
+  stepsAhead: 'number',
+  margin: 'number',
+  driftShare: 'number',
+});
+const spaceOptions = optionTable<SearchSpace>({ creditBytes: 'object', partitionBytes: 'object' });
+
+/** Steps at the beginning and at the end of a point that do not count: they run half under another one. */
+const firstSteps = 3;
+const lastSteps = 2;
+/** The document counts in parameters of float32. */
+const million = 4e6;
+
+/** The document's space, in bytes: credits of 1 to 16 million parameters for parameter servers, of 4 to 64 million for all-reduces, whose
+ *  partitions of 2 to 32 million are tuned as well. */
+export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): Required<SearchSpace> | SearchSpace {
+  if (kind === 'parameter-server') return { creditBytes: { least: 1 * million, most: 16 * million } };
+  return { creditBytes: { least: 4 * million, most: 64 * million }, partitionBytes: { least: 2 * million, most: 32 * million } };
+}
+
+export class Tuner {
+  readonly #options: Required<TunerOptions>;
+  readonly #names: readonly (keyof SearchSpace)[];
+  readonly #ranges: readonly Range[];
+  #search: BayesianSearch;
+  #state: 'tuning' | 'converged' = 'tuning';
+  /** The one that is in force, or will be. */
+  #point: readonly number[] | undefined;
+  /** Steps before this one do not count: they run under another point. */
+  #fromStep = 0;
+  #lastStep = -1;
+  #endsMs: number[] = [];
+  #isFirst = true;
+  /** What a step took when it converged, and how often in turn it has not since. */
+  #convergedMs: number | undefined;
+  #drifted = 0;
+
+  constructor(options: TunerOptions) {
+    checkFields('Tuner', options, tunerOptions);
+    checkFields('Tuner: space', options.space, spaceOptions);
+    const { points = 15, coveringPoints = 10, stepsPerPoint = 100, stepsAhead = 10, margin = 0.1, driftShare = 0.25 } = options;
+    this.#options = { ...options, points, coveringPoints, stepsPerPoint, stepsAhead, margin, driftShare };
+    for (const [name, value, least] of [
+      ['points', points, 2],
+      ['coveringPoints', coveringPoints, 1],
+      ['stepsPerPoint', stepsPerPoint, firstSteps + lastSteps + 1],
+      ['stepsAhead', stepsAhead, 1],
+    ] as const) {
+      if (!Number.isSafeInteger(value) || value < least) {
+        throw new ShoalError('usage', `Tuner: ${name} must be an integer from ${least}, not ${describeValue(value)}`);
+      }
+    }
+    if (!(margin >= 0) || !(driftShare > 0)) throw new ShoalError('usage', 'Tuner: margin is at least 0, and driftShare larger than 0');
+    this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
+    this.#ranges = this.#names.flatMap((name) => options.space[name] ?? []);
+    for (const { least } of this.#ranges) {
+      if (!(least >= 1)) throw new ShoalError('usage', `Tuner: credit and partition are at least one byte, not ${describeValue(least)}`);
+    }
+    this.#search = this.#newSearch();
+  }
+
+  get state(): 'tuning' | 'converged' {
+    return this.#state;
+  }
+
+  /** A step has ended. @param step numbers of steps go up, one by one. @returns what all ranks are to apply, and when. */
+  record(step: number, nowMs: number): PointChange | undefined {
+    if (!Number.isSafeInteger(step) || step <= this.#lastStep) {
+      throw new ShoalError('usage', `record: steps go up; step ${describeValue(step)} came after step ${this.#lastStep}`);
+    }
+    this.#lastStep = step;
+    if (step < this.#fromStep) return undefined;
+    this.#endsMs.push(nowMs);
+    if (this.#endsMs.length <= this.#options.stepsPerPoint) return undefined;
+    const stepMs = meanStep(this.#endsMs);
+    this.#endsMs = [];
+    return this.#state === 'tuning' ? this.#measured(step, stepMs) : this.#watched(step, stepMs);
+  }
+
+  #measured(step: number, stepMs: number): PointChange {
+    // The first measurement is of whatever was set before, and of a program that warms up.
+    if (!this.#isFirst && this.#point !== undefined) this.#search.add(this.#point, stepMs);
+    this.#isFirst = false;
+    if (this.#search.count < this.#options.points - 1) return this.#change(step, this.#search.next());
+    this.#state = 'converged';
+    this.#convergedMs = undefined;
+    this.#drifted = 0;
+    return this.#change(step, this.#search.best());
+  }
+
+  /** Twice in turn: one pause of a machine is no drift. */
+  #watched(step: number, stepMs: number): PointChange | undefined {
+    this.#convergedMs ??= stepMs;
+    const share = Math.abs(stepMs - this.#convergedMs) / this.#convergedMs;
+    this.#drifted = share > this.#options.driftShare ? this.#drifted + 1 : 0;
+    if (this.#drifted < 2) return undefined;
+    this.#state = 'tuning';
+    this.#search = this.#newSearch();
+    return this.#change(step, this.#search.next());
+  }
+
+  #newSearch(): BayesianSearch {
+    const { random, coveringPoints, points, margin } = this.#options;
+    return new BayesianSearch({ ranges: this.#ranges, random, coveringPoints: Math.min(coveringPoints, points - 1), margin });
+  }
+
+  #change(step: number, point: readonly number[]): PointChange {
+    this.#point = point;
+    const atStep = step + this.#options.stepsAhead;
+    this.#fromStep = atStep;
+    const named = this.#names.map((name, index) => [name, Math.round(point[index])]);
+    return { atStep, point: Object.fromEntries(named) as TunedPoint, isFinal: this.#state === 'converged' };
+  }
+}
+
+/** Of the ends of steps: the mean time of one, without the first and the last ones. */
+function meanStep(endsMs: readonly number[]): number {
+  const counted = endsMs.slice(firstSteps, endsMs.length - lastSteps);
+  return (counted[counted.length - 1] - counted[0]) / (counted.length - 1);
+}
