@@ -40,6 +40,9 @@ describe('conformance over several hosts', () => {
     { hosts: 'abc', backend: 'halving-doubling', env: {} },
     { hosts: 'abcd', backend: 'tree', env: {} },
     { hosts: 'abcde', backend: 'auto', env: {} },
+    // Groups of hosts, the last shorter.
+    { hosts: 'abcde', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2' } },
+    { hosts: 'aabbcc', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2', ...manySlices } },
   ])('hosts $hosts, backend $backend', { timeout: 120_000 }, async ({ hosts, backend, env }) => {
     await using world = await startRanks({ fixture: 'conformance', ...onHosts(hosts), env: { BACKEND: backend, ...env } });
     for (const { code, lines, stderr } of await world.outcomes()) {

@@ -24,6 +24,8 @@ export interface TransferLimits {
   readonly stagingBytes?: number;
   /** Smallest shard. */
   readonly shardBytes?: number;
+  /** Not bytes: hosts per group. */
+  readonly groupHosts?: number;
 }
 
 export interface PredictionInput {
@@ -70,7 +72,7 @@ function clamp(value: number, least: number, most: number): number {
 /** The limits of a request in elements. Nothing is cut where all ranks share a host. */
 export function limitsInElements(limits: TransferLimits, topology: Topology, elementBytes: number): Partial<PlanRequest> {
   if (topology.hosts.length === 1) return {};
-  const { pieceBytes, window, sliceBytes, stagingBytes, shardBytes } = limits;
+  const { pieceBytes, window, sliceBytes, stagingBytes, shardBytes, groupHosts } = limits;
   const elements = (bytes: number): number => Math.max(1, Math.floor(bytes / elementBytes));
   return {
     ...(pieceBytes === undefined ? {} : { pieceCount: elements(pieceBytes) }),
@@ -78,6 +80,7 @@ export function limitsInElements(limits: TransferLimits, topology: Topology, ele
     ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
     ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
     ...(shardBytes === undefined ? {} : { shardCount: elements(shardBytes) }),
+    ...(groupHosts === undefined ? {} : { groupHosts: Math.min(groupHosts, topology.hosts.length) }),
   };
 }
 

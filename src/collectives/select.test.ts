@@ -43,7 +43,7 @@ describe('selectAlgorithm', () => {
     const sizes = [0, 32_767, 32_768, 100_000, 1 << 20, 2 ** 33];
     const by = (topology: Topology): string[] => sizes.map((bytes) => selectAlgorithm({ ...base, bytes, topology }));
     expect(by(separateHosts(16))).toEqual(['mailbox', 'one-shot', 'direct', 'direct', 'direct', 'direct']);
-    expect(by(separateHosts(32))).toEqual(['mailbox', 'fairring', 'fairring', 'fairring', 'direct', 'direct']);
+    expect(by(separateHosts(32))).toEqual(['mailbox', 'fairring', 'fairring', 'fairring', 'fairring', 'direct']);
   });
 
   it('takes the ring only where any order is allowed', () => {

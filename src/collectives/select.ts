@@ -101,8 +101,8 @@ const defaults: readonly SelectionRule[] = [
   row('all-reduce', { bytesTo: 32 * KiB, ranksMax: 16, algorithm: 'one-shot' }),
   row('all-reduce', { bytesTo: 16 * KiB, ranksMax: 24, algorithm: 'one-shot' }),
   row('all-reduce', { ranksMax: 16, algorithm: 'direct' }),
-  // Two levels of about √n messages each.
-  row('all-reduce', { topologyClass: 'flat', hostsMin: 17, bytesTo: 256 * KiB, algorithm: 'fairring' }),
+  // Two levels of about √n messages each, until shares are large.
+  row('all-reduce', { topologyClass: 'flat', hostsMin: 17, bytesTo: 2 * MiB, algorithm: 'fairring' }),
   row('all-reduce', { bytesTo: 256 * KiB, algorithm: 'halving-doubling' }),
   row('all-reduce', { algorithm: 'direct' }),
   row('broadcast', { topologyClass: 'two-level', algorithm: 'tree' }),

@@ -1,10 +1,16 @@
 /** Fairring as it runs: several hosts of one process, its three channels, staging that is used again; the same bits as others. */
 import { describe, expect, it } from 'vitest';
 import { seededRandom } from '../base/random.ts';
+import type { Settings } from '../base/settings/settings.ts';
 import { startRanks } from './testing/in-process-world.ts';
 
-async function sumOver(hostIds: readonly string[], algorithm: string, count: number): Promise<string> {
-  const settings = { algorithms: `all-reduce:${algorithm}`, sliceBytes: 16 * 1024, stagingBytes: 24 * 1024 };
+async function sumOver(
+  hostIds: readonly string[],
+  algorithm: string,
+  count: number,
+  groupHosts: Settings['groupHosts'] = 'auto',
+): Promise<string> {
+  const settings = { algorithms: `all-reduce:${algorithm}`, sliceBytes: 16 * 1024, stagingBytes: 24 * 1024, groupHosts };
   await using world = await startRanks(hostIds.length, { kind: 'host', hostIds, settings });
   const results = await world.each(async (group) => {
     const random = seededRandom(group.rank);
@@ -30,6 +36,17 @@ describe('fairring', () => {
     for (const count of [1, 1013, 50_001]) {
       const sums = await Promise.all(['fairring', 'direct', 'halving-doubling'].map((name) => sumOver(hostIds, name, count)));
       expect(new Set(sums).size).toBe(1);
+    }
+  });
+
+  it.each([
+    ['5 hosts × 1', ['a', 'b', 'c', 'd', 'e'], '2'],
+    ['6 hosts × 1', ['a', 'b', 'c', 'd', 'e', 'f'], '4'],
+    ['5 hosts × 2, ranks interleaved', ['a', 'b', 'c', 'd', 'e', 'e', 'd', 'c', 'b', 'a'], '2'],
+  ] as const)('gives the same bits in groups of hosts: %s', { timeout: 120_000 }, async (_, hostIds, groupHosts) => {
+    for (const count of [1, 1013, 50_001]) {
+      const sums = await Promise.all((['all', groupHosts] as const).map((each) => sumOver(hostIds, 'fairring', count, each)));
+      expect(new Set([...sums, await sumOver(hostIds, 'direct', count)]).size).toBe(1);
     }
   });
 

@@ -165,6 +165,13 @@ export const settingDefinitions = {
     multipleOf: elementBytesMax,
     aliases: [{ name: 'FAIRRING_SLICE_SIZE' }],
   }),
+  groupHosts: choice(
+    'SHOAL_GROUP_HOSTS',
+    'collectives',
+    ['auto', 'all', '2', '4', '8', '16', '32', '64'],
+    'auto',
+    'Hosts of a group in which `fairring` reduces first, before owners of groups exchange: `all` has one group, `auto` several among many hosts whose messages would be small.',
+  ),
   syncBytesMax: bytes(
     'SHOAL_SYNC_BYTES',
     'collectives',

@@ -16,8 +16,9 @@ import { shardCountOf, sliceCountOf, stagingCountOf } from './limits.ts';
 const fanOutMax = 64;
 /** So few are talked to whatever the size of their messages. */
 const fanOutLeast = 8;
-/** Shards of so many times the floor are large enough: a message costs its ranks' time a quarter of what it costs the wire. */
-const largeShards = 4;
+/** Shards of so many times the floor are large enough: a message costs its ranks' time half of what it costs the wire, and two hops save
+ *  more than fewer messages. */
+const largeShards = 2;
 
 export interface FairringLayout {
   readonly slices: readonly Range[];

@@ -166,8 +166,8 @@ describe('fairring', () => {
 });
 
 describe('fairring on many hosts', () => {
-  /** Small shards: two levels from nine hosts on. */
-  const small = { shardCount: 32 };
+  /** Two levels, and small shards. */
+  const small = { shardCount: 32, groupHosts: 4 };
 
   it.each([
     [9, 2],
@@ -190,6 +190,19 @@ describe('fairring on many hosts', () => {
       expect(fairringLayout(one).groups.length).toBeGreaterThan(1);
       assertVerified(buildPlan('fairring', one));
     }
+  });
+
+  /** Of the layouts that large worlds have: up to 512 ranks proved whole, of which every rank builds alone what is proved. */
+  it.each([
+    [16, 4, {}],
+    [64, 2, {}],
+    [32, 8, {}],
+    [32, 4, { groupHosts: 32 }],
+    [64, 8, {}],
+  ])('is proved on %i hosts × %i ranks, with %o', { timeout: 600_000 }, (hosts, ranks, limits) => {
+    const one = request(grid(hosts, ranks), hosts * ranks * 32, { shardCount: 32, ...limits });
+    assertVerified(buildPlan('fairring', one));
+    expect(fairringLayout(one).groups.length > 1).toBe(!('groupHosts' in limits));
   });
 
   it('comes out right in random orders while the staging is used again and again', () => {
@@ -286,7 +299,7 @@ describe('fairring on many hosts', () => {
   it('stays within its staging', () => {
     for (const topology of [grid(9, 1), grid(17, 4), grid(100, 2), grid(512, 8), grid(1000, 1)]) {
       for (const stagingCount of [1, 5000, 100_000, 10_000_000]) {
-        const { scratchCount } = fairringLayout(request(topology, 500_000, { stagingCount, ...small }));
+        const { scratchCount } = fairringLayout(request(topology, 500_000, { stagingCount, shardCount: 32 }));
         expect(scratchCount).toBeLessThanOrEqual(Math.max(stagingCount, (topology.hosts.length - 1) * 16));
       }
     }

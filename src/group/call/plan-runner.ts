@@ -69,6 +69,7 @@ export interface PlanRunnerOptions {
   /** Of the settings of the same names; the same on all ranks. Default: what the settings have. */
   readonly stagingBytes?: number;
   readonly sliceBytes?: number;
+  readonly groupHosts?: Settings['groupHosts'];
   /** What was measured on worlds like this one; the same on all ranks. Default: nothing. */
   readonly tuning?: Tuning;
   /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
@@ -79,7 +80,7 @@ export interface PlanRunnerOptions {
 
 /** What a world gives to the plans of its groups: the same on all ranks, and on both threads of each. */
 export interface WorldPlanning extends Pick<PlanRunnerOptions, 'machine' | 'tuning' | 'model'> {
-  readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes'>;
+  readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes' | 'groupHosts'>;
   /** The user's rules. */
   readonly selection: readonly SelectionRule[];
 }
@@ -90,8 +91,8 @@ export function planOptions(
   { backend, rank, topology }: GroupSpec,
 ): Omit<PlanRunnerOptions, 'loadStore' | 'express'> {
   const { machine, tuning, model, settings, selection } = world;
-  const { order, stagingBytes, sliceBytes } = settings;
-  return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes };
+  const { order, stagingBytes, sliceBytes, groupHosts } = settings;
+  return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes, groupHosts };
 }
 
 /** Plans of a group's network fast path: ranks reach nobody's memory but by sending. */
@@ -116,9 +117,10 @@ export class PlanRunner implements Plans {
 
   constructor(options: PlanRunnerOptions) {
     this.#options = options;
-    const { stagingBytes, sliceBytes, tuning, topology, order } = options;
+    const { stagingBytes, sliceBytes, groupHosts = 'auto', tuning, topology, order } = options;
     this.#loadStore = options.loadStore.every(Boolean);
-    this.#limits = { ...networkLimits(topology, options.model), stagingBytes, sliceBytes };
+    const grouped = groupHosts === 'auto' ? {} : { groupHosts: groupHosts === 'all' ? topology.hosts.length : Number(groupHosts) };
+    this.#limits = { ...networkLimits(topology, options.model), stagingBytes, sliceBytes, ...grouped };
     this.#tuned = tunedRules(tuning, { topology, loadStore: this.#loadStore, order });
   }
 

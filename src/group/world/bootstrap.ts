@@ -64,8 +64,21 @@ const foreverMs = 0x7fffffff;
 
 /** Settings that must be the same on every rank. */
 function agreedSettings(settings: Settings, tuningHash: string): RankInfo['agreed'] {
-  const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread } = settings;
-  return { algorithms, calibration, tuningHash, order, contract, inFlightMax, stagingBytes, sliceBytes, syncBytesMax, commThread };
+  const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, groupHosts, syncBytesMax, commThread } =
+    settings;
+  return {
+    algorithms,
+    calibration,
+    tuningHash,
+    order,
+    contract,
+    inFlightMax,
+    stagingBytes,
+    sliceBytes,
+    groupHosts,
+    syncBytesMax,
+    commThread,
+  };
 }
 
 export interface BootstrapOptions {
