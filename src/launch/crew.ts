@@ -135,10 +135,11 @@ export class Crew {
     await this.#allEnded;
   }
 
-  /** Waits for all to end: `graceMs` by themselves, `killAfterMs` after SIGTERM, then SIGKILL. */
+  /** Waits for all to end: by themselves until `graceMs` after the first that ended badly, `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
     this.#stopping = true;
-    if (await this.#endedWithin(options.graceMs)) return;
+    const spentMs = this.#casualties.length === 0 ? 0 : this.#options.clock.now() - this.#startMs - this.#casualties[0].afterMs;
+    if (await this.#endedWithin(Math.max(0, options.graceMs - spentMs))) return;
     this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
     this.signal('SIGTERM');
     if (await this.#endedWithin(options.killAfterMs)) return;

@@ -238,10 +238,11 @@ class Run {
     agreement: NodeAgreement,
     run: { crew: Crew; generation: number; signal: AbortSignal },
   ): Promise<{ failure: JobFailure | undefined }> {
+    const { graceMs = 5000 } = this.#options;
     const casualty = await run.crew.firstCasualty;
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
     if (casualty !== undefined) {
-      const failure = await agreement.firstCause(run.generation, this.#failureOf(casualty));
+      const failure = await agreement.firstCause(run.generation, this.#failureOf(casualty), graceMs);
       return { failure: await agreement.fail(run.generation, failure) };
     }
     try {

@@ -1,6 +1,6 @@
 /** Who is said to have failed first: the rank that others failed because of, in whatever order their ends are seen. */
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../base/clock.ts';
+import { sleep, systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import { noteCause } from '../group/world/ended-ranks.ts';
@@ -10,14 +10,23 @@ import { StoreClient } from '../store/store-client.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 
 const secret = 'a secret';
+/** For ranks that have not failed. */
+const graceMs = 1000;
+const patientMs = 120_000;
+const lateMs = 2000;
 
 function failureOf(rank: number): JobFailure {
   return { node: 0, host: 'here', rank, exitCode: 10 + rank, text: `exited with code ${10 + rank}`, final: false };
 }
 
 /** The first cause of the failure of rank `first`, when all of `failed` have ended badly, and each of `causes` failed because of the
- *  rank behind it. */
-async function firstCause(first: number, failed: readonly number[], causes: readonly (readonly [number, number])[]): Promise<JobFailure> {
+ *  rank behind it. The ends of `late` are seen a while later. */
+async function firstCause(
+  first: number,
+  failed: readonly number[],
+  causes: readonly (readonly [number, number])[],
+  late: readonly number[] = [],
+): Promise<JobFailure> {
   const agreement = await NodeAgreement.join({
     clock: systemClock,
     random: systemRandom,
@@ -36,8 +45,12 @@ async function firstCause(first: number, failed: readonly number[], causes: read
   try {
     const ranks = new PrefixStore(client, generationPrefix(0));
     for (const [rank, peer] of causes) await noteCause(ranks, rank, new ShoalError('peer-lost', 'gone', { peer }));
-    for (const rank of failed) await agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
-    return await agreement.firstCause(0, failureOf(first));
+    const end = (rank: number): Promise<void> => agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
+    for (const rank of failed) await end(rank);
+    const coming = sleep(systemClock, lateMs).then(() => Promise.all(late.map(end)));
+    const cause = await agreement.firstCause(0, failureOf(first), late.length > 0 ? patientMs : graceMs);
+    await coming;
+    return cause;
   } finally {
     await client.close();
     await agreement.leave(1000);
@@ -51,6 +64,10 @@ describe('the first failure', () => {
 
   it('is that of the rank which another one lost', async () => {
     expect(await firstCause(0, [0, 1], [[0, 1]])).toEqual(failureOf(1));
+  });
+
+  it('is that of a rank whose process takes a while to end after others have lost it', async () => {
+    expect(await firstCause(0, [0], [[0, 1]], [1])).toEqual(failureOf(1));
   });
 
   it('is found behind ranks that waited for each other', async () => {

@@ -4,7 +4,7 @@
  *
  *      launch/node/<k>            sizes of node k                  all wait for all
  *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
- *      launch/<g>/failed/<rank>   how a rank has failed            who looks for the cause of a failure
+ *      launch/<g>/ended/<rank>    how a rank has ended             who looks for the cause of a failure
  *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose
@@ -55,7 +55,8 @@ export interface JobFailure {
 }
 
 const foreverMs = 0x7fffffff;
-/** More than one turn of a timer of served time, so that the event loop has looked in between. */
+/** For what a process has said before it ended: more than one turn of a timer of served time, so that the event loop has looked
+ *  in between. */
 const onItsWayMs = 500;
 
 /** How a rank of this node has ended; `failure` unless it has ended well. */
@@ -124,7 +125,7 @@ export class NodeAgreement {
   /** A rank of this node has ended: those that wait for it to join fail at once. */
   async rankEnded(generation: number, { rank, ending, failure }: RankEnd): Promise<void> {
     try {
-      if (failure) await this.#store.set(rankFailureKey(generation, rank), encode(failure));
+      await this.#store.set(rankEndKey(generation, rank), encode(failure ?? null));
       await reportEnded(this.#ranksPart(generation), rank, ending);
     } catch {
       // Without the store there is nobody to tell.
@@ -132,8 +133,8 @@ export class NodeAgreement {
   }
 
   /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
-   *  seen first. */
-  async firstCause(generation: number, failure: JobFailure): Promise<JobFailure> {
+   *  seen first. A process that others have lost may take a while to end: at most `graceMs`. */
+  async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
     const store = this.#ranksPart(generation);
     const followed = new Set<number>();
@@ -141,17 +142,19 @@ export class NodeAgreement {
       const { rank } = last;
       if (rank === undefined || followed.has(rank)) return last;
       followed.add(rank);
-      const peer = await withinServed(clock, (signal) => causeOf(store, rank, signal));
+      const peer = await withinServed(clock, onItsWayMs, (signal) => causeOf(store, rank, signal));
       if (peer === undefined || followed.has(peer)) return last;
-      const cause = await withinServed(clock, (signal) => this.#rankFailure(generation, peer, signal));
+      const cause = await withinServed(clock, graceMs, (signal) => this.#rankFailure(generation, peer, signal));
       if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which has not failed` };
       last = cause;
     }
   }
 
+  /** Undefined when the rank ends well, or not before `signal`. */
   async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | undefined> {
     try {
-      return decodeFailure(await this.#store.get(rankFailureKey(generation, rank), { timeoutMs: foreverMs, signal }));
+      const end = await this.#store.get(rankEndKey(generation, rank), { timeoutMs: foreverMs, signal });
+      return isNull(end) ? undefined : decodeFailure(end);
     } catch {
       return undefined;
     }
@@ -287,15 +290,15 @@ function failedKey(generation: number): string {
   return `launch/${generation}/failed`;
 }
 
-function rankFailureKey(generation: number, rank: number): string {
-  return `launch/${generation}/failed/${rank}`;
+/** Its failure; null: it has ended well. */
+function rankEndKey(generation: number, rank: number): string {
+  return `launch/${generation}/ended/${rank}`;
 }
 
-/** Gives what is already on its way here the time to come: what a process has said before it ended, and the end of one that others
- *  have noticed. */
-async function withinServed<T>(clock: Clock, wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
+/** Gives what is on its way here the time to come. */
+async function withinServed<T>(clock: Clock, delayMs: number, wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
   const over = new AbortController();
-  const timer = setServedTimer(clock, onItsWayMs, () => over.abort());
+  const timer = setServedTimer(clock, delayMs, () => over.abort());
   try {
     return await wait(over.signal);
   } finally {
@@ -309,6 +312,10 @@ function keysOf(prefix: string, nodes: number): string[] {
 
 function encode(value: unknown): Uint8Array {
   return new TextEncoder().encode(JSON.stringify(value));
+}
+
+function isNull(bytes: Uint8Array): boolean {
+  return new TextDecoder().decode(bytes) === 'null';
 }
 
 /** @throws ShoalError `protocol` on what no launcher of this version writes. */
