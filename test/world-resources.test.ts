@@ -1,6 +1,12 @@
-/** What a world takes from its process and gives back: time, descriptors, memory. */
-import { expect, it } from 'vitest';
-import { startRanks } from './support/ranks.ts';
+/** What a world takes from its process and gives back: time, descriptors, memory. What ranks hear of one that has run out. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { nativeUnavailableReason } from '../src/memory/native.ts';
+import { fixtureCommand } from './support/fixtures.ts';
+import { start } from './fixtures/launch-harness.ts';
+import { startRanks, type Outcome, type RanksOptions } from './support/ranks.ts';
 
 it('a process ends with its world, on whichever thread communication runs', { timeout: 120_000 }, async () => {
   // A limit of joining that went on running would keep the process for 20 minutes.
@@ -13,4 +19,122 @@ it('a process ends with its world, on whichever thread communication runs', { ti
       expect(code).toBe(0);
     }
   }
+});
+
+/** The launcher, allowed so many descriptors. */
+const launcherWith = (descriptors: number): string[] => {
+  return ['/bin/sh', '-c', `ulimit -n ${descriptors}; exec "$0" "$@"`, process.execPath, 'dist/cli/main.js'];
+};
+const script = (fixture: string): string => fixtureCommand(fixture).at(-1)!;
+
+interface Heard {
+  readonly code: string;
+  readonly message: string;
+  readonly peer?: number;
+  readonly resource?: string;
+}
+
+const missing = nativeUnavailableReason();
+
+describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === undefined ? '' : ` (skipped: ${missing})`}`, () => {
+  let directory: string;
+
+  beforeAll(async () => {
+    directory = await mkdtemp(join(tmpdir(), 'shoal-resources-'));
+  });
+
+  afterAll(async () => {
+    await rm(directory, { recursive: true });
+  });
+
+  interface Fault {
+    readonly moment: string;
+    readonly left?: number;
+    readonly culprit?: number;
+    readonly thread?: 'inline' | 'worker';
+    /** One letter per rank. */
+    readonly hosts?: string;
+  }
+
+  function faulty({ moment, left = 0, culprit = 2, thread = 'worker', hosts = 'aaa' }: Fault): RanksOptions {
+    const meeting = join(directory, `${moment}-${left}-${culprit}-${thread}`.replaceAll(' ', '-'));
+    const env = { MOMENT: moment, LEFT: String(left), CULPRIT: String(culprit), MEETING: `file://${meeting}`, SHOAL_COMM_THREAD: thread };
+    const envOf = (rank: number): Record<string, string> => ({
+      SHOAL_HOST_ID: hosts[rank],
+      LOCAL_RANK: String(hosts.slice(0, rank).split(hosts[rank]).length - 1),
+      LOCAL_WORLD_SIZE: String(hosts.split(hosts[rank]).length - 1),
+    });
+    return { fixture: 'run-out', n: hosts.length, env, envOf, limits: 'ulimit -n 256' };
+  }
+
+  const heardBy = ({ lines }: Outcome): Heard => lines.find((line) => (line as Partial<Heard>).code !== undefined) as Heard;
+
+  /** All say the same, and whose fault it is. */
+  function expectNamed(outcomes: readonly Outcome[], culprit = 2): void {
+    for (const [rank, outcome] of outcomes.entries()) {
+      const heard = heardBy(outcome);
+      expect(heard).toMatchObject({ code: 'out-of-memory', resource: 'file descriptors' });
+      expect(heard.message).toMatch(new RegExp(`rank ${culprit} ran out of file descriptors \\(limit \\d+\\) while .*ulimit -n`));
+      expect(heard.peer).toBe(rank === culprit ? undefined : culprit);
+      expect(outcome.stderr).not.toContain('Unhandled');
+    }
+  }
+
+  it.each<Fault>([
+    { moment: 'start', left: 10 },
+    { moment: 'start', left: 6, thread: 'inline' },
+    { moment: 'second world', left: 10 },
+    { moment: 'tensor' },
+    { moment: 'array' },
+    { moment: 'array', left: 1, thread: 'inline' },
+    { moment: 'memory of others' },
+    { moment: 'array', hosts: 'aab' },
+    { moment: 'recv' },
+    { moment: 'split' },
+    { moment: 'newGroup', left: 1 },
+    { moment: 'newGroup', left: 1, hosts: 'abc' },
+    { moment: 'subgroup' },
+  ])('$moment, $left left, hosts $hosts, $thread: all ranks name it', { timeout: 120_000 }, async (fault) => {
+    await using world = await startRanks(faulty(fault));
+    await Promise.all([0, 1].map((rank) => world.ranks[rank].line(({ code }: Heard) => code !== undefined)));
+    world.ranks[2].tell();
+    expectNamed(await world.outcomes());
+  });
+
+  it.each(['inline', 'worker'] as const)('rank 0 while the others join, %s: all name it', { timeout: 120_000 }, async (thread) => {
+    const fault: Fault = { moment: 'joining', culprit: 0, thread };
+    await using world = await startRanks(faulty(fault));
+    await world.ranks[0].line((line: { listens?: boolean }) => line.listens === true);
+    for (const rank of [1, 2]) world.ranks[rank].tell();
+    expectNamed(await world.outcomes(), 0);
+  });
+
+  it('with none at all: it says so itself, and the others that it did not join', { timeout: 120_000 }, async () => {
+    await using world = await startRanks(faulty({ moment: 'start' }));
+    const outcomes = await world.outcomes();
+    expect(heardBy(outcomes[2]).message).toMatch(/^rank 2 ran out of file descriptors/);
+    for (const rank of [0, 1]) expect(heardBy(outcomes[rank])).toMatchObject({ peer: 2, message: expect.stringMatching(/rank 2/) });
+  });
+
+  it('too few for an express: the group does without', { timeout: 120_000 }, async () => {
+    await using world = await startRanks(faulty({ moment: 'newGroup', left: 8, hosts: 'aab' }));
+    for (const outcome of await world.outcomes()) expect(heardBy(outcome)).toEqual({ code: 'ok' });
+  });
+
+  it('the launcher names the rank and shows what it said', { timeout: 120_000 }, async () => {
+    const env = { MOMENT: 'newGroup', CULPRIT: '2' };
+    await using job = start([...launcherWith(256), 'run', '-n', '3', script('run-out')], { env });
+    const { code, stderr } = await job.ended;
+    expect(code).toBe(1);
+    expect(stderr).toContain('rank 2 failed first');
+    expect(stderr).toMatch(/rank 2 ran out of file descriptors/);
+  });
+
+  it('a launcher that cannot start its ranks says so before it starts any', { timeout: 120_000 }, async () => {
+    await using job = start([...launcherWith(120), 'run', '-n', '64', script('one-call')]);
+    const { code, stderr } = await job.ended;
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/the launcher ran out of file descriptors \(limit 120\) while starting 64 processes/);
+    expect(stderr).not.toContain('started (pid');
+  });
 });

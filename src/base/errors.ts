@@ -13,7 +13,7 @@
  *  auth         a peer does not know the job's secret
  *  aborted      cancelled by the caller's signal or because another rank failed
  *  closed       used after close or destroy
- *  out-of-memory  memory, shared memory or a budget is exhausted
+ *  out-of-memory  memory, file descriptors, threads or a budget is exhausted; `resource` names what the system has no more of
  *  system       the operating system refused */
 export const errorCodes = [
   'usage',
@@ -40,6 +40,8 @@ export interface ErrorFields {
   sequence?: number;
   bytes?: number;
   timeoutMs?: number;
+  /** What `rank` has run out of: `file descriptors`, `threads`, `memory`. */
+  resource?: string;
   cause?: unknown;
 }
 
@@ -61,18 +63,19 @@ export class ShoalError extends Error {
   declare readonly sequence: number | undefined;
   declare readonly bytes: number | undefined;
   declare readonly timeoutMs: number | undefined;
+  declare readonly resource: string | undefined;
 
   constructor(code: ErrorCode, message: string, fields: ErrorFields = {}) {
     super(message, fields.cause === undefined ? undefined : { cause: fields.cause });
     this.code = code;
-    for (const name of ['rank', 'peer', 'operation', 'sequence', 'bytes', 'timeoutMs'] as const)
+    for (const name of ['rank', 'peer', 'operation', 'sequence', 'bytes', 'timeoutMs', 'resource'] as const)
       if (fields[name] !== undefined) Object.assign(this, { [name]: fields[name] });
   }
 
   toData(): ErrorData {
-    const { code, message, rank, peer, operation, sequence, bytes, timeoutMs } = this;
+    const { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource } = this;
     const cause = this.cause === undefined ? undefined : messageOf(this.cause);
-    return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, cause };
+    return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource, cause };
   }
 
   static fromData(data: ErrorData): ShoalError {

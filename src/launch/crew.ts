@@ -5,6 +5,7 @@ import { spawn, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { checkDescriptors } from '../base/exhaustion.ts';
 import { makeFolders } from '../base/files/make-folders.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
@@ -102,12 +103,14 @@ export class Crew {
   #ended!: () => void;
   #settle!: (casualty: Casualty | undefined) => void;
 
-  /** Starts all. @throws ShoalError `config` when their log folders cannot be made; then none was started. */
+  /** Starts all. @throws ShoalError `config` when their log folders cannot be made, `out-of-memory` when they take more descriptors
+   *  than there are; then none was started. */
   constructor(options: CrewOptions) {
     this.#options = options;
     this.#startMs = options.clock.now();
     this.firstCasualty = new Promise((resolve) => (this.#settle = resolve));
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
+    this.#checkDescriptors();
     for (const berth of options.berths) makeFolder(this.#folder(berth, 0));
     this.#guard = startGuard();
     try {
@@ -116,6 +119,13 @@ export class Crew {
       void this.#guard.end();
       throw error;
     }
+  }
+
+  /** Of each process: its outputs, the files of these, and a connection to the store. @throws ShoalError `out-of-memory`. */
+  #checkDescriptors(): void {
+    const { berths, logDir } = this.#options;
+    const each = logDir === undefined ? 3 : 5;
+    checkDescriptors('the launcher', each * berths.length + 4, `starting ${berths.length} processes`);
   }
 
   /** To the groups of all processes that have not ended; none is started again from now on. */

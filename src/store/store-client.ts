@@ -6,6 +6,7 @@ import { connect, type Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
 import { setServedTimer, sleep, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { exhaustion, isExhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
 import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
 import {
@@ -102,7 +103,7 @@ export class StoreClient implements Store {
         if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
         const outcome = await dial(options, limit.signal);
         if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
-        if (outcome.error.code === 'auth' || outcome.error.code === 'config') throw outcome.error;
+        if (outcome.error.code === 'auth' || outcome.error.code === 'config' || isExhaustion(outcome.error)) throw outcome.error;
         // A reason that was given says more than the attempt that the deadline cut off.
         last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
         if (attempt < attemptsMax) await sleep(clock, retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)]);
@@ -286,7 +287,8 @@ function dial(options: StoreClientOptions, limit: AbortSignal): Promise<Dialled>
     const abort = (): void => fail(new ShoalError('aborted', 'aborted'));
     const silent = (): void => fail(new ShoalError('timeout', 'no answer'));
     const timer = setServedTimer(clock, attemptMs, silent);
-    const onError = (error: Error): void => fail(new ShoalError('peer-lost', messageOf(error)));
+    const onError = (error: Error): void =>
+      fail(exhaustion(whoIs(options), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)));
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {
       try {
@@ -316,6 +318,10 @@ function dial(options: StoreClientOptions, limit: AbortSignal): Promise<Dialled>
   });
 }
 
+function whoIs({ who, rank }: StoreClientOptions): string {
+  return who ?? `rank ${rank}`;
+}
+
 function nameOf({ host, port }: StoreClientOptions): string {
   return `store at tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
@@ -324,7 +330,7 @@ function unreachableStore(options: StoreClientOptions, tries: { attempt: number;
   const { attempt, elapsedMs, last } = tries;
   return new ShoalError(
     'timeout',
-    `${options.who ?? `rank ${options.rank}`} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
+    `${whoIs(options)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
     { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );

@@ -11,6 +11,7 @@ import { createServer, type AddressInfo, type Server, type Socket } from 'node:n
 import { Handshake } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { exhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate } from './apply-request.ts';
 import { defaultStoreLimits, type StoreLimits } from './store-limits.ts';
@@ -79,14 +80,18 @@ export class StoreServer {
     const host = options.host ?? '127.0.0.1';
     await new Promise<void>((resolve, reject) => {
       store.#server.once('error', (error: NodeJS.ErrnoException) => {
+        const where = `${host}:${options.port ?? 0}`;
+        const ranOut = exhaustion('this process', error, `listening on ${where} for the store`);
+        if (ranOut) {
+          reject(ranOut);
+          return;
+        }
         const taken = error.code === 'EADDRINUSE';
         const next = taken ? 'another job uses the port; choose another one or 0 for any' : 'is it an address of this host?';
         reject(
-          new ShoalError(
-            taken ? 'config' : 'system',
-            `the store cannot listen on ${host}:${options.port ?? 0}: ${messageOf(error)}; ${next}`,
-            { cause: error },
-          ),
+          new ShoalError(taken ? 'config' : 'system', `the store cannot listen on ${where}: ${messageOf(error)}; ${next}`, {
+            cause: error,
+          }),
         );
       });
       // Without a host, IPv6 and IPv4 alike, or IPv4 alone where there is no IPv6.

@@ -2,6 +2,7 @@
  *  exchange and its guarantee are in shm.ts. */
 import type { Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { isExhaustion } from '../../base/exhaustion.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
 import { Fifo } from '../../base/fifo.ts';
@@ -175,6 +176,11 @@ export class ShmConnection extends StreamConnection {
     this.#onDrained?.();
   }
 
+  #rejectDeferred(error: ShoalError): void {
+    for (let next = this.#deferred.shift(); next !== undefined; next = this.#deferred.shift()) next.reject(error);
+    this.#onDrained?.();
+  }
+
   #addMapping(rkey: number, region: Region): Mapping {
     const mapping = { region, view: new Uint8Array(region.buffer, 0, region.bytes), granted: false };
     this.#mappings.set(rkey, mapping);
@@ -235,8 +241,7 @@ export class ShmConnection extends StreamConnection {
     this.#opening?.failed(error ?? connectionClosed(this.stream.rank, this.peer.rank));
     this.#opening = undefined;
     const pendingError = error ?? connectionClosed(this.stream.rank, this.peer.rank);
-    for (let next = this.#deferred.shift(); next !== undefined; next = this.#deferred.shift()) next.reject(pendingError);
-    this.#onDrained?.();
+    this.#rejectDeferred(pendingError);
     // The peer may have ended well while results it took part in are still being read here.
     this.#options.retire([...this.#mappings.values()].map(({ region }) => region));
     this.#mappings.clear();
@@ -258,7 +263,14 @@ export class ShmConnection extends StreamConnection {
     let mapping = this.#mappings.get(rkey);
     if (mapping !== undefined && mapping.region.id !== share.id)
       throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
-    mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
+    try {
+      mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
+    } catch (thrown) {
+      if (!isExhaustion(thrown)) throw thrown;
+      // The peer has done nothing wrong: what waits for the memory fails, and nothing is sent out of order.
+      this.#rejectDeferred(thrown);
+      return;
+    }
     mapping.granted = true;
     this.#runDeferred();
   }
@@ -273,14 +285,21 @@ export class ShmConnection extends StreamConnection {
   }
 
   #onProbe(text: string): void {
-    const worked = this.#mapsProbe(text);
+    let worked: string | undefined;
+    try {
+      worked = this.#mapsProbe(text);
+    } catch (thrown) {
+      // Not that it is another host: the peer need not try another way.
+      this.#opening!.failed(ShoalError.from(thrown));
+      throw thrown;
+    }
     this.stream.postControl(FrameType.Probed, { flags: worked === undefined ? flagSet : 0 });
     if (worked === undefined) return;
     this.#opening!.failed(new ShoalError('unsupported', `rank ${this.peer.rank} does not share memory with this process: ${worked}`));
     void this.stream.close();
   }
 
-  /** Why the peer's memory is not seen here, or undefined when it is. */
+  /** Why the peer's memory is not seen here, or undefined when it is. @throws ShoalError when something is used up. */
   #mapsProbe(text: string): string | undefined {
     const [handle = '', nonce = ''] = text.split(' ');
     let region: Region | undefined;
@@ -289,6 +308,7 @@ export class ShmConnection extends StreamConnection {
       const seen = Buffer.from(region.buffer, 0, Math.min(nonceBytes, region.bytes)).toString('hex');
       return seen === nonce ? undefined : 'a probe region has other contents there';
     } catch (error) {
+      if (isExhaustion(error)) throw error;
       return messageOf(error);
     } finally {
       region?.close();

@@ -5,6 +5,7 @@ import net from 'node:net';
 import { Handshake } from '../../base/auth.ts';
 import { setServedTimer } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import type { FabricOptions } from '../fabric.ts';
 import { FramedSocket } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -46,9 +47,9 @@ export class Acceptor {
     await new Promise<void>((resolve, reject) => {
       server.once('error', (cause) => {
         const name = where.path === undefined ? `${where.host}:${where.port}` : where.path.replace('\0', '@');
-        reject(
-          new ShoalError('system', `rank ${this.#options.fabric.identity.rank} cannot listen on ${name}: ${cause.message}`, { cause }),
-        );
+        const who = `rank ${this.#options.fabric.identity.rank}`;
+        const ranOut = exhaustion(who, cause, `listening on ${name}`);
+        reject(ranOut ?? new ShoalError('system', `${who} cannot listen on ${name}: ${cause.message}`, { cause }));
       });
       server.listen({ backlog: 511, ...where }, resolve);
     });

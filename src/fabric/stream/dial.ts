@@ -4,6 +4,7 @@
 import { setMaxListeners } from 'node:events';
 import { setServedTimer, sleep, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { isExhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
 import type { ConnectOptions } from '../fabric.ts';
 
@@ -62,6 +63,7 @@ export async function dial<T>(
         const error = ShoalError.from(thrown);
         if (!(stop.signal.aborted && reasons.has(candidate))) reasons.set(candidate, { error, attempts });
         if (error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
+        if (isExhaustion(error)) onAbort();
         if (finalCodes.includes(error.code)) return;
       }
       const delayMs = Math.min(maxDelayMs, firstDelayMs * 2 ** Math.min(attempts, 10)) * (0.5 + options.random.next() / 2);
@@ -81,6 +83,8 @@ export async function dial<T>(
   if (signal?.aborted)
     throw new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
   const errors = [...reasons.values()].map(({ error }) => error);
+  const exhausted = errors.find(isExhaustion);
+  if (exhausted) throw exhausted;
   const list = candidates.map((candidate) => {
     const last = reasons.get(candidate);
     return last === undefined ? `${candidate}: not tried` : `${candidate}: ${last.error.message} (${last.attempts} attempts)`;

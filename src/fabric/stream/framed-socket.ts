@@ -16,6 +16,7 @@ import { handshakeBytesMax, type Handshake } from '../../base/auth.ts';
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import type { PeerIdentity } from '../fabric.ts';
 import { FrameSender } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
@@ -63,6 +64,8 @@ export class FramedSocket {
   #opening: Opening | undefined;
   #receiver: FrameReceiver | undefined;
   #reason = 'the peer ended without a goodbye';
+  /** This process cannot have the socket. */
+  #exhausted: ShoalError | undefined;
 
   // Receiving.
   readonly #scratch = Buffer.alloc(handshakeBytesMax);
@@ -98,6 +101,7 @@ export class FramedSocket {
     this.#socket.setKeepAlive(true, keepAliveMs);
     this.#socket.on('error', (error) => {
       this.#reason = messageOf(error);
+      if (this.#phase === 'opening') this.#exhausted = exhaustion(`rank ${options.rank}`, error, 'opening a connection');
     });
     this.#socket.on('connect', () => {
       const { localPort, localAddress, remotePort, remoteAddress } = this.#socket;
@@ -399,6 +403,7 @@ export class FramedSocket {
 
   #lost(): ShoalError {
     const { rank, description } = this.#options;
+    if (this.#exhausted) return this.#exhausted;
     if (this.#phase === 'opening') return new ShoalError('peer-lost', `rank ${rank}, ${description}, handshake: ${this.#reason}`, { rank });
     return peerLost({ rank, peer: this.#peer.rank, description, inFlight: this.inFlight, reason: this.#reason });
   }

@@ -2,6 +2,7 @@
 import { hostname } from 'node:os';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
 import { checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
@@ -17,7 +18,7 @@ import { InlineHost, WorkerHost, type CommHost, type CommHostHandlers } from '..
 import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
-import { worldSpec } from '../call/group-spec.ts';
+import { worldGroupId, worldSpec } from '../call/group-spec.ts';
 import { expressPath } from '../fast/network-path.ts';
 import { openNetworkPath } from './open-network-path.ts';
 import { openHostPath } from './open-host-path.ts';
@@ -29,6 +30,9 @@ import type { ProcessGroup } from '../call/types.ts';
 
 /** Freed large tensors whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
+/** What a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
+const workerDescriptors = 12;
+const inlineDescriptors = 6;
 /** Time for links and threads to end after the work has. */
 const graceMs = 2000;
 
@@ -81,16 +85,36 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     ...(options.backend === 'mpi' ? { backend: 'mpi' } : {}),
     tuning: settings.tuningFile === '' ? undefined : (await import('../call/tuning-file.ts')).loadTuning(settings.tuningFile),
   };
-  // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
-  const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
-  const client = new CommClient((handlers) => inline?.(handlers) ?? new WorkerHost(plan, handlers));
+  let client: CommClient | undefined;
   try {
+    checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });
+    // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
+    const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
+    client = new CommClient((handlers) => inline?.(handlers) ?? new WorkerHost(plan, handlers));
     return openWorldGroup(options, plan, client, await client.ready());
   } catch (thrown) {
-    const error = ShoalError.from(thrown);
-    await client.terminate(error);
+    const error = exhaustion(`rank ${rank}`, thrown, 'joining the world', { rank }) ?? ShoalError.from(thrown);
+    // The others wait for this rank, and may have joined already.
+    await client?.failGroup(worldGroupId, error);
+    await client?.terminate(error);
+    if (client?.hasBegun !== true) await tellAbsence(plan, error);
     throw error;
   }
+}
+
+/** A rank that cannot even begin to join says so to those that wait for it. */
+async function tellAbsence(plan: WorldPlan, error: ShoalError): Promise<void> {
+  try {
+    await (await import('../thread/tell-absence.ts')).tellAbsence(plan, error);
+  } catch {
+    // Its files cannot be read: then nobody can be reached, either.
+  }
+}
+
+/** At least so many a world takes: a connection to each rank, the listeners, the store, memory, and the comm thread while it starts. */
+function descriptorsOf({ size, settings }: WorldPlan): number {
+  if (size === 1) return 4;
+  return size + (settings.commThread === 'worker' ? workerDescriptors : inlineDescriptors);
 }
 
 /** The group of all ranks of a world that this process has joined. */
@@ -145,7 +169,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   const { settings } = plan;
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
   const native = loadNative({ enabled: settings.native });
-  const allocator = createRegionAllocator({ native, ...budget });
+  const allocator = createRegionAllocator({ native, owner: `rank ${plan.rank}`, ...budget });
   const trace =
     settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread: 'main', eventsMax: settings.traceEvents });
   client.usePeerRegions(new PeerRegions(allocator));

@@ -1,10 +1,11 @@
 /** How the main thread opens the express of a group, once the comm thread has told of it. */
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Native } from '../../memory/native.ts';
-import type { RegionAllocator } from '../../memory/region.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import { expressPath, servesExpress } from '../fast/network-path.ts';
+import type { ExpressShare } from '../engine/comm-protocol.ts';
 import { ExpressCaller } from '../dispatch/network-path-caller.ts';
 import { ExpressWire } from '../fast/network-path-wire.ts';
 import { laneBlock } from '../dispatch/host-path-caller.ts';
@@ -31,10 +32,9 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
   if (!share || !native) return undefined;
   const { rank, globalRanks } = spec;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(globalRanks.length) };
-  const regions = [share.own, share.memory].map((each) => allocator.open(each));
+  const { regions, descriptors } = openShare(share, allocator, native);
   const [ownView, expressMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
   const own = laneBlock(spec, ownView, shape);
-  const descriptors = share.descriptors.map((descriptor) => native.takeSocket(descriptor));
   const firstSlot = settings.inFlightMax;
   const express = expressPath(globalRanks.length, settings.syncBytesMax, share.rates);
   const runner = networkPlans(planning, spec, express);
@@ -60,4 +60,19 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
       },
     },
   };
+}
+
+/** All or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
+function openShare(share: ExpressShare, allocator: RegionAllocator, native: Native): { regions: Region[]; descriptors: number[] } {
+  const regions: Region[] = [];
+  const descriptors: number[] = [];
+  try {
+    for (const each of [share.own, share.memory]) regions.push(allocator.open(each));
+    for (const descriptor of share.descriptors) descriptors.push(native.takeSocket(descriptor));
+    return { regions, descriptors };
+  } catch (thrown) {
+    for (const region of regions) region.close();
+    for (const descriptor of descriptors) native.closeSocket(descriptor);
+    throw thrown;
+  }
 }

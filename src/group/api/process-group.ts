@@ -1,6 +1,7 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { ShoalError } from '../../base/errors.ts';
+import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
 import type { DType } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
@@ -105,11 +106,24 @@ export class CommGroup implements ProcessGroup {
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
     this.#checkUsable();
-    const { block, offset } = this.#world.memory.allocateTensor(countOf(shape) * dtypeInfo(dtype).bytes);
+    const { block, offset } = this.#allocate(countOf(shape) * dtypeInfo(dtype).bytes);
     const tensor = new Tensor(dtype, shape, block, offset);
     new Uint8Array(block.buffer, offset, tensor.bytes).fill(0);
     this.#blocks.set(tensor, block);
     return tensor;
+  }
+
+  /** Where the process has run out of something, that may end it: other ranks know the reason then. */
+  #allocate(bytes: number): ReturnType<TensorMemory['allocateTensor']> {
+    const { client, memory } = this.#world;
+    try {
+      const allocated = memory.allocateTensor(bytes);
+      client.endTrouble();
+      return allocated;
+    } catch (thrown) {
+      if (isExhaustion(thrown)) client.tellTrouble(thrown);
+      throw thrown;
+    }
   }
 
   release(tensor: Tensor): void {
@@ -325,8 +339,11 @@ export class CommGroup implements ProcessGroup {
       return new CommGroup(this.#world, spec);
     } catch (thrown) {
       // This rank cannot take part: the others hear of it.
+      const rank = this.globalRanks[this.rank];
+      const error = exhaustion(`rank ${rank}`, thrown, `opening group '${spec.name}'`, { rank }) ?? ShoalError.from(thrown);
+      await client.failGroup(spec.id, error);
       await client.start({ type: 'close-group', group: spec.id, timeoutMs: 0 }, `destroying group '${spec.name}'`);
-      throw thrown;
+      throw error;
     }
   }
 

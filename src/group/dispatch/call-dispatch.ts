@@ -6,6 +6,7 @@
  *
  *  Arguments have been checked before; what a call does is not known here. */
 import { CallSites } from '../../base/call-site.ts';
+import { isExhaustion } from '../../base/exhaustion.ts';
 import { isPlainObject, noOptions } from '../../base/settings/options.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import { Tensor } from '../../memory/tensor.ts';
@@ -82,6 +83,14 @@ export class CallDispatch {
 
   /** Runs an all-reduce as it was bound to the same data before, unchecked; undefined when it has not been, or not like this. */
   repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
+    try {
+      return this.#repeatAllReduce(data, options);
+    } catch (thrown) {
+      throw this.#told(thrown);
+    }
+  }
+
+  #repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
     if (!this.#fast) return undefined;
     const bound = this.#bound.get(data);
     if (!bound || !isPlain(options) || options.op !== bound.op || lengthOf(data) !== bound.count || bound.block?.live === false)
@@ -96,6 +105,8 @@ export class CallDispatch {
     this.#announce(this.#calls + 1);
     try {
       return this.#start(checked);
+    } catch (thrown) {
+      throw this.#told(thrown);
     } finally {
       this.#announce(this.#calls);
     }
@@ -120,7 +131,15 @@ export class CallDispatch {
   }
 
   /** @throws ShoalError `out-of-memory`, `unsupported` when there is no room to stage a private buffer. */
-  startMessage({ use, ...message }: CheckedMessage): Work {
+  startMessage(message: CheckedMessage): Work {
+    try {
+      return this.#startMessage(message);
+    } catch (thrown) {
+      throw this.#told(thrown);
+    }
+  }
+
+  #startMessage({ use, ...message }: CheckedMessage): Work {
     const { dtype, count } = use.operand;
     const reach = new CallBuffers(this.#memory, [use]);
     const buffer = reach.share().data as SharedBuffer;
@@ -140,6 +159,12 @@ export class CallDispatch {
   /** All that was called has ended. */
   end(): void {
     this.#fast?.end();
+  }
+
+  /** Where this process has run out of something, others would wait for its part of the call in vain. */
+  #told(thrown: unknown): unknown {
+    if (isExhaustion(thrown)) void this.#client.failGroup(this.#spec.id, thrown);
+    return thrown;
   }
 
   #startFast(fast: FastPath, operation: FastOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {

@@ -106,6 +106,10 @@ export type Command =
     }
   | { readonly type: 'open-group'; readonly work: number; readonly spec: GroupSpec; readonly timeoutMs: number }
   | { readonly type: 'close-group'; readonly work: number; readonly group: number; readonly timeoutMs: number }
+  /** This rank cannot go on with the group, for a reason of its own: all ranks hear of it. */
+  | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
+  /** What may be the reason if this rank ends; undefined: it is over. */
+  | { readonly type: 'trouble'; readonly work: number; readonly error: ErrorData | undefined }
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
 

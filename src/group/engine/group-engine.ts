@@ -9,7 +9,8 @@
  *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
  *  store-then-load on both sides. */
 import { must } from '../../base/assert.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError, type ErrorData } from '../../base/errors.ts';
+import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { setServedTimer, type Timer } from '../../base/clock.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../../fabric/fabric.ts';
@@ -57,6 +58,7 @@ export interface GroupWorld extends ExpressWorld {
   readonly kernels: Kernels;
   readonly recorder: OperationLog;
   readonly pointToPoint: Pick<PointToPoint, 'abandon'>;
+  readonly lastWords: { tell(ranks: readonly number[], message: Extract<ControlMessage, { type: 'abort' }>): void; heard(): Promise<void> };
   /** To another world rank. */
   link(rank: number): PeerLink;
   /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
@@ -154,6 +156,10 @@ export class GroupEngine implements OperationHost {
   /** Exchanges control blocks with every member. @throws ShoalError naming the ranks that did not open in time. */
   open(timeoutMs: number): Promise<void> {
     return new Promise<void>((resolve, reject) => {
+      if (this.#failure) {
+        reject(this.#failure);
+        return;
+      }
       this.#opened = { resolve, reject };
       const { id: group, name } = this.spec;
       const express = [...this.#express.candidates];
@@ -202,7 +208,7 @@ export class GroupEngine implements OperationHost {
       timer?.cancel();
     }
     this.#members.tellOthers({ type: 'leave', group: this.spec.id, calls: this.#own.called });
-    this.#abandonAll(new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
+    this.#abandonAll(this.#failure ?? new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
     this.#openTimer?.cancel();
     this.#suspicion?.cancel();
@@ -223,6 +229,14 @@ export class GroupEngine implements OperationHost {
   /** Stops, and fails with what was thrown unless the end of a rank explains it first: its connection closes, or it leaves. */
   suspect(thrown: unknown, sequence?: number): void {
     if (this.#suspicion) return;
+    const ranOut = exhaustion(`rank ${this.#world.rank}`, thrown, `working for group '${this.spec.name}'`, {
+      rank: this.#world.rank,
+      sequence,
+    });
+    if (ranOut) {
+      this.fail(ranOut);
+      return;
+    }
     const error = ShoalError.from(thrown, 'system', { rank: this.rank, sequence });
     const confirm = (): void => {
       // Its error is the older one, and comes.
@@ -241,7 +255,30 @@ export class GroupEngine implements OperationHost {
     this.#watchdog.stop();
     this.#world.recorder.found(this.spec, this.#history.calledAlone());
     this.#world.recordFailure(this.spec, error);
-    if (options.tellOthers) this.#members.tellOthers({ type: 'abort', group: this.spec.id, error: error.toData() });
+    const { lastWords } = this.#world;
+    const abort = { type: 'abort', group: this.spec.id, error: error.toData() } as const;
+    if (options.tellOthers && isExhaustion(error)) {
+      // Of which this process may end, as soon as it hears of it.
+      lastWords.tell(this.spec.globalRanks, abort);
+      void this.#endAllHeard(error);
+      return;
+    }
+    if (options.tellOthers) this.#members.tellOthers(abort);
+    this.#endAll(error);
+  }
+
+  /** For a reason that all ranks come to hear of. One that has run out of something is to be named by all: whoever ends because of it
+   *  must not be taken for the reason by those who have not heard of it yet. */
+  #failAs(error: ShoalError): void {
+    this.fail(error, { tellOthers: isExhaustion(error) });
+  }
+
+  async #endAllHeard(error: ShoalError): Promise<void> {
+    await this.#world.lastWords.heard();
+    this.#endAll(error);
+  }
+
+  #endAll(error: ShoalError): void {
     this.#opened?.reject(error);
     this.#opened = undefined;
     this.#abandonAll(error);
@@ -442,7 +479,7 @@ export class GroupEngine implements OperationHost {
         this.#reconsider();
         return;
       case 'abort':
-        this.fail(ShoalError.fromData(message.error), { tellOthers: false });
+        this.#failAs(this.#saidBy(rank, message.error));
         return;
       case 'express-ready':
       case 'express-timed':
@@ -456,6 +493,12 @@ export class GroupEngine implements OperationHost {
     }
   }
 
+  /** Why another rank has ended the group. If it lacks something, it is the one to blame. */
+  #saidBy(rank: number, data: ErrorData): ShoalError {
+    const peer = data.resource === undefined ? data.peer : (data.peer ?? this.spec.globalRanks[rank]);
+    return ShoalError.fromData({ ...data, peer });
+  }
+
   /** The link to a member closed. `error` undefined: in an orderly way. */
   onLinkClosed(rank: number, error: ShoalError | undefined): void {
     if (this.#status === 'closed' || this.#status === 'failed') return;
@@ -465,6 +508,11 @@ export class GroupEngine implements OperationHost {
     }
     // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
     if (this.#inquiry.hasHeardOf(rank)) return;
+    const { trouble } = must(this.links[rank], () => 'links lead to other ranks');
+    if (trouble) {
+      this.#failAs(trouble);
+      return;
+    }
     const global = this.spec.globalRanks[rank];
     const doing = this.#pending.at(0);
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
@@ -568,6 +616,7 @@ export class GroupEngine implements OperationHost {
       world: this.#world,
       members: this.#members,
       hasPlans: this.#plans instanceof PlanRunner,
+      onUnopened: (thrown) => this.suspect(thrown),
       onReadable: () => this.pump(),
       onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
@@ -584,8 +633,14 @@ export class GroupEngine implements OperationHost {
       hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
       isOpen: () => this.#status === 'open',
       tellOthers: (message) => this.#members.tellOthers(message),
-      onConcluded: (error) => this.fail(error, { tellOthers: false }),
+      onConcluded: (error) => this.#failAs(this.#reasonOf(error)),
     });
+  }
+
+  /** A rank that has left, or does not come, may have said why. */
+  #reasonOf(error: ShoalError): ShoalError {
+    const trouble = this.links.find((link) => link?.trouble)?.trouble;
+    return trouble ? ShoalError.fromData({ ...trouble.toData(), message: `${trouble.message}; then ${error.message}` }) : error;
   }
 
   #createOperationQueue(): OperationQueue {

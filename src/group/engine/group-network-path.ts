@@ -8,6 +8,7 @@
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { ExpressRates } from '../../collectives/express-path.ts';
@@ -27,6 +28,7 @@ import type { ControlMessage } from '../links/control-message.ts';
 
 /** What an express asks of the world of its group. */
 export interface ExpressWorld extends WorldPlanning {
+  readonly rank: number;
   readonly name: string;
   readonly size: number;
   readonly settings: Settings;
@@ -35,6 +37,7 @@ export interface ExpressWorld extends WorldPlanning {
   readonly allocator: RegionAllocator;
   readonly fabrics: readonly Fabric[];
   readonly wires: NativeWire | undefined;
+  readonly checkDescriptors: CheckDescriptors | undefined;
   /** Of groups of all ranks, once one of them has been timed; the same on all ranks. */
   expressRates: ExpressRates | undefined;
   /** The main thread can use the express of a group. */
@@ -47,6 +50,8 @@ export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members'
   readonly members: Members;
   /** The group's collectives are run by plans. */
   readonly hasPlans: boolean;
+  /** What all ranks have agreed on cannot be had here after all. */
+  readonly onUnopened: (thrown: unknown) => void;
 }
 
 export class GroupExpress implements CallQueue<ExpressEntry> {
@@ -91,7 +96,13 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     if (this.#settling) return;
     this.#settling = true;
     this.#opening.agree((agreed) => {
-      if (agreed) this.#open(agreed);
+      try {
+        if (agreed) this.#open(agreed);
+        else this.#memory?.close();
+      } catch (thrown) {
+        this.#options.onUnopened(thrown);
+        return;
+      }
       onSettled();
     });
   }
@@ -155,20 +166,33 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
       measure: calibration === 'measure' ? { allocator, clock } : undefined,
       known: group.globalRanks.length === world.size ? world.expressRates : undefined,
       connectTimeoutMs,
+      reserve: () => this.#reserve(),
       tellOthers: (message) => members.tellOthers(message),
-      onProblem: (thrown) => log.debug(`group '${group.name}' has no express: ${ShoalError.from(thrown).message}`),
+      onProblem: (thrown) => {
+        const error = exhaustion(`rank ${world.rank}`, thrown, 'opening its express') ?? ShoalError.from(thrown);
+        log[isExhaustion(error) ? 'warn' : 'debug'](`group '${group.name}' has no express: ${error.message}`);
+      },
     });
+  }
+
+  /** All that this rank needs beside its sockets. @throws ShoalError `out-of-memory`. */
+  #reserve(): void {
+    const { group, world } = this.#options;
+    const size = group.globalRanks.length;
+    // Its sockets, and the main thread's of the same; a few more to watch them, and while they are dialled.
+    world.checkDescriptors?.(2 * (size - 1) + 6, `opening the express of group '${group.name}'`);
+    const native = must(world.wires, () => 'who has sockets has the addon');
+    this.#memory = world.allocator.create(expressMemoryBytes(native, size));
   }
 
   #open({ descriptors, rates }: AgreedExpress): void {
     const { group, world, members, onReadable, onStarted, onMismatch, onThrown } = this.#options;
-    const { wires, allocator, settings, machine } = world;
+    const { wires, settings, machine } = world;
     const native = must(wires, () => 'who has sockets has the addon');
     const { rank } = group;
     const { own, signalMax: signalCount } = members;
     const [size, firstSlot] = [group.globalRanks.length, settings.inFlightMax];
-    const region = allocator.create(expressMemoryBytes(native, size));
-    this.#memory = region;
+    const region = must(this.#memory, () => 'it was reserved before ranks agreed');
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
     const express = expressPath(size, settings.syncBytesMax, rates);

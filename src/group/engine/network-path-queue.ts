@@ -104,9 +104,9 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
     if (entry === undefined) return false;
     const { operation, sequence, ordinal } = entry;
     const { onMismatch, onThrown, onReadable } = this.#options;
-    wire.watch(onReadable, { on: true });
     this.#noteStart(entry);
     try {
+      wire.watch(onReadable, { on: true });
       if (!entry.begun) this.#express.begin(operation, sequence, ordinal);
       entry.begun = true;
       this.#express.announceToAll(operation, ordinal);

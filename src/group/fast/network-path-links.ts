@@ -19,19 +19,29 @@ export interface ExpressLinksOptions {
   readonly connectTimeoutMs: number;
 }
 
+interface Accepted {
+  readonly resolve: () => void;
+  readonly reject: (error: ShoalError) => void;
+  readonly promise: Promise<void>;
+}
+
 export class ExpressLinks {
   readonly #options: ExpressLinksOptions;
   /** By group rank; none for this rank. */
   readonly #descriptors: (number | undefined)[];
   #closed = false;
-  #accepted: { resolve: () => void; promise: Promise<void> };
+  /** All sockets that others dial. */
+  readonly #accepted: Accepted;
 
   constructor(options: ExpressLinksOptions) {
     this.#options = options;
     this.#descriptors = options.group.globalRanks.map(() => undefined);
-    let resolve = (): void => undefined;
-    const promise = new Promise<void>((settle) => (resolve = settle));
-    this.#accepted = { resolve, promise };
+    let settle: Omit<Accepted, 'promise'> | undefined;
+    const promise = new Promise<void>((resolve, reject) => {
+      settle = { resolve, reject };
+    });
+    promise.catch(() => undefined);
+    this.#accepted = { ...must(settle, () => 'promises are made at once'), promise };
   }
 
   /** To all ranks, by group rank, without this one's. @throws ShoalError what `connect` throws. */
@@ -47,14 +57,20 @@ export class ExpressLinks {
     return this.#descriptors.filter((_, rank) => rank !== group.rank).map((fd) => must(fd, () => 'all are connected'));
   }
 
-  /** A lower rank has dialled. */
+  /** A lower rank has dialled. @throws ShoalError when its socket cannot be taken; then no group of them comes about. */
   onSocket(rank: number, accept: (take: TakeDescriptor) => number): void {
     const { group, native } = this.#options;
     if (rank >= group.rank || this.#descriptors[rank] !== undefined) return;
-    this.#keep(
-      rank,
-      accept((fd) => native.takeSocket(fd)),
-    );
+    try {
+      this.#keep(
+        rank,
+        accept((fd) => native.takeSocket(fd)),
+      );
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      this.#accepted.reject(error);
+      throw error;
+    }
   }
 
   /** Closes what no wire took. */

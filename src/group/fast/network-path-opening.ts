@@ -35,6 +35,8 @@ export interface ExpressOpeningOptions {
   /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
   readonly known: ExpressRates | undefined;
   readonly connectTimeoutMs: number;
+  /** Takes what this rank needs beside sockets. @throws what keeps it from that. */
+  readonly reserve: () => void;
   readonly tellOthers: (message: ControlMessage) => void;
   readonly onProblem: (thrown: unknown) => void;
 }
@@ -119,6 +121,7 @@ export class ExpressOpening {
 
   async #connect(links: ExpressLinks): Promise<void> {
     try {
+      this.#options.reserve();
       this.#descriptors = await links.connect(this.#candidatesOf);
     } catch (thrown) {
       this.#options.onProblem(thrown);
@@ -146,12 +149,14 @@ export class ExpressOpening {
   }
 
   #settle(): void {
-    if (this.#onAgreed === undefined || this.#ready.includes(undefined)) return;
-    const descriptors = this.#descriptors;
-    if (descriptors === undefined || this.#ready.includes(false)) {
-      this.#end(undefined);
+    if (this.#onAgreed === undefined) return;
+    // Without one rank there is none: sockets that it does not accept are not waited for.
+    if (this.#ready.includes(false)) {
+      this.#decline();
       return;
     }
+    if (this.#ready.includes(undefined)) return;
+    const descriptors = must(this.#descriptors, () => 'this rank is ready');
     const { group, measure, known } = this.#options;
     if (known) {
       this.#end({ descriptors, rates: known });
@@ -176,6 +181,13 @@ export class ExpressOpening {
     if (this.#onAgreed === undefined) return;
     tellOthers({ type: 'express-timed', group: group.id, timings });
     this.onTimed(rank, timings);
+  }
+
+  #decline(): void {
+    const { group, tellOthers } = this.#options;
+    if (this.#ready[group.rank] === undefined) tellOthers({ type: 'express-ready', group: group.id, ok: false });
+    this.#ready[group.rank] = false;
+    this.#end(undefined);
   }
 
   #conclude(): void {

@@ -18,6 +18,7 @@ const errorData = z.object({
   sequence: z.optional(z.number()),
   bytes: z.optional(z.number()),
   timeoutMs: z.optional(z.number()),
+  resource: z.optional(z.string().check(z.maxLength(256))),
   cause: z.optional(z.string().check(z.maxLength(65536))),
 });
 
@@ -50,7 +51,11 @@ const controlMessage = z.discriminatedUnion('type', [
   /** I have called `calls` collectives on the group and will call no more. */
   z.object({ type: z.literal('leave'), group: z.int(), calls: z.number() }),
   /** The group has failed. */
-  z.object({ type: z.literal('abort'), group: z.int(), error: errorData }),
+  z.object({ type: z.literal('abort'), group: z.int(), error: errorData, id: z.optional(z.int()) }),
+  /** What may be the reason if I end; none: it is over. */
+  z.object({ type: z.literal('trouble'), error: z.optional(errorData), id: z.optional(z.int()) }),
+  /** Your message `id` has been read. */
+  z.object({ type: z.literal('heard'), id: z.int() }),
   /** The group is about to fail with `code` because of operation `sequence`; this is what I know of my part. */
   z.object({
     type: z.literal('report'),

@@ -22,6 +22,8 @@ export class PeerLink {
   readonly connection: Connection;
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #withdrawn = new Set<number>();
+  /** What may be the reason if the peer ends. */
+  trouble: ShoalError | undefined;
   #closed: ShoalError | undefined;
   #left = false;
 

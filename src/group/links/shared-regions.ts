@@ -19,6 +19,8 @@ export class SharedRegions {
   readonly #links: () => Iterable<PeerLink>;
   readonly #byKey = new Map<number, SharedRegion>();
   readonly #keyById = new Map<string, number>();
+  /** Regions of another thread that could not be mapped, and why. */
+  readonly #unmapped = new Map<string, ShoalError>();
   /** Keys made here are odd; those of the main thread are even. */
   #nextKey = 1;
 
@@ -35,12 +37,24 @@ export class SharedRegions {
     return this.#add(key, this.#allocator.create(bytes));
   }
 
-  /** A region of another thread of this process, mapped here and announced. */
-  adopt(key: number, share: RegionShare): { key: number; region: Region } {
-    return this.#add(key, this.#allocator.open(share));
+  /** A region of another thread of this process, mapped here and announced. Where it cannot be, whoever needs it hears why. */
+  adopt(key: number, share: RegionShare): void {
+    try {
+      this.#add(key, this.#allocator.open(share));
+    } catch (thrown) {
+      this.#unmapped.set(share.id, ShoalError.from(thrown));
+    }
   }
 
+  /** The other thread has given it back. */
+  abandon(id: string): void {
+    if (!this.#unmapped.delete(id)) this.remove(this.byId(id).key);
+  }
+
+  /** @throws ShoalError why it could not be mapped. */
   byId(id: string): { key: number; region: Region } {
+    const unmapped = this.#unmapped.get(id);
+    if (unmapped) throw unmapped;
     const key = must(this.#keyById.get(id), () => `region ${id} is known to the comm thread`);
     return this.byKey(key);
   }

@@ -12,6 +12,7 @@ import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
+import type { RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder } from '../../trace/flight-recorder.ts';
@@ -45,6 +46,8 @@ export interface InProcessOptions {
   readonly wrap?: (fabric: Fabric, rank: number) => Fabric;
   /** Wraps each rank's client of the store. */
   readonly wrapStore?: (store: Store, rank: number) => Store;
+  /** Wraps the memory of each rank's comm side. */
+  readonly wrapMemory?: (allocator: RegionAllocator, rank: number) => RegionAllocator;
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
@@ -108,7 +111,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
     clock,
     log: options.log ?? silentLogger,
     recorder: new OperationLog(flight, nullRecorder),
-    allocator,
+    allocator: options.wrapMemory?.(allocator, rank) ?? allocator,
     kernels: createKernels({ native }),
     machine,
     hostId: options.hostIds?.[rank] ?? 'this host',

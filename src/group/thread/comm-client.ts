@@ -14,6 +14,9 @@ import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
 type WorkCommand = Extract<Command, { work: number }>;
 type Unnumbered<C> = C extends WorkCommand ? Omit<C, 'work'> : never;
 
+/** How long the comm thread may take to tell other ranks something. */
+const tellMs = 2000;
+
 export class CommClient implements WorkWaiter {
   readonly #host: CommHost;
   readonly #pending = new Map<number, PendingWork>();
@@ -28,6 +31,8 @@ export class CommClient implements WorkWaiter {
   /** Announcements that came before. */
   readonly #earlyRegions: Extract<CommEvent, { type: 'peer-region' }>[] = [];
   #nextWork = 1;
+  #troubled = false;
+  #heard = false;
   #lost: ShoalError | undefined;
   /** Groups this rank is in, or was in with others that still are. */
   readonly groupNumbers = new GroupNumbers();
@@ -40,6 +45,11 @@ export class CommClient implements WorkWaiter {
     // Whoever awaits `ready` gets the error; if nobody does, it is not unhandled.
     this.#ready.catch(() => undefined);
     this.#host = createHost({ onEvent: (event) => this.#onEvent(event), onLost: (error) => this.#onLost(error) });
+  }
+
+  /** The comm side has been heard of: it tells other ranks itself what becomes of it. */
+  get hasBegun(): boolean {
+    return this.#heard;
   }
 
   /** The world is set up. @throws ShoalError why not. */
@@ -69,6 +79,38 @@ export class CommClient implements WorkWaiter {
     this.#host.post({ ...command, work });
   }
 
+  /** This rank cannot go on with the group: all its ranks are told why. */
+  failGroup(group: number, error: ShoalError): Promise<void> {
+    return this.#tell({ type: 'fail-group', group, error: error.toData() });
+  }
+
+  /** What may be the reason if this process ends now, which happens when nobody catches the error. */
+  tellTrouble(error: ShoalError): void {
+    this.#troubled = true;
+    void this.#tell({ type: 'trouble', error: error.toData() });
+  }
+
+  /** What was wrong is not any more. */
+  endTrouble(): void {
+    if (!this.#troubled) return;
+    this.#troubled = false;
+    this.start({ type: 'trouble', error: undefined }, 'telling other ranks');
+  }
+
+  /** Returns when others have heard it: this thread may be about to end the process. Where communication runs inline, that is when
+   *  what is returned resolves. */
+  #tell(command: Unnumbered<WorkCommand>): Promise<void> {
+    const told = this.start(command, 'telling other ranks');
+    // What goes wrong here says less than what is being told.
+    const heard = told.then(undefined, () => undefined);
+    try {
+      told.waitSync(tellMs);
+    } catch {
+      // As above.
+    }
+    return heard;
+  }
+
   async takeTrace(): Promise<TraceSnapshot | undefined> {
     await this.start({ type: 'trace' }, 'collecting the trace');
     return this.#trace;
@@ -90,6 +132,7 @@ export class CommClient implements WorkWaiter {
   }
 
   #onEvent(event: CommEvent): void {
+    this.#heard = true;
     switch (event.type) {
       case 'ready':
         this.#resolveReady(event.info);

@@ -3,6 +3,7 @@
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import { tunedWorldOf } from '../../collectives/tuning.ts';
 import type { Fabric } from '../../fabric/fabric.ts';
@@ -41,6 +42,8 @@ export interface CommEnvironment {
   readonly cpus: number;
   /** Sockets of the addon's own, for calls that another thread makes; undefined without such a thread or the addon. */
   readonly wires?: NativeWire;
+  /** @throws ShoalError `out-of-memory` when no more can be opened. Absent: they do not run out. */
+  readonly checkDescriptors?: CheckDescriptors;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
@@ -71,7 +74,7 @@ export class CommCore {
 
   /** Joins the world; `ready` or `failed` follows. Never rejects. */
   async start(): Promise<void> {
-    const { clock, hostId, hostName, pid, version } = this.#environment;
+    const { clock, hostId, hostName, pid, version, checkDescriptors } = this.#environment;
     const { rank, size, joinTimeoutMs } = this.#plan;
     try {
       if (size === 1) {
@@ -87,14 +90,14 @@ export class CommCore {
       const place = { world, store, hostId, hostName, pid, version, limit, tuningHash: this.#plan.tuning?.hash ?? '' };
       const ratesOf = (topology: Topology): CostModel | undefined =>
         tunedWorldOf(world.tuning, { topology, loadStore: true, order: world.settings.order })?.rates;
-      await joinTogether({ store, servedBy, rank, clock, limit }, async (signal) => {
+      await joinTogether({ store, servedBy, rank, clock, limit, checkDescriptors }, async (signal) => {
         const joined = await bootstrap({ ...place, ratesOf, signal });
         world.model = joined.model;
         world.log.debug(`links: ${joined.fabricOf[rank].map((fabric, peer) => `${peer}:${fabric}`).join(' ')}`);
         await this.#ready(joined, await measureClockOffset(world, clock), limit.leftMs);
       });
     } catch (thrown) {
-      const error = ShoalError.from(thrown);
+      const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
       this.#tellCause(error);
       // Ranks that have joined already hear of it by the group.
       this.#world?.group(worldGroupId)?.fail(error);
@@ -103,37 +106,56 @@ export class CommCore {
     }
   }
 
+  /** Never throws: whoever gave the command could not catch it. */
   handle(command: Command): void {
+    try {
+      this.#carryOut(command);
+    } catch (thrown) {
+      const error = this.#errorOf(thrown);
+      if ('work' in command) this.#done(command.work, error);
+      else this.#world?.fail(error);
+    }
+  }
+
+  #carryOut(command: Command): void {
     switch (command.type) {
       case 'map':
         this.#open.regions.adopt(command.key, command.share);
         return;
       case 'unmap':
-        this.#open.regions.remove(this.#open.regions.byId(command.regionId).key);
+        this.#open.regions.abandon(command.regionId);
         return;
       case 'collective':
-        this.#attempt(command.work, () => this.#collective(command));
+        this.#attempt(command, () => this.#collective(command));
         return;
       case 'lane':
-        this.#attempt(command.work, () => this.#lane(command));
+        this.#attempt(command, () => this.#lane(command));
         return;
       case 'lane-claimed':
         this.#open.group(command.group)?.onLaneClaimed(command);
         return;
       case 'express':
-        this.#attempt(command.work, () => this.#express(command));
+        this.#attempt(command, () => this.#express(command));
         return;
       case 'ring':
         this.#open.group(command.group)?.ring(command.doorbells);
         return;
       case 'message':
-        this.#attempt(command.work, () => this.#message(command));
+        this.#attempt(command, () => this.#message(command));
         return;
       case 'open-group':
         this.#settle(command.work, this.#open.openGroup(command.spec, command.timeoutMs));
         return;
       case 'close-group':
         this.#settle(command.work, this.#open.closeGroup(command.group, command.timeoutMs));
+        return;
+      case 'fail-group':
+        this.#open.group(command.group)?.fail(ShoalError.fromData(command.error));
+        this.#settle(command.work, this.#open.lastWords.heard());
+        return;
+      case 'trouble':
+        this.#open.tellTrouble(command.error);
+        this.#settle(command.work, this.#open.lastWords.heard());
         return;
       case 'trace':
         this.#emit({ type: 'done', work: command.work, trace: this.#environment.recorder.trace.snapshot() });
@@ -258,13 +280,25 @@ export class CommCore {
     await this.#store?.close();
   }
 
-  /** What throws has not begun. */
-  #attempt(work: number, run: () => void): void {
+  /** What throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. */
+  #attempt({ work, group }: { readonly work: number; readonly group: number }, run: () => void): void {
     try {
       run();
     } catch (thrown) {
-      this.#emit({ type: 'done', work, error: ShoalError.from(thrown).toData(), begun: false });
+      const error = this.#errorOf(thrown);
+      const refuse = (): void => this.#emit({ type: 'done', work, error: error.toData(), begun: false });
+      if (!isExhaustion(error)) {
+        refuse();
+        return;
+      }
+      this.#open.group(group)?.fail(error);
+      void this.#open.lastWords.heard().then(refuse);
     }
+  }
+
+  #errorOf(thrown: unknown): ShoalError {
+    const { rank } = this.#plan;
+    return exhaustion(`rank ${rank}`, thrown, 'communicating', { rank }) ?? ShoalError.from(thrown);
   }
 
   #settle(work: number, promise: Promise<unknown>): void {

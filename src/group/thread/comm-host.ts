@@ -3,8 +3,9 @@
  *      main thread                         comm thread
  *        post(command) ───── port ─────────▶ handle
  *        drain / onEvent ◀── port ────────── emit, then events += 1 and notify      (waitSync sleeps on `events`) */
-import { MessageChannel, receiveMessageOnPort, Worker, type MessagePort } from 'node:worker_threads';
-import { ShoalError } from '../../base/errors.ts';
+import { MessageChannel, receiveMessageOnPort, Worker, type MessagePort, type WorkerOptions } from 'node:worker_threads';
+import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import { builtEntry } from '../../base/package-root.ts';
 import type { CommCore } from './comm-core.ts';
 import type { Command, CommEvent, WorldPlan } from '../engine/comm-protocol.ts';
@@ -40,6 +41,7 @@ export interface CommWorkerData {
 
 /** The comm thread. */
 export class WorkerHost implements CommHost {
+  readonly #who: string;
   readonly #worker: Worker;
   readonly #port: MessagePort;
   readonly #events = new Int32Array(new SharedArrayBuffer(4));
@@ -53,15 +55,10 @@ export class WorkerHost implements CommHost {
     this.#port = port1;
     const workerData: CommWorkerData = { plan, port: port2, events: this.#events.buffer };
     // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
-    this.#worker = new Worker(builtEntry('group/thread/comm-worker.js'), {
-      workerData,
-      transferList: [port2],
-      execArgv: [],
-      name: 'shoal-comm',
-      resourceLimits,
-    });
-    this.#worker.on('error', (error) => this.#lost(`the comm thread failed: ${error.message}`, error));
-    this.#worker.on('exit', (code) => this.#lost(`the comm thread ended with code ${code}`));
+    this.#who = `rank ${plan.rank}`;
+    this.#worker = this.#start({ workerData, transferList: [port2], execArgv: [], name: 'shoal-comm', resourceLimits });
+    this.#worker.on('error', (error) => this.#lost(this.#failed(error)));
+    this.#worker.on('exit', (code) => this.#lost(new ShoalError('system', `the comm thread ended with code ${code}`)));
     port1.on('message', (event: CommEvent) => this.#deliver(event));
   }
 
@@ -102,10 +99,24 @@ export class WorkerHost implements CommHost {
     if (!this.#ended) this.#handlers.onEvent(event);
   }
 
-  #lost(message: string, cause?: unknown): void {
+  /** @throws ShoalError `out-of-memory` when the system has no more threads, descriptors or memory for it. */
+  #start(options: WorkerOptions): Worker {
+    try {
+      return new Worker(builtEntry('group/thread/comm-worker.js'), options);
+    } catch (thrown) {
+      throw isShoalError(thrown) ? thrown : this.#failed(thrown);
+    }
+  }
+
+  #failed(thrown: unknown): ShoalError {
+    const ranOut = exhaustion(this.#who, thrown, 'running its comm thread');
+    return ranOut ?? new ShoalError('system', `the comm thread failed: ${messageOf(thrown)}`, { cause: thrown });
+  }
+
+  #lost(error: ShoalError): void {
     if (this.#ended) return;
     this.#ended = true;
-    this.#handlers.onLost(new ShoalError('system', message, { cause }));
+    this.#handlers.onLost(error);
   }
 }
 

@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { systemClock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { checkDescriptors } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
 import { systemRandom } from '../../base/random.ts';
 import { packageVersion } from '../../base/version.ts';
@@ -19,14 +20,16 @@ import { createRecorder, nullRecorder } from '../../trace/recorder.ts';
 import type { CommEnvironment, Meeting } from './comm-core.ts';
 import type { WorldPlan } from '../engine/comm-protocol.ts';
 import { isLoopback } from '../../store/environment.ts';
+import { openWorldStore } from './open-world-store.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
-import { openStore, parseStoreUrl, type OpenedStore } from '../../store/open-store.ts';
+import { parseStoreUrl, type OpenedStore } from '../../store/open-store.ts';
 
 export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' | 'comm' }): CommEnvironment {
   const { settings, rank } = plan;
   const native = loadNative({ enabled: settings.native });
   const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
-  const allocator = createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) });
+  const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
+  const allocator = createRegionAllocator({ native, owner: `rank ${rank}`, ...budget });
   const flight = new FlightRecorder({
     rank,
     clock: systemClock,
@@ -47,6 +50,7 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
     pid: process.pid,
     version: packageVersion,
     cpus: allowedCpus().count,
+    checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
     ...(native && thread === 'comm' && { wires: native }),
     meet: (world) =>
       meet(world, {
@@ -70,18 +74,9 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
 }
 
 async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onRefused' | 'tuneSocket'>): Promise<Meeting> {
-  const { settings, rank, size, url, environment, joinTimeoutMs } = plan;
+  const { settings, rank, size, joinTimeoutMs } = plan;
   const base = { clock: systemClock, random: systemRandom };
-  const opened = await openStore(url, {
-    ...base,
-    environment,
-    rank,
-    worldSize: size,
-    insecure: settings.insecure ? 'allow' : 'refuse',
-    timeoutMs: joinTimeoutMs,
-    connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs),
-    ...(settings.secret === '' ? {} : { secret: settings.secret }),
-  });
+  const opened = await openWorldStore(plan, { connectTimeoutMs: Math.min(settings.connectTimeoutMs, joinTimeoutMs) });
   const fabrics = createFabrics(plan, {
     ...base,
     identity: { world: opened.world, rank },

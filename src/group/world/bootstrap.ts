@@ -14,6 +14,7 @@ import { setMaxListeners } from 'node:events';
 import * as z from 'zod/mini';
 import { within, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
@@ -129,6 +130,10 @@ export interface Joined {
 const storeAnswerMs = 2000;
 const silentStoreMs = 10_000;
 
+/** For a connection, and for the moment in which memory is mapped; how often to look for them. */
+const spareDescriptors = 2;
+const descriptorsLookMs = 200;
+
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;
 
@@ -139,6 +144,7 @@ export interface Joining {
   readonly rank: number;
   readonly clock: Clock;
   readonly limit: JoinLimit;
+  readonly checkDescriptors?: CheckDescriptors | undefined;
 }
 
 /** Runs `join`, unless another rank ends or gives up before. One that fails here tells the others why, before it lets go of them.
@@ -154,7 +160,11 @@ export async function joinTogether<T>(joining: Joining, join: (signal: AbortSign
   // Everything that is waited for listens: a connection to every rank, too.
   setMaxListeners(0, over.signal);
   try {
-    const joined = Promise.race([join(over.signal), rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal })]);
+    const joined = Promise.race([
+      join(over.signal),
+      rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal }),
+      descriptorsEnded(joining, over.signal),
+    ]);
     return await within(clock, limit.leftMs + silentStoreMs, joined, silent);
   } catch (thrown) {
     const error = ShoalError.from(thrown);
@@ -167,6 +177,22 @@ export async function joinTogether<T>(joining: Joining, join: (signal: AbortSign
   } finally {
     over.abort();
   }
+}
+
+/** Rejects when this process can open no more: connections of others to it are then dropped without a word. */
+function descriptorsEnded({ clock, checkDescriptors }: Joining, signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    const look = (): void => {
+      if (signal.aborted) return;
+      try {
+        checkDescriptors?.(spareDescriptors, 'joining the world');
+        clock.setTimer(descriptorsLookMs, look);
+      } catch (thrown) {
+        reject(ShoalError.from(thrown));
+      }
+    };
+    if (checkDescriptors) look();
+  });
 }
 
 function silentStore({ rank, servedBy, limit: { timeoutMs } }: Joining): ShoalError {
@@ -408,7 +434,7 @@ async function dial(options: BootstrapOptions, info: RankInfo, own: RankInfo, si
       return;
     } catch (thrown) {
       const error = ShoalError.from(thrown);
-      if (error.code === 'auth' || error.code === 'config') throw error;
+      if (error.code === 'auth' || error.code === 'config' || isExhaustion(error)) throw error;
       reasons.push(`${fabric.name}: ${error.message}`);
       world.log.debug(`rank ${info.rank} is not reached over ${fabric.name}: ${error.message}`);
     }

@@ -51,10 +51,11 @@ function errorOf(end: End, ownRank: number): ShoalError {
     const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to call initProcessGroup`;
     return new ShoalError('peer-lost', message, { rank: ownRank, peer: end.rank });
   }
-  const { code, message, peer, timeoutMs } = end.error;
+  const { code, message, peer, timeoutMs, resource } = end.error;
   const text = `rank ${end.rank} gave up joining: ${message}`;
   // One that names nobody has failed by itself. One that waited for this rank does not make it the cause of its own failure.
-  if (peer === undefined) return new ShoalError('peer-lost', text, { rank: ownRank, peer: end.rank });
+  if (peer === undefined)
+    return new ShoalError(resource === undefined ? 'peer-lost' : code, text, { rank: ownRank, peer: end.rank, resource });
   return new ShoalError(code, text, { rank: ownRank, timeoutMs, ...(peer !== ownRank && { peer }) });
 }
 

@@ -6,7 +6,8 @@
  *  It routes and owns; what operations do is the business of the groups. Nothing here is shared between two worlds. */
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError, type ErrorData } from '../../base/errors.ts';
+import { exhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { ExpressRates } from '../../collectives/express-path.ts';
@@ -25,6 +26,7 @@ import { usesMpi, type GroupSpec } from '../call/group-spec.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { MpiCollectives } from '../mpi/mpi-collectives.ts';
 import type { Plans } from '../call/plan-runner.ts';
+import { LastWords } from './last-words.ts';
 import { LinkProbe } from '../links/link-probe.ts';
 import { PeerLink } from '../links/peer-link.ts';
 import { PointToPoint } from '../engine/point-to-point.ts';
@@ -55,6 +57,8 @@ export interface WorldOptions {
   readonly fabrics: readonly Fabric[];
   /** CPUs this process may use: with more ranks than that on a host, waiting must give the CPU away at once. */
   readonly cpus: number;
+  /** As CommEnvironment has it. */
+  readonly checkDescriptors?: CheckDescriptors;
   /** All ranks of a group share memory; how to map their control blocks. */
   readonly onLane?: (group: number, blocks: readonly RegionShare[]) => void;
   /** Small operations of the group can be carried out on sockets of their own, by another thread. */
@@ -84,6 +88,7 @@ export class World {
   readonly scratch: ScratchPool;
   readonly pointToPoint: PointToPoint;
   readonly linkProbe: LinkProbe;
+  readonly lastWords: LastWords;
   /** The user's rules for choosing algorithms. */
   readonly selection: readonly SelectionRule[];
   readonly tuning: Tuning | undefined;
@@ -92,6 +97,7 @@ export class World {
   /** What the express of the world's own group takes; undefined: it has none. */
   expressRates: ExpressRates | undefined;
   readonly cpus: number;
+  readonly checkDescriptors: CheckDescriptors | undefined;
   readonly #backend: string | undefined;
   readonly #mpi: MpiCollectives;
   readonly #waitChains: WaitChains;
@@ -122,6 +128,7 @@ export class World {
     this.machine = options.machine;
     this.fabrics = options.fabrics;
     this.cpus = options.cpus;
+    this.checkDescriptors = options.checkDescriptors;
     this.allocator = options.allocator;
     this.#onLane = options.onLane;
     this.#onExpress = options.onExpress;
@@ -146,6 +153,7 @@ export class World {
       tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
     });
     this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
+    this.lastWords = new LastWords(clock, () => this.links);
     this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
   }
 
@@ -195,7 +203,7 @@ export class World {
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
-    const group = new GroupEngine(this, spec);
+    const group = await this.#newGroup(spec);
     this.#groups.set(spec.id, group);
     this.recorder.addGroup(spec);
     const early = this.#early.get(spec.id) ?? [];
@@ -212,6 +220,34 @@ export class World {
       throw thrown;
     }
     return group;
+  }
+
+  /** Where there is no room for it, its other ranks hear of that. */
+  async #newGroup(spec: GroupSpec): Promise<GroupEngine> {
+    try {
+      return new GroupEngine(this, spec);
+    } catch (thrown) {
+      const doing = `opening group '${spec.name}'`;
+      const error = exhaustion(`rank ${this.rank}`, thrown, doing, { rank: this.rank }) ?? ShoalError.from(thrown);
+      const { id: group } = spec;
+      this.lastWords.tell(spec.globalRanks, { type: 'abort', group, error: error.toData() });
+      const leave = encodeControl({ type: 'leave', group, calls: 0 });
+      for (const link of this.links) if (spec.globalRanks.includes(link.rank)) link.post(leave);
+      this.recordFailure(spec, error);
+      await this.lastWords.heard();
+      throw error;
+    }
+  }
+
+  /** This rank cannot go on: all its groups fail. */
+  fail(error: ShoalError): void {
+    for (const group of this.#groups.values()) group.fail(error);
+  }
+
+  /** Tells all ranks what may be the reason if this one ends; undefined: it is over. */
+  tellTrouble(error: ErrorData | undefined): void {
+    const ranks = this.links.map(({ rank }) => rank);
+    this.lastWords.tell(ranks, { type: 'trouble', error });
   }
 
   async #openMpi(group: GroupEngine, timeoutMs: number): Promise<void> {
@@ -337,6 +373,9 @@ export class World {
   }
 
   #onControl(link: PeerLink, message: ControlMessage): void {
+    // Who says this waits for the answer, and may end then.
+    if ((message.type === 'abort' || message.type === 'trouble') && message.id !== undefined)
+      link.post(encodeControl({ type: 'heard', id: message.id }));
     switch (message.type) {
       case 'region':
         link.announce(message.key, message.remote);
@@ -350,6 +389,12 @@ export class World {
         return;
       case 'ping':
         link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));
+        return;
+      case 'heard':
+        this.lastWords.onHeard(link.rank, message.id);
+        return;
+      case 'trouble':
+        link.trouble = message.error && ShoalError.fromData({ ...message.error, peer: link.rank });
         return;
       case 'pong':
         this.onPong?.(link.rank, message.sentMs, message.atMs);
@@ -383,10 +428,10 @@ export class World {
     this.#endIfDeserted(group);
   }
 
-  /** Only a group's opening can be early, and what its opener says after that; what comes for a group that is gone is of no interest. */
+  /** Only a group's opening can be early, or that it fails, and what is said after that; what comes for a group that is gone is of no interest. */
   #keepEarly(link: PeerLink, message: ControlMessage & { group: number }): void {
     const early = this.#early.get(message.group) ?? [];
-    if (message.type !== 'group-open' && !early.some((each) => each.link === link)) return;
+    if (message.type !== 'group-open' && message.type !== 'abort' && !early.some((each) => each.link === link)) return;
     if (early.length >= earlyMessagesMax) throw new ShoalError('protocol', `rank ${link.rank} opens too many groups`);
     early.push({ link, message });
     this.#early.set(message.group, early);
@@ -409,6 +454,12 @@ export class World {
     try {
       deliver();
     } catch (thrown) {
+      const ranOut = exhaustion(`rank ${this.rank}`, thrown, `handling what rank ${link.rank} sent`, { rank: this.rank });
+      if (ranOut) {
+        // The peer has done nothing wrong.
+        this.fail(ranOut);
+        return;
+      }
       const error = ShoalError.from(thrown, 'system', { peer: link.rank });
       this.#onClose(
         link,
@@ -427,6 +478,7 @@ export class World {
   #onClose(link: PeerLink, error: ShoalError | undefined): void {
     if (link.closed) return;
     link.markClosed(error);
+    this.lastWords.onClosed(link.rank);
     if (this.#closing) return;
     this.onLinkClosed?.(link.rank, error);
     for (const group of this.#groups.values()) {

@@ -13,17 +13,19 @@ export interface RegionAllocatorOptions {
   readonly budget?: number;
   /** Default: the machine and its control groups, looked at before every creation. */
   readonly available?: () => AvailableMemory;
+  /** Whose memory it is, as errors say. Default: this process's. */
+  readonly owner?: string;
   /** Makes ids unique. Default: the system's. */
   readonly random?: Random;
 }
 
 /** `open` takes both kinds of share, when it can. */
 export function createRegionAllocator(options: RegionAllocatorOptions = {}): RegionAllocator {
-  const { native, random = systemRandom, available = () => availableMemory() } = options;
+  const { native, owner = 'this process', random = systemRandom, available = () => availableMemory() } = options;
   const budget = new RegionBudget({ available, ...(options.budget === undefined ? {} : { budget: options.budget }) });
   const thread = new ThreadRegionAllocator({ budget, random });
   if (native === undefined) return thread;
-  const shared = new SharedRegionAllocator({ native, budget, random });
+  const shared = new SharedRegionAllocator({ native, budget, random, owner });
   return {
     kind: 'shared',
     create: (bytes) => shared.create(bytes),

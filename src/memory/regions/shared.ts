@@ -7,7 +7,8 @@
  *  that a recycled pid or descriptor is refused instead of mapped. The kernel allows the opening only to processes of the
  *  same user that see the same pid. ArrayBuffers must not be transferred to other threads (Node copies them): each thread
  *  opens the share itself. */
-import { ShoalError, messageOf, type ErrorCode } from '../../base/errors.ts';
+import { ShoalError, messageOf } from '../../base/errors.ts';
+import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
 import type { Native, NativeError, NativeMapping } from '../native.ts';
 import type { Region, RegionAllocator, RegionShare } from '../region.ts';
@@ -17,6 +18,8 @@ export interface SharedRegionOptions {
   readonly native: Native;
   readonly budget: RegionBudget;
   readonly random: Random;
+  /** For people: whose memory it is. */
+  readonly owner: string;
 }
 
 type SharedShare = Extract<RegionShare, { kind: 'shared' }>;
@@ -26,21 +29,25 @@ export class SharedRegionAllocator implements RegionAllocator {
   readonly #native: Native;
   readonly #budget: RegionBudget;
   readonly #random: Random;
+  readonly #owner: string;
 
   constructor(options: SharedRegionOptions) {
     this.#native = options.native;
     this.#budget = options.budget;
     this.#random = options.random;
+    this.#owner = options.owner;
   }
 
   create(bytes: number): Region {
     this.#budget.take(bytes);
     let mapping: NativeMapping;
     try {
+      // One stays; another thread that maps it needs one for a moment.
+      checkDescriptors(this.#owner, 2, `making shared memory of ${bytes} bytes`, { bytes });
       mapping = this.#native.createRegion(Math.max(bytes, 1));
     } catch (error) {
       this.#budget.giveBack(bytes);
-      throw createError(error as NativeError, bytes);
+      throw this.#createError(error as NativeError, bytes);
     }
     const nonce = Buffer.from(this.#random.bytes(8)).toString('hex');
     const id = `${mapping.device}:${mapping.inode}:${nonce}`;
@@ -70,8 +77,21 @@ export class SharedRegionAllocator implements RegionAllocator {
       const mapping = this.#native.openRegion(`/proc/${share.pid}/fd/${share.fd}`, Math.max(share.bytes, 1), device, inode);
       return new SharedRegion(this.#native, mapping, share, () => {});
     } catch (error) {
-      throw openError(error as NativeError, share);
+      throw this.#openError(error as NativeError, share);
     }
+  }
+
+  #createError(error: NativeError, bytes: number): ShoalError {
+    const ranOut = exhaustion(this.#owner, error, `making shared memory of ${bytes} bytes`, { bytes });
+    return ranOut ?? new ShoalError('system', `a region of ${bytes} bytes cannot be created: ${messageOf(error)}`, { bytes, cause: error });
+  }
+
+  #openError(error: NativeError, share: SharedShare): ShoalError {
+    const { id, bytes, fd, pid } = share;
+    const ranOut = exhaustion(this.#owner, error, `mapping shared memory of ${bytes} bytes`, { bytes });
+    if (ranOut) return ranOut;
+    const message = `region ${id} (${bytes} bytes, descriptor ${fd} of process ${pid}) cannot be mapped: ${messageOf(error)}; it must belong to a living process of this host, container and user`;
+    return new ShoalError('unsupported', message, { bytes, cause: error });
   }
 }
 
@@ -107,30 +127,4 @@ class SharedRegion implements Region {
     this.#onClose?.();
     this.#onClose = undefined;
   }
-}
-
-const memoryErrors: readonly string[] = ['ENOMEM', 'ENOSPC', 'EFBIG', 'EMFILE', 'ENFILE'];
-
-function createError(error: NativeError, bytes: number): ShoalError {
-  const limit =
-    error.code === 'EFBIG'
-      ? 'the largest file size allowed (ulimit -f) is too small; raise it'
-      : error.code === 'EMFILE' || error.code === 'ENFILE'
-        ? 'no file descriptor is left (ulimit -n); raise the limit or release tensors'
-        : 'memory is exhausted; use fewer or smaller tensors';
-  if (memoryErrors.includes(error.code)) {
-    return new ShoalError('out-of-memory', `a region of ${bytes} bytes cannot be created (${error.message}): ${limit}`, {
-      bytes,
-      cause: error,
-    });
-  }
-  return new ShoalError('system', `a region of ${bytes} bytes cannot be created: ${messageOf(error)}`, { bytes, cause: error });
-}
-
-function openError(error: NativeError, share: SharedShare): ShoalError {
-  const code: ErrorCode = memoryErrors.includes(error.code) ? 'out-of-memory' : 'unsupported';
-  const next =
-    code === 'unsupported' ? 'it must belong to a living process of this host, container and user' : 'raise the limit or release tensors';
-  const message = `region ${share.id} (${share.bytes} bytes, descriptor ${share.fd} of process ${share.pid}) cannot be mapped: ${messageOf(error)}; ${next}`;
-  return new ShoalError(code, message, { bytes: share.bytes, cause: error });
 }

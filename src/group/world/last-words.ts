@@ -1,0 +1,59 @@
+/** What a rank says because it may end next, and that its end must not overtake: a peer that is just writing to it would find the
+ *  connection broken, and read no more. Each is answered, and whoever may end waits for the answers.
+ *
+ *      rank 2 ── abort, id ──▶ rank 0      rank 2 ◀── heard, id ── rank 0      then rank 2's own call fails
+ *
+ *  It must not know what is said. */
+import type { Clock } from '../../base/clock.ts';
+import type { PeerLink } from '../links/peer-link.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+
+type LastWord = Extract<ControlMessage, { id?: number | undefined; type: 'abort' | 'trouble' }>;
+
+/** Whoever is stopped does not answer. */
+export const answerMs = 1000;
+
+export class LastWords {
+  readonly #clock: Clock;
+  readonly #links: () => readonly PeerLink[];
+  /** Ranks that have not answered, by what they were told. */
+  readonly #awaited = new Map<number, Set<number>>();
+  #waiting: (() => void)[] = [];
+  #nextId = 1;
+
+  constructor(clock: Clock, links: () => readonly PeerLink[]) {
+    this.#clock = clock;
+    this.#links = links;
+  }
+
+  tell(ranks: readonly number[], message: LastWord): void {
+    const id = this.#nextId++;
+    const bytes = encodeControl({ ...message, id });
+    const links = this.#links().filter((link) => !link.closed && ranks.includes(link.rank));
+    if (links.length === 0) return;
+    this.#awaited.set(id, new Set(links.map(({ rank }) => rank)));
+    for (const link of links) link.post(bytes);
+    this.#clock.setTimer(answerMs, () => this.#end(id));
+  }
+
+  /** Resolves when all that was told has been heard by those who are still there, or some time has passed. */
+  async heard(): Promise<void> {
+    if (this.#awaited.size > 0) await new Promise<void>((resolve) => this.#waiting.push(resolve));
+  }
+
+  onHeard(rank: number, id: number): void {
+    const ranks = this.#awaited.get(id);
+    ranks?.delete(rank);
+    if (ranks?.size === 0) this.#end(id);
+  }
+
+  onClosed(rank: number): void {
+    for (const id of [...this.#awaited.keys()]) this.onHeard(rank, id);
+  }
+
+  #end(id: number): void {
+    this.#awaited.delete(id);
+    if (this.#awaited.size > 0) return;
+    for (const resolve of this.#waiting.splice(0)) resolve();
+  }
+}
