@@ -13,18 +13,27 @@ const { values } = parseArgs({
   },
 });
 await buildFixtures();
-const counts = { allReduces: Number(values['all-reduces']), subgroups: Number(values.subgroups), worlds: Number(values.worlds) };
-const results = await soak(counts, values.hosts);
+/** Garbage of two heaps. */
+const residentMegabytesOfChance = 24;
+const results = await soak({
+  allReduces: Number(values['all-reduces']),
+  subgroups: Number(values.subgroups),
+  worlds: Number(values.worlds),
+  hosts: values.hosts,
+  residentMegabytesOfChance,
+});
 console.table(
-  results.map(({ rank, what, count, after, end }) => ({
+  results.map(({ rank, what, count, early, end }) => ({
     rank,
     what,
     count,
-    descriptors: `${after.descriptors} → ${end.descriptors}`,
-    mappings: `${after.mappings} → ${end.mappings}`,
-    MiB: `${after.megabytes} → ${end.megabytes}`,
+    descriptors: `${early.descriptors} → ${end.descriptors}`,
+    threads: `${early.threads} → ${end.threads}`,
+    strayMappings: `${early.strayMappings} → ${end.strayMappings}`,
+    heapMiB: `${early.heapMegabytes.toFixed(1)} → ${end.heapMegabytes.toFixed(1)}`,
+    residentMiB: `${early.megabytes} → ${end.megabytes}`,
   })),
 );
-const more = results.flatMap(kept);
+const more = results.flatMap((result) => kept(result, residentMegabytesOfChance));
 for (const line of more) console.error(line);
 process.exitCode = more.length > 0 ? 1 : 0;

@@ -78,9 +78,9 @@ export class RankProcess {
     this.child.kill(signal);
   }
 
-  /** Lets a rank that waits go on. */
-  tell(): void {
-    this.child.stdin?.write('go\n');
+  /** Lets a rank that waits go on, or do what it is told. */
+  tell(order = 'go'): void {
+    this.child.stdin?.write(`${order}\n`);
   }
 
   #read(text: string): void {

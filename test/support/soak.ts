@@ -2,20 +2,30 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { within, type Held, type SoakCounts } from './held.ts';
-import { startRanks } from './ranks.ts';
+import { heldBy, least, within, type Held, type SoakCounts, type SoakMoment } from './held.ts';
+import { startRanks, type Ranks } from './ranks.ts';
 
 export interface SoakResult {
   readonly rank: number;
   readonly what: string;
   readonly count: number;
-  /** The first hundredth. */
-  readonly after: Held;
+  readonly early: Held;
   readonly end: Held;
 }
 
-/** @param hosts one letter per rank: equal ones share memory. */
-export async function soak(counts: SoakCounts, hosts: string): Promise<SoakResult[]> {
+export interface SoakOptions extends SoakCounts {
+  /** One letter per rank: equal ones share memory. */
+  readonly hosts: string;
+  /** By which resident memory may differ. It says nothing after a few steps: threads clean their heaps when these are full. */
+  readonly residentMegabytesOfChance: number;
+}
+
+/** Looks at the least that is left when all that nothing refers to is gone: for this often, and for longer while it is too much. */
+const looks = 20;
+const looksMax = 400;
+
+/** @throws when a rank fails. */
+export async function soak({ hosts, residentMegabytesOfChance, ...counts }: SoakOptions): Promise<SoakResult[]> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-soak-'));
   try {
     await using world = await startRanks({
@@ -25,19 +35,56 @@ export async function soak(counts: SoakCounts, hosts: string): Promise<SoakResul
       env: { NODE_OPTIONS: '--max-semi-space-size=1', SOAK: JSON.stringify(counts), MEETING: join(folder, 'meeting') },
       envOf: (rank) => ({ SHOAL_HOST_ID: hosts[rank] }),
     });
-    const outcomes = await world.outcomes();
-    return outcomes.flatMap(({ code, signal, lines, stderr }, rank) => {
+    const results: SoakResult[] = [];
+    for (const [what, count] of Object.entries({ 'all-reduces': counts.allReduces, subgroups: counts.subgroups, worlds: counts.worlds })) {
+      if (count === 0) continue;
+      const early = await look(world, what, 'early', (_, tried) => tried < looks);
+      const tooMuch = (held: readonly Held[]): boolean => !held.every((each, rank) => within(each, early[rank], residentMegabytesOfChance));
+      const end = await look(world, what, 'end', (held, tried) => tried < looksMax && tooMuch(held));
+      results.push(...hosts.split('').map((_, rank) => ({ rank, what, count, early: early[rank], end: end[rank] })));
+    }
+    for (const [rank, { code, signal, stderr }] of (await world.outcomes()).entries()) {
       if (code !== 0 || stderr !== '') throw new Error(`rank ${rank} ended with ${code ?? signal}:\n${stderr}`);
-      return (lines as Omit<SoakResult, 'rank'>[]).map((line) => ({ rank, ...line }));
-    });
+    }
+    return results;
   } finally {
     await rm(folder, { recursive: true });
   }
 }
 
+interface Line {
+  readonly what: string;
+  readonly moment: SoakMoment;
+  readonly look?: number;
+  readonly heapMegabytes: number;
+}
+
+/** Looks at ranks that stand still, and lets them go on. */
+async function look(
+  { ranks }: Ranks,
+  what: string,
+  moment: SoakMoment,
+  again: (held: readonly Held[], tried: number) => boolean,
+): Promise<readonly Held[]> {
+  const lines = (tried?: number): Promise<Line[]> =>
+    Promise.all(ranks.map((rank) => rank.line<Line>((line) => line.what === what && line.moment === moment && line.look === tried)));
+  await lines();
+  let held: readonly Held[] | undefined;
+  for (let tried = 0; held === undefined || again(held, tried); tried++) {
+    for (const rank of ranks) rank.tell('look');
+    const heaps = (await lines(tried)).map(({ heapMegabytes }) => heapMegabytes);
+    const now = heldBy(
+      ranks.map(({ child }) => child.pid ?? 0),
+      heaps,
+    );
+    held = held?.map((each, rank) => least(each, now[rank])) ?? now;
+  }
+  for (const rank of ranks) rank.tell();
+  return held;
+}
+
 /** What a process has kept, a line each. */
-export function kept({ rank, what, count, after, end }: SoakResult): string[] {
-  if (within(end, after)) return [];
-  const text = ({ descriptors, mappings, megabytes }: Held): string => `${descriptors} descriptors, ${mappings} mappings, ${megabytes} MiB`;
-  return [`rank ${rank}, ${count} ${what}: ${text(after)}; at the end ${text(end)}`];
+export function kept({ rank, what, count, early, end }: SoakResult, residentMegabytesOfChance: number): string[] {
+  if (within(end, early, residentMegabytesOfChance)) return [];
+  return [`rank ${rank}, ${count} ${what}: ${JSON.stringify(early)}; at the end ${JSON.stringify(end)}`];
 }
