@@ -1,6 +1,5 @@
-/** Which test files cannot tell whether the native addon is there, so that the pass without it need not repeat them. It errs on
- *  the side of repeating: every relative path in quotes counts as an import, and whoever may start a process or a thread, which
- *  runs what is not seen here, counts as dependent. Pure functions over sources. */
+/** Which test files the pass without the native addon need not repeat: those that cannot tell whether it is there, and those of which
+ *  a person has said that what they find out is the same. Pure functions over sources. */
 import { posix } from 'node:path';
 import type { SourceFile } from './house-rules.ts';
 
@@ -9,8 +8,88 @@ const addonLoader = 'src/memory/native.ts';
 const elsewhere = /['"]node:(child_process|worker_threads|cluster)['"]|['"]shoal(\/[\w-]+)*['"]/;
 const relativePath = /['"`](\.{1,2}\/[^'"`\n]+)['"`]/g;
 
+/** Files that are not run, and why. */
+export interface LeftOut {
+  readonly files: readonly string[];
+  readonly reason: string;
+}
+
+/** They start processes or threads, or import more than they use, so that imports do not tell. */
+export const sameWithoutAddon: readonly LeftOut[] = [
+  {
+    reason: 'about sources, documents and the package, which are the same',
+    files: [
+      'test/addon-independence.test.ts',
+      'test/built-package.test.ts',
+      'test/counterparts.test.ts',
+      'test/docs.test.ts',
+      'test/house-rules.test.ts',
+      'test/install-native.test.ts',
+      'test/layers.test.ts',
+      'test/public-api.test.ts',
+      'test/repository.test.ts',
+      'test/summary-reporter.test.ts',
+    ],
+  },
+  {
+    reason: 'benchmarks and tuning run what other tests run without the addon; how they count, choose and print is the same',
+    files: [
+      'test/bench-command.test.ts',
+      'test/bench-memory.test.ts',
+      'test/bench-network.test.ts',
+      'test/bench-peers.test.ts',
+      'test/fabric-bench.test.ts',
+      'test/kvstore-bench.test.ts',
+      'test/messaging-bench.test.ts',
+      'test/tune-command.test.ts',
+    ],
+  },
+  {
+    reason:
+      'launchers agree, and sockets of ZeroMQ and of the store are served, without the addon as with it; launch-run starts ranks without',
+    files: [
+      'src/launch/node-agreement.test.ts',
+      'src/messaging/backends/zeromq-channel.test.ts',
+      'src/messaging/backends/zeromq.test.ts',
+      'test/launch-hints.test.ts',
+      'test/launch-nodes.test.ts',
+      'test/messaging-exit.test.ts',
+      'test/messaging-loss.test.ts',
+      'test/messaging-soak.test.ts',
+      'test/messaging-threads.test.ts',
+      'test/store-mpirun.test.ts',
+      'test/store-processes.test.ts',
+    ],
+  },
+  {
+    reason: 'who fails over to whom is decided by messages; kvstore-conformance and kvstore-faults carry values without the addon',
+    files: [
+      'src/kvstore/ledger.test.ts',
+      'test/kvstore-checkpoint.test.ts',
+      'test/kvstore-groups.test.ts',
+      'test/kvstore-replicas.test.ts',
+      'test/kvstore-topologies.test.ts',
+    ],
+  },
+  {
+    reason: 'how ranks join and stop is decided by the store and by links; group-processes and fabric-processes join without the addon',
+    files: ['test/hostile-connections.test.ts', 'test/start-stop.test.ts', 'test/stopped-rank.test.ts'],
+  },
+  {
+    reason: 'examples of training; ddp-equivalence trains without the addon',
+    files: ['test/ddp-char-lm.test.ts', 'test/ddp-demo.test.ts'],
+  },
+];
+
+/** All that is left out, of all sources of the repository. */
+export function leftOutWithoutAddon(files: readonly SourceFile[]): LeftOut[] {
+  const reason = 'nothing they import reaches the addon';
+  return [{ files: testsIndependentOfAddon(files), reason }, ...sameWithoutAddon];
+}
+
 /** Paths of the test files among `files`, which are all sources of the repository, that reach neither the addon's loader nor
- *  another process or thread; sorted. */
+ *  another process or thread; sorted. It errs on the side of repeating: every relative path in quotes counts as an import, and whoever
+ *  may start a process or a thread, which runs what is not seen here, counts as dependent. */
 export function testsIndependentOfAddon(files: readonly SourceFile[]): string[] {
   const textOf = new Map(files.map(({ path, text }) => [path, text]));
   const independent = (test: string): boolean => {

@@ -2,6 +2,7 @@
  *  `N passed, N failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
 import { writeSync } from 'node:fs';
 import type { Reporter, TestCase, TestModule } from 'vitest/node';
+import type { LeftOut } from './addon-independence.ts';
 
 export interface Skip {
   readonly file: string;
@@ -16,12 +17,6 @@ export interface Failure {
   readonly message: string;
 }
 
-/** Files that the configuration does not run, with the reason. */
-export interface LeftOut {
-  readonly files: readonly string[];
-  readonly reason: string;
-}
-
 export interface Counts {
   readonly passed: number;
   readonly failures: readonly Failure[];
@@ -29,9 +24,10 @@ export interface Counts {
 }
 
 export default class SummaryReporter implements Reporter {
-  readonly #leftOut: LeftOut | undefined;
+  readonly #leftOut: readonly LeftOut[] | undefined;
 
-  constructor(options: { readonly leftOut?: LeftOut } = {}) {
+  /** @param options.leftOut by the configuration. */
+  constructor(options: { readonly leftOut?: readonly LeftOut[] } = {}) {
     this.#leftOut = options.leftOut;
   }
 
@@ -70,7 +66,7 @@ export function countTests(modules: readonly TestModule[], unhandledErrors: read
 
 /** Files left out; skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line
  *  of counts. */
-export function formatSummary({ passed, failures, skipped }: Counts, leftOut: LeftOut = { files: [], reason: '' }): string[] {
+export function formatSummary({ passed, failures, skipped }: Counts, leftOut: readonly LeftOut[] = []): string[] {
   const groups = new Map<string, { file: string; reason: string; names: string[] }>();
   for (const { file, name, reason } of skipped) {
     if (reason === undefined) continue;
@@ -81,7 +77,7 @@ export function formatSummary({ passed, failures, skipped }: Counts, leftOut: Le
   }
   const unexplained = skipped.filter(({ reason }) => reason === undefined);
   return [
-    ...(leftOut.files.length === 0 ? [] : [`skipped: ${leftOut.files.length} files: ${leftOut.reason}: ${leftOut.files.join(' ')}`]),
+    ...leftOut.map(({ files, reason }) => `skipped: ${files.length} files: ${reason}: ${files.join(' ')}`),
     ...[...groups.values()].map(({ file, reason, names }) =>
       names.length === 1 ? `skipped: ${file} > ${names[0]}: ${reason}` : `skipped: ${file}, ${names.length} tests: ${reason}`,
     ),

@@ -2,8 +2,10 @@
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { groupChecks } from '../src/group/conformance.ts';
+import { expectConformance } from './support/expect-conformance.ts';
 import { startRanks } from './support/ranks.ts';
+import { testWorlds } from './support/start-worlds.ts';
+import type { TestWorld } from './support/worlds.ts';
 
 interface Report {
   what: string;
@@ -20,18 +22,12 @@ const isReport =
     line.what === what;
 
 describe('conformance in real processes', () => {
-  it.each([
-    { n: 2, fabrics: '', contract: 'standard' },
-    { n: 3, fabrics: 'tcp', contract: 'standard' },
-    { n: 4, fabrics: '', contract: 'strict' },
-  ])('$n ranks, fabrics "$fabrics", $contract contract', { timeout: 120_000 }, async ({ n, fabrics, contract }) => {
-    await using world = await startRanks({ fixture: 'conformance', n, env: { SHOAL_FABRICS: fabrics, SHOAL_CONTRACT: contract } });
-    for (const { code, lines, stderr } of await world.outcomes()) {
-      expect(stderr).toBe('');
-      expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
-      expect(code).toBe(0);
-    }
-  });
+  const worlds: readonly TestWorld[] = [
+    { name: '2 ranks', n: 2 },
+    { name: '3 ranks over tcp', n: 3, env: { SHOAL_FABRICS: 'tcp' } },
+    { name: '4 ranks, strict contract', n: 4, env: { SHOAL_CONTRACT: 'strict' } },
+  ];
+  testWorlds('conformance', worlds, expectConformance);
 });
 
 describe('threads and worlds', () => {
@@ -89,35 +85,43 @@ describe('threads and worlds', () => {
   });
 });
 
+/** Along a tree, ranks 1 and 2 hear of each other through rank 0 alone. */
+const places: readonly (Omit<TestWorld, 'n' | 'name'> & { readonly place: string })[] = [
+  { place: 'in the lane' },
+  { place: 'on the express', env: { SHOAL_FABRICS: 'tcp' } },
+  { place: 'along a tree of hosts', hosts: 'abc', env: { SHOAL_ALGORITHMS: 'all-reduce:tree' } },
+];
+
+describe('ranks that disagree: mismatch on every rank, naming every call', () => {
+  const different = ['op', 'dtype', 'count', 'counts', 'root', 'kind'];
+  const worlds = places.flatMap(({ place, ...options }) =>
+    different.map((scenario) => ({ name: `different ${scenario}, ${place}`, scenario, n: 3, ...options })),
+  );
+  testWorlds('disagreements', worlds, async ({ ranks: [first, odd, last], said }) => {
+    await said(({ called }) => called !== undefined, [first, last]);
+    odd.tell();
+    for (const { ok, code, message } of await said(({ what }) => what === 'call')) {
+      expect({ ok, code }).toEqual({ ok: false, code: 'mismatch' });
+      for (const rank of [0, 1, 2]) expect(message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at disagreements\\.ts:\\d+`));
+    }
+  });
+});
+
+describe('two named all-reduces in swapped order: mismatch on every rank, no result', () => {
+  const worlds = places.slice(0, 2).map(({ place, ...options }) => ({ name: place, scenario: 'swapped', n: 2, ...options }));
+  testWorlds('disagreements', worlds, async ({ said }) => {
+    const first = await said(({ what }) => what === 'first');
+    const second = await said(({ what }) => what === 'second');
+    for (const { ok, code } of [...first, ...second]) expect({ ok, code }).toEqual({ ok: false, code: 'mismatch' });
+    for (const { message } of first) expect(message).toMatch(/rank 0: .*'a'.*\n.*rank 1: .*'b'/);
+  });
+});
+
 /** Shared memory: calls in the lane. TCP: calls on the express. */
 const fabricLists = ['', 'tcp'];
 
-describe.each(fabricLists)('ranks that disagree, fabrics "%s"', (fabrics) => {
+describe.each(fabricLists)('ranks that make fewer calls, fabrics "%s"', (fabrics) => {
   const env = { SHOAL_FABRICS: fabrics };
-
-  it.each(['op', 'dtype', 'count', 'counts', 'root', 'kind'])(
-    'different %s: mismatch on every rank, naming every call',
-    async (scenario) => {
-      await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: scenario } });
-      await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
-      world.ranks[1].tell();
-      for (const { lines } of await world.outcomes()) {
-        const report = lines.find((line) => isReport('call')(line as Report)) as Report;
-        expect(report).toMatchObject({ ok: false, code: 'mismatch' });
-        for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
-      }
-    },
-  );
-
-  it('two named all-reduces in swapped order: mismatch on every rank, no result', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 2, env: { ...env, SCENARIO: 'swapped' } });
-    for (const { lines } of await world.outcomes()) {
-      const reports = lines as Report[];
-      expect(reports.find(isReport('first'))).toMatchObject({ ok: false, code: 'mismatch' });
-      expect(reports.find(isReport('second'))).toMatchObject({ ok: false, code: 'mismatch' });
-      expect(reports.find(isReport('first'))?.message).toMatch(/rank 0: .*'a'.*\n.*rank 1: .*'b'/);
-    }
-  });
 
   it('a rank that makes fewer calls: timeout that names it', async () => {
     await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'fewer' } });
@@ -179,7 +183,7 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
   );
 
   it('during bootstrap: the others learn who is missing', async () => {
-    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'op' }, only: [0, 1] });
+    await using world = await startRanks({ fixture: 'scenario', n: 3, env: { ...env, SCENARIO: 'leaves' }, only: [0, 1] });
     world.ranks[1].kill();
     const report = await world.ranks[0].line<Report>(isReport('init'));
     expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
@@ -203,7 +207,7 @@ describe('strangers and wrong configurations', () => {
     await using world = await startRanks({
       fixture: 'scenario',
       n: 2,
-      env: { SCENARIO: 'op' },
+      env: { SCENARIO: 'leaves' },
       envOf: (rank) => (rank === 1 ? { RANK: '0' } : {}),
     });
     const reports = await Promise.race(world.ranks.map((rank) => rank.line<Report>(isReport('init'))));
@@ -215,7 +219,7 @@ describe('strangers and wrong configurations', () => {
     await using world = await startRanks({
       fixture: 'scenario',
       n: 2,
-      env: { SCENARIO: 'op' },
+      env: { SCENARIO: 'leaves' },
       envOf: (rank) => (rank === 1 ? { WORLD_SIZE: '3', LOCAL_WORLD_SIZE: '3' } : {}),
     });
     const report = await world.ranks[0].line<Report>(isReport('init'));
@@ -227,7 +231,7 @@ describe('strangers and wrong configurations', () => {
     await using world = await startRanks({
       fixture: 'scenario',
       n: 2,
-      env: { SCENARIO: 'op' },
+      env: { SCENARIO: 'leaves' },
       envOf: (rank) => (rank === 1 ? { SHOAL_SECRET: 'wrong' } : {}),
     });
     expect(await world.ranks[1].line<Report>(isReport('init'))).toMatchObject({ ok: false, code: 'auth' });

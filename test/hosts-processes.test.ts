@@ -4,9 +4,11 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { groupChecks } from '../src/group/conformance.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
+import { expectConformance } from './support/expect-conformance.ts';
+import { hostEnvironment } from './support/host-environment.ts';
 import { startRanks, type RankProcess, type RanksOptions } from './support/ranks.ts';
+import { testWorlds } from './support/start-worlds.ts';
 
 let directory: string;
 
@@ -20,37 +22,27 @@ afterAll(async () => {
 
 /** One letter per rank. */
 function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {
-  const place = (rank: number): Record<string, string> => {
-    const same = Array.from(hosts).flatMap((host, each) => (host === hosts[rank] ? [each] : []));
-    return { SHOAL_HOST_ID: hosts[rank], LOCAL_RANK: String(same.indexOf(rank)), LOCAL_WORLD_SIZE: String(same.length) };
-  };
-  return { n: hosts.length, envOf: place };
+  return { n: hosts.length, envOf: (rank) => hostEnvironment(hosts, rank) };
 }
 
 /** Several slices even of the small tensors of the checks, of which few fit the staging. */
 const manySlices = { SHOAL_SLICE_BYTES: '16KiB', SHOAL_STAGING_BYTES: '24KiB' };
 
 describe('conformance over several hosts', () => {
-  it.each<{ hosts: string; backend: string; env: Record<string, string> }>([
+  const worlds = [
     { hosts: 'ab', backend: 'fairring', env: manySlices },
     { hosts: 'aabb', backend: 'fairring', env: manySlices },
-    { hosts: 'abab', backend: 'fairring', env: {} },
+    { hosts: 'abab', backend: 'fairring' },
     { hosts: 'aab', backend: 'auto', env: manySlices },
     { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
-    { hosts: 'abc', backend: 'halving-doubling', env: {} },
-    { hosts: 'abcd', backend: 'tree', env: {} },
-    { hosts: 'abcde', backend: 'auto', env: {} },
+    { hosts: 'abc', backend: 'halving-doubling' },
+    { hosts: 'abcd', backend: 'tree' },
+    { hosts: 'abcde', backend: 'auto' },
     // Groups of hosts, the last shorter.
     { hosts: 'abcde', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2' } },
     { hosts: 'aabbcc', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2', ...manySlices } },
-  ])('hosts $hosts, backend $backend', { timeout: 120_000 }, async ({ hosts, backend, env }) => {
-    await using world = await startRanks({ fixture: 'conformance', ...onHosts(hosts), env: { BACKEND: backend, ...env } });
-    for (const { code, lines, stderr } of await world.outcomes()) {
-      expect(stderr).toBe('');
-      expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
-      expect(code).toBe(0);
-    }
-  });
+  ].map((world) => ({ name: `hosts ${world.hosts}, backend ${world.backend}`, n: world.hosts.length, ...world }));
+  testWorlds('conformance', worlds, expectConformance);
 });
 
 /** Ranks 1 and 2 hear of each other through rank 0 alone, and of rank 3 through rank 2. */
@@ -60,21 +52,6 @@ describe('hosts whose announcements travel along a tree', () => {
     ...onHosts(hosts),
     env: { SHOAL_ALGORITHMS: 'all-reduce:tree', SCENARIO: scenario },
   });
-
-  it.each(['op', 'dtype', 'count', 'kind'])(
-    'different %s: mismatch on every rank, naming every call',
-    { timeout: 120_000 },
-    async (scenario) => {
-      await using world = await startRanks(options('abc', scenario));
-      await Promise.all([0, 2].map((rank) => world.ranks[rank].line((line: { called?: number }) => line.called === rank)));
-      world.ranks[1].tell();
-      for (const { lines } of await world.outcomes()) {
-        const report = lines.find((line) => is('call')(line as Call)) as Call;
-        expect(report).toMatchObject({ code: 'mismatch' });
-        for (const rank of [0, 1, 2]) expect(report.message).toMatch(new RegExp(`rank ${rank}: \\S+ #0 .* at scenario\\.ts:\\d+`));
-      }
-    },
-  );
 
   it('a rank that makes fewer calls: timeout that names it alone', { timeout: 120_000 }, async () => {
     await using world = await startRanks(options('abcd', 'fewer'));
@@ -96,20 +73,11 @@ describe('hosts whose announcements travel along a tree', () => {
 
 /** Every algorithm runs whole on the calling thread there, or on none. */
 describe('conformance on one host, by backend', () => {
-  it.for(['tree', 'one-shot', 'direct', 'halving-doubling', 'host-direct', 'ring', 'fairring'])(
-    '%s',
-    { timeout: 120_000 },
-    async (backend, context) => {
-      const missing = nativeUnavailableReason();
-      if (backend === 'host-direct' && missing !== undefined) context.skip(missing);
-      await using world = await startRanks({ fixture: 'conformance', n: 3, env: { BACKEND: backend } });
-      for (const { code, lines, stderr } of await world.outcomes()) {
-        expect(stderr).toBe('');
-        expect(lines).toEqual(groupChecks.map(({ name }) => ({ passed: name })));
-        expect(code).toBe(0);
-      }
-    },
-  );
+  const missing = nativeUnavailableReason();
+  const backends = ['tree', 'one-shot', 'direct', 'halving-doubling', 'ring', 'fairring'];
+  const worlds = [...backends, ...(missing === undefined ? ['host-direct'] : [])].map((backend) => ({ name: backend, n: 3, backend }));
+  testWorlds('conformance', worlds, expectConformance);
+  if (missing !== undefined) it(`host-direct (skipped: ${missing})`, (context) => context.skip(missing));
 });
 
 interface Call {

@@ -1,0 +1,54 @@
+/** Processes that open several worlds one after another, and what they say of each. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { startRanks, type RankProcess, type Ranks } from './ranks.ts';
+import type { TestWorld } from './worlds.ts';
+
+/** A line of a rank about a world. */
+export interface Said {
+  readonly world: string;
+  readonly [key: string]: unknown;
+}
+
+/** One of the worlds. */
+export interface OpenedWorld {
+  readonly ranks: readonly RankProcess[];
+  /** The first line of each of `ranks`, default all, that matches. Rejects when a process ends without. */
+  said<Line extends Said>(matches: (line: Line) => boolean, ranks?: readonly RankProcess[]): Promise<Line[]>;
+}
+
+/** A test per world, and one for how the processes end. As many as the largest world has ranks run the fixture, which uses `inWorlds`. */
+export function testWorlds<World extends TestWorld>(
+  fixture: string,
+  worldsInAnyOrder: readonly World[],
+  check: (opened: OpenedWorld, world: World) => Promise<void>,
+): void {
+  // The largest first: nobody waits for ranks that are busy in worlds without it.
+  const worlds = worldsInAnyOrder.toSorted((a, b) => b.n - a.n);
+  let folder: string;
+  let started: Ranks;
+
+  beforeAll(async () => {
+    folder = await mkdtemp(join(tmpdir(), 'shoal-worlds-'));
+    const env = { WORLDS: JSON.stringify(worlds), MEETING: folder };
+    started = await startRanks({ fixture, n: Math.max(...worlds.map(({ n }) => n)), env });
+  });
+
+  afterAll(async () => {
+    await started[Symbol.asyncDispose]();
+    await rm(folder, { recursive: true });
+  });
+
+  it.each(worlds)('$name', { timeout: 300_000 }, async (world) => {
+    const ranks = started.ranks.slice(0, world.n);
+    const said: OpenedWorld['said'] = (matches, of = ranks) =>
+      Promise.all(of.map((rank) => rank.line<Parameters<typeof matches>[0]>((line) => line.world === world.name && matches(line))));
+    await check({ ranks, said }, world);
+  });
+
+  it('and the processes end well, without a word to stderr', async () => {
+    for (const { code, stderr } of await started.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  });
+}

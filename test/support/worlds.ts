@@ -1,0 +1,34 @@
+/** Worlds that the processes of a test open one after another: a process costs more than a world. */
+import { initProcessGroup, type ProcessGroup } from 'shoal';
+import { hostEnvironment } from './host-environment.ts';
+
+export interface TestWorld {
+  /** Also of the test that looks at it. */
+  readonly name: string;
+  /** The first so many processes are its ranks. */
+  readonly n: number;
+  /** One letter per rank; default: all are where they are. */
+  readonly hosts?: string;
+  readonly backend?: string;
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+/** In a process that `startWorlds` has started: runs `program` in each of its worlds. */
+export async function inWorlds<World extends TestWorld>(program: (group: ProcessGroup, world: World) => Promise<void>): Promise<void> {
+  const { WORLDS = '[]', MEETING = '', RANK = '' } = process.env;
+  const rank = Number(RANK);
+  for (const [index, world] of (JSON.parse(WORLDS) as World[]).entries()) {
+    if (rank >= world.n) continue;
+    const hosts = world.hosts === undefined ? {} : hostEnvironment(world.hosts, rank);
+    const environment = { ...process.env, LOCAL_WORLD_SIZE: String(world.n), ...hosts, ...world.env };
+    const group = await initProcessGroup({
+      environment,
+      initMethod: `file://${MEETING}/${index}`,
+      rank,
+      worldSize: world.n,
+      joinTimeoutMs: 120_000,
+      ...(world.backend === undefined ? {} : { backend: world.backend }),
+    });
+    await program(group, world);
+  }
+}
