@@ -165,7 +165,6 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
       await Promise.all(world.ranks.map((rank) => rank.line((line: { ready?: number }) => line.ready !== undefined)));
       const names = new Set(world.ranks.flatMap((rank) => unixNames(rank.child.pid ?? 0)));
       const victim = world.ranks[1];
-      const killedMs = performance.now();
       victim.kill();
       await victim.exited;
       for (const rank of [world.ranks[0], world.ranks[2]]) rank.tell();
@@ -173,8 +172,6 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
         const report = await rank.line<Report>(isReport('call'));
         expect(report).toMatchObject({ ok: false, code: 'peer-lost', peer: 1 });
         expect(report.message).toMatch(/rank 1 was lost/);
-        // A bound on the mechanism, not on the machine's speed: detection does not wait for any timeout (60 s here).
-        expect(performance.now() - killedMs).toBeLessThan(50_000);
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
       expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);

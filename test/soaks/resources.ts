@@ -14,13 +14,13 @@ const { values } = parseArgs({
 });
 await buildFixtures();
 /** Garbage of two heaps. */
-const residentMegabytesOfChance = 24;
+const residentMegabytes = 24;
 const results = await soak({
   allReduces: Number(values['all-reduces']),
   subgroups: Number(values.subgroups),
   worlds: Number(values.worlds),
   hosts: values.hosts,
-  residentMegabytesOfChance,
+  residentMegabytes,
 });
 console.table(
   results.map(({ rank, what, count, early, end }) => ({
@@ -34,6 +34,6 @@ console.table(
     residentMiB: `${early.megabytes} → ${end.megabytes}`,
   })),
 );
-const more = results.flatMap((result) => kept(result, residentMegabytesOfChance));
+const more = results.flatMap((result) => kept(result, residentMegabytes));
 for (const line of more) console.error(line);
 process.exitCode = more.length > 0 ? 1 : 0;

@@ -17,15 +17,15 @@ export interface SoakOptions extends SoakCounts {
   /** One letter per rank: equal ones share memory. */
   readonly hosts: string;
   /** By which resident memory may differ. It says nothing after a few steps: threads clean their heaps when these are full. */
-  readonly residentMegabytesOfChance: number;
+  readonly residentMegabytes: number;
 }
 
 /** Looks at the least that is left when all that nothing refers to is gone: for this often, and for longer while it is too much. */
-const looks = 20;
+const looks = 5;
 const looksMax = 400;
 
 /** @throws when a rank fails. */
-export async function soak({ hosts, residentMegabytesOfChance, ...counts }: SoakOptions): Promise<SoakResult[]> {
+export async function soak({ hosts, residentMegabytes, ...counts }: SoakOptions): Promise<SoakResult[]> {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-soak-'));
   try {
     await using world = await startRanks({
@@ -39,7 +39,8 @@ export async function soak({ hosts, residentMegabytesOfChance, ...counts }: Soak
     for (const [what, count] of Object.entries({ 'all-reduces': counts.allReduces, subgroups: counts.subgroups, worlds: counts.worlds })) {
       if (count === 0) continue;
       const early = await look(world, what, 'early', (_, tried) => tried < looks);
-      const tooMuch = (held: readonly Held[]): boolean => !held.every((each, rank) => within(each, early[rank], residentMegabytesOfChance));
+      const tooMuch = (held: readonly Held[]): boolean =>
+        !held.every((each, rank) => within(each, early[rank], { steps: count, residentMegabytes }));
       const end = await look(world, what, 'end', (held, tried) => tried < looksMax && tooMuch(held));
       results.push(...hosts.split('').map((_, rank) => ({ rank, what, count, early: early[rank], end: end[rank] })));
     }
@@ -84,7 +85,7 @@ async function look(
 }
 
 /** What a process has kept, a line each. */
-export function kept({ rank, what, count, early, end }: SoakResult, residentMegabytesOfChance: number): string[] {
-  if (within(end, early, residentMegabytesOfChance)) return [];
+export function kept({ rank, what, count, early, end }: SoakResult, residentMegabytes: number): string[] {
+  if (within(end, early, { steps: count, residentMegabytes })) return [];
   return [`rank ${rank}, ${count} ${what}: ${JSON.stringify(early)}; at the end ${JSON.stringify(end)}`];
 }
