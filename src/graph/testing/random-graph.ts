@@ -13,13 +13,17 @@ export interface RandomGraphOptions {
   readonly devices: readonly string[];
   /** Inputs come from this many nodes before; what a real model's layers do. Default: all. */
   readonly reach?: number;
-  /** Default 0.05. */
+  /** Default 0.05, each. */
   readonly loopShare?: number;
+  readonly variableShare?: number;
 }
 
 type Floats = Output<'float32'>;
 
-export function randomGraph(random: Random, { nodes, devices, reach = Infinity, loopShare = 0.05 }: RandomGraphOptions): Graph {
+export function randomGraph(
+  random: Random,
+  { nodes, devices, reach = Infinity, loopShare = 0.05, variableShare = 0.05 }: RandomGraphOptions,
+): Graph {
   const g = new GraphBuilder();
   const values: Floats[] = [];
   const made: Node[] = [];
@@ -36,7 +40,7 @@ export function randomGraph(random: Random, { nodes, devices, reach = Infinity, 
   while (made.length < nodes) {
     const dice = random.next();
     if (values.length < 2 || dice < 0.1) keep(placeholder(g, 'float32', 'unknown', options()));
-    else if (dice < 0.15) keep(variable(g, 'float32', 'unknown', options()));
+    else if (dice < 0.1 + variableShare) keep(variable(g, 'float32', 'unknown', options()));
     else if (dice < 0.25) keep(gather(g, pick(values), index, options()));
     else if (dice < 0.3) made.push(noOp(g, options()));
     else if (dice < 0.3 + loopShare)

@@ -1,0 +1,234 @@
+/** Runs one partition of one step: takes what is ready from the step machine, starts its kernel, gives the results back. Kernels start in
+ *  the order in which their nodes became ready; with one kernel at a time (`interOpParallelism: 1`) a step runs the same way every
+ *  time. Receives do not count: they wait for others. */
+import { must } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Graph } from '../structure/graph.ts';
+import { describeNode, type Node } from '../structure/node.ts';
+import { formatShape } from '../structure/shape.ts';
+import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
+import { keysOf } from '../partition/keys.ts';
+import type { Kernel, KernelTable } from './kernel.ts';
+import { createProgram, type Program } from './program.ts';
+import type { Rendezvous } from './rendezvous.ts';
+import { StepMachine, type Flow, type ReadyNode } from './step-machine.ts';
+import { readScalar } from './structural-kernels.ts';
+import { Reference } from './variable-store.ts';
+
+export interface StepContext {
+  readonly stepId: number;
+  readonly rendezvous: Rendezvous;
+  readonly signal: AbortSignal;
+  /** What the step is fed; `_Arg` k gives value k. */
+  readonly feeds: readonly Value[];
+  /** `_Retval` k stores at k; what stays undefined is dead. */
+  readonly results: Flow[];
+  /** Called now and then while kernels do not wait: aborts the signal when the step's time is over. */
+  readonly checkTime: () => void;
+}
+
+/** A partition, ready for any number of steps at a time. */
+export class Executor {
+  readonly device: string;
+  readonly #program: Program;
+  readonly #kernels: ReadonlyMap<Node, Kernel>;
+  readonly #keys: ReadonlyMap<Node, readonly string[]>;
+  readonly #interOpParallelism: number;
+
+  /** @throws ShoalError `unsupported` that names every operation without a kernel. */
+  constructor(device: string, graph: Graph, options: { readonly kernels: KernelTable; readonly interOpParallelism: number }) {
+    this.device = device;
+    this.#program = createProgram(graph);
+    this.#interOpParallelism = options.interOpParallelism;
+    const ordinary = graph.nodes.filter(({ control }) => control === 'kernel');
+    const missing = new Set(ordinary.map(({ op }) => op).filter((op) => !Object.hasOwn(options.kernels, op)));
+    if (missing.size > 0) throw new ShoalError('unsupported', `no kernel for ${[...missing].sort().join(', ')}; pass them as kernels`);
+    this.#kernels = new Map(ordinary.map((node) => [node, options.kernels[node.op]]));
+    this.#keys = new Map(graph.nodes.map((node) => [node, keysOf(node)] as const).filter(([, keys]) => keys.length > 0));
+  }
+
+  /** Starts a step. */
+  start(context: StepContext): PartitionRun {
+    return new PartitionRun(this.#program, context, {
+      kernelOf: (node) => must(this.#kernels.get(node), () => `${node.op} has a kernel`),
+      keysOf: (node) => must(this.#keys.get(node), () => `${node.op} has keys`),
+      interOpParallelism: this.#interOpParallelism,
+    });
+  }
+}
+
+interface Surroundings {
+  readonly kernelOf: (node: Node) => Kernel;
+  readonly keysOf: (node: Node) => readonly string[];
+  readonly interOpParallelism: number;
+}
+
+/** Nodes between two looks at the time. */
+const nodesPerCheck = 256;
+
+class PartitionRun {
+  /** Settles when every node has run, or one has failed. */
+  readonly finished: Promise<void>;
+  readonly #machine: StepMachine;
+  readonly #context: StepContext;
+  readonly #around: Surroundings;
+  readonly #running = new Set<ReadyNode>();
+  #busy = 0;
+  #isPumping = false;
+  #isOver = false;
+  #resolve: () => void = () => {};
+  #reject: (cause: ShoalError) => void = () => {};
+
+  constructor(program: Program, context: StepContext, around: Surroundings) {
+    this.#machine = new StepMachine(program);
+    this.#context = context;
+    this.#around = around;
+    this.finished = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+    this.#pump();
+  }
+
+  /** Nodes whose kernels have not answered, receives among them. */
+  get running(): readonly Node[] {
+    return [...this.#running].map(({ program }) => program.node);
+  }
+
+  #pump(): void {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    let current: Node | undefined;
+    try {
+      for (let count = 1; !this.#isOver && this.#busy < this.#around.interOpParallelism; count++) {
+        const ready = this.#machine.next();
+        if (ready === undefined) break;
+        current = ready.program.node;
+        if (count % nodesPerCheck === 0) this.#context.checkTime();
+        if (this.#context.signal.aborted) this.#isOver = true;
+        else this.#run(ready);
+      }
+    } catch (thrown) {
+      this.#fail(
+        thrown,
+        must(current, () => 'a node was running'),
+      );
+    }
+    this.#isPumping = false;
+    if (!this.#isOver && this.#machine.done) {
+      this.#isOver = true;
+      this.#resolve();
+    }
+  }
+
+  #run(ready: ReadyNode): void {
+    const { node } = ready.program;
+    const { inputs, isDead } = ready;
+    const { rendezvous, feeds, results } = this.#context;
+    switch (node.control) {
+      case 'send':
+        rendezvous.send(this.#around.keysOf(node)[0], isDead ? undefined : inputOf(ready, 0));
+        return this.#machine.complete(ready);
+      case 'return':
+        results[node.attributes.index as number] = isDead ? undefined : inputOf(ready, 0);
+        return this.#machine.complete(ready);
+      default:
+    }
+    if (isDead) return this.#machine.complete(ready);
+    switch (node.control) {
+      case 'recv':
+        return this.#receive(
+          ready,
+          rendezvous.recv(this.#around.keysOf(node)[0]).then((value) => [value]),
+        );
+      case 'fuse-recv':
+        return this.#receive(ready, rendezvous.recvFused(this.#around.keysOf(node)));
+      case 'argument':
+        return this.#machine.complete(ready, [feeds[node.attributes.index as number]]);
+      case 'switch': {
+        const value = inputOf(ready, 0);
+        return this.#machine.complete(ready, isTrue(inputOf(ready, 1)) ? [undefined, value] : [value, undefined]);
+      }
+      case 'merge': {
+        const index = inputs.findIndex((input) => input !== undefined);
+        return this.#machine.complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) } as Value]);
+      }
+      case 'enter':
+      case 'exit':
+      case 'next-iteration':
+        return this.#machine.complete(ready, [inputOf(ready, 0)]);
+      case 'control-trigger':
+        return this.#machine.complete(ready);
+      default:
+        return this.#compute(ready);
+    }
+  }
+
+  #compute(ready: ReadyNode): void {
+    const { node } = ready.program;
+    const { stepId, signal } = this.#context;
+    const outputs = this.#around.kernelOf(node)({ node, inputs: ready.inputs.map((_, index) => inputOf(ready, index)), stepId, signal });
+    if (!(outputs instanceof Promise)) return this.#machine.complete(ready, checked(node, outputs));
+    this.#busy++;
+    void this.#wait(
+      ready,
+      outputs.finally(() => this.#busy--),
+    );
+  }
+
+  #receive(ready: ReadyNode, values: Promise<readonly Flow[]>): void {
+    void this.#wait(ready, values);
+  }
+
+  async #wait(ready: ReadyNode, outputs: Promise<readonly Flow[]>): Promise<void> {
+    this.#running.add(ready);
+    try {
+      const values = await outputs;
+      if (this.#isOver) return;
+      this.#machine.complete(ready, checked(ready.program.node, values));
+    } catch (thrown) {
+      this.#fail(thrown, ready.program.node);
+    } finally {
+      this.#running.delete(ready);
+    }
+    this.#pump();
+  }
+
+  #fail(thrown: unknown, node: Node): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    const cause = ShoalError.from(thrown, 'aborted');
+    const message = `${describeNode(node.op, node.name)} on ${node.device}: ${cause.message}`;
+    this.#reject(new ShoalError(cause.code, message, { cause: thrown }));
+  }
+}
+
+/** A variable as its value, unless the operation changes it. */
+function inputOf({ program, inputs }: ReadyNode, index: number): Value {
+  const value = must(inputs[index], () => `input ${index} of '${program.node.name}' has come`);
+  const specs = program.node.definition.inputs;
+  return value instanceof Reference && specs[Math.min(index, specs.length - 1)].isRef !== true ? value.read() : value;
+}
+
+function isTrue(pred: Value): boolean {
+  return Boolean(readScalar(pred));
+}
+
+/** @throws ShoalError `usage` when a kernel, or a sender, gives what the graph does not say. */
+function checked(node: Node, outputs: readonly Flow[]): readonly Flow[] {
+  if (!Array.isArray(outputs) || outputs.length !== node.outputs.length) {
+    throw new ShoalError(
+      'usage',
+      `its kernel must give ${node.outputs.length} outputs, not ${Array.isArray(outputs) ? outputs.length : typeof outputs}`,
+    );
+  }
+  const mayBeDead = node.control !== 'kernel';
+  for (const { slot, dtype, shape } of node.outputs) {
+    const value = (outputs as readonly Flow[])[slot];
+    if ((value === undefined && mayBeDead) || value instanceof Reference) continue;
+    if (!isValue(value)) throw new ShoalError('usage', `its kernel gave no value with dtype and shape as output ${slot}`);
+    if (!fits(value, dtype, shape))
+      throw new ShoalError('usage', `output ${slot} must be ${dtype}${formatShape(shape)}, but is ${formatValue(value)}`);
+  }
+  return outputs;
+}

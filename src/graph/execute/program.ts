@@ -1,0 +1,89 @@
+/** The graph of one device, prepared for execution: who gets each output, how many inputs each node waits for, and which nodes share
+ *  a frame. Made once per graph, used by all its steps. */
+import { must } from '../../base/assert.ts';
+import { frameTable, type Frame } from '../structure/frames.ts';
+import type { Graph } from '../structure/graph.ts';
+import type { Node } from '../structure/node.ts';
+
+export interface ProgramNode {
+  readonly node: Node;
+  /** Where it is in the state of its frame. */
+  readonly position: number;
+  /** Where its inputs are in the values of its frame. */
+  readonly firstInput: number;
+  readonly frame: FrameProgram;
+  /** By output slot: who gets it. */
+  readonly consumers: readonly (readonly Consumer[])[];
+  readonly controlConsumers: readonly ProgramNode[];
+}
+
+export interface Consumer {
+  readonly target: ProgramNode;
+  readonly input: number;
+}
+
+export interface FrameProgram {
+  readonly frame: Frame;
+  readonly nodes: readonly ProgramNode[];
+  /** Values that the nodes of the frame take. */
+  readonly inputCount: number;
+  /** By position: inputs that a node waits for; control inputs only for a Merge. */
+  readonly pending: Int32Array;
+}
+
+export interface Program {
+  readonly root: FrameProgram;
+  /** The frame behind an Enter. */
+  readonly entered: ReadonlyMap<ProgramNode, FrameProgram>;
+}
+
+interface NodeDraft extends ProgramNode {
+  readonly consumers: Consumer[][];
+  readonly controlConsumers: NodeDraft[];
+}
+
+interface FrameDraft extends Omit<FrameProgram, 'pending'> {
+  readonly nodes: NodeDraft[];
+  inputCount: number;
+  pending: Int32Array;
+}
+
+export function createProgram({ nodes }: Graph): Program {
+  const frames = frameTable(nodes);
+  const drafts = new Map<Frame, FrameDraft>();
+  const draftOf = (frame: Frame): FrameDraft => {
+    const draft = drafts.get(frame) ?? { frame, nodes: [], inputCount: 0, pending: new Int32Array(0) };
+    drafts.set(frame, draft);
+    return draft;
+  };
+  const root = draftOf(frames.root);
+  const programNodes = new Map<Node, NodeDraft>();
+  for (const node of nodes) {
+    const frame = draftOf(frames.frameOf(node));
+    const draft: NodeDraft = {
+      node,
+      position: frame.nodes.length,
+      firstInput: frame.inputCount,
+      frame,
+      consumers: node.outputs.map(() => []),
+      controlConsumers: [],
+    };
+    frame.nodes.push(draft);
+    frame.inputCount += node.inputs.length;
+    programNodes.set(node, draft);
+  }
+  const draftNode = (node: Node): NodeDraft => must(programNodes.get(node), () => `'${node.name}' is in the graph`);
+  for (const [node, draft] of programNodes) {
+    node.inputs.forEach((source, input) => draftNode(source.node).consumers[source.slot].push({ target: draft, input }));
+    for (const source of node.controlInputs) draftNode(source).controlConsumers.push(draft);
+  }
+  for (const draft of drafts.values()) {
+    draft.pending = Int32Array.from(
+      draft.nodes,
+      ({ node }) => node.controlInputs.length + (node.control === 'merge' ? 0 : node.inputs.length),
+    );
+  }
+  const entered = new Map<ProgramNode, FrameProgram>();
+  for (const [node, draft] of programNodes) if (node.control === 'enter') entered.set(draft, draftOf(frames.outputFrameOf(node)));
+  return { root, entered };
+}

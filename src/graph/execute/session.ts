@@ -1,0 +1,244 @@
+/** Runs steps of a graph in this process, one executor per device: TensorFlow's Session. A step computes what its fetches need, from what
+ *  it is fed; each kind of step, by its feeds and fetches, is placed, pruned and partitioned once. */
+import { systemClock, type Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { checkFields, checkOptions, describeValue, optionTable } from '../../base/settings/options.ts';
+import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
+import { prune } from '../partition/prune.ts';
+import type { FuseOptions } from '../passes/fuse-recv.ts';
+import { DeviceSet, type Device } from '../placement/devices.ts';
+import { place, type Placement } from '../placement/place.ts';
+import type { Graph } from '../structure/graph.ts';
+import { Node, Output } from '../structure/node.ts';
+import { formatShape } from '../structure/shape.ts';
+import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
+import { Executor } from './executor.ts';
+import type { KernelTable } from './kernel.ts';
+import { runStep, type StepOutcome } from './step.ts';
+import { structuralKernels } from './structural-kernels.ts';
+import { VariableStore } from './variable-store.ts';
+
+export interface SessionOptions {
+  /** In order of preference. */
+  readonly devices: readonly (string | Device)[];
+  /** Default: the first. */
+  readonly defaultDevice?: string;
+  /** Beside those of operations that only move values; they go before those. */
+  readonly kernels?: KernelTable;
+  /** Default false. */
+  readonly doFuseRecv?: boolean;
+  readonly fuse?: FuseOptions;
+  /** Time limit of a step. Default 5 minutes. */
+  readonly timeoutMs?: number;
+  /** Kernels of one device at a time in one step; with 1 a step always runs in the same order. Default 8. */
+  readonly interOpParallelism?: number;
+  /** Steps at a time. Default 64. */
+  readonly stepsMax?: number;
+  /** Kinds of steps that are kept prepared. Default 64. */
+  readonly preparedMax?: number;
+  /** Keys of one step. Default 1,000,000. */
+  readonly rendezvousKeysMax?: number;
+  readonly clock?: Clock;
+}
+
+const sessionOptionKeys = optionTable<SessionOptions>({
+  devices: 'list',
+  defaultDevice: 'string',
+  kernels: 'object',
+  doFuseRecv: 'boolean',
+  fuse: 'object',
+  timeoutMs: 'number',
+  interOpParallelism: 'number',
+  stepsMax: 'number',
+  preparedMax: 'number',
+  rendezvousKeysMax: 'number',
+  clock: 'any',
+});
+
+export interface RunOptions {
+  /** Default: the session's. */
+  readonly timeoutMs?: number;
+  readonly signal?: AbortSignal;
+}
+
+const runOptionKeys = optionTable<RunOptions>({ timeoutMs: 'number', signal: 'signal' });
+
+/** An output, also by name: `x:0`. */
+export type Feeds = readonly (readonly [Output | string, Value])[];
+
+/** An output gives its value; a node, also by name without a slot, runs and gives undefined. */
+export type Fetch = Output | Node | string;
+
+export type Fetched<F extends readonly Fetch[]> = {
+  -readonly [K in keyof F]: F[K] extends Output ? Value : F[K] extends Node ? undefined : Value | undefined;
+};
+
+interface Prepared {
+  readonly partitioned: PartitionedGraph;
+  readonly executors: readonly Executor[];
+}
+
+export class Session {
+  readonly #graph: Graph;
+  readonly #options: Required<Omit<SessionOptions, 'devices' | 'defaultDevice' | 'fuse'>>;
+  readonly #fuse: FuseOptions | undefined;
+  readonly #devices: DeviceSet;
+  readonly #placement: Placement;
+  readonly #kernels: KernelTable;
+  /** By feeds and fetches; the least recently used first. */
+  readonly #prepared = new Map<string, Prepared>();
+  readonly #closing = new AbortController();
+  #stepsInFlight = 0;
+  #stepId = 0;
+
+  /** @throws ShoalError `usage` for options, and for devices that the graph asks for and that are not there. */
+  constructor(graph: Graph, options: SessionOptions) {
+    checkFields('Session', options, sessionOptionKeys);
+    const { devices, defaultDevice, fuse, ...rest } = options;
+    this.#graph = graph;
+    this.#options = { ...defaults, ...withoutUndefined(rest) };
+    for (const key of ['interOpParallelism', 'stepsMax', 'preparedMax', 'rendezvousKeysMax', 'timeoutMs'] as const) {
+      if (!(this.#options[key] >= 1))
+        throw new ShoalError('usage', `Session: option '${key}' must be at least 1, not ${this.#options[key]}`);
+    }
+    this.#fuse = fuse;
+    this.#devices = new DeviceSet(devices);
+    this.#placement = place(graph, this.#devices, defaultDevice);
+    this.#kernels = { ...structuralKernels(new VariableStore()), ...this.#options.kernels };
+  }
+
+  /** One step. Steps may overlap, up to `stepsMax`.
+   *  @throws ShoalError `usage` for feeds and fetches that do not exist or do not fit, and for a fetch that is dead; else see `runStep`. */
+  async run<const F extends readonly Fetch[]>(feeds: Feeds, fetches: F, options: RunOptions = {}): Promise<Fetched<F>> {
+    checkOptions('run', options, runOptionKeys);
+    const fed = feeds.map(([target, value]) => this.#checkFeed(target, value));
+    const wanted = fetches.map((fetch) => this.#fetch(fetch));
+    const outputs = wanted.filter((each) => each instanceof Output);
+    const prepared = this.#prepare(
+      fed,
+      outputs,
+      wanted.filter((each) => each instanceof Node),
+    );
+    const { results } = await this.#step(
+      prepared,
+      feeds.map(([, value]) => value),
+      outputs.length,
+      options,
+    );
+    outputs.forEach(({ name }, index) => {
+      if (results[index] === undefined) throw new ShoalError('usage', `fetch '${name}' is dead: it is on a branch that was not taken`);
+    });
+    let next = 0;
+    return wanted.map((each) => (each instanceof Output ? results[next++] : undefined)) as Fetched<F>;
+  }
+
+  /** The partitions that such a step runs, to look at. */
+  partitions(feeds: readonly (Output | string)[], fetches: readonly Fetch[]): PartitionedGraph {
+    const wanted = fetches.map((fetch) => this.#fetch(fetch));
+    const fed = feeds.map((feed) => this.#output(feed));
+    const isOutput = (each: Output | Node): each is Output => each instanceof Output;
+    return this.#prepare(
+      fed,
+      wanted.filter(isOutput),
+      wanted.filter((each) => each instanceof Node),
+    ).partitioned;
+  }
+
+  /** Ends the steps in flight with `closed`; there will be no more. */
+  close(): void {
+    this.#closing.abort(closed());
+  }
+
+  async #step(prepared: Prepared, feeds: readonly Value[], fetchCount: number, options: RunOptions): Promise<StepOutcome> {
+    const { timeoutMs, stepsMax, clock, rendezvousKeysMax } = this.#options;
+    if (this.#closing.signal.aborted) throw closed();
+    if (this.#stepsInFlight >= stepsMax) {
+      throw new ShoalError('usage', `run: ${stepsMax} steps are in flight already; await some, or raise stepsMax`);
+    }
+    this.#stepsInFlight++;
+    const signal = options.signal === undefined ? this.#closing.signal : AbortSignal.any([options.signal, this.#closing.signal]);
+    try {
+      return await runStep(prepared.executors, {
+        stepId: ++this.#stepId,
+        feeds,
+        fetchCount,
+        timeoutMs: options.timeoutMs ?? timeoutMs,
+        clock,
+        signal,
+        rendezvousKeysMax,
+      });
+    } catch (thrown) {
+      if (this.#closing.signal.aborted && options.signal?.aborted !== true) throw closed(thrown);
+      throw thrown;
+    } finally {
+      this.#stepsInFlight--;
+    }
+  }
+
+  #prepare(feeds: readonly Output[], fetches: readonly Output[], targets: readonly Node[]): Prepared {
+    const names = [feeds, fetches, targets].map((each) => each.map(({ name }) => name).join(' '));
+    const signature = names.join(' | ');
+    const found = this.#prepared.get(signature);
+    if (found !== undefined) {
+      this.#prepared.delete(signature);
+      this.#prepared.set(signature, found);
+      return found;
+    }
+    if (new Set(feeds).size < feeds.length) throw new ShoalError('usage', `run: something is fed twice: ${names[0]}`);
+    const { doFuseRecv, interOpParallelism, preparedMax } = this.#options;
+    const pruned = prune(this.#graph, this.#placement, { feeds, fetches, targets });
+    const partitioned = partitionGraph(pruned, { devices: this.#devices, doFuseRecv, fuse: this.#fuse });
+    const executors = partitioned.partitions.map(
+      ({ device, graph }) => new Executor(device.name, graph, { kernels: this.#kernels, interOpParallelism }),
+    );
+    const prepared = { partitioned, executors };
+    this.#prepared.set(signature, prepared);
+    for (const oldest of this.#prepared.keys()) {
+      if (this.#prepared.size <= preparedMax) break;
+      this.#prepared.delete(oldest);
+    }
+    return prepared;
+  }
+
+  #checkFeed(target: Output | string, value: Value): Output {
+    const output = this.#output(target);
+    if (!isValue(value))
+      throw new ShoalError('usage', `feed '${output.name}' must be a value with dtype and shape, not ${describeValue(value)}`);
+    if (fits(value, output.dtype, output.shape)) return output;
+    throw new ShoalError(
+      'usage',
+      `feed '${output.name}' must be ${output.dtype}${formatShape(output.shape)}, but is ${formatValue(value)}`,
+    );
+  }
+
+  #output(given: Output | string): Output {
+    if (typeof given === 'string') return this.#graph.output(given);
+    if (given instanceof Output && this.#graph.has(given.node)) return given;
+    throw new ShoalError('usage', `run: ${describeValue(given)} is not an output of this session's graph`);
+  }
+
+  #fetch(given: Fetch): Output | Node {
+    if (given instanceof Node && this.#graph.has(given)) return given;
+    if (typeof given !== 'string') return this.#output(given as Output);
+    return given.includes(':') ? this.#graph.output(given) : this.#graph.node(given);
+  }
+}
+
+const defaults = {
+  kernels: {},
+  doFuseRecv: false,
+  timeoutMs: 300_000,
+  interOpParallelism: 8,
+  stepsMax: 64,
+  preparedMax: 64,
+  rendezvousKeysMax: 1_000_000,
+  clock: systemClock,
+};
+
+function withoutUndefined<T extends object>(options: T): T {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as T;
+}
+
+function closed(cause?: unknown): ShoalError {
+  return new ShoalError('closed', 'the session is closed', { cause });
+}

@@ -1,0 +1,33 @@
+/** Kernels of operations that move values and compute nothing. */
+import { must } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { CallFunction } from '../structure/definition.ts';
+import type { Value } from '../structure/value.ts';
+import type { Kernel, KernelTable } from './kernel.ts';
+import type { Reference, VariableStore } from './variable-store.ts';
+
+export function structuralKernels(variables: VariableStore): KernelTable {
+  const pass: Kernel = ({ inputs: [value] }) => [value];
+  return {
+    Const: ({ node }) => [node.attributes.value as Value],
+    Identity: pass,
+    LoopCond: pass,
+    NoOp: () => [],
+    Call: ({ node, inputs, signal, stepId }) => (node.attributes.function as CallFunction)(inputs, { signal, stepId }),
+    VariableV2: ({ node }) => [variables.reference(node)],
+    Assign: ({ inputs: [reference, value] }) => {
+      (reference as Reference).write(value);
+      return [reference];
+    },
+  };
+}
+
+/** Of a value with one element; of foreign tensors as well: TensorFlow.js has `dataSync`, jax-js `item`.
+ *  @throws ShoalError `unsupported` when its elements cannot be read at once. */
+export function readScalar(value: Value): number | bigint | boolean {
+  const { data, dataSync, item } = value as { data?: unknown; dataSync?: () => ArrayLike<number>; item?: () => number };
+  if (typeof data === 'object' && data !== null) return must((data as ArrayLike<number>)[0], () => 'a scalar has an element');
+  if (typeof dataSync === 'function') return must(dataSync.call(value)[0], () => 'a scalar has an element');
+  if (typeof item === 'function') return item.call(value);
+  throw new ShoalError('unsupported', `the elements of this value cannot be read: it has neither data nor dataSync() nor item()`);
+}
