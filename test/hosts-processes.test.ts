@@ -29,19 +29,21 @@ function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {
 const manySlices = { SHOAL_SLICE_BYTES: '16KiB', SHOAL_STAGING_BYTES: '24KiB' };
 
 describe('conformance over several hosts', () => {
-  const worlds = [
-    { hosts: 'ab', backend: 'fairring', env: manySlices },
-    { hosts: 'aabb', backend: 'fairring', env: manySlices },
-    { hosts: 'abab', backend: 'fairring' },
-    { hosts: 'aab', backend: 'auto', env: manySlices },
-    { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
-    { hosts: 'abc', backend: 'halving-doubling' },
-    { hosts: 'abcd', backend: 'tree' },
-    { hosts: 'abcde', backend: 'auto' },
-    // Groups of hosts, the last shorter.
-    { hosts: 'abcde', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2' } },
-    { hosts: 'aabbcc', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2', ...manySlices } },
-  ].map((world) => ({ name: `hosts ${world.hosts}, backend ${world.backend}`, n: world.hosts.length, ...world }));
+  const worlds = (
+    [
+      { hosts: 'ab', backend: 'fairring', env: manySlices },
+      { hosts: 'aabb', backend: 'fairring', env: manySlices },
+      { hosts: 'abab', backend: 'fairring' },
+      { hosts: 'aab', backend: 'auto', env: manySlices },
+      { hosts: 'aabb', backend: 'auto', env: { SHOAL_CALIBRATION: 'assume' } },
+      { hosts: 'abc', backend: 'halving-doubling' },
+      { hosts: 'abcd', backend: 'tree' },
+      { hosts: 'abcde', backend: 'auto' },
+      // Groups of hosts, the last shorter.
+      { hosts: 'abcde', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2' } },
+      { hosts: 'aabbcc', backend: 'fairring', env: { SHOAL_GROUP_HOSTS: '2', ...manySlices } },
+    ] as { hosts: string; backend: string; env?: Record<string, string> }[]
+  ).map((world) => ({ name: `hosts ${world.hosts}, backend ${world.backend}`, n: world.hosts.length, ...world }));
   testWorlds('conformance', worlds, expectConformance);
 });
 

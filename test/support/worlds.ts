@@ -11,13 +11,15 @@ export interface TestWorld {
   readonly hosts?: string;
   readonly backend?: string;
   readonly env?: Readonly<Record<string, string>>;
+  /** What the fixture does there, by its own names. */
+  readonly scenario?: string;
 }
 
 /** In a process that `startWorlds` has started: runs `program` in each of its worlds. */
-export async function inWorlds<World extends TestWorld>(program: (group: ProcessGroup, world: World) => Promise<void>): Promise<void> {
+export async function inWorlds(program: (group: ProcessGroup, world: TestWorld) => Promise<void>): Promise<void> {
   const { WORLDS = '[]', MEETING = '', RANK = '' } = process.env;
   const rank = Number(RANK);
-  for (const [index, world] of (JSON.parse(WORLDS) as World[]).entries()) {
+  for (const [index, world] of (JSON.parse(WORLDS) as TestWorld[]).entries()) {
     if (rank >= world.n) continue;
     const hosts = world.hosts === undefined ? {} : hostEnvironment(world.hosts, rank);
     const environment = { ...process.env, LOCAL_WORLD_SIZE: String(world.n), ...hosts, ...world.env };
