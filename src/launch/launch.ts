@@ -116,6 +116,7 @@ class Run {
     const { random, nodes = 1, node = 0 } = options;
     if (nodes > 1) checkSeveralNodes(options);
     if (options.localSize < 1) throw new ShoalError('usage', `${options.localSize} ranks per node; at least 1 is needed`);
+    // Of each rank two pipes, and a connection to the store.
     this.#options = options;
     this.#nodes = nodes;
     this.#node = node;

@@ -1,4 +1,4 @@
-/** The requests that a table answers at once; `get`, `wait` and `cancel` belong to whoever keeps the waits.
+/** The requests that a table answers at once; `get`, `multiGet`, `wait` and `cancel` belong to whoever keeps the waits.
  *  Deterministic: the file store replays the same requests in every process and must get the same results. */
 import { unreachable } from '../base/assert.ts';
 import { isShoalError } from '../base/errors.ts';
@@ -6,12 +6,17 @@ import { checkKey, checkKeys } from './store-limits.ts';
 import type { StoreTable } from './store-table.ts';
 import type { StoreRequest, StoreResult } from './store-wire.ts';
 
-export type ImmediateRequest = Exclude<StoreRequest, { op: 'get' | 'wait' | 'cancel' }>;
+export type ImmediateRequest = Exclude<StoreRequest, { op: 'get' | 'multiGet' | 'wait' | 'cancel' }>;
 
 /** Keeps copies of values, never views of the request. Operating errors become results. */
 export function applyRequest(table: StoreTable, request: ImmediateRequest): StoreResult {
+  return resultOf(() => apply(table, request));
+}
+
+/** Operating errors as results. */
+export function resultOf(answer: () => StoreResult): StoreResult {
   try {
-    return apply(table, request);
+    return answer();
   } catch (error) {
     if (!isShoalError(error)) throw error;
     return { kind: 'error', code: error.code, message: error.message };
@@ -19,7 +24,7 @@ export function applyRequest(table: StoreTable, request: ImmediateRequest): Stor
 }
 
 export function isImmediate(request: StoreRequest): request is ImmediateRequest {
-  return request.op !== 'get' && request.op !== 'wait' && request.op !== 'cancel';
+  return request.op !== 'get' && request.op !== 'multiGet' && request.op !== 'wait' && request.op !== 'cancel';
 }
 
 function apply(table: StoreTable, request: ImmediateRequest): StoreResult {

@@ -72,6 +72,25 @@ export function describeStore(name: string, open: () => Promise<StoreSite>): voi
       await a.wait([]);
     });
 
+    it('multiGet waits for all keys, and gives their values in the order of the keys', async () => {
+      const pending = b.multiGet(['g/1', 'g/0', 'g/2', 'g/0']);
+      await a.set('g/0', text('zero'));
+      await a.set('g/1', text('one'));
+      await a.set('g/2', new Uint8Array());
+      expect((await pending).map(read)).toEqual(['one', 'zero', '', 'zero']);
+      expect(await a.multiGet([])).toEqual([]);
+      await expect(a.multiGet(['g/0', 'not/there'], { timeoutMs: 0 })).rejects.toEqual(refused('timeout', /not\/there'/));
+    });
+
+    it('multiGet gives nothing for a key that has been deleted before the last one came', async () => {
+      await a.set('gone', text('here'));
+      const pending = b.multiGet(['gone', 'last']);
+      await b.count();
+      await a.delete('gone');
+      await a.set('last', text('there'));
+      expect((await pending).map(read)).toEqual(['', 'there']);
+    });
+
     it('a wait that ends too late names what is missing', async () => {
       await a.set('there', text(''));
       await expect(b.wait(['there', 'not/there', 'nor/this'], { timeoutMs: 30 })).rejects.toEqual(

@@ -85,6 +85,10 @@ export class FileStore implements Store {
     return this.#await([key], () => this.#table.get(key)!.slice(), options);
   }
 
+  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
+    return this.#await(keys, () => this.#table.getAll(keys).map((value) => value.slice()), options);
+  }
+
   async add(key: string, amount: number): Promise<number> {
     checkKey(key, this.#table.limits);
     checkAmount(key, amount);

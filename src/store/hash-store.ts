@@ -37,6 +37,11 @@ export class HashStore implements Store {
     return this.#waits.wait([key], () => this.table.get(key)!.slice(), options);
   }
 
+  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
+    this.#checkOpen();
+    return this.#waits.wait(keys, () => this.table.getAll(keys).map((value) => value.slice()), options);
+  }
+
   async add(key: string, amount: number): Promise<number> {
     this.#checkOpen();
     return this.table.add(key, amount);

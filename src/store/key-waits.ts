@@ -58,7 +58,12 @@ export class KeyWaits {
       try {
         watch = this.#table.watch(keys, () => {
           settle();
-          resolve(take());
+          // Whoever sets the last key has no part in what follows from it.
+          try {
+            resolve(take());
+          } catch (error) {
+            reject(ShoalError.from(error));
+          }
         });
       } catch (error) {
         fail(ShoalError.from(error));

@@ -25,6 +25,10 @@ export class PrefixStore implements Store {
     return this.#untilClosed((signal) => this.#open().get(this.#full(key), { ...options, signal }), options);
   }
 
+  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
+    return this.#untilClosed((signal) => this.#open().multiGet(keys.map(this.#full), { ...options, signal }), options);
+  }
+
   async add(key: string, amount: number): Promise<number> {
     return this.#open().add(this.#full(key), amount);
   }

@@ -126,6 +126,11 @@ export class StoreClient implements Store {
     return bytesOf(await this.#wait({ op: 'get', key }, [key], options));
   }
 
+  async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
+    checkKeys(keys, this.#limits);
+    return valuesOf(await this.#wait({ op: 'multiGet', keys: [...keys] }, keys, options));
+  }
+
   async add(key: string, amount: number): Promise<number> {
     checkKey(key, this.#limits);
     checkAmount(key, amount);
@@ -344,6 +349,11 @@ function bytesOf(result: StoreResult): Uint8Array {
   if (result.kind !== 'bytes') throw unexpected(result);
   // A copy of its own: the view would keep a whole socket buffer alive.
   return new Uint8Array(result.bytes);
+}
+
+function valuesOf(result: StoreResult): Uint8Array[] {
+  if (result.kind !== 'list') throw unexpected(result);
+  return result.values.map((value) => new Uint8Array(value));
 }
 
 function integerOf(result: StoreResult): number {

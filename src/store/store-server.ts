@@ -13,7 +13,7 @@ import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
-import { applyRequest, isImmediate } from './apply-request.ts';
+import { applyRequest, isImmediate, resultOf, type ImmediateRequest } from './apply-request.ts';
 import { defaultStoreLimits, type StoreLimits } from './store-limits.ts';
 import { StoreTable, type Watch } from './store-table.ts';
 import { decodeRequest, encodeResult, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
@@ -67,6 +67,7 @@ export class StoreServer {
   readonly #strangers = new Set<Socket>();
   readonly #clients = new Set<Client>();
   #idle: (() => void)[] = [];
+  #requests = 0;
 
   private constructor(options: StoreServerOptions) {
     this.#options = options;
@@ -118,6 +119,11 @@ export class StoreServer {
 
   get strangers(): number {
     return this.#strangers.size;
+  }
+
+  /** Requests of clients so far. */
+  get requests(): number {
+    return this.#requests;
   }
 
   /** Resolves when no client is connected, at the latest after `timeoutMs`. */
@@ -223,6 +229,7 @@ export class StoreServer {
   }
 
   #answer(client: Client, id: number, request: StoreRequest): void {
+    this.#requests++;
     if (isImmediate(request)) return this.#send(client, id, applyRequest(this.table, request));
     if (request.op === 'cancel') return this.#cancel(client, request.target);
     const keys = request.op === 'get' ? [request.key] : request.keys;
@@ -233,8 +240,7 @@ export class StoreServer {
     const watch = this.#tryWatch(client, id, keys, () => {
       answered = true;
       client.watches.delete(id);
-      const result: StoreResult = request.op === 'get' ? { kind: 'bytes', bytes: this.table.get(request.key)! } : { kind: 'done' };
-      this.#send(client, id, result);
+      this.#send(client, id, this.#found(request));
     });
     if (watch !== undefined && !answered) client.watches.set(id, watch);
   }
@@ -246,6 +252,18 @@ export class StoreServer {
       const { code, message } = ShoalError.from(error);
       this.#send(client, id, { kind: 'error', code, message });
       return undefined;
+    }
+  }
+
+  /** The answer to a request whose keys are there. */
+  #found(request: Exclude<StoreRequest, ImmediateRequest | { op: 'cancel' }>): StoreResult {
+    switch (request.op) {
+      case 'get':
+        return { kind: 'bytes', bytes: this.table.get(request.key)! };
+      case 'multiGet':
+        return resultOf(() => ({ kind: 'list', values: this.table.getAll(request.keys) }));
+      case 'wait':
+        return { kind: 'done' };
     }
   }
 

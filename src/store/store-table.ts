@@ -43,6 +43,16 @@ export class StoreTable {
     return this.#values.get(key);
   }
 
+  /** Empty for keys that are not there. @throws ShoalError `usage` when one message cannot hold them. */
+  getAll(keys: readonly string[]): Uint8Array[] {
+    const values = keys.map((key) => this.#values.get(key) ?? new Uint8Array());
+    const bytes = values.reduce((sum, value) => sum + value.byteLength, 0);
+    if (bytes <= this.limits.maxValueBytes) return values;
+    throw new ShoalError('usage', `${keys.length} values have ${bytes} bytes, at most ${this.limits.maxValueBytes} are given at once`, {
+      bytes,
+    });
+  }
+
   /** Keeps `value` itself: the caller must not change it afterwards.
    *  @throws ShoalError `usage` on a key or value out of bounds, `out-of-memory` when the store is full. */
   set(key: string, value: Uint8Array): void {

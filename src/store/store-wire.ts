@@ -13,9 +13,10 @@
  *    6 delete      key                               133 error      code, text    both as `key`
  *    7 check       keys
  *    8 count
- *    9 cancel      id u32 of a wait or get
+ *    9 cancel      id u32 of a wait or get           134 list       values
+ *    10 multiGet   keys
  *
- *    key   │bytes u16│UTF-8 …│      value │bytes u32│…│      keys │count u32│key…│ */
+ *    key   │bytes u16│UTF-8 …│      value │bytes u32│…│      keys │count u32│key…│      values │count u32│value…│ */
 import { assert } from '../base/assert.ts';
 import { ShoalError, type ErrorCode } from '../base/errors.ts';
 import type { StoreLimits } from './store-limits.ts';
@@ -29,7 +30,8 @@ export type StoreRequest =
   | { readonly op: 'check'; readonly keys: readonly string[] }
   | { readonly op: 'compareSet'; readonly key: string; readonly expected: Uint8Array; readonly desired: Uint8Array }
   | { readonly op: 'count' }
-  | { readonly op: 'cancel'; readonly target: number };
+  | { readonly op: 'cancel'; readonly target: number }
+  | { readonly op: 'multiGet'; readonly keys: readonly string[] };
 
 export type StoreResult =
   | { readonly kind: 'done' }
@@ -37,7 +39,8 @@ export type StoreResult =
   | { readonly kind: 'integer'; readonly integer: number }
   | { readonly kind: 'flag'; readonly flag: boolean }
   | { readonly kind: 'missing'; readonly keys: readonly string[] }
-  | { readonly kind: 'error'; readonly code: ErrorCode; readonly message: string };
+  | { readonly kind: 'error'; readonly code: ErrorCode; readonly message: string }
+  | { readonly kind: 'list'; readonly values: readonly Uint8Array[] };
 
 export interface Decoded<T> {
   readonly id: number;
@@ -48,8 +51,19 @@ export const wireVersion = 1;
 /** Bytes before the body. */
 export const frameHeaderBytes = 10;
 
-const requestKinds: readonly StoreRequest['op'][] = ['set', 'get', 'add', 'wait', 'compareSet', 'delete', 'check', 'count', 'cancel'];
-const resultKinds: readonly StoreResult['kind'][] = ['done', 'bytes', 'integer', 'flag', 'missing', 'error'];
+const requestKinds: readonly StoreRequest['op'][] = [
+  'set',
+  'get',
+  'add',
+  'wait',
+  'compareSet',
+  'delete',
+  'check',
+  'count',
+  'cancel',
+  'multiGet',
+];
+const resultKinds: readonly StoreResult['kind'][] = ['done', 'bytes', 'integer', 'flag', 'missing', 'error', 'list'];
 const firstResult = 128;
 const errorCodes: readonly ErrorCode[] = ['usage', 'out-of-memory', 'closed', 'protocol', 'system'];
 
@@ -146,6 +160,7 @@ function requestBody(request: StoreRequest): Uint8Array[] {
     case 'add':
       return [keyField(request.key), integerField(request.amount)];
     case 'wait':
+    case 'multiGet':
     case 'check':
       return [keysField(request.keys)];
     case 'compareSet':
@@ -171,6 +186,8 @@ function resultBody(result: StoreResult): Uint8Array[] {
       return [keysField(result.keys)];
     case 'error':
       return [keyField(result.code), keyField(result.message.slice(0, 4096))];
+    case 'list':
+      return [uint32Field(result.values.length), ...result.values.flatMap(valueField)];
   }
 }
 
@@ -184,6 +201,7 @@ function readRequest(op: StoreRequest['op'], reader: FieldReader, limits: StoreL
     case 'add':
       return { op, key: reader.key(), amount: reader.integer() };
     case 'wait':
+    case 'multiGet':
     case 'check':
       return { op, keys: reader.keys(limits) };
     case 'compareSet':
@@ -211,6 +229,8 @@ function readResult(kind: StoreResult['kind'], reader: FieldReader, limits: Stor
       const code = reader.key() as ErrorCode;
       return { kind, code: errorCodes.includes(code) ? code : 'protocol', message: reader.key() };
     }
+    case 'list':
+      return { kind, values: reader.values(limits) };
   }
 }
 
@@ -279,11 +299,19 @@ class FieldReader {
   }
 
   keys(limits: StoreLimits): string[] {
+    return this.#list(limits, () => this.key());
+  }
+
+  values(limits: StoreLimits): Uint8Array[] {
+    return this.#list(limits, () => this.value());
+  }
+
+  #list<T>(limits: StoreLimits, read: () => T): T[] {
     const count = this.uint32();
     if (count > limits.maxKeysPerCall) throw wireError(`${count} keys in one message`);
-    const keys: string[] = [];
-    for (let i = 0; i < count; i++) keys.push(this.key());
-    return keys;
+    const list: T[] = [];
+    for (let i = 0; i < count; i++) list.push(read());
+    return list;
   }
 
   end(): void {

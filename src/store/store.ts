@@ -9,6 +9,9 @@ export interface Store {
   set(key: string, value: Uint8Array): Promise<void>;
   /** Waits for the key. @throws ShoalError `timeout` naming the key and the store. */
   get(key: string, options?: StoreWait): Promise<Uint8Array>;
+  /** Waits for all keys, and gives their values as they are when the last one appears; empty for one that has been deleted by then.
+   *  One request, where `get` makes one for each. @throws ShoalError as `wait`; `usage` when they are more than one message holds. */
+  multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]>;
   /** Adds to a decimal integer value (absent = 0) and returns the sum. */
   add(key: string, amount: number): Promise<number>;
   /** @throws ShoalError `timeout` naming the keys that are still missing. */

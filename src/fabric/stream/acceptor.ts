@@ -91,6 +91,8 @@ export class Acceptor {
         new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),
         identity.world,
       );
+      // A member now: it is waited for as long as ranks are that join.
+      timer.cancel();
       await onStream(stream);
       this.#pending.delete(stream);
     } catch (thrown) {

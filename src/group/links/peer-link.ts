@@ -38,6 +38,11 @@ export class PeerLink {
     return this.#closed !== undefined;
   }
 
+  /** Why it ended; undefined: it has not, or in an orderly way. */
+  get loss(): ShoalError | undefined {
+    return this.#left ? undefined : this.#closed;
+  }
+
   /** @param error undefined: in an orderly way. */
   markClosed(error: ShoalError | undefined): void {
     if (this.#closed) return;

@@ -12,7 +12,7 @@
  *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
 import { setMaxListeners } from 'node:events';
 import * as z from 'zod/mini';
-import { within, type Clock, type Timer } from '../../base/clock.ts';
+import { setServedTimer, within, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Settings } from '../../base/settings/settings.ts';
@@ -21,6 +21,7 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from '../links/calibrate.ts';
 import { giveUp, noteJoined, rankEnded } from './ended-ranks.ts';
+import { rangesOf, ranksIn } from './rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
 import type { World } from './world.ts';
 
@@ -32,17 +33,17 @@ const rankInfo = z.object({
   pid: z.int(),
   addresses: z.array(z.object({ provider: z.string(), candidates: z.array(z.string()) })),
   version: z.string(),
-  /** Settings that change what ranks do together. */
-  agreed: z.record(z.string(), z.union([z.string(), z.number(), z.boolean()])),
+  /** JSON of an `AgreedSettings`: equal texts need no second look. */
+  agreed: z.string(),
 });
 
 export type RankInfo = z.infer<typeof rankInfo>;
 
 const linkInfo = z.object({
-  /** World rank → fabric name. */
+  /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
   fabrics: z.record(z.string(), z.string()),
-  /** World ranks whose memory this rank maps. */
-  loadStore: z.array(z.int()),
+  /** Of those, the fabrics over which this rank maps memory. */
+  loadStore: z.array(z.string()),
 });
 
 const rate = z.optional(z.number().check(z.nonnegative()));
@@ -63,8 +64,10 @@ const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 const foreverMs = 0x7fffffff;
 
-/** Settings that must be the same on every rank. */
-function agreedSettings(settings: Settings, tuningHash: string): RankInfo['agreed'] {
+/** Settings that change what ranks do together: they must be the same on every rank. */
+type AgreedSettings = Readonly<Record<string, string | number | boolean>>;
+
+function agreedSettings(settings: Settings, tuningHash: string): AgreedSettings {
   const { algorithms, calibration, order, contract, inFlightMax, stagingBytes, sliceBytes, groupHosts, syncBytesMax, commThread } =
     settings;
   return {
@@ -224,24 +227,24 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
     pid: options.pid,
     addresses: listening.map(({ provider, candidates }) => ({ provider, candidates: [...candidates] })),
     version: options.version,
-    agreed: agreedSettings(world.settings, options.tuningHash),
+    agreed: JSON.stringify(agreedSettings(world.settings, options.tuningHash)),
   };
   const infos = await exchange(options, 'info', info, rankInfo);
   checkAgreement(infos, world.rank);
   await connectAll(options, infos);
   const linkLost = lossOf(world);
-  const fabrics = Object.fromEntries(world.links.map((link) => [String(link.rank), link.fabric]));
-  const loadStore = world.links.filter((link) => link.loadStore).map((link) => link.rank);
-  const links = await Promise.race([linkLost, exchange(options, 'links', { fabrics, loadStore }, linkInfo)]);
-  const topology = { hosts: cliques(links.map((each) => new Set(each.loadStore))) };
+  const links = (await Promise.race([linkLost, exchange(options, 'links', linksOf(world), linkInfo)])).map((info) =>
+    reachOf(info, world.size),
+  );
+  const topology = { hosts: cliques(links.map(({ loadStore }) => loadStore)) };
   const model = options.ratesOf(topology) ?? (await Promise.race([linkLost, measuredModel(options, topology)]));
   await noteJoined(store, world.rank);
   world.onLinkClosed = undefined;
   return {
-    hosts: groupBy(infos.map((each) => each.hostId)),
+    hosts: [...groupBy(infos, (each) => each.hostId).values()].map((each) => each.map(({ rank }) => rank)),
     topology,
     model,
-    fabricOf: links.map((each, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (each.fabrics[String(peer)] ?? '?')))),
+    fabricOf: links.map(({ fabricOf }, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (fabricOf.get(peer) ?? '?')))),
   };
 }
 
@@ -277,22 +280,39 @@ async function exchange<T>(
   const { world, store, limit, signal } = options;
   const keys = ranks.map((rank) => `${name}/${rank}`);
   if (ranks.includes(world.rank)) await store.set(`${name}/${world.rank}`, encode(value));
-  try {
-    await store.wait(keys, { timeoutMs: limit.leftMs, signal });
-  } catch (thrown) {
+  const waiting = store.multiGet(keys, { timeoutMs: limit.leftMs, signal });
+  const texts = await waiting.catch(async (thrown: unknown) => {
     const error = ShoalError.from(thrown);
     throw error.code === 'timeout' && error.operation === 'store wait' ? await absence(options, { keys, ranks, error }) : error;
+  });
+  return texts.map((text, index) => {
+    const parsed = schema.safeParse(decode(text));
+    if (parsed.success) return parsed.data;
+    const peer = ranks[index];
+    throw new ShoalError('protocol', `rank ${peer} published a malformed ${name}; do all ranks run the same version?`, { peer });
+  });
+}
+
+/** What a rank says of its links. */
+function linksOf(world: World): z.infer<typeof linkInfo> {
+  const over = groupBy(world.links, (link) => link.fabric);
+  return {
+    fabrics: Object.fromEntries([...over].map(([fabric, links]) => [fabric, rangesOf(links.map(({ rank }) => rank))])),
+    loadStore: [...over].flatMap(([fabric, links]) => (links[0].loadStore ? [fabric] : [])),
+  };
+}
+
+/** What a rank has said of its links. */
+function reachOf(info: z.infer<typeof linkInfo>, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
+  const fabricOf = new Map<number, string>();
+  const loadStore = new Set<number>();
+  for (const [fabric, ranges] of Object.entries(info.fabrics)) {
+    for (const rank of ranksIn(ranges, size)) {
+      fabricOf.set(rank, fabric);
+      if (info.loadStore.includes(fabric)) loadStore.add(rank);
+    }
   }
-  return Promise.all(
-    keys.map(async (key, index) => {
-      const parsed = schema.safeParse(decode(await store.get(key, { signal })));
-      if (!parsed.success)
-        throw new ShoalError('protocol', `rank ${ranks[index]} published a malformed ${name}; do all ranks run the same version?`, {
-          peer: ranks[index],
-        });
-      return parsed.data;
-    }),
-  );
+  return { fabricOf, loadStore };
 }
 
 interface Awaited {
@@ -342,7 +362,7 @@ function lossOf(world: World): Promise<never> {
       const message = `rank ${peer} was lost while the ranks joined: ${error?.message ?? 'it closed its connection'}`;
       reject(new ShoalError('peer-lost', message, { rank: world.rank, peer, cause: error }));
     };
-    for (const link of world.links) if (link.closed) world.onLinkClosed(link.rank, undefined);
+    for (const link of world.links) if (link.closed) world.onLinkClosed(link.rank, link.loss);
   });
   lost.catch(() => undefined);
   return lost;
@@ -375,8 +395,10 @@ function checkAgreement(infos: readonly RankInfo[], ownRank: number): void {
     };
     if (info.worldSize !== own.worldSize) differ('world size', info.worldSize, own.worldSize);
     if (info.version !== own.version) differ('package version', info.version, own.version);
-    for (const [key, value] of Object.entries(own.agreed)) {
-      if (info.agreed[key] !== value) differ(`setting ${key}`, info.agreed[key], value);
+    if (info.agreed === own.agreed) continue;
+    const theirs = JSON.parse(info.agreed) as AgreedSettings;
+    for (const [key, value] of Object.entries(JSON.parse(own.agreed) as AgreedSettings)) {
+      if (theirs[key] !== value) differ(`setting ${key}`, theirs[key], value);
     }
   }
 }
@@ -393,7 +415,8 @@ async function connectAll(options: BootstrapOptions, infos: readonly RankInfo[])
   });
   let deadline: Timer | undefined;
   const late = new Promise<never>((_, reject) => {
-    deadline = clock.setTimer(timeoutMs, () => reject(noConnection(world, timeoutMs)), { keepAlive: true });
+    // A process that gets no CPU has not waited in vain.
+    deadline = setServedTimer(clock, timeoutMs, () => reject(noConnection(world, timeoutMs)));
   });
   try {
     await Promise.race([Promise.all([dialled, world.linked()]), late]);
@@ -461,11 +484,15 @@ function connectWith(world: World, { fabric, address, rank, timeoutMs, signal }:
   return fabric.connect(address, { peer: { world: world.name, rank }, timeoutMs, signal });
 }
 
-/** Positions with equal values, grouped; groups in order of their first position. */
-function groupBy(values: readonly string[]): number[][] {
-  const groups = new Map<string, number[]>();
-  values.forEach((value, rank) => groups.set(value, [...(groups.get(value) ?? []), rank]));
-  return [...groups.values()];
+/** In order of their first member. */
+function groupBy<T>(items: readonly T[], keyOf: (item: T) => string): Map<string, T[]> {
+  const groups = new Map<string, T[]>();
+  for (const item of items) {
+    const group = groups.get(keyOf(item));
+    if (group) group.push(item);
+    else groups.set(keyOf(item), [item]);
+  }
+  return groups;
 }
 
 /** Hosts for plans: a rank joins the first group all of whose ranks it maps and that map it. */

@@ -1,0 +1,58 @@
+/** What joining takes, by the number of ranks of a host. `npx tsx test/soaks/many-ranks.ts 64 128` tries more of them. */
+import { expect, it } from 'vitest';
+import { start } from './fixtures/launch-harness.ts';
+import { startRanks } from './support/ranks.ts';
+
+interface Taken {
+  /** Of each rank, at the store, until it has left. */
+  readonly requests: number;
+  /** Most of a process. */
+  readonly descriptors: number;
+  readonly mappings: number;
+}
+
+async function taken(n: number): Promise<Taken> {
+  await using world = await startRanks({ fixture: 'many-ranks', n });
+  const outcomes = await world.outcomes();
+  const held = outcomes.map(({ lines, stderr }) => {
+    expect(stderr).toBe('');
+    expect(lines).toEqual([expect.objectContaining({ hosts: 1, small: n, large: (n * (n - 1)) / 2 })]);
+    return lines[0] as Taken;
+  });
+  const most = (what: 'descriptors' | 'mappings'): number => Math.max(...held.map((each) => each[what]));
+  return { requests: world.server.requests / n, descriptors: most('descriptors'), mappings: most('mappings') };
+}
+
+it(
+  'a rank asks the store as often among many as among few, and holds a fixed amount more for each of the others',
+  { timeout: 240_000 },
+  async () => {
+    const [few, many] = [await taken(4), await taken(24)];
+    expect(many.requests).toBeLessThan(few.requests + 1);
+    // A connection; a socket that is just being closed. The control block and a tensor, in each of two threads.
+    expect(many.descriptors - few.descriptors).toBeLessThanOrEqual(20 * 1.5);
+    expect(many.mappings - few.mappings).toBeLessThanOrEqual(20 * 6);
+  },
+);
+
+it('ranks that cannot have a descriptor for each of the others say so before they join', async () => {
+  await using world = await startRanks({ fixture: 'many-ranks', n: 2, limits: 'ulimit -n 65' });
+  for (const { code, stderr } of await world.outcomes()) {
+    expect(code).toBe(1);
+    expect(stderr).toMatch(
+      /rank \d of 2 has a connection to each of the others: it needs about 66 file descriptors, and may have 65; raise the limit/,
+    );
+  }
+  expect(world.server.requests).toBe(0);
+});
+
+it('a launcher that cannot have them for its ranks starts none', async () => {
+  const { code, stdout, stderr } = await start([
+    'sh',
+    '-c',
+    'ulimit -n 100; exec "$0" dist/cli/main.js run -n 64 dist/index.js',
+    process.execPath,
+  ]).ended;
+  expect({ code, stdout }).toEqual({ code: 2, stdout: '' });
+  expect(stderr).toBe('shoal: the launcher of 64 ranks needs about 256 file descriptors, and may have 100; raise the limit (ulimit -n)\n');
+});

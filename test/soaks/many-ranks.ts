@@ -1,0 +1,47 @@
+/** Jobs of many ranks on this machine, through the launcher, with its default limits: `npx tsx test/soaks/many-ranks.ts 64 128 4x16`. `4x16`: 64 ranks
+ *  that play 4 hosts. Prints what each process held. Exit code 1 where something went wrong, or was said on stderr. */
+import { type Ended, shoal } from '../fixtures/launch-harness.ts';
+import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
+
+const [node, , script] = fixtureCommand('many-ranks');
+
+interface Held {
+  readonly hosts: number;
+  readonly small: number;
+  readonly large: number;
+  readonly descriptors: number;
+  readonly mappings: number;
+}
+
+async function run(shape: string): Promise<readonly string[]> {
+  const [hosts, ranks] = shape.includes('x') ? shape.split('x').map(Number) : [1, Number(shape)];
+  const n = hosts * ranks;
+  const start = hosts === 1 ? [script] : ['--no-node', 'sh', '-c', `SHOAL_HOST_ID=host-$((RANK / ${ranks})) exec "$0" "$1"`, node, script];
+  const { code, stdout, stderr } = await shoal(['run', '-q', '-n', String(n), ...start]).ended;
+  return faultsOf({ code, stdout, stderr }, { hosts, n });
+}
+
+function faultsOf(
+  { code, stdout, stderr }: Pick<Ended, 'code' | 'stdout' | 'stderr'>,
+  { hosts, n }: { hosts: number; n: number },
+): string[] {
+  const held = [...stdout.matchAll(/^\[rank +\d+\] (\{.*\})$/gm)].map(([, text]) => JSON.parse(text) as Held);
+  const most = (what: 'descriptors' | 'mappings'): number => Math.max(...held.map((each) => each[what]));
+  console.log(`${n} ranks on ${hosts} hosts: at most ${most('descriptors')} descriptors, ${most('mappings')} mappings in a process`);
+  const wrong = held.filter((each) => each.hosts !== hosts || each.small !== n || each.large !== (n * (n - 1)) / 2);
+  const said = stderr.replaceAll(/^shoal: rank \d+ (started .*|exited with code 0)\n/gm, '');
+  return [
+    ...(code === 0 && held.length === n ? [] : [`exit code ${code}, ${held.length} of ${n} ranks came through`]),
+    ...wrong.map((each) => `wrong: ${JSON.stringify(each)}`),
+    ...(said === '' ? [] : [said]),
+  ];
+}
+
+await buildFixtures();
+let failed = 0;
+for (const shape of process.argv.slice(2)) {
+  const faults = await run(shape);
+  if (faults.length > 0) failed++;
+  for (const fault of faults) console.log(fault);
+}
+process.exitCode = failed === 0 ? 0 : 1;
