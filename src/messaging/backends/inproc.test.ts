@@ -6,6 +6,8 @@ import { MessagingContext } from '../context.ts';
 import { Dealer } from '../dealer.ts';
 import { Msg } from '../msg.ts';
 import { Router } from '../router.ts';
+import { runTogether } from '../testing/check-runner.ts';
+import { messagingChecks } from '../testing/role-checks.ts';
 
 const secret = new TextEncoder().encode('secret');
 const clock = new UnhurriedClock();
@@ -17,6 +19,16 @@ describeMessaging('inproc', () => {
     url: () => `inproc://router-${made++}`,
     rebinds: true,
   };
+});
+
+/** Processes run the same over what joins them: test/messaging-processes.test.ts. */
+it.each(messagingChecks)('inproc, all parts in one thread: $name', { timeout: 120_000 }, (check) => {
+  let made = 0;
+  return runTogether(check, {
+    context: (changes) => new MessagingContext({ world: `checks of ${check.name}`, secret, ...changes }),
+    url: () => `inproc://router-${made++}`,
+    rebinds: true,
+  });
 });
 
 describe('inproc', () => {

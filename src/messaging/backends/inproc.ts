@@ -9,6 +9,7 @@
  *  While packets come fast, a thread spins for some microseconds instead of sleeping: waking one costs tens. It does so
  *  for peers in other threads only, and the more it is in vain, the shorter.
  *  Everything in the process is trusted. A thread that ends without closing is not noticed; what is sent to it waits. */
+import { createHash } from 'node:crypto';
 import net from 'node:net';
 import { BroadcastChannel, threadId } from 'node:worker_threads';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
@@ -146,7 +147,7 @@ async function lockName(url: string, name: string): Promise<{ release(): Promise
           : new ShoalError('system', `${url} cannot be bound: ${messageOf(error)}`, { cause: error }),
       ),
     );
-    server.listen({ path: `\0shoal-${process.pid}-${Buffer.from(name).toString('hex').slice(0, 80)}` }, resolve);
+    server.listen({ path: `\0shoal-${process.pid}-${createHash('sha256').update(name).digest('hex')}` }, resolve);
   });
   server.unref();
   return { release: () => new Promise((resolve) => server.close(() => resolve())) };
