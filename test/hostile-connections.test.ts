@@ -22,7 +22,6 @@ import { freePort } from './support/free-port.ts';
 import { KVJob } from './support/kv-job.ts';
 import { startRanks } from './support/ranks.ts';
 import { listenersOf, peakBytes, Strangers } from './support/strangers.ts';
-import type { TestWorld } from './support/worlds.ts';
 
 const strangersEach = 64;
 const mib = 2 ** 20;
@@ -144,9 +143,11 @@ async function launcher(): Promise<Listening> {
 
 /** Ranks on two hosts: their fabrics' acceptor is also where express links are dialled, for every group anew. */
 async function ranks(): Promise<Listening> {
-  const world: TestWorld = { name: 'ranks', n: 2, hosts: 'ab' };
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-hostile-'));
-  const ranks = await startRanks({ fixture: 'conformance', n: world.n, env: { WORLDS: JSON.stringify([world]), MEETING: folder } });
+  const ranks = await startRanks({
+    fixture: 'conformance',
+    n: 2,
+    envOf: (rank) => ({ SHOAL_HOST_ID: String(rank), LOCAL_RANK: '0', LOCAL_WORLD_SIZE: '1' }),
+  });
   const pids = ranks.ranks.map(({ child }) => child.pid!);
   await expect.poll(() => pids.every((pid) => listenersOf(pid).length > 0), { interval: 5 }).toBe(true);
   return {
@@ -154,13 +155,10 @@ async function ranks(): Promise<Listening> {
     check: async () => {
       for (const { lines, stderr } of await ranks.outcomes()) {
         expect(stderr).toBe('');
-        expect(lines).toEqual([{ world: world.name, passed: groupChecks.map(({ name }) => name) }]);
+        expect(lines).toEqual([{ world: 'of the environment', passed: groupChecks.map(({ name }) => name) }]);
       }
     },
-    async [Symbol.asyncDispose]() {
-      await ranks[Symbol.asyncDispose]();
-      await rm(folder, { recursive: true });
-    },
+    [Symbol.asyncDispose]: () => ranks[Symbol.asyncDispose](),
   };
 }
 

@@ -15,9 +15,13 @@ export interface TestWorld {
   readonly scenario?: string;
 }
 
-/** In a process that `startWorlds` has started: runs `program` in each of its worlds. */
+/** Runs `program` in each of the worlds of `testWorlds`; in a process that others have started, in the one that the environment describes. */
 export async function inWorlds(program: (group: ProcessGroup, world: TestWorld) => Promise<void>): Promise<void> {
-  const { WORLDS = '[]', MEETING = '', RANK = '' } = process.env;
+  const { WORLDS, MEETING = '', RANK = '' } = process.env;
+  if (WORLDS === undefined) {
+    const group = await initProcessGroup();
+    return program(group, { name: 'of the environment', n: group.size });
+  }
   const rank = Number(RANK);
   for (const [index, world] of (JSON.parse(WORLDS) as TestWorld[]).entries()) {
     if (rank >= world.n) continue;
