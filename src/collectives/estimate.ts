@@ -32,8 +32,12 @@ interface Load {
   readonly senders: number;
 }
 
-/** Of the less busy of port and thread, what does not overlap: from simulations of 72 to 4,096 ranks. */
-const unevenShare = 0.5;
+/** Of the less busy of port and thread, what does not overlap, because ranks that share a port do not reach it evenly: by ranks of a
+ *  host, from simulations of 68 to 4,096 ranks. */
+const [unevenPerSender, unevenMost] = [1 / 16, 0.5];
+
+/** Messages up to this size leave a port one after the other. */
+const sharedBytes = 64 * 1024;
 
 type Estimate = (request: PlanRequest, bytes: number) => Load;
 
@@ -121,11 +125,17 @@ export function estimateSeconds(name: string, request: PlanRequest, model: CostM
   const others = 1 - 1 / load.senders;
   const local = load.localBytes * (hostByte + reduceByte);
   if (load.stepBytes !== undefined) {
-    // While one rank's message is on its way the port sends those of the others; the last one's way shows at the end.
-    const steps = load.stepBytes.reduce((sum, each) => sum + Math.max(each * networkByte, hop + (each * networkByte) / load.senders), 0);
+    // While one rank's message is on its way the port sends those of the others; the last one's way shows at the end. Large messages
+    // share the port, and all are on their way at the same time.
+    const secondsOf = (bytes: number): number =>
+      bytes / load.senders > sharedBytes
+        ? hop + bytes * networkByte
+        : Math.max(bytes * networkByte, hop + (bytes * networkByte) / load.senders);
+    const steps = load.stepBytes.reduce((sum, each) => sum + secondsOf(each), 0);
     return steps + others * hop + 2 * (load.moreMessages ?? 0) * networkOverhead + local;
   }
   const port = load.portBytes * networkByte;
   const thread = 2 * load.messages * networkOverhead;
-  return load.hops * hop + Math.max(port, thread, local) + unevenShare * Math.min(port, thread);
+  const uneven = Math.min(unevenMost, load.senders * unevenPerSender);
+  return load.hops * hop + Math.max(port, thread, local) + uneven * Math.min(port, thread);
 }

@@ -27,6 +27,7 @@ const worlds: readonly [hosts: number, ranks: number, sizes: readonly number[]][
   [16, 8, [16 * KiB, 64 * KiB, 256 * KiB, MiB, 4 * MiB, 25 * MiB]],
   [32, 8, [64 * KiB, 256 * KiB, MiB, 4 * MiB, 25 * MiB]],
   [17, 4, [64 * KiB, MiB, 4 * MiB, 25 * MiB]],
+  [32, 4, [16 * KiB, 256 * KiB, MiB, 2 * MiB]],
   [72, 1, [64 * KiB, 256 * KiB, MiB, 4 * MiB, 25 * MiB]],
   [100, 2, [256 * KiB, MiB, 4 * MiB]],
   [64, 8, [64 * KiB, 256 * KiB, MiB, 4 * MiB, 25 * MiB]],
@@ -57,6 +58,6 @@ it.each<[hosts: number, ranks: number, bytes: number]>([
 ])('fairring has no faster grouping: %i hosts × %i, %i bytes', patient, (hosts, ranks, bytes) => {
   const request = allReduce(hosts, ranks, bytes);
   const own = secondsOf('fairring', request);
-  for (const groupHosts of [4, 8, 16, 32, ...(hosts <= 64 ? [hosts] : [])].filter((each) => each <= hosts))
+  for (const groupHosts of [4, 8, 16, ...(hosts <= 64 ? [hosts] : [])])
     expect(own / secondsOf('fairring', { ...request, groupHosts }), `in groups of ${groupHosts}`).toBeLessThan(1.02);
 });
