@@ -11,7 +11,6 @@ it.each([
   ['EMFILE', 'file descriptors'],
   ['ENFILE', 'file descriptors of the host'],
   ['ENOMEM', 'memory'],
-  ['EAGAIN', 'threads'],
 ])('%s: the error names who ran out of what, while doing what, and what to do', (code, resource) => {
   const cause = systemError(code);
   const error = exhaustion('rank 2', cause, 'opening a socket', { rank: 2 });
@@ -33,7 +32,7 @@ it('finds it beneath an error of ours, leaves one that says it as it is, and tak
   const first = exhaustion('rank 0', systemError('EMFILE'), 'x');
   expect(exhaustion('rank 1', first, 'y')).toBe(first);
   expect(isExhaustion(first)).toBe(true);
-  for (const other of [systemError('ENOENT'), new ShoalError('out-of-memory', 'a budget'), 'text', undefined]) {
+  for (const other of [systemError('ENOENT'), systemError('EAGAIN'), new ShoalError('out-of-memory', 'a budget'), 'text', undefined]) {
     expect(exhaustion('rank 0', other, 'x')).toBeUndefined();
     expect(isExhaustion(other)).toBe(false);
   }

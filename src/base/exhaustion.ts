@@ -28,14 +28,13 @@ const memory: Resource = {
   next: 'use fewer or smaller tensors, or raise the limit (ulimit -v, vm.max_map_count, the size of /dev/shm, memory.max of its control group)',
 };
 
-/** By the system's name of the error, or that of Node.js. */
+/** By the system's name of the error, or that of Node.js. Not EAGAIN, which is also what a listener says that has no room just now. */
 const resources: Readonly<Record<string, Resource>> = {
   EMFILE: descriptors,
   ENFILE: { name: 'file descriptors of the host', next: 'raise fs.file-max, or close files on the host' },
   ENOMEM: memory,
   ENOSPC: memory,
   ENOBUFS: { name: 'memory of the kernel for sockets', next: 'close sockets on the host' },
-  EAGAIN: threads,
   EFBIG: { name: 'size for a file', next: 'raise the largest file size (ulimit -f)' },
   ERR_WORKER_INIT_FAILED: threads,
   ERR_WORKER_OUT_OF_MEMORY: { name: 'heap', next: 'raise --max-old-space-size' },
