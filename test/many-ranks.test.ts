@@ -1,6 +1,5 @@
 /** What joining takes, by the number of ranks of a host. `npx tsx test/soaks/many-ranks.ts 64 128` tries more of them. */
 import { expect, it } from 'vitest';
-import { start } from './fixtures/launch-harness.ts';
 import { startRanks } from './support/ranks.ts';
 
 interface Taken {
@@ -34,16 +33,3 @@ it(
     expect(many.mappings - few.mappings).toBeLessThanOrEqual(20 * 6);
   },
 );
-
-it('a launcher that cannot have them for its ranks starts none', async () => {
-  const { code, stdout, stderr } = await start([
-    'sh',
-    '-c',
-    'ulimit -n 100; exec "$0" dist/cli/main.js run -n 64 dist/index.js',
-    process.execPath,
-  ]).ended;
-  expect({ code, stdout }).toEqual({ code: 2, stdout: '' });
-  expect(stderr).toMatch(
-    /^shoal: the launcher ran out of file descriptors \(limit 100\) while starting 64 processes: it takes at least \d+, and \d+ are left; raise the limit/,
-  );
-});
