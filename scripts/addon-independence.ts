@@ -55,6 +55,8 @@ export const sameWithoutAddon: readonly LeftOut[] = [
       'test/launch-nodes.test.ts',
       'test/messaging-exit.test.ts',
       'test/messaging-loss.test.ts',
+      'test/messaging-nodes.test.ts',
+      'test/messaging-processes.test.ts',
       'test/messaging-soak.test.ts',
       'test/messaging-threads.test.ts',
       'test/store-mpirun.test.ts',
@@ -62,10 +64,11 @@ export const sameWithoutAddon: readonly LeftOut[] = [
     ],
   },
   {
-    reason: 'who fails over to whom is decided by messages; kvstore-conformance and kvstore-faults carry values without the addon',
+    reason: 'who fails over to whom is decided by messages; kvstore-conformance carries values without the addon',
     files: [
       'src/kvstore/ledger.test.ts',
       'test/kvstore-checkpoint.test.ts',
+      'test/kvstore-faults.test.ts',
       'test/kvstore-groups.test.ts',
       'test/kvstore-replicas.test.ts',
       'test/kvstore-topologies.test.ts',
@@ -73,7 +76,11 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   },
   {
     reason: 'how ranks join and stop is decided by the store and by links; group-processes and fabric-processes join without the addon',
-    files: ['test/hostile-connections.test.ts', 'test/start-stop.test.ts', 'test/stopped-rank.test.ts'],
+    files: ['test/hostile-connections.test.ts', 'test/many-ranks.test.ts', 'test/start-stop.test.ts', 'test/stopped-rank.test.ts'],
+  },
+  {
+    reason: 'without the addon ranks of one host have sockets between them, as ranks of several hosts do: group-processes runs that',
+    files: ['test/fails-in-flight.test.ts', 'test/hosts-processes.test.ts'],
   },
   {
     reason: 'examples of training; ddp-equivalence trains without the addon',
