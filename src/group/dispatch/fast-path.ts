@@ -9,7 +9,7 @@ import type { CollectiveCall } from '../call/contract.ts';
 import type { PathPlans, Route } from '../call/route.ts';
 import type { Work } from '../call/types.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
-import type { WorkHooks } from '../thread/work.ts';
+import type { WorkHooks, WorkWaiter } from '../thread/work.ts';
 import type { CallBuffers } from './call-buffers.ts';
 
 /** A call bound to its buffers; may be run again and again, one run at a time. */
@@ -55,3 +55,19 @@ export interface GroupPaths {
 }
 
 export const engineOnly: GroupPaths = { plans: {}, fast: undefined };
+
+/** Operations that the engine may have while the calling thread goes on without looking. */
+const unseenMax = 16;
+
+/** A call is about to queue behind operations that the engine has. A script that never looks at its works sees no end of them, so
+ *  they are looked for here; and beyond a few the engine is given time, or all later calls would take the long way, and their queue
+ *  would grow for as long as the script goes on. Waits no longer than a call does for late ranks when nothing ends.
+ *  @param count how many the engine has. */
+export function catchUp(engine: Pick<WorkWaiter, 'drain' | 'pump'>, count: () => number, spinNs: number): void {
+  engine.drain();
+  if (count() <= unseenMax) return;
+  for (let before = Infinity; count() > 0 && count() < before;) {
+    before = count();
+    if (!engine.pump(spinNs / 1e6)) return;
+  }
+}

@@ -14,7 +14,7 @@ import { ControlBlock } from '../../collectives/control-block.ts';
 import type { Region } from '../../memory/region.ts';
 import type { StepMachine } from '../../memory/step-machine.ts';
 import type { CallBuffers } from './call-buffers.ts';
-import type { FastPath, FastRequest } from './fast-path.ts';
+import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
 import { largestBlockBytes, type TensorMemory } from './tensor-memory.ts';
 import { assert } from '../../base/assert.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
@@ -156,6 +156,7 @@ export class HostLane implements FastPath<LaneOperation> {
   #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => FastRequest): Work {
     const { lane } = track;
     const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
+    if (track.handedOver.length > 0) catchUp(this.#options.client, () => track.handedOver.length, this.#options.spinNs);
     if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
       const position: LanePosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
       return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);

@@ -19,7 +19,7 @@ import type { GroupSpec } from '../call/group-spec.ts';
 import type { Route } from '../call/route.ts';
 import { assert } from '../../base/assert.ts';
 import type { CallBuffers } from './call-buffers.ts';
-import type { FastPath, FastRequest } from './fast-path.ts';
+import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
 import type { Work } from '../call/types.ts';
 import { CompletedWork } from '../thread/work.ts';
 
@@ -91,6 +91,7 @@ export class ExpressCaller implements FastPath<ExpressOperation> {
   run(operation: ExpressOperation, sequence: number, request: () => FastRequest): Work {
     const { own, spinNs, trace } = this.#options;
     const call = { operation, sequence, ordinal: this.#ordinal++ };
+    if (this.#handedOver > 0) catchUp(this.#options.client, () => this.#handedOver, spinNs);
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(sequence, operation.contract);
