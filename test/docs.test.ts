@@ -44,6 +44,20 @@ describe('pages', () => {
     expect(broken).toEqual([]);
   });
 
+  it('draw the house as it stands: every file and folder of the code map is there', () => {
+    const page = readText('ARCHITECTURE.md');
+    const map = page.slice(page.indexOf('### Code map'), page.indexOf('\n## ', page.indexOf('### Code map')));
+    const named: string[] = [];
+    let layer = '';
+    for (const row of map.split('\n').filter((line) => line.startsWith('| ') && !line.startsWith('| folder'))) {
+      const [, folder, files] = row.split('|').map((cell) => cell.trim());
+      if (folder !== '') layer = folder.replaceAll('`', '');
+      for (const [, file] of files.matchAll(/`([^`]+)`/g)) named.push(file.startsWith('native/') ? file : `src/${layer}/${file}`);
+    }
+    expect(named.length).toBeGreaterThan(100);
+    expect(named.filter((path) => !existsSync(join(repositoryRoot, path)))).toEqual([]);
+  });
+
   it('are all in the index', () => {
     const listed = linksOf('docs/README.md');
     expect(docs.map((name) => `docs/${name}`).filter((page) => page !== 'docs/README.md' && !listed.includes(page))).toEqual([]);
