@@ -5,11 +5,12 @@ import { runInNewContext } from 'node:vm';
 import { afterEach, describe, expect, it } from 'vitest';
 import { seededRandom } from '../base/random.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
-import { makeAddress, Role, type Address } from './address.ts';
+import type { Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import type { MessagingContext, MessagingOptions } from './context.ts';
 import { Dealer, type DealerOptions } from './dealer.ts';
-import { Msg } from './msg.ts';
+import type { Msg } from './msg.ts';
+import { message, pattern, server, stub, worker } from './testing/messages.ts';
 import { Poller } from './poller.ts';
 import { hostilePacket } from './testing/hostile-packets.ts';
 import { Router, type PeerEvent, type RouterOptions } from './router.ts';
@@ -35,23 +36,6 @@ const hostileInputs = Math.max(5000, Number(process.env.FUZZ_INPUTS ?? 0) / 100)
 export interface Skip {
   readonly test: string;
   readonly reason: string;
-}
-
-const worker = (id: number): Address => makeAddress({ group: 0, id, role: Role.workerParameter });
-const server = (id: number): Address => makeAddress({ group: 0, id, role: Role.server });
-const stub = makeAddress({ group: 0, id: 0, role: Role.stub });
-
-function message(source: Address, destination: Address, type = 0, ...frames: (Uint8Array | string)[]): Msg {
-  const msg = new Msg(source, destination);
-  msg.type = type;
-  for (const frame of frames) msg.addFrame(frame);
-  return msg;
-}
-
-function pattern(bytes: number, seed: number): Uint8Array {
-  const frame = new Uint8Array(bytes);
-  for (let k = 0; k < bytes; k++) frame[k] = (k * 31 + (k >> 9) + seed) & 0xff;
-  return frame;
 }
 
 /** Without what is only waiting to be collected. */

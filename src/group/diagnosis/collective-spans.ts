@@ -9,6 +9,7 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { NameId, TraceRecorder } from '../../trace/recorder.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
+import { rangesOf } from '../call/rank-ranges.ts';
 
 /** Which way a call takes. */
 export type CallPath = 'comm thread' | 'lane' | 'express';
@@ -63,17 +64,4 @@ function detailsOf(group: GroupSpec, { call, algorithm, path }: CallSpan): Recor
     peers: rangesOf(group.globalRanks.filter((_, rank) => rank !== group.rank)),
     ...(site === undefined ? {} : { site }),
   };
-}
-
-/** `0-2,5`. */
-export function rangesOf(ranks: readonly number[]): string {
-  const sorted = [...ranks].sort((a, b) => a - b);
-  const parts: string[] = [];
-  for (let first = 0; first < sorted.length;) {
-    let last = first;
-    while (sorted[last + 1] === sorted[last] + 1) last++;
-    parts.push(first === last ? `${sorted[first]}` : `${sorted[first]}-${sorted[last]}`);
-    first = last + 1;
-  }
-  return parts.join(',');
 }

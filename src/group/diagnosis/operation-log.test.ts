@@ -5,7 +5,6 @@ import { FlightRecorder } from '../../trace/flight-recorder.ts';
 import { chromeTrace, type ChromeEvent } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder } from '../../trace/recorder.ts';
 import type { CallAlone } from './call-history.ts';
-import { rangesOf } from './collective-spans.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import { OperationLog, type RecordedOperation } from './operation-log.ts';
@@ -118,12 +117,4 @@ describe('on the timeline', () => {
     }
     expect(drawn(log).map(({ name, dur }) => [name, dur])).toEqual([['all-reduce wait', 3000]]);
   });
-});
-
-it.each([
-  [[], ''],
-  [[3], '3'],
-  [[2, 0, 1, 5, 7, 6], '0-2,5-7'],
-])('ranks %j are written as %s', (ranks, text) => {
-  expect(rangesOf(ranks)).toBe(text);
 });

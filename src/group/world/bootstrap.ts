@@ -21,7 +21,7 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { agreedModel, measureRates, measuringRanks, type MeasuredRates } from '../links/calibrate.ts';
 import { giveUp, noteJoined, rankEnded } from './ended-ranks.ts';
-import { rangesOf, ranksIn } from './rank-ranges.ts';
+import { rangesOf, ranksIn } from '../call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
 import type { World } from './world.ts';
 

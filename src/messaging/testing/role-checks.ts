@@ -6,7 +6,8 @@ import { makeAddress, Role, type Address } from '../address.ts';
 import type { MessagingOptions } from '../context.ts';
 import { Dealer, type DealerOptions } from '../dealer.ts';
 import type { MessageSocket } from '../message-socket.ts';
-import { Msg } from '../msg.ts';
+import type { Msg } from '../msg.ts';
+import { message, pattern, server, stub, worker } from './messages.ts';
 import { Poller } from '../poller.ts';
 import type { PeerEvent, Router, RouterOptions } from '../router.ts';
 
@@ -31,23 +32,6 @@ export interface CheckPlace {
 export interface MessagingCheck {
   readonly name: string;
   readonly parts: Readonly<Partial<Record<CheckPart, (place: CheckPlace) => Promise<void>>>>;
-}
-
-const worker = (id: number): Address => makeAddress({ group: 0, id, role: Role.workerParameter });
-const server = (id: number): Address => makeAddress({ group: 0, id, role: Role.server });
-const stub = makeAddress({ group: 0, id: 0, role: Role.stub });
-
-function message(source: Address, destination: Address, type = 0, ...frames: (Uint8Array | string)[]): Msg {
-  const msg = new Msg(source, destination);
-  msg.type = type;
-  for (const frame of frames) msg.addFrame(frame);
-  return msg;
-}
-
-function pattern(bytes: number, seed: number): Uint8Array {
-  const frame = new Uint8Array(bytes);
-  for (let k = 0; k < bytes; k++) frame[k] = (k * 31 + (k >> 9) + seed) & 0xff;
-  return frame;
 }
 
 function sameBytes(one: Uint8Array, other: Uint8Array): boolean {

@@ -1,0 +1,12 @@
+import { expect, it } from 'vitest';
+import { ShoalError } from './errors.ts';
+import { failureOf } from './failure.ts';
+
+it('names what failed and keeps all that is known of why', () => {
+  const known = { rank: 1, peer: 2, sequence: 3, bytes: 4, timeoutMs: 5, resource: 'file descriptors' };
+  const thrown = new ShoalError('out-of-memory', 'no more', { ...known, operation: 'split' });
+  const failure = failureOf('task', 'w1', thrown);
+  expect(failure).toMatchObject({ ...known, code: 'out-of-memory', operation: 'w1', cause: thrown });
+  expect(failure.message).toBe("task 'w1' failed: no more");
+  expect(failureOf('task', 'w1', new Error('x'))).toMatchObject({ code: 'system', operation: 'w1' });
+});
