@@ -6,8 +6,9 @@ export interface Measurement {
   readonly name: string;
   /** For people: where the ranks are, and what is special. */
   readonly title: string;
-  /** What the file holds: `peers` against others, `algorithms` against each other, or the report of another benchmark. */
-  readonly kind: 'peers' | 'algorithms' | 'report';
+  /** What the file holds: `peers` against others, `algorithms` against each other, how much `overlap` helps, or the report of another
+   *  benchmark. */
+  readonly kind: 'peers' | 'algorithms' | 'overlap' | 'report';
   /** Arguments of node in the repository; `{out}` stands for the folder of results. */
   readonly command: readonly string[];
 }
@@ -68,6 +69,12 @@ export const measurements: readonly Measurement[] = [
   algorithms('algorithms-8-hosts-1gbit', '8 hosts, 1 Gbit/s', large, ['--hosts', '8', ...gigabit]),
   algorithms('algorithms-4-hosts-1gbit-500us', '4 hosts, 1 Gbit/s, 500 µs one way', upTo16MiB, ['--hosts', '4', ...delayed]),
   algorithms('algorithms-4x2-1gbit', '4 hosts of 2 ranks, 1 Gbit/s', upTo16MiB, ['--hosts', '4', '--ranks-per-host', '2', ...gigabit]),
+  {
+    name: 'overlap-4-hosts',
+    title: 'overlap: 4 hosts, 1 Gbit/s, 500 µs one way',
+    kind: 'overlap',
+    command: ['--import', 'tsx', 'bench/overlap/run.ts', '--hosts', '4', ...delayed, '--out', '{out}/overlap-4-hosts.json'],
+  },
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),

@@ -1,6 +1,7 @@
 /** The tables of what was measured, out of bench/results: for docs/performance.md, where each stands with its command, and for the
  *  README, which shows some of it. Nothing is typed by hand, so that no page can say more than a file of results. */
 import { measurements, type Measurement } from '../bench/measurements.ts';
+import type { OverlapReport, SeriesName } from '../bench/overlap/report.ts';
 import type { ComparedCase, ComparedSize, Comparison, Standing } from '../bench/peers/comparison.ts';
 import { formatBytes } from '../src/base/settings/quantity.ts';
 import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
@@ -29,6 +30,12 @@ function sectionOf(measurement: Measurement, read: ReadResult): string[] {
   if (text === undefined || kind === 'report') return [];
   const how = `\`npx tsx bench/measure.ts ${name}\` makes [${name}.json](../bench/results/${name}.json)`;
   if (kind === 'algorithms') return [`### Algorithms: ${title}`, `${how}.`, algorithmTable(JSON.parse(text) as ComparisonReport)];
+  if (kind === 'overlap') {
+    const report = JSON.parse(text) as OverlapReport;
+    const { commit, startedAt, rounds, machine } = report;
+    const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} rounds, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
+    return [`### ${title[0].toUpperCase()}${title.slice(1)}`, `${how}: ${made}.`, overlapTable(report)];
+  }
   const comparison = JSON.parse(text) as Comparison;
   const { commit, startedAt, rounds, machine } = comparison;
   const made = `commit ${commit}, ${startedAt.slice(0, 10)}, ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ${machine.cpus} CPUs, load before: ${machine.loadBefore.toFixed(1)}`;
@@ -61,6 +68,32 @@ export function peerTable({ sizes, bound }: ComparedCase): string {
     ...(bounded ? [shareText(size)] : []),
   ]);
   return table(head, rows);
+}
+
+/** Times of all bytes by what can be under way at once, and between them the least and the most of the rounds. */
+export function overlapTable({ buckets, bytes, stagedBytes, boundUs, points }: OverlapReport): string {
+  const one = sizeText(bytes);
+  const titles: Readonly<Record<SeriesName, string>> = {
+    operations: `${buckets} × ${one}, so many started at a time`,
+    staging: `${buckets} × ${one}, all started, staging for so many`,
+    slices: `${sizeText(buckets * bytes)} in slices of ${one}, staging for so many`,
+  };
+  const shown = [...new Set(points.map(({ series }) => series))];
+  const rows = [...new Set(points.map(({ inFlight }) => inFlight))].map((inFlight) => {
+    const cells = shown.map((series) => {
+      const point = points.find((each) => each.series === series && each.inFlight === inFlight);
+      if (point === undefined) return '';
+      const [least, most] = [Math.min(...point.roundsUs), Math.max(...point.roundsUs)];
+      return `${milliseconds(point.medianUs)} (${milliseconds(least)}–${milliseconds(most)})`;
+    });
+    return [String(inFlight), ...cells];
+  });
+  const bound = boundUs === null ? '' : ` The line rate allows ${milliseconds(boundUs)}, without headers.`;
+  return `${table(['under way', ...shown.map((series) => titles[series])], rows)}\n\nMilliseconds, the median of the rounds, with the least and the most. One of them stages ${sizeText(stagedBytes)} on a rank.${bound}`;
+}
+
+function milliseconds(us: number): string {
+  return us < 10_000 ? (us / 1000).toPrecision(2) : (us / 1000).toFixed(0);
 }
 
 /** The README's: one host, with what a peer takes in times of shared tensors and of plain arrays. */

@@ -4,7 +4,9 @@ import { once } from 'node:events';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it, vi } from 'vitest';
 import { createNetwork, namespacesOf, networkUnavailable, relayUnavailable, type NetworkOptions } from '../bench/network/network.ts';
+import type { OverlapReport } from '../bench/overlap/report.ts';
 import { networkPlace } from '../bench/network/network-place.ts';
+import { overlapTable } from '../scripts/performance-tables.ts';
 import { groupChecks } from '../src/group/conformance.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 
@@ -39,6 +41,24 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
     const show =
       'console.log([process.env.RANK,process.env.LOCAL_RANK,process.env.WORLD_SIZE,process.env.MASTER_ADDR,os.hostname()].join(" "))';
     expect(await run({ hosts: 2 }, [process.execPath, '-e', show], 2)).toBe('0 0 4 10.77.0.1 host-0\n');
+  });
+
+  it('lends its hosts to the measurement of overlap, whose results are right', async () => {
+    const program = fileURLToPath(new URL('../bench/overlap/run.ts', import.meta.url));
+    const flags = ['--hosts', '2', '--rate-mbit', '0', '--delay-us', '0', '--bytes', '64KiB', '--buckets', '4'];
+    const sweep = ['--in-flight', '2', '--series', 'staging,slices', '--rounds', '1', '--samples', '1'];
+    const child = spawn(process.execPath, [...node.slice(1), program, ...flags, ...sweep], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let text = '';
+    child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk));
+    const [code] = (await once(child, 'close')) as [number | null];
+    expect(code).toBe(0);
+    const report = JSON.parse(text) as OverlapReport;
+    expect(report.points.map(({ series, inFlight, stagingBytes }) => [series, inFlight, stagingBytes])).toEqual([
+      ['staging', 2, 2 * 32 * 1024],
+      ['slices', 2, 2 * 32 * 1024],
+    ]);
+    for (const { medianUs } of report.points) expect(medianUs).toBeGreaterThan(0);
+    expect(overlapTable(report)).toContain('| under way | 4 × 64 KiB, all started, staging for so many |');
   });
 
   it('is gone after a failure', async () => {

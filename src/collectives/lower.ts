@@ -44,8 +44,6 @@ export interface Lowered {
   /** Machine code, one per channel. */
   readonly channels: readonly Float64Array[];
   readonly calls: readonly NetworkCall[];
-  /** That the calls write to other ranks. */
-  readonly putBytes: number;
   /** What each segment index stands for. */
   readonly segments: readonly SegmentName[];
   readonly scratchBytes: number;
@@ -74,7 +72,6 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
     entry,
     channels,
     calls: lowering.calls,
-    putBytes: lowering.calls.reduce((sum, call) => sum + (call.kind === 'put' ? call.bytes : 0), 0),
     segments: lowering.segments,
     scratchBytes: program.scratchCount * dtypeInfo(options.dtype).bytes,
     signalCount: program.signalCount,

@@ -20,6 +20,7 @@ const clearlyFaster = 0.95;
 export interface TransferLimits {
   readonly pieceBytes?: number;
   readonly window?: number;
+  /** 0 as undefined. */
   readonly sliceBytes?: number;
   readonly stagingBytes?: number;
   /** Smallest shard. */
@@ -78,7 +79,7 @@ export function limitsInElements(limits: TransferLimits, topology: Topology, ele
     ...(pieceBytes === undefined ? {} : { pieceCount: elements(pieceBytes) }),
     ...(window === undefined ? {} : { window }),
     ...(stagingBytes === undefined ? {} : { stagingCount: elements(stagingBytes) }),
-    ...(sliceBytes === undefined ? {} : { sliceCount: elements(sliceBytes) }),
+    ...(sliceBytes === undefined || sliceBytes === 0 ? {} : { sliceCount: elements(sliceBytes) }),
     ...(shardBytes === undefined ? {} : { shardCount: elements(shardBytes) }),
     ...(groupHosts === undefined ? {} : { groupHosts: Math.min(groupHosts, topology.hosts.length) }),
   };

@@ -46,7 +46,8 @@ export interface PlanRequest {
   readonly window?: number;
   /** Elements of scratch that an algorithm which can work in slices may use per rank; one slice always fits. Default: 50 MiB. */
   readonly stagingCount?: number;
-  /** Largest slice in elements, for algorithms that work in slices. Default: 25 MiB. */
+  /** Slices in elements, for algorithms that work in slices, as many in flight as the staging holds. Default: of 25 MiB at most, so small
+   *  that a shard is one piece, and no more in flight than a window. */
   readonly sliceCount?: number;
   /** Smallest shard in elements: less is not spread over more ranks. Default: 16 KiB. */
   readonly shardCount?: number;

@@ -10,6 +10,7 @@
 import { buildPlan } from '../collectives/build.ts';
 import { selectAlgorithm } from '../collectives/select.ts';
 import type { PlanRequest } from '../plan/ir.ts';
+import { lineCount } from '../plan/partition.ts';
 import { grid } from '../plan/topology.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';
@@ -65,13 +66,14 @@ export const contestants = {
     if (contest.hosts !== 2) return ring;
     return Math.min(ring, timeOf('fairring', alone, device, { pieceCount: devicePieceBytes / elementBytes, stagingCount: enough }));
   },
-  original: (contest: Contest): number =>
-    timeOf('fairring', contest, presets['gpu-cluster'], {
+  original: (contest: Contest): number => {
+    const sliceCount = (contest.sliceBytes ?? bucketBytes) / elementBytes;
+    return timeOf('fairring', contest, presets['gpu-cluster'], {
       shardCount: 64 / elementBytes,
-      sliceCount: (contest.sliceBytes ?? bucketBytes) / elementBytes,
-      stagingCount: enough,
-      window: parallelismOfDocument,
-    }),
+      sliceCount,
+      stagingCount: parallelismOfDocument * stagingOfSlice(contest.hosts, sliceCount),
+    });
+  },
   auto: (contest: Contest): number => auto(contest, presets['gpu-cluster']),
   'auto, devices': (contest: Contest): number => auto(contest, presets['gpu-cluster-device']),
 } as const;
@@ -145,6 +147,12 @@ function auto(contest: Contest, model: SimulationModel): number {
     limits: { shardBytes, stagingBytes: enough * elementBytes },
   });
   return timeOf(algorithm, contest, model, { shardCount: shardBytes / elementBytes, stagingCount: enough });
+}
+
+/** Elements that a slice in flight stages on a rank, at most. */
+function stagingOfSlice(hosts: number, sliceCount: number): number {
+  const shard = (Math.ceil(sliceCount / ranksPerHost / hosts / lineCount) + 1) * lineCount;
+  return Math.max(1, (hosts - 1) * shard);
 }
 
 function timeOf(algorithm: string, contest: Contest, model: SimulationModel, limits: Partial<PlanRequest> = {}): number {

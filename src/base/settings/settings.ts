@@ -36,6 +36,8 @@ export interface SettingDefinition<V extends SettingValue = SettingValue> {
   readonly most?: number;
   /** Of numbers: 1 unless it says more. */
   readonly multipleOf?: number;
+  /** 0 is allowed below `least`, with a meaning of its own. */
+  readonly orZero?: true;
   /** kind `choice` only. */
   readonly choices?: readonly string[];
   /** The value is never printed. */
@@ -51,6 +53,7 @@ interface Range extends Extras {
   readonly least?: number;
   readonly most?: number;
   readonly multipleOf?: number;
+  readonly orZero?: true;
 }
 
 type Name = `SHOAL_${string}`;
@@ -155,16 +158,24 @@ export const settingDefinitions = {
   slowMs: milliseconds('SHOAL_SLOW_MS', 'collectives', 2_000, 'A warning names the ranks that are late by this much.', {
     most: 0x7fffffff,
   }),
-  stagingBytes: bytes('SHOAL_STAGING_BYTES', 'collectives', 50 * MiB, 'Staging memory per group: bounds how many slices are in flight.', {
-    least: 4096,
-    multipleOf: elementBytesMax,
-    aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
-  }),
-  sliceBytes: bytes('SHOAL_SLICE_BYTES', 'collectives', 25 * MiB, 'Largest slice of a tensor that is communicated as one piece.', {
-    least: 4096,
-    multipleOf: elementBytesMax,
-    aliases: [{ name: 'FAIRRING_SLICE_SIZE' }],
-  }),
+  stagingBytes: bytes(
+    'SHOAL_STAGING_BYTES',
+    'collectives',
+    50 * MiB,
+    'Staging memory per group and rank: as many operations and slices between hosts are in flight as it holds, at least one.',
+    {
+      least: 4096,
+      multipleOf: elementBytesMax,
+      aliases: [{ name: 'FAIRRING_TOTAL_MEMORY' }],
+    },
+  ),
+  sliceBytes: bytes(
+    'SHOAL_SLICE_BYTES',
+    'collectives',
+    0,
+    '`fairring` cuts tensors into slices of this size and has as many in flight as the staging holds. 0: into slices of up to 25 MiB, as many and as large as keep the links busy.',
+    { least: 4096, multipleOf: elementBytesMax, orZero: true, aliases: [{ name: 'FAIRRING_SLICE_SIZE' }] },
+  ),
   groupHosts: choice(
     'SHOAL_GROUP_HOSTS',
     'collectives',
@@ -426,10 +437,10 @@ export function describeAccepted(definition: SettingDefinition): string {
   return `${syntax}${describeRange(definition)}`;
 }
 
-function describeRange({ kind, least, most, multipleOf }: SettingDefinition): string {
+function describeRange({ kind, least, most, multipleOf, orZero }: SettingDefinition): string {
   const show = (value: number): string => (kind === 'bytes' ? formatBytes(value) : String(value));
   if (least === undefined) return '';
-  const range = most === undefined ? `, at least ${show(least)}` : `, from ${show(least)} to ${show(most)}`;
+  const range = `${orZero ? ', 0 or' : ','} ${most === undefined ? `at least ${show(least)}` : `from ${show(least)} to ${show(most)}`}`;
   return multipleOf === undefined ? range : `${range}, a multiple of ${multipleOf}`;
 }
 
@@ -475,9 +486,10 @@ function parseValue(definition: SettingDefinition, written: string): SettingValu
 }
 
 function inRange(
-  { least = 0, most = Number.MAX_SAFE_INTEGER, multipleOf = 1 }: SettingDefinition,
+  { least = 0, most = Number.MAX_SAFE_INTEGER, multipleOf = 1, orZero }: SettingDefinition,
   value: number | undefined,
 ): number | undefined {
+  if (value === 0 && orZero) return value;
   return value !== undefined && value >= least && value <= most && value % multipleOf === 0 ? value : undefined;
 }
 

@@ -12,6 +12,7 @@ import type { PlanRequest } from '../../plan/ir.ts';
 import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
 import { shardCountOf, sliceCountOf, stagingCountOf } from './limits.ts';
 
+const unlimited = Number.MAX_SAFE_INTEGER;
 /** Hosts that a rank talks to at most. */
 const fanOutMax = 64;
 /** So few are talked to whatever the size of their messages. */
@@ -40,7 +41,9 @@ export interface FairringLayout {
 }
 
 export function fairringLayout(request: PlanRequest): FairringLayout {
-  const { topology, count, pieceCount = Number.MAX_SAFE_INTEGER, window = Number.MAX_SAFE_INTEGER } = request;
+  const { topology, count } = request;
+  // Who says how large slices are leaves it to the staging how many are in flight.
+  const { pieceCount = unlimited, window = unlimited } = request.sliceCount === undefined ? request : {};
   const [hosts, local] = [topology.hosts.length, topology.hosts[0].length];
   const most = Math.min(sliceCountOf(request), count);
   const floor = shardCountOf(request);
@@ -51,12 +54,12 @@ export function fairringLayout(request: PlanRequest): FairringLayout {
   const owners = clamp(2 * room >= groupSize ? groupSize : room, 1, groupSize);
   const parts = clamp(Math.floor(most / local / owners / floor), 1, groups.length);
   const staging = stagingCountOf(request);
-  // Shares are whole lines; the first bound keeps shards within a piece, the second one slice within the staging.
+  // Shares are whole lines; the first bound keeps shards within a piece, the second one keeps a slice within the staging.
   const lines = (elements: number): number => Math.max(1, Math.floor(elements / lineCount)) * lineCount;
   const perShard = Math.max(...groups.map(({ length }) => Math.ceil(owners / length) * (length - 1 + (groups.length - 1) / parts)));
   const rounding =
     groups.length === 1 ? 0 : Math.max(...groups.map(({ length }) => Math.ceil(owners / length))) * (groups.length - 1) * lineCount;
-  const staged = hosts === 1 ? Number.MAX_SAFE_INTEGER : lines((staging - rounding) / perShard);
+  const staged = hosts === 1 ? unlimited : lines((staging - rounding) / perShard);
   const shardLimit = Math.min(lines(pieceCount), staged);
   const slices = pieces({ offset: 0, count }, Math.max(1, Math.min(most, shardLimit * owners * local)));
   const shardMost = largest(split(largest(split(largest(slices), local)), owners));

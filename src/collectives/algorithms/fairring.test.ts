@@ -43,6 +43,7 @@ describe('fairring', () => {
         }
         assertVerified(buildPlan('fairring', request(topology, count, { sliceCount, shardCount: 1, pieceCount: 20, window: 3 })));
       }
+      assertVerified(buildPlan('fairring', request(topology, count, { shardCount: 1, pieceCount: 20, window: 3 })));
     }
   });
 
@@ -112,6 +113,21 @@ describe('fairring', () => {
           for (const { count } of layout.slices) expect(count).toBeLessThanOrEqual(sliceCount);
           expect(layout.slices.reduce((sum, { count }) => sum + count, 0)).toBe(500_000);
         }
+      }
+    }
+  });
+
+  it('has as many slices of the size that is asked for in flight as the staging holds, else what pieces and window allow', () => {
+    const paced = { shardCount: 16, pieceCount: 64, window: 2 };
+    const count = 64 * 3000;
+    const automatic = fairringLayout(request(separateHosts(3), count, paced));
+    expect([automatic.shardMost, automatic.inFlight]).toEqual([64, 2]);
+    const sliceCount = 3000;
+    for (const inFlight of [1, 2, 5, 17, 64]) {
+      const stagingCount = inFlight * 2 * 1008;
+      for (const spare of [0, 2 * 1008 - 1]) {
+        const layout = fairringLayout(request(separateHosts(3), count, { ...paced, sliceCount, stagingCount: stagingCount + spare }));
+        expect([layout.slices.length, layout.inFlight, layout.scratchCount]).toEqual([64, inFlight, stagingCount]);
       }
     }
   });

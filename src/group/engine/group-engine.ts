@@ -652,6 +652,7 @@ export class GroupEngine implements OperationHost {
       plans: this.#plans,
       recorder,
       slotCount: settings.inFlightMax,
+      stagingBytes: settings.stagingBytes,
       contract: settings.contract,
       yields: this.#spinMs === 0,
       isDisputed: () => this.#inquiry.underway,

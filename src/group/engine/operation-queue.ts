@@ -3,7 +3,8 @@
  *      add ─▶ waiting ── slot free on every rank ─▶ in flight: announced ─▶ contracts agree ─▶ running ─▶ done
  *
  *  A slot of the control block is free again when every rank has finished the operation slotCount before; each rank counts
- *  what it has finished without a gap. It must not know the lane's operations, nor what becomes of a disagreement. */
+ *  what it has finished without a gap. Staging is taken with the announcement, which tells the others where it lies: as many are in
+ *  flight as the budget holds (staging-budget.ts). It must not know the lane's operations, nor what becomes of a disagreement. */
 import { assert, must } from '../../base/assert.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { hasReached, serialOf } from '../../base/serial.ts';
@@ -14,13 +15,8 @@ import type { Members } from './members.ts';
 import { Operation, type Buffers, type Complete, type OperationHost } from './operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import type { Plans, PreparedPlan } from '../call/plan-runner.ts';
+import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
-
-/** Operations that fill a link for a while. Each has as much under way as the link needs, so that more of them at a time only fill
- *  the queues of switches; a second one has work for the link while the first one ends. The oldest may always run, on every
- *  rank: what it waits for never waits for a later one. */
-const bulkBytes = 2 ** 20;
-const bulksMax = 2;
 
 export interface SubmittedCall {
   /** Position among the group's calls. */
@@ -40,6 +36,8 @@ export interface OperationQueueOptions {
   readonly recorder: OperationLog;
   /** Operations in flight at most. */
   readonly slotCount: number;
+  /** Staging that operations in flight may hold together. */
+  readonly stagingBytes: number;
   readonly contract: 'standard' | 'strict';
   /** Waiting gives the CPU away at once: ranks outnumber CPUs. */
   readonly yields: boolean;
@@ -56,9 +54,10 @@ export class OperationQueue implements CallQueue<Operation> {
   readonly #options: OperationQueueOptions;
   readonly #beginMessage = new Uint8Array(beginBytesMax);
   readonly #waiting: Operation[] = [];
+  /** In the order of the calls, as `#waiting`. */
   #inFlight: Operation[] = [];
+  readonly #staging: StagingBudget;
   #submitted: number;
-  #begun: number;
   /** Operations finished without a gap, and those finished beyond it. */
   #completed: number;
   readonly #finishedAhead = new Set<number>();
@@ -67,9 +66,9 @@ export class OperationQueue implements CallQueue<Operation> {
 
   constructor(options: OperationQueueOptions) {
     this.#options = options;
+    this.#staging = new StagingBudget(options.stagingBytes);
     const { callsBefore = 0 } = options.group;
     this.#submitted = callsBefore;
-    this.#begun = callsBefore;
     this.#completed = callsBefore;
     this.#completedSent = callsBefore;
   }
@@ -83,7 +82,7 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   get pending(): readonly Operation[] {
-    return [...this.#inFlight, ...this.#waiting];
+    return [...this.#inFlight, ...this.#waiting].sort((a, b) => a.ordinal - b.ordinal);
   }
 
   /** Without a plan it keeps its place, and those behind it theirs, until it has one. */
@@ -103,15 +102,9 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   advance(): boolean {
-    let moved = false;
-    while (this.#waiting.at(0)?.isReady && this.#inFlight.length < this.#options.slotCount && this.#slotFree()) {
-      this.#begin(must(this.#waiting.shift(), () => 'the queue is not empty'));
-      moved = true;
-    }
-    let bulks = 0;
+    let moved = this.#waiting.length > 0 && this.#beginWaiting();
     for (const operation of this.#inFlight) {
-      const mayStart = !isBulk(operation) || bulks++ < bulksMax;
-      if (operation.phase === 'announced' && this.#agree(operation, { mayStart })) moved = true;
+      if (operation.phase === 'announced' && this.#agree(operation)) moved = true;
       if (operation.phase === 'running' && this.#run(operation)) moved = true;
     }
     if (moved) this.#inFlight = this.#inFlight.filter((operation) => operation.phase !== 'done');
@@ -130,22 +123,44 @@ export class OperationQueue implements CallQueue<Operation> {
     }
   }
 
-  /** The next operation's slot is free on every rank. */
-  #slotFree(): boolean {
+  /** Begins what has a plan, a free slot and room in the staging, in the order of the calls; what stages little passes those that
+   *  wait for room. What the oldest one waits for never waits for a later one: on no rank is it held back for ever. */
+  #beginWaiting(): boolean {
+    let begun = false;
+    let room = true;
+    for (let index = 0; index < this.#waiting.length;) {
+      const operation = this.#waiting[index];
+      if (!operation.isReady || operation.ordinal - this.#completed >= this.#options.slotCount) break;
+      if (this.#staging.counts(operation.stagingBytes)) room &&= this.#staging.holds(operation.stagingBytes);
+      if (!room && this.#staging.counts(operation.stagingBytes)) {
+        index += 1;
+        continue;
+      }
+      if (!this.#slotFree(operation)) break;
+      this.#waiting.splice(index, 1);
+      this.#begin(operation);
+      begun = true;
+    }
+    return begun;
+  }
+
+  /** The operation's slot is free on every rank. */
+  #slotFree({ ordinal }: Operation): boolean {
     const { members, slotCount } = this.#options;
-    const needed = this.#begun - slotCount + 1;
+    const needed = ordinal - slotCount + 1;
     return needed <= 0 || members.blocks.every((block) => block.hasCompleted(needed));
   }
 
   #begin(operation: Operation): void {
-    this.#begun += 1;
     if (operation.refusal) this.#end(operation, operation.refusal);
     else this.#announce(operation);
   }
 
   #announce(operation: Operation): void {
     const { members, contract, onUnprepared } = this.#options;
-    this.#inFlight.push(operation);
+    const later = this.#inFlight.findIndex(({ ordinal }) => ordinal > operation.ordinal);
+    this.#inFlight.splice(later < 0 ? this.#inFlight.length : later, 0, operation);
+    this.#staging.take(operation.stagingBytes);
     const { slot, sequence, call } = operation;
     try {
       this.#prepare(operation);
@@ -181,7 +196,7 @@ export class OperationQueue implements CallQueue<Operation> {
   }
 
   /** Compares contracts that have arrived; binds and starts when all agree. True when the operation started. */
-  #agree(operation: Operation, { mayStart }: { readonly mayStart: boolean }): boolean {
+  #agree(operation: Operation): boolean {
     const { group, members, recorder, isDisputed, onMismatch, onThrown } = this.#options;
     const { slot, sequence, ordinal } = operation;
     const expected = serialOf(ordinal + 1);
@@ -201,7 +216,7 @@ export class OperationQueue implements CallQueue<Operation> {
         return false;
       }
     }
-    if (!all || !mayStart || isDisputed() || !operation.canBind()) return false;
+    if (!all || isDisputed() || !operation.canBind()) return false;
     try {
       must(operation.execution, () => 'announced operations have an execution').bind(operation);
     } catch (thrown) {
@@ -226,6 +241,7 @@ export class OperationQueue implements CallQueue<Operation> {
     members.own.clearSignals(operation.slot, execution.lowered.signalCount);
     plans.give(operation.prepared, execution);
     operation.execution = undefined;
+    this.#staging.give(operation.stagingBytes);
     this.#end(operation, undefined);
     return true;
   }
@@ -251,8 +267,4 @@ export class OperationQueue implements CallQueue<Operation> {
       for (const link of members.networkPeers) link.post(message);
     }
   }
-}
-
-function isBulk({ execution }: Operation): boolean {
-  return execution !== undefined && execution.lowered.putBytes >= bulkBytes;
 }

@@ -121,6 +121,11 @@ export class Operation implements ExecutionContext {
     return must(this.plan, () => 'what is announced has a plan');
   }
 
+  /** Scratch that its plan works in; copies of what is widened or scaled come on top. */
+  get stagingBytes(): number {
+    return this.plan?.lowered.scratchBytes ?? 0;
+  }
+
   /** Takes scratch, stages what must be staged, and writes the buffers' addresses into the begin line. */
   prepare(execution: RunningPlan): void {
     this.execution = execution;

@@ -27,7 +27,6 @@ const noSteps: Lowered = {
   entry: new Float64Array(0),
   channels: [],
   calls: [],
-  putBytes: 0,
   segments: [],
   scratchBytes: 0,
   signalCount: 0,
