@@ -2,8 +2,11 @@
  *  is what the calls say, whoever came late to which of them. `GROUP_WORLDS=10000` runs that many; a failing seed is printed, and `GROUP_SEED=…` shrinks it. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { seededRandom } from '../base/random.ts';
 import type { Fabric } from '../fabric/fabric.ts';
+import { faultFabric } from '../fabric/hooks/fault.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 import type { CommGroup } from './api/process-group.ts';
@@ -116,7 +119,12 @@ const faultOf = (n: number): fc.Arbitrary<Fault> =>
   fc.record({ rank: fc.nat({ max: n - 1 }), at: fc.nat({ max: 11 }), kind: fc.constantFrom<Fault['kind']>('leaves', 'dies', 'differs') });
 
 /** @returns why the rank's calls failed; undefined: all are right. */
-async function runRank(group: CommGroup, all: readonly Step[], fault?: Fault, die?: () => Promise<void>): Promise<ShoalError | undefined> {
+async function runRank(
+  group: CommGroup,
+  all: readonly Step[],
+  fault?: Fault,
+  die?: (rank: number) => Promise<void>,
+): Promise<ShoalError | undefined> {
   const calls: Call[] = [];
   let failed: ShoalError | undefined;
   const end = async ({ work, check }: Call): Promise<void> => {
@@ -133,7 +141,7 @@ async function runRank(group: CommGroup, all: readonly Step[], fault?: Fault, di
     for (let turns = 0; turns < step.late[group.rank]; turns++) await new Promise(setImmediate);
     const isFault = fault?.rank === group.rank && fault.at === index;
     if (isFault && fault.kind === 'leaves') await group.destroy({ timeoutMs: 100 });
-    if (isFault && fault.kind === 'dies') await die?.();
+    if (isFault && fault.kind === 'dies') await die?.(group.rank);
     if (isFault && fault.kind !== 'differs') return undefined;
     let call: Call;
     try {
@@ -171,17 +179,25 @@ describe.each(kinds)('random programs over $name', ({ options }) => {
   it(`end on every rank, and name who left, died or did something else (${worlds} programs)`, async () => {
     const faulty = program
       .filter(({ n }) => n > 1)
-      .chain(({ n, steps: all }) => fc.record({ n: fc.constant(n), all: fc.constant(all), fault: faultOf(n) }));
+      .chain(({ n, steps: all }) =>
+        fc.record({ n: fc.constant(n), all: fc.constant(all), fault: faultOf(n), slowMs: fc.constantFrom(0, 0, 2) }),
+      );
     await fc.assert(
-      fc.asyncProperty(faulty, async ({ n, all, fault }) => {
+      fc.asyncProperty(faulty, async ({ n, all, fault, slowMs }) => {
         const fabrics: Fabric[][] = Array.from({ length: n }, () => []);
         const wrap: InProcessOptions['wrap'] = (fabric, rank) => {
-          fabrics[rank].push(fabric);
-          return fabric;
+          const slow = faultFabric(fabric, { clock: systemClock, random: seededRandom(rank), delayMs: [0, slowMs] });
+          fabrics[rank].push(slow);
+          return slow;
         };
         await using world = await startRanks(n, { ...options(n), wrap });
-        const die = async (): Promise<void> => void (await Promise.all(fabrics[fault.rank].map((fabric) => fabric.close())));
-        const errors = await world.each((group) => runRank(group, all, fault, die));
+        const die = async (rank: number): Promise<void> => void (await Promise.all(fabrics[rank].map((fabric) => fabric.close())));
+        const errors = await world.each(async (group) => {
+          const error = await runRank(group, all, fault, die);
+          // As a script that does not catch it.
+          if (error && fault.kind === 'dies') await die(group.rank);
+          return error;
+        });
         for (const [rank, error] of errors.entries()) {
           if (!error || rank === fault.rank) continue;
           expect(fault.at).toBeLessThan(all.length);

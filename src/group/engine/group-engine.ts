@@ -10,7 +10,7 @@
  *  store-then-load on both sides. */
 import { must } from '../../base/assert.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
-import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import { setServedTimer, type Timer } from '../../base/clock.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../../fabric/fabric.ts';
@@ -58,7 +58,10 @@ export interface GroupWorld extends ExpressWorld {
   readonly kernels: Kernels;
   readonly recorder: OperationLog;
   readonly pointToPoint: Pick<PointToPoint, 'abandon'>;
-  readonly lastWords: { tell(ranks: readonly number[], message: Extract<ControlMessage, { type: 'abort' }>): void; heard(): Promise<void> };
+  readonly lastWords: {
+    tell(ranks: readonly number[], message: Extract<ControlMessage, { type: 'abort' }>, silent?: number): void;
+    heard(): Promise<void>;
+  };
   /** To another world rank. */
   link(rank: number): PeerLink;
   /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
@@ -245,8 +248,9 @@ export class GroupEngine implements OperationHost {
     this.#suspicion = setServedTimer(this.#world.clock, suspicionMs, confirm);
   }
 
-  /** Ends every operation, now and later, with `error`, and tells the other ranks unless they said it. */
-  fail(error: ShoalError, options: { tellOthers: boolean } = { tellOthers: true }): void {
+  /** Ends every operation, now and later, with `error`. All ranks hear of it first, also when one of them has said it: this process
+   *  may end as soon as its script knows, and must not be taken for the reason by those who do not know it yet. */
+  fail(error: ShoalError): void {
     if (this.#status === 'failed' || this.#status === 'closed') return;
     this.#status = 'failed';
     this.#failure = error;
@@ -257,20 +261,8 @@ export class GroupEngine implements OperationHost {
     this.#world.recordFailure(this.spec, error);
     const { lastWords } = this.#world;
     const abort = { type: 'abort', group: this.spec.id, error: error.toData() } as const;
-    if (options.tellOthers && isExhaustion(error)) {
-      // Of which this process may end, as soon as it hears of it.
-      lastWords.tell(this.spec.globalRanks, abort);
-      void this.#endAllHeard(error);
-      return;
-    }
-    if (options.tellOthers) this.#members.tellOthers(abort);
-    this.#endAll(error);
-  }
-
-  /** For a reason that all ranks come to hear of. One that has run out of something is to be named by all: whoever ends because of it
-   *  must not be taken for the reason by those who have not heard of it yet. */
-  #failAs(error: ShoalError): void {
-    this.fail(error, { tellOthers: isExhaustion(error) });
+    lastWords.tell(this.spec.globalRanks, abort, error.peer);
+    void this.#endAllHeard(error);
   }
 
   async #endAllHeard(error: ShoalError): Promise<void> {
@@ -479,7 +471,7 @@ export class GroupEngine implements OperationHost {
         this.#reconsider();
         return;
       case 'abort':
-        this.#failAs(this.#saidBy(rank, message.error));
+        this.fail(this.#saidBy(rank, message.error));
         return;
       case 'express-ready':
       case 'express-timed':
@@ -510,7 +502,7 @@ export class GroupEngine implements OperationHost {
     if (this.#inquiry.hasHeardOf(rank)) return;
     const { trouble } = must(this.links[rank], () => 'links lead to other ranks');
     if (trouble) {
-      this.#failAs(trouble);
+      this.fail(trouble);
       return;
     }
     const global = this.spec.globalRanks[rank];
@@ -633,7 +625,7 @@ export class GroupEngine implements OperationHost {
       hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
       isOpen: () => this.#status === 'open',
       tellOthers: (message) => this.#members.tellOthers(message),
-      onConcluded: (error) => this.#failAs(this.#reasonOf(error)),
+      onConcluded: (error) => this.fail(this.#reasonOf(error)),
     });
   }
 

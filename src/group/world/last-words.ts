@@ -26,13 +26,15 @@ export class LastWords {
     this.#links = links;
   }
 
-  tell(ranks: readonly number[], message: LastWord): void {
+  /** @param silent a rank that is told too, and may be unable to answer: nobody waits for it. */
+  tell(ranks: readonly number[], message: LastWord, silent?: number): void {
     const id = this.#nextId++;
     const bytes = encodeControl({ ...message, id });
     const links = this.#links().filter((link) => !link.closed && ranks.includes(link.rank));
-    if (links.length === 0) return;
-    this.#awaited.set(id, new Set(links.map(({ rank }) => rank)));
     for (const link of links) link.post(bytes);
+    const answering = links.map(({ rank }) => rank).filter((rank) => rank !== silent);
+    if (answering.length === 0) return;
+    this.#awaited.set(id, new Set(answering));
     this.#clock.setTimer(answerMs, () => this.#end(id));
   }
 

@@ -34,7 +34,8 @@ export class StubInit {
   /** Of worker 0: batches are declared one after the other. */
   readonly #queue: Waiting[] = [];
   #declaring = false;
-  readonly #asking: boolean[];
+  /** By server: what others than worker 0 wait for. */
+  readonly #asked: (StubRequest | undefined)[];
 
   constructor(options: StubOptions, directory: ParameterDirectory, links: readonly StubLink[]) {
     this.#options = options;
@@ -42,7 +43,7 @@ export class StubInit {
     this.#links = links;
     this.#placer = new Placer({ servers: links.length, sliceBytes: options.sliceBytes ?? sliceBytesDefault });
     this.#initialised = Array.from({ length: options.localWorkers }, () => new Set<string>());
-    this.#asking = links.map(() => false);
+    this.#asked = links.map(() => undefined);
   }
 
   /** @throws ShoalError `usage`; then nothing has changed. */
@@ -70,6 +71,7 @@ export class StubInit {
       this.#declareNext();
     } else {
       this.#waiting.push({ worker, operation, entries });
+      for (const [server, request] of this.#asked.entries()) if (request !== undefined) operation.watch(request, this.#links[server]);
       this.progress();
     }
   }
@@ -83,7 +85,7 @@ export class StubInit {
     for (const [server, link] of this.#links.entries()) {
       const known = server === 0 ? this.#directory.batches : link.committed;
       const behind = server === 0 ? !this.#knowsAll() : link.committed < this.#directory.batches;
-      if (!link.isUp || this.#asking[server] || !behind) continue;
+      if (!link.isUp || this.#asked[server] !== undefined || !behind) continue;
       this.#ask(link, server, known);
     }
   }
@@ -111,12 +113,12 @@ export class StubInit {
   }
 
   #ask(link: StubLink, server: number, known: number): void {
-    this.#asking[server] = true;
-    const request = fixedRequest({
+    const request: StubRequest = fixedRequest({
       type: KVMessage.lookup,
       frames: [encodeControl({ known })],
       finish: (error, msg) => {
-        this.#asking[server] = false;
+        this.#asked[server] = undefined;
+        for (const { operation } of this.#waiting) operation.unwatch(request);
         if (error !== undefined) return this.#failAll(error);
         try {
           const answer = answered(msg);
@@ -130,7 +132,8 @@ export class StubInit {
         return this.progress();
       },
     });
-    for (const { operation } of this.#waiting) if (server === 0) operation.watch(request, link);
+    this.#asked[server] = request;
+    for (const { operation } of this.#waiting) operation.watch(request, link);
     link.enqueue(request);
     link.pump();
   }

@@ -106,9 +106,10 @@ export class StubLink implements Disposable {
     return this.#logFull;
   }
 
-  /** Number of the request; undefined when the server has not taken it. */
+  /** Number of the request; undefined when the server has not taken it. Those that wait for no credit are taken as they come. */
   holds(request: StubRequest): number | undefined {
-    for (const entry of this.#sent.values()) if (entry.request === request && entry.accepted) return entry.id;
+    for (const entry of this.#sent.values())
+      if (entry.request === request && (entry.accepted || request.priority === Infinity)) return entry.id;
     return undefined;
   }
 

@@ -27,6 +27,8 @@ export class StubOperation {
   readonly options: OperationOptions;
   /** What it waits for: requests, and other workers of this process. */
   readonly #requests = new Map<StubRequest, StubLink>();
+  /** What others ask, and it waits for too: for errors. */
+  readonly #watched = new Map<StubRequest, StubLink>();
   readonly #reasons = new Map<StubRequest, string>();
   #waiting = 0;
   #error: ShoalError | undefined;
@@ -63,9 +65,12 @@ export class StubOperation {
     this.#requests.set(request, link);
   }
 
-  /** A request that others make, for errors only. */
   watch(request: StubRequest, link: StubLink): void {
-    this.#requests.set(request, link);
+    this.#watched.set(request, link);
+  }
+
+  unwatch(request: StubRequest): void {
+    this.#watched.delete(request);
   }
 
   /** A request is answered, or something that was expected has happened. The first error counts; the result waits for all,
@@ -91,7 +96,7 @@ export class StubOperation {
   }
 
   #inquire(): void {
-    for (const [request, link] of [...this.#requests].slice(0, reasonsMax)) {
+    for (const [request, link] of [...this.#requests, ...this.#watched].slice(0, reasonsMax)) {
       const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
       if (about === undefined) continue;
       const finish: StubRequest['finish'] = (error, msg) => {
@@ -115,7 +120,7 @@ export class StubOperation {
     if (this.#finished) return;
     const { name, timeoutMs } = this.options;
     const reasons = new Set<string>();
-    for (const [request, link] of this.#requests) {
+    for (const [request, link] of [...this.#requests, ...this.#watched]) {
       reasons.add(link.trouble ?? this.#reasonOf(request, link));
       if (reasons.size === reasonsMax) break;
     }

@@ -1,5 +1,6 @@
 /** The connection to one server, whoever is that server: found through the job's records, made again when it breaks or when
- *  another process has become the server. What is sent while there is none is lost; the protocol above repeats it.
+ *  another process has become the server. What is sent while there is none is lost; the protocol above repeats it. What is sent
+ *  while it is being made waits for it: the other end is there first, and may ask over a connection of its own.
  *
  *      look up record ─▶ connect ─▶ up ─▶ messages … ─▶ silence, error or another record ─▶ down ─┐
  *            ▲                                                                                    │
@@ -15,7 +16,7 @@ import { isGone } from './server-process.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 
 export interface ServerLinkOptions {
-  readonly node: NodeContext;
+  readonly node: Pick<NodeContext, 'clock' | 'settings' | 'records' | 'messaging'>;
   readonly group: number;
   readonly server: number;
   /** Default `server`. */
@@ -90,11 +91,13 @@ export class ServerLink {
 
   /** Returns when the connection should be made anew. */
   async #serve(record: ServerRecord): Promise<void> {
-    const { node, own, onUp, onDown, onReplaced } = this.#options;
+    const { node, own, seat, onUp, onDown, onReplaced } = this.#options;
     if (isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
     if (this.#former !== undefined && this.#former.incarnation !== record.incarnation) await onReplaced?.(this.#former);
     const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
     try {
+      // A standby is sent the state before anything else.
+      if (seat !== 'standby') this.#dealer = dealer;
       await dealer.connect(record.url, { timeoutMs: connectMs });
       if (this.#stopped.signal.aborted) return;
       this.#dealer = dealer;

@@ -190,13 +190,14 @@ export class ServerControl {
   }
 
   #describeWait(session: ServerSession, about: number): string {
-    const { transfers, committed, committedSlots, slots } = this.#state;
+    const { transfers, committed, committedSlots, slots, options } = this.#state;
     let text = session.blocked.length > 0 ? `parameters of batch ${committed} have not been declared by worker 0` : '';
     for (const pending of transfers.pending) {
       if (pending.session === session && pending.id === about) text = transfers.describeWait(pending);
     }
     for (const lookup of this.#lookups) {
-      if (lookup.session === session && lookup.request === about) text = 'worker 0 has not initialised the parameter';
+      if (lookup.session !== session || lookup.request !== about) continue;
+      text = options.group === 0 ? 'worker 0 has not initialised the parameter' : 'its first value has not come from server group 0';
     }
     if (text === '' && committedSlots < slots.count) text = 'worker 0 has not finished init';
     return [text, this.#groups.describe(), this.#barrier.describe()].find((each) => each !== '') ?? '';

@@ -123,7 +123,8 @@ export class ServerFollowers {
     }
     const batch = control.count('batch');
     if (batch < state.committed) return undefined;
-    if (batch > state.directory.batches) throw malformed(`batch ${batch} after ${state.directory.batches}`);
+    // What came before has been lost with a connection: all of it comes again.
+    if (batch > state.directory.batches) return undefined;
     if (batch === state.directory.batches) state.declare(unpackBatch(control.value('entries')));
     const [first, to] = [control.count('first'), control.count('to')];
     const values = msg.frames[1];

@@ -1,0 +1,67 @@
+import { EventEmitter, once } from 'node:events';
+import { expect, test } from 'vitest';
+import { systemClock } from '../../base/clock.ts';
+import { readSettings } from '../../base/settings/settings.ts';
+import { MessagingContext } from '../../messaging/context.ts';
+import { MessageType, Msg } from '../../messaging/msg.ts';
+import { Router } from '../../messaging/router.ts';
+import { HashStore } from '../../store/hash-store.ts';
+import { serverAddress } from '../protocol/topology.ts';
+import { ServerLink } from './server-link.ts';
+import { ownProcess } from './server-process.ts';
+import { ServerRecords, type ServerSeat } from './server-records.ts';
+
+const [own, to] = [serverAddress(1, 0), serverAddress(0, 0)];
+
+function message(text: string): Msg {
+  const msg = new Msg(own, to);
+  msg.type = MessageType.user;
+  msg.addFrame(Buffer.from(text));
+  return msg;
+}
+
+/** What the other end receives of a message sent when it has been reached and the link does not know yet, and of one sent when the link is up. */
+async function received(seat: ServerSeat): Promise<string[]> {
+  await using messaging = new MessagingContext({ world: 'links', secret: new Uint8Array(32), encryption: 'none' });
+  const store = new HashStore({ clock: systemClock });
+  const records = new ServerRecords(store);
+  const heard: string[] = [];
+  const last = new EventEmitter();
+  const over = once(last, 'heard');
+  // The router says that a dealer is there before the dealer hears its answer.
+  const router = new Router(messaging, { onPeer: ({ state }) => state === 'connected' && link.send(message('early')) });
+  router.watch(() => {
+    if (heard.at(-1) === 'up') return;
+    for (let msg = router.tryReceive(); msg !== undefined; msg = router.tryReceive()) heard.push(Buffer.from(msg.frames[0]).toString());
+    if (heard.at(-1) === 'up') last.emit('heard');
+  });
+  const url = await router.bind('inproc://server');
+  const record = { incarnation: 1, url, ...ownProcess() };
+  if (seat === 'standby') await records.changeCandidate(0, 0, { expected: undefined, next: record });
+  else await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
+  const node = { clock: systemClock, settings: readSettings({}), records, messaging };
+  const link = new ServerLink({
+    node,
+    group: 0,
+    server: 0,
+    seat,
+    own,
+    to,
+    onMessage: () => undefined,
+    onUp: () => link.send(message('up')),
+    onDown: () => undefined,
+  });
+  await over;
+  await link.close();
+  await router.close();
+  await store.close();
+  return heard;
+}
+
+test('what is sent when the server has been reached, and the link is not up yet, arrives', async () => {
+  expect(await received('server')).toEqual(['early', 'up']);
+});
+
+test('a standby is sent nothing before its link is up', async () => {
+  expect(await received('standby')).toEqual(['up']);
+});
