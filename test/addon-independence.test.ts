@@ -8,7 +8,7 @@ const skeleton: Readonly<Record<string, string>> = {
   'src/memory/kernels.ts': "import { loadNative } from './native.ts';",
   'src/plan/ir.ts': "import type { Clock } from '../base/clock.ts';",
   'src/base/clock.ts': '',
-  'src/launch/crew.ts': "import { spawn } from 'node:child_process';",
+  'src/launch/supervisor.ts': "import { spawn } from 'node:child_process';",
 };
 
 function independent(text: string): boolean {
@@ -24,7 +24,7 @@ describe('a test', () => {
     ['of a module that imports the loader', "import '../memory/kernels.ts';", false],
     ['that imports it when it runs', "await import('../memory/kernels.ts');", false],
     ['that replaces it', "vi.mock('../memory/native.ts');", false],
-    ['of a module that starts processes', "import '../launch/crew.ts';", false],
+    ['of a module that starts processes', "import '../launch/supervisor.ts';", false],
     ['that starts threads', "import { Worker } from 'node:worker_threads';", false],
     ['of built code', "new URL('../../dist/plan/entry.js', import.meta.url);", false],
     ['of the package by its name', "import { sum } from 'shoal/ddp';", false],

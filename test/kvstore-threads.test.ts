@@ -1,4 +1,4 @@
-/** Several workers in one process: threads that share a stub. */
+/** Several workers in one process: threads that share a client. */
 import { once } from 'node:events';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';

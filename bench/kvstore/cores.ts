@@ -1,9 +1,9 @@
-/** What the cores cost by themselves: two stubs and two servers on one thread, messages handed over as they are, push-pull
+/** What the cores cost by themselves: two clients and two servers on one thread, messages handed over as they are, push-pull
  *  of all keys. No sockets, no threads: the share of the work that is the protocol's.
  *
  *    npx tsx bench/kvstore/cores.ts */
 import { ServerCore } from '../../src/kvstore/server/core.ts';
-import { StubCore } from '../../src/kvstore/client/core.ts';
+import { ClientCore } from '../../src/kvstore/client/core.ts';
 import { addingOptimizer } from '../../src/kvstore/testing/simulated-cluster.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from '../../src/kvstore/testing/memory-values.ts';
 import { systemClock } from '../../src/base/clock.ts';
@@ -28,9 +28,9 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
   const registry: RegionRegistry = new Map();
   const queue: { to: { receive(msg: Msg): void }; msg: Msg }[] = [];
   const servers: ServerCore[] = [];
-  const stubs: StubCore[] = [];
+  const clients: ClientCore[] = [];
   const send = (address: Address, msg: Msg): void => {
-    queue.push({ to: roleOf(address) === Role.server ? servers[idOf(address)] : stubs[idOf(address)], msg });
+    queue.push({ to: roleOf(address) === Role.server ? servers[idOf(address)] : clients[idOf(address)], msg });
   };
   for (const server of [0, 1]) {
     const remotes = new Map<Address, MappedValues>();
@@ -43,12 +43,12 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
     const parts = { clock: systemClock, kernels, parameterKernels, createOptimizer: addingOptimizer, codecOf: () => undefined };
     servers.push(await ServerCore.start({ ...place, ...parts, send, valuesOf }));
   }
-  const memory = [0, 1].map((worker) => new MemoryValues(`stub ${worker}`, registry, { mappable: true }));
+  const memory = [0, 1].map((worker) => new MemoryValues(`client ${worker}`, registry, { mappable: true }));
   for (const [firstWorker, values] of memory.entries()) {
     const place = { topology, workerGroup: 0, firstWorker, localWorkers: 1 };
-    stubs.push(new StubCore({ ...place, clock: systemClock, kernels, parameterKernels, values, send, timeoutMs: 60_000 }));
+    clients.push(new ClientCore({ ...place, clock: systemClock, kernels, parameterKernels, values, send, timeoutMs: 60_000 }));
   }
-  for (const stub of stubs) for (const server of [0, 1]) stub.serverUp(server);
+  for (const client of clients) for (const server of [0, 1]) client.serverUp(server);
   const blocks = memory.map((values) => values.allocate(keys * stride));
   const entries = blocks.map(({ ref: { region } }) =>
     Array.from({ length: keys }, (_, k) => {
@@ -58,8 +58,8 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
   );
   const both = async (begin: (worker: number, done: () => void) => void): Promise<number> => {
     const startMs = performance.now();
-    let open = stubs.length;
-    for (const worker of stubs.keys()) begin(worker, () => open--);
+    let open = clients.length;
+    for (const worker of clients.keys()) begin(worker, () => open--);
     while (open > 0) {
       for (let next = queue.shift(); next !== undefined; next = queue.shift()) next.to.receive(next.msg);
       await Promise.resolve();
@@ -68,7 +68,7 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
   };
   await both((worker, done) => {
     const parameters = entries[worker].map(({ key, push }) => ({ key, dtype: 'float32', shape: [bytes / 4], value: push }) as const);
-    stubs[worker].init(worker, parameters, (error) => {
+    clients[worker].init(worker, parameters, (error) => {
       if (error) throw error;
       done();
     });
@@ -77,7 +77,7 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
   for (let round = 0; round < rounds; round++) {
     for (const { view } of blocks) new Float32Array(view.buffer).fill(1);
     const elapsedMs = await both((worker, done) => {
-      stubs[worker].transfer(worker, { entries: entries[worker], priority: 0 }, (error) => {
+      clients[worker].transfer(worker, { entries: entries[worker], priority: 0 }, (error) => {
         if (error) throw error;
         done();
       });
@@ -86,7 +86,7 @@ async function measure({ name, keys, bytes, stride }: (typeof cases)[number]): P
     const last = ((keys - 1) * stride) / 4;
     if (blocks.some(({ view }) => new Float32Array(view.buffer)[last] !== 2)) throw new Error('a sum is wrong');
   }
-  for (const stub of stubs) stub.close();
+  for (const client of clients) client.close();
   const medianMs = times.toSorted((a, b) => a - b)[rounds >> 1];
   const keysPerSecond = Math.round((1000 * keys) / medianMs);
   // Per byte of parameters: two gradients are read; the server's value and two outputs are written.

@@ -2,7 +2,7 @@
 export { create, createShared, type CreateOptions } from './stores/create.ts';
 export type { CompressionSpec } from './compression/codec.ts';
 export type { OptimizerSpec } from './optimizers/optimizer.ts';
-export type { StubTicket } from './client/protocol.ts';
+export type { ClientTicket } from './client/protocol.ts';
 export type {
   Blob,
   Key,

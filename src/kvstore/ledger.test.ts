@@ -62,7 +62,7 @@ class Worker {
   /** Begins another operation. Any number may be under way: workers push in different orders. */
   act(): void {
     if (this.#pushed.every((round) => round === rounds)) return;
-    const { values, core } = this.#cluster.stubOf(this.#worker);
+    const { values, core } = this.#cluster.clientOf(this.#worker);
     const entries: TransferEntry[] = [];
     const checks: (() => void)[] = [];
     const blocks: ValueBlock[] = [];
@@ -110,24 +110,24 @@ async function runTrial(seed: number, trial: Trial): Promise<number> {
     mappable,
     localWorkers,
     random,
-    stub: { timeoutMs: 1e9, sliceBytes: 64 * 1024, ...(replayBytes ? { replayBytes } : {}) },
+    client: { timeoutMs: 1e9, sliceBytes: 64 * 1024, ...(replayBytes ? { replayBytes } : {}) },
     // Updates between exchanges: 1, 5 or 9.
     server: { checkpointEveryMs: 50, syncEvery: 1 + 4 * (seed % 3) },
   });
   const all = Array.from({ length: topology.workerGroups * topology.workersPerGroup }, (_, worker) => worker);
   for (const worker of all) {
-    const { core, values } = cluster.stubOf(worker);
+    const { core, values } = cluster.clientOf(worker);
     const entries = sizes.map(
       (size, k) => ({ key: `p${k}`, dtype: 'float32', shape: [size], value: values.allocate(4 * size).ref }) as const,
     );
     core.init(worker, entries, (error) => expect(error).toBe(undefined));
   }
   await cluster.settle();
-  await cluster.run<void>((done) => cluster.stubs[0].core.setOptimizer(0, adding, done));
+  await cluster.run<void>((done) => cluster.clients[0].core.setOptimizer(0, adding, done));
   // As with MXNet, others push after a barrier: from it on they know that there is an optimiser.
   let passed = 0;
   for (const worker of all) {
-    cluster.stubOf(worker).core.barrier(worker, (error) => {
+    cluster.clientOf(worker).core.barrier(worker, (error) => {
       expect(error).toBe(undefined);
       passed++;
     });
@@ -167,7 +167,7 @@ async function exchange(cluster: SimulatedCluster): Promise<void> {
 async function balance(cluster: SimulatedCluster, topology: KVTopology, all: readonly number[]): Promise<void> {
   const expected = sumTo(all, rounds);
   for (const worker of all) {
-    const { core, values } = cluster.stubOf(worker);
+    const { core, values } = cluster.clientOf(worker);
     const outs = sizes.map((size) => values.allocate(4 * size));
     const entries = outs.map(({ ref }, k) => ({ key: `p${k}`, out: ref }));
     await cluster.run<void>((done) => core.transfer(worker, { entries, priority: 0 }, done));
@@ -182,7 +182,7 @@ async function balance(cluster: SimulatedCluster, topology: KVTopology, all: rea
   }
   if (topology.serverGroups > 1) return;
   // The optimiser's own sum has begun at zero, like the values: it must have come through every restart with them.
-  await cluster.run<void>((done) => cluster.stubs[0].core.saveState(0, 'end', done));
+  await cluster.run<void>((done) => cluster.clients[0].core.saveState(0, 'end', done));
   for (const disk of cluster.folders.values()) {
     const { tensors } = (await disk.load())!;
     const names = [...tensors.keys()].filter((name) => name.startsWith('parameter/'));
@@ -201,7 +201,7 @@ function pick(cluster: SimulatedCluster, random: Random): ClusterServer {
 async function killAndRestart(cluster: SimulatedCluster, random: Random): Promise<boolean> {
   const server = pick(cluster, random);
   if (random.integer(4) === 0) {
-    cluster.reconnect(cluster.stubs[random.integer(cluster.stubs.length)], server);
+    cluster.reconnect(cluster.clients[random.integer(cluster.clients.length)], server);
     return false;
   }
   cluster.kill(server);
@@ -218,7 +218,7 @@ async function killAndPromote(cluster: SimulatedCluster, random: Random): Promis
     return false;
   }
   if (choice === 0) {
-    cluster.reconnect(cluster.stubs[random.integer(cluster.stubs.length)], server);
+    cluster.reconnect(cluster.clients[random.integer(cluster.clients.length)], server);
   } else if (choice === 1) {
     cluster.killStandby(server);
     for (let k = random.integer(30); k > 0; k--) cluster.deliverOne();

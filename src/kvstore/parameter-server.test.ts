@@ -82,7 +82,7 @@ describe.each([
     const orderOf = async (pushes: readonly { key: string; priority: number; after?: string }[]): Promise<string> => {
       // Any two exceed the credit: one push is under way at a time.
       const place: KVTopology = { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 };
-      const bench = await Bench.of({ topology: place, mappable, stub: { creditBytes: 4 * count } });
+      const bench = await Bench.of({ topology: place, mappable, client: { creditBytes: 4 * count } });
       await bench.init(pushes.map(({ key }) => ({ key, dtype: 'float32', shape: [count] })));
       const entries = pushes.map(({ key }) => ({ key, push: bench.block(0, new Float32Array(count)).ref }));
       // The server maps their memory, and nothing waits for that afterwards.
@@ -115,7 +115,7 @@ describe.each([
       const values = viewOf(dtype, new ArrayBuffer(15 * dtypeInfo(dtype).bytes), 0, 15) as Int32Array;
       for (let k = 0; k < 15; k++) values[k] = (dtype === 'int64' ? BigInt(k) : dtype === 'float16' ? 0x3c00 : k) as number;
       const outcomes = [bench.push(0, dtype, values), bench.push(1, dtype, values)];
-      const out = bench.cluster.stubs[1].values.allocate(values.byteLength);
+      const out = bench.cluster.clients[1].values.allocate(values.byteLength);
       outcomes.push(bench.begin(1, [{ key: dtype, out: out.ref }]));
       await bench.cluster.settle();
       expect(outcomes.map(({ error }) => error)).toEqual([undefined, undefined, undefined]);
@@ -125,23 +125,23 @@ describe.each([
   });
 
   it('pushes rows, sums them over workers and changes no others', async () => {
-    const bench = await Bench.of({ topology: sandblaster, mappable, stub: { sliceBytes: 512 } });
+    const bench = await Bench.of({ topology: sandblaster, mappable, client: { sliceBytes: 512 } });
     await bench.init([{ key: 'table', dtype: 'float32', shape: [100_000, 3] }], () => 5);
     await bench.setOptimizer();
     const outcomes: (ShoalError | undefined)[] = [];
     const rows = [Uint32Array.of(0, 7, 99_999), Uint32Array.of(7, 50_000)];
     for (const worker of [0, 1]) {
       const values = bench.block(worker, new Float32Array(rows[worker].length * 3).fill(worker + 1)).ref;
-      bench.cluster.stubs[worker].core.rowSparsePush(worker, { key: 'table', rows: rows[worker], values, priority: 0 }, (error) =>
+      bench.cluster.clients[worker].core.rowSparsePush(worker, { key: 'table', rows: rows[worker], values, priority: 0 }, (error) =>
         outcomes.push(error),
       );
     }
     await bench.cluster.settle();
     expect(outcomes).toEqual([undefined, undefined]);
-    const out = bench.cluster.stubs[1].values.allocate(6 * 12);
+    const out = bench.cluster.clients[1].values.allocate(6 * 12);
     const wanted = Uint32Array.of(99_999, 7, 7, 1, 50_000, 0);
     await bench.cluster.run<void>((done) =>
-      bench.cluster.stubs[1].core.rowSparsePull(1, { key: 'table', rows: wanted, values: out.ref, priority: 0 }, done),
+      bench.cluster.clients[1].core.rowSparsePull(1, { key: 'table', rows: wanted, values: out.ref, priority: 0 }, done),
     );
     expect([...new Float32Array(out.view.buffer)].filter((_, k) => k % 3 === 2)).toEqual([6, 8, 8, 5, 7, 6]);
     expect(await bench.info(0, 'table')).toMatchObject({ version: 1 });
@@ -151,11 +151,13 @@ describe.each([
     const topology = { ...sandblaster, workersPerGroup: 4, serversPerGroup: 1 };
     const bench = await Bench.of({ topology, localWorkers: 2, mappable });
     const before = bench.cluster.delivered;
-    const stub = bench.cluster.stubs[0];
+    const client = bench.cluster.clients[0];
     const outcomes: (ShoalError | undefined)[] = [];
     for (let worker = 0; worker < 4; worker++) {
       const value = bench.block(worker, Float32Array.of(7, 7)).ref;
-      bench.cluster.stubOf(worker).core.init(worker, [{ key: 'x', dtype: 'float32', shape: [2], value }], (error) => outcomes.push(error));
+      bench.cluster
+        .clientOf(worker)
+        .core.init(worker, [{ key: 'x', dtype: 'float32', shape: [2], value }], (error) => outcomes.push(error));
     }
     await bench.cluster.settle();
     expect(outcomes).toEqual([undefined, undefined, undefined, undefined]);
@@ -168,7 +170,7 @@ describe.each([
     // One update and one answer per process, besides memory being announced and one "accepted".
     expect(bench.cluster.delivered - mid).toBeLessThanOrEqual(mappable ? 9 : 5);
     expect(mid).toBeGreaterThan(before);
-    expect(stub.values.allocated).toBeGreaterThan(0);
+    expect(client.values.allocated).toBeGreaterThan(0);
   });
 
   it('decodes compressed gradients and keeps what compression lost', async () => {
@@ -279,13 +281,14 @@ describe('topologies', () => {
     const bench = await Bench.of({ topology: hogwild });
     await bench.init([small]);
     const reached: number[] = [];
-    bench.cluster.stubs[0].core.barrier(0, () => reached.push(0));
+    bench.cluster.clients[0].core.barrier(0, () => reached.push(0));
     await bench.cluster.settle();
     expect(reached).toEqual([]);
-    bench.cluster.stubs[1].core.barrier(1, () => reached.push(1));
+    bench.cluster.clients[1].core.barrier(1, () => reached.push(1));
     await bench.cluster.settle();
     expect(reached.toSorted((a, b) => a - b)).toEqual([0, 1]);
-    for (const [worker, stub] of bench.cluster.stubs.entries()) await bench.cluster.run<void>((done) => stub.core.leave(worker, done));
+    for (const [worker, client] of bench.cluster.clients.entries())
+      await bench.cluster.run<void>((done) => client.core.leave(worker, done));
     expect([...bench.cluster.served].toSorted()).toEqual(['0/0', '0/1', '1/0', '1/1']);
   });
 });
@@ -294,32 +297,32 @@ describe('what can go wrong', () => {
   it('refuses misuse at the worker, in words', async () => {
     const bench = await Bench.of({ topology: sandblaster });
     await bench.init([small]);
-    const [stub] = bench.cluster.stubs;
+    const [client] = bench.cluster.clients;
     const cases: [(done: (error: ShoalError | undefined) => void) => void, string, RegExp][] = [
       [
-        (done) => stub.core.transfer(0, { entries: [{ key: 'v', push: bench.block(0, new Float32Array(4)).ref }], priority: 0 }, done),
+        (done) => client.core.transfer(0, { entries: [{ key: 'v', push: bench.block(0, new Float32Array(4)).ref }], priority: 0 }, done),
         'usage',
         /'v' is unknown; call init/,
       ],
       [
-        (done) => stub.core.transfer(0, { entries: [{ key: 'w', push: bench.block(0, new Float32Array(5)).ref }], priority: 0 }, done),
+        (done) => client.core.transfer(0, { entries: [{ key: 'w', push: bench.block(0, new Float32Array(5)).ref }], priority: 0 }, done),
         'mismatch',
         /20 bytes.*float32 \[4\], 16 bytes/,
       ],
       [
-        (done) => stub.core.init(0, [{ ...small, value: bench.block(0, new Float32Array(4)).ref }], done),
+        (done) => client.core.init(0, [{ ...small, value: bench.block(0, new Float32Array(4)).ref }], done),
         'usage',
         /initialised 'w' already/,
       ],
-      [(done) => bench.cluster.stubs[1].core.setOptimizer(1, adding, done), 'usage', /only worker 0/],
+      [(done) => bench.cluster.clients[1].core.setOptimizer(1, adding, done), 'usage', /only worker 0/],
       [
-        (done) => stub.core.init(0, [{ key: 'z', dtype: 'float32', shape: [-1], value: { region: 1, offset: 0, bytes: 0 } }], done),
+        (done) => client.core.init(0, [{ key: 'z', dtype: 'float32', shape: [-1], value: { region: 1, offset: 0, bytes: 0 } }], done),
         'usage',
         /shape \[-1\]/,
       ],
       [
         (done) =>
-          stub.core.rowSparsePush(
+          client.core.rowSparsePush(
             0,
             { key: 'w', rows: Uint32Array.of(3, 1), values: bench.block(0, new Float32Array(2)).ref, priority: 0 },
             done,
@@ -329,7 +332,7 @@ describe('what can go wrong', () => {
       ],
       [
         (done) =>
-          stub.core.rowSparsePull(
+          client.core.rowSparsePull(
             0,
             { key: 'w', rows: Uint32Array.of(4), values: bench.block(0, new Float32Array(1)).ref, priority: 0 },
             done,
@@ -353,8 +356,8 @@ describe('what can go wrong', () => {
     const bench = await Bench.of({ topology: sandblaster });
     const errors: (ShoalError | undefined)[] = [];
     const value = (worker: number, count: number) => bench.block(worker, new Float32Array(count)).ref;
-    bench.cluster.stubs[0].core.init(0, [{ key: 'w', dtype: 'float32', shape: [4], value: value(0, 4) }], (error) => errors.push(error));
-    bench.cluster.stubs[1].core.init(1, [{ key: 'w', dtype: 'float32', shape: [5], value: value(1, 5) }], (error) => errors.push(error));
+    bench.cluster.clients[0].core.init(0, [{ key: 'w', dtype: 'float32', shape: [4], value: value(0, 4) }], (error) => errors.push(error));
+    bench.cluster.clients[1].core.init(1, [{ key: 'w', dtype: 'float32', shape: [5], value: value(1, 5) }], (error) => errors.push(error));
     await bench.cluster.settle();
     const failed = errors.find((error) => error !== undefined);
     expect(failed).toMatchObject({ code: 'mismatch' });
@@ -387,12 +390,12 @@ describe('what can go wrong', () => {
   it.each([{ mappable: true }, { mappable: false }])(
     'refuses all slices of a value in which one is not finite, mapped: $mappable',
     async ({ mappable }) => {
-      const bench = await Bench.of({ topology: sandblaster, mappable, stub: { sliceBytes: 4096 } });
+      const bench = await Bench.of({ topology: sandblaster, mappable, client: { sliceBytes: 4096 } });
       const count = 10_000;
       await bench.init([{ key: 'cut', dtype: 'float32', shape: [count / 4, 4] }, small], () => 9);
       await bench.setOptimizer({ ...adding, nonFinite: 'refuse' });
       // Worker 0's own call has told it, the barrier tells the others.
-      for (const worker of [0, 1]) bench.cluster.stubs[worker].core.barrier(worker, () => undefined);
+      for (const worker of [0, 1]) bench.cluster.clients[worker].core.barrier(worker, () => undefined);
       await bench.cluster.settle();
       const gradients = [0, 1].map(() => new Float32Array(count).fill(1));
       gradients[1][count - 1] = Infinity;
@@ -420,7 +423,7 @@ describe('what can go wrong', () => {
       const errors: (ShoalError | undefined)[] = [];
       for (const worker of [0, 1]) {
         const values = bench.block(worker, Float32Array.of(1, 1, 1, 1, 1, worker === 1 ? NaN : 1, 1, 1)).ref;
-        bench.cluster.stubs[worker].core.rowSparsePush(worker, { key: 'cut', rows, values, priority: 0 }, (error) => errors.push(error));
+        bench.cluster.clients[worker].core.rowSparsePush(worker, { key: 'cut', rows, values, priority: 0 }, (error) => errors.push(error));
       }
       await bench.cluster.settle();
       for (const error of errors) expect(error?.message).toMatch(/gradient of worker 1 for 'cut' holds NaN/);
@@ -458,7 +461,7 @@ describe('what can go wrong', () => {
     await bench.init([small]);
     const waiting = bench.push(0, 'w', new Float32Array(4));
     await bench.cluster.settle();
-    await bench.cluster.run<void>((done) => bench.cluster.stubs[1].core.leave(1, done));
+    await bench.cluster.run<void>((done) => bench.cluster.clients[1].core.leave(1, done));
     expect(waiting.error).toMatchObject({ code: 'aborted' });
     expect(waiting.error!.message).toContain("round 1 of 'w' cannot be completed: worker 1: has left the store");
   });

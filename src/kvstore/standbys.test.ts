@@ -15,12 +15,12 @@ async function begin(options: { topology?: KVTopology; mappable?: boolean } = {}
   const cluster = await SimulatedCluster.start({ topology, random: seededRandom(1), ...options });
   await cluster.settle();
   for (const worker of [0, 1]) {
-    const { core, values } = cluster.stubOf(worker);
+    const { core, values } = cluster.clientOf(worker);
     const entry = { key: 'w', dtype: 'float32', shape: [elements], value: values.allocate(4 * elements).ref } as const;
     core.init(worker, [entry], (error) => expect(error).toBe(undefined));
   }
   await cluster.settle();
-  await cluster.run<void>((done) => cluster.stubs[0].core.setOptimizer(0, { name: 'sgd', learningRate: 1 }, done));
+  await cluster.run<void>((done) => cluster.clients[0].core.setOptimizer(0, { name: 'sgd', learningRate: 1 }, done));
   return cluster;
 }
 
@@ -28,7 +28,7 @@ async function begin(options: { topology?: KVTopology; mappable?: boolean } = {}
 async function push(cluster: SimulatedCluster, workers: readonly number[]): Promise<(ShoalError | 'waits' | undefined)[]> {
   const results = workers.map((): ShoalError | 'waits' | undefined => 'waits');
   for (const [k, worker] of workers.entries()) {
-    const { core, values } = cluster.stubOf(worker);
+    const { core, values } = cluster.clientOf(worker);
     const gradient = values.allocate(4 * elements);
     new Float32Array(gradient.view.buffer).fill(1);
     const entries: TransferEntry[] = [{ key: 'w', push: gradient.ref }];
@@ -43,7 +43,7 @@ async function push(cluster: SimulatedCluster, workers: readonly number[]): Prom
 const well = [undefined, undefined];
 
 async function pulled(cluster: SimulatedCluster, worker: number): Promise<number[]> {
-  const { core, values } = cluster.stubOf(worker);
+  const { core, values } = cluster.clientOf(worker);
   const out = values.allocate(4 * elements);
   await cluster.run<void>((done) => core.transfer(worker, { entries: [{ key: 'w', out: out.ref }], priority: 0 }, done));
   return [...new Float32Array(out.view.buffer)];
@@ -89,7 +89,7 @@ describe('standbys', () => {
 
   it('know whom their primary has given up', async () => {
     const cluster = await begin({ topology: apart });
-    cluster.servers[0].core.peerLost(cluster.stubs[1].address, new ShoalError('peer-lost', 'has been silent for 9 s'));
+    cluster.servers[0].core.peerLost(cluster.clients[1].address, new ShoalError('peer-lost', 'has been silent for 9 s'));
     const [own, lost] = await push(cluster, [0, 1]);
     expect(own).toBe(undefined);
     expect(lost).toMatchObject({ code: 'peer-lost', message: 'worker 1 counts as lost: it has been silent for 9 s' });

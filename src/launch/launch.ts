@@ -12,12 +12,12 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { ConsoleSink } from './console-sink.ts';
-import { Crew, type Berth, type Casualty } from './crew.ts';
+import { Supervisor, type ProcessSpec, type FailedProcess } from './supervisor.ts';
 import { exitCodeOf } from './exit-reason.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
-import { serverPlaces, serverVariables, type ServerOptions } from './server-berths.ts';
+import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
 import { stderrHint } from './stderr-hint.ts';
 
 export interface LaunchOptions extends RouteOptions {
@@ -108,7 +108,7 @@ class Run {
   readonly #secret: string;
   readonly #node: number;
   readonly #nodes: number;
-  #crew: Crew | undefined;
+  #supervisor: Supervisor | undefined;
   #interrupted: Interruption | undefined;
   #interruptedMs = 0;
 
@@ -137,7 +137,7 @@ class Run {
     const { signal } = this.#interrupted;
     if (name === signal && this.#options.clock.now() - this.#interruptedMs < sameSignalMs) return;
     this.#say(`${name} again: killing all ranks`);
-    this.#crew?.signal('SIGKILL');
+    this.#supervisor?.signal('SIGKILL');
   }
 
   outputLost(cause: Error): void {
@@ -152,9 +152,9 @@ class Run {
     this.#interrupted = interruption;
     this.#interruptedMs = clock.now();
     this.#joining.abort();
-    this.#crew?.signal(interruption.signal);
+    this.#supervisor?.signal(interruption.signal);
     // Unreferenced: it ends with the launcher.
-    clock.setTimer(killAfterMs, () => this.#crew?.signal('SIGKILL'));
+    clock.setTimer(killAfterMs, () => this.#supervisor?.signal('SIGKILL'));
   }
 
   async result(): Promise<LaunchResult> {
@@ -215,35 +215,35 @@ class Run {
     const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
-    const crew = await this.#embarkOrTell(agreement, generation);
+    const supervisor = await this.#startOrTell(agreement, generation);
     try {
-      const own = this.#outcome(agreement, { crew, generation, signal: over.signal });
+      const own = this.#outcome(agreement, { supervisor, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
       if (failure === undefined) {
-        await crew.dismissServers({ killAfterMs });
+        await supervisor.dismissServers({ killAfterMs });
         return undefined;
       }
-      await crew.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
-      await crew.disembark();
-      this.#tell(failure, crew.casualty(failure.rank));
+      await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
+      await supervisor.finish();
+      this.#tell(failure, supervisor.failed(failure.rank));
       return failure;
     } finally {
       over.abort();
-      await crew.disembark();
-      this.#crew = undefined;
+      await supervisor.finish();
+      this.#supervisor = undefined;
     }
   }
 
   /** How this node's ranks end, and with them, when they end well, those of all nodes. */
   async #outcome(
     agreement: NodeAgreement,
-    run: { crew: Crew; generation: number; signal: AbortSignal },
+    run: { supervisor: Supervisor; generation: number; signal: AbortSignal },
   ): Promise<{ failure: JobFailure | undefined }> {
     const { graceMs = 5000 } = this.#options;
-    const casualty = await run.crew.firstCasualty;
+    const failed = await run.supervisor.firstFailure;
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
-    if (casualty !== undefined) {
-      const failure = await agreement.firstCause(run.generation, this.#failureOf(casualty), graceMs);
+    if (failed !== undefined) {
+      const failure = await agreement.firstCause(run.generation, this.#failureOf(failed), graceMs);
       return { failure: await agreement.fail(run.generation, failure) };
     }
     try {
@@ -256,34 +256,34 @@ class Run {
   }
 
   /** Ranks that cannot be started here end the job on all nodes. */
-  async #embarkOrTell(agreement: NodeAgreement, generation: number): Promise<Crew> {
+  async #startOrTell(agreement: NodeAgreement, generation: number): Promise<Supervisor> {
     try {
-      return this.#embark(agreement, generation);
+      return this.#start(agreement, generation);
     } catch (error) {
       await agreement.fail(generation, { node: this.#node, host: hostname(), exitCode: 1, text: messageOf(error), final: true });
       throw error;
     }
   }
 
-  #embark(agreement: NodeAgreement, generation: number): Crew {
+  #start(agreement: NodeAgreement, generation: number): Supervisor {
     const { clock, directory, logDir } = this.#options;
-    this.#crew = new Crew({
+    this.#supervisor = new Supervisor({
       clock,
-      berths: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
+      specs: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
       directory,
       stdout: this.#stdout,
       stderr: this.#stderr,
-      prefix: (berth) => this.#prefix(berth, String(agreement.worldSize - 1).length),
+      prefix: (spec) => this.#prefix(spec, String(agreement.worldSize - 1).length),
       route: this.#route,
       logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
       report: (line) => this.#event(line),
-      onRankEnd: (rank, ending, casualty) =>
-        void agreement.rankEnded(generation, { rank, ending, failure: casualty && this.#failureOf(casualty) }),
+      onRankEnd: (rank, ending, failed) =>
+        void agreement.rankEnded(generation, { rank, ending, failure: failed && this.#failureOf(failed) }),
     });
-    return this.#crew;
+    return this.#supervisor;
   }
 
-  #ranks(agreement: NodeAgreement, generation: number): Berth[] {
+  #ranks(agreement: NodeAgreement, generation: number): ProcessSpec[] {
     const { command, localSize, servers } = this.#options;
     const more = servers === undefined ? {} : serverVariables(servers, agreement.worldSize);
     return Array.from({ length: localSize }, (_, localRank) => {
@@ -293,7 +293,7 @@ class Run {
     });
   }
 
-  #servers(agreement: NodeAgreement, generation: number): Berth[] {
+  #servers(agreement: NodeAgreement, generation: number): ProcessSpec[] {
     const { servers } = this.#options;
     if (servers === undefined) return [];
     return serverPlaces(servers, this.#node, this.#nodes).map(({ role, index, restarts, substitute }) => {
@@ -322,20 +322,20 @@ class Run {
     });
   }
 
-  #prefix({ kind, name, rank = 0 }: Berth, width: number): string {
+  #prefix({ kind, name, rank = 0 }: ProcessSpec, width: number): string {
     const text = kind === 'rank' ? `[rank ${String(rank).padStart(width)}]` : `[${name}]`;
     return this.#options.colour === 'always' ? `\u001b[${colours[rank % colours.length]}m${text}\u001b[0m ` : `${text} `;
   }
 
-  #failureOf(casualty: Casualty): JobFailure {
-    const { name, rank, pid, afterMs } = casualty;
+  #failureOf(failed: FailedProcess): JobFailure {
+    const { name, rank, pid, afterMs } = failed;
     const when = `${(afterMs / 1000).toFixed(1)} s after the start`;
-    const text = `${rank === undefined ? `${name} ` : ''}${casualty.text} ${when} (pid ${pid})`;
+    const text = `${rank === undefined ? `${name} ` : ''}${failed.text} ${when} (pid ${pid})`;
     return {
       node: this.#node,
       host: hostname(),
       ...(rank === undefined ? {} : { rank }),
-      exitCode: exitCodeOf(casualty.ending),
+      exitCode: exitCodeOf(failed.ending),
       text,
       final: false,
     };
@@ -346,10 +346,10 @@ class Run {
   }
 
   /** The failure, and what its rank wrote last, after everything else. */
-  #tell(failure: JobFailure, casualty: Casualty | undefined): void {
+  #tell(failure: JobFailure, failed: FailedProcess | undefined): void {
     const lines = [describeFailure(failure, this.#node)];
-    const own = casualty !== undefined && failure.node === this.#node;
-    if (own) lines.push(...tailLines(casualty));
+    const own = failed !== undefined && failure.node === this.#node;
+    if (own) lines.push(...tailLines(failed));
     for (const line of lines) this.#say(line);
   }
 
@@ -369,13 +369,13 @@ function describeFailure(failure: JobFailure, node: number): string {
   return failure.node === node ? `the job ended: ${failure.text}` : `node ${failure.node} (${failure.host}) failed: ${failure.text}`;
 }
 
-function tailLines(casualty: Casualty): string[] {
-  const { text, droppedBytes } = casualty.tail();
-  if (text.trim() === '') return [`${casualty.name} wrote nothing to stderr`];
+function tailLines(failed: FailedProcess): string[] {
+  const { text, droppedBytes } = failed.tail();
+  if (text.trim() === '') return [`${failed.name} wrote nothing to stderr`];
   const hint = stderrHint(text);
   const cut = droppedBytes > 0 ? ` (the first ${droppedBytes} bytes are left out)` : '';
   return [
-    `what ${casualty.name} wrote to stderr${cut}:`,
+    `what ${failed.name} wrote to stderr${cut}:`,
     ...text
       .replace(/\n$/, '')
       .split('\n')

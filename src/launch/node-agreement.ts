@@ -175,7 +175,7 @@ export class NodeAgreement {
     await this.#gather(`launch/${generation}/stopped`, { timeoutMs });
   }
 
-  /** The first of the job's launchers to leave must not look like a casualty, the one that serves leaves last. */
+  /** The first of the job's launchers to leave must not look like one that failed, the one that serves leaves last. */
   async leave(timeoutMs: number): Promise<void> {
     try {
       await this.#store.set(`launch/bye/${this.#options.node}`, encode(true));

@@ -3,7 +3,7 @@ import { Command, InvalidArgumentError, Option } from 'commander';
 import { parseMilliseconds } from '../../base/settings/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
-import type { ServerOptions } from '../../launch/server-berths.ts';
+import type { ServerOptions } from '../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
 
 interface RunFlags {
@@ -169,7 +169,7 @@ async function serversOf(
   const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
     import('../../base/package-root.ts'),
     import('../../kvstore/job/environment.ts'),
-    import('../../launch/server-berths.ts'),
+    import('../../launch/server-specs.ts'),
     import('node:path'),
   ]);
   const command = [process.execPath, ...flags.nodeOption, builtEntry('kvstore/server/server-entry.js')];

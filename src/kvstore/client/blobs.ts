@@ -48,7 +48,7 @@ export class Blobs {
     const blobs = new Blobs(node, workers);
     const url = await blobs.#router.bind(node.bindUrl);
     blobs.#router.watch(() => blobs.#drain());
-    await node.records.publishStub(workers.firstWorker, url);
+    await node.records.publishClient(workers.firstWorker, url);
     return blobs;
   }
 
@@ -120,7 +120,7 @@ export class Blobs {
   }
 
   async #dial(first: number): Promise<Dealer> {
-    const url = await this.#node.records.stubUrl(first, { timeoutMs: this.#node.settings.timeoutMs });
+    const url = await this.#node.records.clientUrl(first, { timeoutMs: this.#node.settings.timeoutMs });
     const dealer = new Dealer(this.#node.messaging, { address: makeAddress({ group: 0, id: this.#firstWorker, role: Role.workerLayer }) });
     try {
       await dealer.connect(url, { timeoutMs: connectMs });

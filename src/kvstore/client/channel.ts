@@ -1,27 +1,27 @@
-/** A worker's end of its channel to the stub thread: numbers operations, settles them, and can wait without the event loop.
+/** A worker's end of its channel to the client thread: numbers operations, settles them, and can wait without the event loop.
  *
- *      worker's thread                      stub thread
- *        post(command) ────── port ───────▶ StubNode
+ *      worker's thread                      client thread
+ *        post(command) ────── port ───────▶ ClientNode
  *        deliver       ◀───── port ──────── event, then events += 1 and notify      (waitSync sleeps on `events`) */
 import { receiveMessageOnPort } from 'node:worker_threads';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { PendingWork, type WorkWaiter } from '../../group/thread/work.ts';
-import type { StubAnswer, StubCommand, StubEvent, StubTicket, WorkerInfo } from './protocol.ts';
+import type { ClientAnswer, ClientCommand, ClientEvent, ClientTicket, WorkerInfo } from './protocol.ts';
 
-type Numbered = Extract<StubCommand, { work: number }>;
+type Numbered = Extract<ClientCommand, { work: number }>;
 type Unnumbered<C> = C extends Numbered ? Omit<C, 'work'> : never;
 
 export interface StartHooks {
   /** Before the work counts as done; a throw is its error. */
-  readonly onSuccess?: (answer: StubAnswer | undefined) => void;
+  readonly onSuccess?: (answer: ClientAnswer | undefined) => void;
   readonly onSettled?: (error: ShoalError | undefined) => void;
 }
 
-export class StubChannel implements WorkWaiter {
-  readonly #ticket: StubTicket;
+export class ClientChannel implements WorkWaiter {
+  readonly #ticket: ClientTicket;
   readonly #events: Int32Array;
-  readonly #pending = new Map<number, { work: PendingWork; answer: StubAnswer | undefined }>();
+  readonly #pending = new Map<number, { work: PendingWork; answer: ClientAnswer | undefined }>();
   readonly #ready: Promise<WorkerInfo>;
   #resolveReady!: (info: WorkerInfo) => void;
   #rejectReady!: (error: ShoalError) => void;
@@ -29,7 +29,7 @@ export class StubChannel implements WorkWaiter {
   #seen = 0;
   #lost: ShoalError | undefined;
 
-  constructor(ticket: StubTicket) {
+  constructor(ticket: ClientTicket) {
     this.#ticket = ticket;
     this.#events = new Int32Array(ticket.events);
     this.#ready = new Promise((resolve, reject) => {
@@ -37,14 +37,14 @@ export class StubChannel implements WorkWaiter {
       this.#rejectReady = reject;
     });
     this.#ready.catch(() => undefined);
-    ticket.port.on('message', (event: StubEvent) => this.#deliver(event));
+    ticket.port.on('message', (event: ClientEvent) => this.#deliver(event));
   }
 
   ready(): Promise<WorkerInfo> {
     return this.#ready;
   }
 
-  post(command: Exclude<StubCommand, Numbered>): void {
+  post(command: Exclude<ClientCommand, Numbered>): void {
     if (command.type === 'attach') this.#ticket.port.postMessage(command, [command.ticket.port]);
     else if (this.#lost === undefined) this.#ticket.port.postMessage(command);
   }
@@ -56,7 +56,7 @@ export class StubChannel implements WorkWaiter {
       ...(onSuccess === undefined ? {} : { onSuccess: () => onSuccess(entry.answer) }),
       ...(onSettled === undefined ? {} : { onSettled: () => onSettled(work.error) }),
     });
-    const entry: { work: PendingWork; answer: StubAnswer | undefined } = { work, answer: undefined };
+    const entry: { work: PendingWork; answer: ClientAnswer | undefined } = { work, answer: undefined };
     if (this.#lost !== undefined) {
       work.settle(this.#lost);
       return work;
@@ -93,11 +93,11 @@ export class StubChannel implements WorkWaiter {
   drain(): void {
     if (Atomics.load(this.#events, 0) === this.#seen) return;
     for (let next = receiveMessageOnPort(this.#ticket.port); next !== undefined; next = receiveMessageOnPort(this.#ticket.port)) {
-      this.#deliver(next.message as StubEvent);
+      this.#deliver(next.message as ClientEvent);
     }
   }
 
-  #deliver(event: StubEvent): void {
+  #deliver(event: ClientEvent): void {
     this.#seen = (this.#seen + 1) | 0;
     switch (event.type) {
       case 'ready':

@@ -1,14 +1,14 @@
-/** Entry of the stub thread. */
+/** Entry of the client thread. */
 import { workerData } from 'node:worker_threads';
 import { ShoalError } from '../../base/errors.ts';
-import { StubNode } from './node.ts';
-import type { StubEvent, StubPlan, StubTicket } from './protocol.ts';
+import { ClientNode } from './node.ts';
+import type { ClientEvent, ClientPlan, ClientTicket } from './protocol.ts';
 
-const { plan, ticket } = workerData as { plan: StubPlan; ticket: StubTicket };
+const { plan, ticket } = workerData as { plan: ClientPlan; ticket: ClientTicket };
 try {
-  (await StubNode.start(plan)).attach(ticket);
+  (await ClientNode.start(plan)).attach(ticket);
 } catch (thrown) {
-  const failed: StubEvent = { type: 'failed', error: ShoalError.from(thrown).toData() };
+  const failed: ClientEvent = { type: 'failed', error: ShoalError.from(thrown).toData() };
   ticket.port.postMessage(failed);
   ticket.port.close();
 }

@@ -7,17 +7,17 @@ import { groupOf, idOf, Role, roleOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
-import { StubInit } from './init.ts';
-import { StubLink, type OptimizerKnowledge } from './link.ts';
+import { ClientInit } from './init.ts';
+import { ClientLink, type OptimizerKnowledge } from './link.ts';
 import { LocalRounds } from './local-sums.ts';
-import { StubOperation } from './operation.ts';
-import type { Done, InfoDone, InitEntry, RowsRequest, StubOptions, TransferRequest } from './options.ts';
+import { ClientOperation } from './operation.ts';
+import type { Done, InfoDone, InitEntry, RowsRequest, ClientOptions, TransferRequest } from './options.ts';
 import { fixedRequest } from './request.ts';
-import { StubRows } from './rows.ts';
-import { StubStates } from './states.ts';
-import { StubTransfers } from './transfers.ts';
-import { StubUnit } from './unit.ts';
-import { serverAddress, serverGroupOf, stubAddress } from '../protocol/topology.ts';
+import { ClientRows } from './rows.ts';
+import { ClientStates } from './states.ts';
+import { ClientTransfers } from './transfers.ts';
+import { ClientUnit } from './unit.ts';
+import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
 import { elements } from '../protocol/value-space.ts';
 import { encodeControl, packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
@@ -29,20 +29,20 @@ const keysNamed = 2;
 
 /** `worker` is a number among all workers, one of this process. Nothing throws: `done` gets the error; it may be called
  *  before the call returns. */
-export class StubCore {
-  readonly #options: StubOptions;
+export class ClientCore {
+  readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
-  readonly #links: StubLink[];
+  readonly #links: ClientLink[];
   readonly #local: LocalRounds;
   readonly #rounds: number[][];
-  readonly #init: StubInit;
-  readonly #transfers: StubTransfers;
-  readonly #rows: StubRows;
-  readonly #states: StubStates;
-  readonly #operations = new Set<StubOperation>();
+  readonly #init: ClientInit;
+  readonly #transfers: ClientTransfers;
+  readonly #rows: ClientRows;
+  readonly #states: ClientStates;
+  readonly #operations = new Set<ClientOperation>();
   /** By local worker: barriers called; and who waits for which. */
   readonly #barriers: number[];
-  readonly #barrierWaits: { readonly barrier: number; readonly operation: StubOperation }[] = [];
+  readonly #barrierWaits: { readonly barrier: number; readonly operation: ClientOperation }[] = [];
   #barrierSent = 0;
   readonly #left: boolean[];
   readonly #knowledge: OptimizerKnowledge = { version: 0, refuses: false };
@@ -50,15 +50,15 @@ export class StubCore {
   #failure: ShoalError | undefined;
   #closed = false;
 
-  constructor(options: StubOptions) {
+  constructor(options: ClientOptions) {
     this.#options = options;
     const { topology, workerGroup, firstWorker, localWorkers } = options;
     const group = serverGroupOf(topology, workerGroup);
-    const address = stubAddress(workerGroup, firstWorker);
+    const address = clientAddress(workerGroup, firstWorker);
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
     this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
       const destination = serverAddress(group, server);
-      return new StubLink({
+      return new ClientLink({
         address,
         server: destination,
         name: topology.serverGroups === 1 ? `server ${server}` : `server ${server} of group ${group}`,
@@ -86,15 +86,15 @@ export class StubCore {
       isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
-    this.#init = new StubInit(options, this.#directory, this.#links);
-    this.#transfers = new StubTransfers(context);
-    this.#rows = new StubRows(context);
-    this.#states = new StubStates({ links: this.#links, clock: options.clock });
+    this.#init = new ClientInit(options, this.#directory, this.#links);
+    this.#transfers = new ClientTransfers(context);
+    this.#rows = new ClientRows(context);
+    this.#states = new ClientStates({ links: this.#links, clock: options.clock });
   }
 
   // ── connections ────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** From servers of this stub's server group; others' messages are ignored. A message that no server sends ends the stub:
+  /** From servers of this client's server group; others' messages are ignored. A message that no server sends ends the client:
    *  what it was about cannot be known. */
   receive(msg: Msg): void {
     const link = this.#links[idOf(msg.source)];
@@ -106,7 +106,7 @@ export class StubCore {
     }
   }
 
-  /** A connection with a server of this stub's server group, by its number in the group, has been made (again). */
+  /** A connection with a server of this client's server group, by its number in the group, has been made (again). */
   serverUp(server: number): void {
     this.#links[server]?.up();
   }
@@ -194,7 +194,7 @@ export class StubCore {
       for (let piece = directory.firstPiece[index]; piece < directory.firstPiece[index + 1]; piece++) {
         const { [piece]: server } = directory.pieceServer;
         const { [piece]: slot } = directory.pieceSlot;
-        const unit = new StubUnit({
+        const unit = new ClientUnit({
           values: this.#options.values,
           priority: Infinity,
           batches: directory.batches,
@@ -244,11 +244,11 @@ export class StubCore {
     name: string,
     done: Done,
     timeoutMs: number | undefined,
-    begin: (operation: StubOperation) => void,
+    begin: (operation: ClientOperation) => void,
     { broken }: { readonly broken: 'allowed' | 'refused' } = { broken: 'refused' },
   ): void {
     if (this.#failure !== undefined && (broken === 'refused' || this.#closed)) return done(this.#failure);
-    const operation = new StubOperation({
+    const operation = new ClientOperation({
       name,
       clock: this.#options.clock,
       timeoutMs: timeoutMs ?? this.#options.timeoutMs,
@@ -269,7 +269,7 @@ export class StubCore {
   }
 
   /** What only worker 0 may call. */
-  #lead(call: string, worker: number, done: Done, begin: (operation: StubOperation) => void): void {
+  #lead(call: string, worker: number, done: Done, begin: (operation: ClientOperation) => void): void {
     const name = `${call} by worker ${worker}`;
     this.#run(name, done, undefined, (operation) => {
       if (worker !== 0) throw new ShoalError('usage', `${name}: only worker 0 may call it`);
@@ -277,7 +277,7 @@ export class StubCore {
     });
   }
 
-  #toAll(operation: StubOperation, type: number, fields: Record<string, unknown>, { repeats }: { readonly repeats: boolean }): void {
+  #toAll(operation: ClientOperation, type: number, fields: Record<string, unknown>, { repeats }: { readonly repeats: boolean }): void {
     for (const link of this.#links) {
       const request = fixedRequest({
         type,
@@ -312,7 +312,7 @@ export class StubCore {
     return this.#options.parameterKernels.firstNonFinite(elements(dtype, values) as Reals) >= 0;
   }
 
-  #sayLeft(operation: StubOperation, reason: ShoalError | undefined): void {
+  #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {
     const workers = this.#left.filter(Boolean).length;
     this.#toAll(operation, KVMessage.leave, { workers, ...(reason ? { reason: packError(reason) } : {}) }, { repeats: false });
   }
@@ -324,18 +324,18 @@ export class StubCore {
   }
 
   /** A deadline has passed. A pull is given up; a push that was not applied leaves a round that others wait for. */
-  #giveUp(operation: StubOperation, error: ShoalError): void {
+  #giveUp(operation: ClientOperation, error: ShoalError): void {
     let lost = this.#local.describeWait(operation) !== undefined;
     for (const [request, link] of operation.requests) {
       link.withdraw(request);
-      if (request instanceof StubUnit) request.abandon();
+      if (request instanceof ClientUnit) request.abandon();
       lost ||= request.pushed !== undefined;
     }
     if (lost) this.#breakDown(error, operation);
   }
 
   /** Rounds of this process will not be complete: everybody who waits for them is told, and nothing works here any more. */
-  #breakDown(error: ShoalError, besides?: StubOperation): void {
+  #breakDown(error: ShoalError, besides?: ClientOperation): void {
     if (this.#failure !== undefined) return;
     this.#failure = new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
     for (const operation of [...this.#operations]) if (operation !== besides) operation.fail(error);

@@ -1,14 +1,14 @@
-/** How parameters come to be. Worker 0's stub places a batch and tells every server: declare, first values, commit. All
+/** How parameters come to be. Worker 0's client places a batch and tells every server: declare, first values, commit. All
  *  others ask until the batch can be used, and compare it with what their own workers declared. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { elementsOf, Placer } from '../protocol/placement.ts';
-import { answered, type StubLink } from './link.ts';
-import type { StubOperation } from './operation.ts';
-import { unitBytesDefault, type InitEntry, type StubOptions } from './options.ts';
-import { fixedRequest, type StubRequest } from './request.ts';
-import { StubUnit } from './unit.ts';
+import { answered, type ClientLink } from './link.ts';
+import type { ClientOperation } from './operation.ts';
+import { unitBytesDefault, type InitEntry, type ClientOptions } from './options.ts';
+import { fixedRequest, type ClientRequest } from './request.ts';
+import { ClientUnit } from './unit.ts';
 import { encodeControl } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -18,14 +18,14 @@ const putPriority = Number.MAX_VALUE;
 
 interface Waiting {
   readonly worker: number;
-  readonly operation: StubOperation;
+  readonly operation: ClientOperation;
   readonly entries: readonly InitEntry[];
 }
 
-export class StubInit {
-  readonly #options: StubOptions;
+export class ClientInit {
+  readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
-  readonly #links: readonly StubLink[];
+  readonly #links: readonly ClientLink[];
   readonly #placer: Placer;
   /** By local worker. */
   readonly #initialised: Set<string>[];
@@ -35,9 +35,9 @@ export class StubInit {
   readonly #queue: Waiting[] = [];
   #declaring = false;
   /** By server: what others than worker 0 wait for. */
-  readonly #asked: (StubRequest | undefined)[];
+  readonly #asked: (ClientRequest | undefined)[];
 
-  constructor(options: StubOptions, directory: ParameterDirectory, links: readonly StubLink[]) {
+  constructor(options: ClientOptions, directory: ParameterDirectory, links: readonly ClientLink[]) {
     this.#options = options;
     this.#directory = directory;
     this.#links = links;
@@ -47,7 +47,7 @@ export class StubInit {
   }
 
   /** @throws ShoalError `usage`; then nothing has changed. */
-  start(worker: number, operation: StubOperation, entries: readonly InitEntry[]): void {
+  start(worker: number, operation: ClientOperation, entries: readonly InitEntry[]): void {
     const known = this.#initialised[worker - this.#options.firstWorker];
     const seen = new Set<string>();
     for (const { key, dtype, shape, value } of entries) {
@@ -112,8 +112,8 @@ export class StubInit {
     return true;
   }
 
-  #ask(link: StubLink, server: number, known: number): void {
-    const request: StubRequest = fixedRequest({
+  #ask(link: ClientLink, server: number, known: number): void {
+    const request: ClientRequest = fixedRequest({
       type: KVMessage.lookup,
       frames: [encodeControl({ known })],
       finish: (error, msg) => {
@@ -168,7 +168,7 @@ export class StubInit {
   /** Values follow the declaration on the same connections; `commit` follows when all of them have arrived. */
   #put(
     entries: readonly InitEntry[],
-    operation: StubOperation,
+    operation: ClientOperation,
     declared: { failed: boolean },
     finish: (error: ShoalError | undefined) => void,
   ): void {
@@ -199,12 +199,12 @@ export class StubInit {
 
   #units(
     entries: readonly InitEntry[],
-    finish: (error: ShoalError | undefined, unit: StubUnit) => void,
-  ): { unit: StubUnit; link: StubLink }[] {
+    finish: (error: ShoalError | undefined, unit: ClientUnit) => void,
+  ): { unit: ClientUnit; link: ClientLink }[] {
     const directory = this.#directory;
     const { values, unitBytes = unitBytesDefault } = this.#options;
-    const units: { unit: StubUnit; link: StubLink }[] = [];
-    const open: (StubUnit | undefined)[] = this.#links.map(() => undefined);
+    const units: { unit: ClientUnit; link: ClientLink }[] = [];
+    const open: (ClientUnit | undefined)[] = this.#links.map(() => undefined);
     for (const { key, dtype, value } of entries) {
       const parameter = directory.find(key);
       let offset = 0;
@@ -213,7 +213,7 @@ export class StubInit {
         const bytes = directory.pieceElements[piece] * dtypeInfo(dtype).bytes;
         let unit = open[server];
         if (unit === undefined || unit.bytes + bytes > unitBytes) {
-          unit = new StubUnit({ values, priority: putPriority, batches: directory.batches, type: KVMessage.put, finish });
+          unit = new ClientUnit({ values, priority: putPriority, batches: directory.batches, type: KVMessage.put, finish });
           open[server] = unit;
           units.push({ unit, link: this.#links[server] });
         }
@@ -234,7 +234,7 @@ export class StubInit {
 
   /** The same request to all servers. */
   #toAll(
-    operation: StubOperation,
+    operation: ClientOperation,
     type: number,
     fields: Record<string, unknown>,
     finish: (error: ShoalError | undefined) => void,
@@ -242,7 +242,7 @@ export class StubInit {
     const state = { failed: false };
     let waiting = this.#links.length;
     for (const link of this.#links) {
-      const request: StubRequest = fixedRequest({
+      const request: ClientRequest = fixedRequest({
         type,
         repeats: true,
         frames: [encodeControl(fields)],

@@ -1,4 +1,4 @@
-/** A stub's side of the connection with one server: what waits, what is on its way, what must be kept for a server that
+/** A client's side of the connection with one server: what waits, what is on its way, what must be kept for a server that
  *  restarts, and what is said again after the connection was lost.
  *
  *    enqueue ─▶ waiting ─by priority, within credit─▶ sent ─accepted (credit returns)─▶ answered ─durable─▶ dropped
@@ -10,7 +10,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { fixedRequest, type StubRequest } from './request.ts';
+import { fixedRequest, type ClientRequest } from './request.ts';
 import type { OwnValues } from '../protocol/value-space.ts';
 import { Control, encodeControl } from '../protocol/wire-control.ts';
 import { decodeFailure, decodeOptimizer, KVMessage, makeMessage, type OptimizerNotice } from '../protocol/wire.ts';
@@ -31,7 +31,7 @@ export interface LinkOptions {
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
   readonly onCommitted: () => void;
-  /** What all links of the stub know. */
+  /** What all links of the client know. */
   readonly knowledge: OptimizerKnowledge;
   /** Worker 0 is of this process. */
   readonly leads: boolean;
@@ -44,7 +44,7 @@ export interface OptimizerKnowledge {
 }
 
 interface Entry {
-  readonly request: StubRequest;
+  readonly request: ClientRequest;
   /** Of enqueueing: breaks ties. */
   readonly order: number;
   id: number;
@@ -60,7 +60,7 @@ interface Entry {
   after: Entry[];
 }
 
-export class StubLink implements Disposable {
+export class ClientLink implements Disposable {
   readonly options: LinkOptions;
   #state: 'down' | 'greeting' | 'up' = 'down';
   #epoch = 0;
@@ -107,14 +107,14 @@ export class StubLink implements Disposable {
   }
 
   /** Number of the request; undefined when the server has not taken it. Those that wait for no credit are taken as they come. */
-  holds(request: StubRequest): number | undefined {
+  holds(request: ClientRequest): number | undefined {
     for (const entry of this.#sent.values())
       if (entry.request === request && (entry.accepted || request.priority === Infinity)) return entry.id;
     return undefined;
   }
 
   /** Requests are sent by the next `pump`. */
-  enqueue(request: StubRequest): void {
+  enqueue(request: ClientRequest): void {
     const entry = this.#entry(request);
     this.#waiting.push(entry);
     this.#followPushes(entry);
@@ -136,7 +136,7 @@ export class StubLink implements Disposable {
   }
 
   /** Takes a request back that has not been sent. @returns false when it has. */
-  withdraw(request: StubRequest): boolean {
+  withdraw(request: ClientRequest): boolean {
     const index = this.#waiting.findIndex((entry) => entry.request === request);
     if (index < 0) return false;
     this.#waiting.splice(index, 1);
@@ -393,14 +393,14 @@ export class StubLink implements Disposable {
   }
 
   /** Past the queue, over a connection that is up. */
-  #sendNow(request: StubRequest): void {
+  #sendNow(request: ClientRequest): void {
     const entry = this.#entry(request);
     entry.id = this.#nextId++;
     this.#sent.set(entry.id, entry);
     this.#transmit(entry);
   }
 
-  #entry(request: StubRequest): Entry {
+  #entry(request: ClientRequest): Entry {
     return {
       request,
       order: this.#order++,

@@ -2,12 +2,12 @@
  *  of a parameter leaves when the last local worker has pushed it. */
 import type { DType } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
-import type { StubOperation } from './operation.ts';
+import type { ClientOperation } from './operation.ts';
 import type { RowsRequest, TransferEntry } from './options.ts';
 import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
 
 export interface LocalPart {
-  readonly operation: StubOperation;
+  readonly operation: ClientOperation;
   readonly key: string;
   /** One of both. */
   readonly entry?: TransferEntry;
@@ -46,7 +46,7 @@ export class LocalRounds {
   }
 
   /** Local workers that an operation waits for, in words. */
-  describeWait(operation: StubOperation): string | undefined {
+  describeWait(operation: ClientOperation): string | undefined {
     for (const rounds of this.#rounds.values()) {
       for (const [round, parts] of rounds) {
         const mine = parts.find((part) => part?.operation === operation);

@@ -1,4 +1,4 @@
-/** The stub of a process: the thread through which its workers reach the servers. Around the stub core it has a link to each
+/** The client of a process: the thread through which its workers reach the servers. Around the client core it has a link to each
  *  server, and channels to the workers, which are threads of this process.
  *
  *      worker ── channel ──┐                     ┌── link ──▶ server 0
@@ -18,19 +18,19 @@ import { openNode, type NodeContext } from '../job/node-context.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerLink } from '../job/server-link.ts';
 import { endProcess } from '../job/server-process.ts';
-import { StubCore } from './core.ts';
+import { ClientCore } from './core.ts';
 import type { Done, TransferEntry } from './options.ts';
-import type { BatchEntry, StubAnswer, StubCommand, StubEvent, StubPlan, StubTicket, WorkerInfo } from './protocol.ts';
-import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
+import type { BatchEntry, ClientAnswer, ClientCommand, ClientEvent, ClientPlan, ClientTicket, WorkerInfo } from './protocol.ts';
+import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 
 const closeMs = 2000;
 
-export class StubNode {
+export class ClientNode {
   readonly #node: NodeContext;
   readonly #topology: KVTopology;
   readonly #firstWorker: number;
   readonly #values: ProcessValues;
-  readonly #core: StubCore;
+  readonly #core: ClientCore;
   readonly #links = new Map<Address, ServerLink>();
   readonly #blobs: Blobs;
   readonly #channels = new Set<WorkerChannel>();
@@ -50,7 +50,7 @@ export class StubNode {
       onDrop: (region) => this.#core.forgetRegion(region),
     });
     const workerGroup = workerGroupOf(topology, firstWorker);
-    this.#core = new StubCore({
+    this.#core = new ClientCore({
       topology,
       workerGroup,
       firstWorker,
@@ -65,7 +65,7 @@ export class StubNode {
       creditBytes: settings.creditBytes,
       sliceBytes: settings.valueSliceBytes,
     });
-    const own = stubAddress(workerGroup, firstWorker);
+    const own = clientAddress(workerGroup, firstWorker);
     const group = serverGroupOf(topology, workerGroup);
     for (let server = 0; server < topology.serversPerGroup; server++) {
       const link = new ServerLink({
@@ -85,14 +85,14 @@ export class StubNode {
   }
 
   /** @throws ShoalError `config`, `mismatch` when workers disagree, `timeout`, `auth`. */
-  static async start({ environment, async, localWorkers, gate }: StubPlan): Promise<StubNode> {
+  static async start({ environment, async, localWorkers, gate }: ClientPlan): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
     const firstWorker = detectWorld(environment, { parentPid: process.ppid }).rank * localWorkers;
     const node = await openNode(environment, { gate: new ThreadGate(gate) });
     try {
       await node.records.agree(topology);
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
-      return new StubNode(node, { topology, firstWorker, localWorkers, blobs });
+      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs });
     } catch (error) {
       await node.close();
       throw error;
@@ -100,7 +100,7 @@ export class StubNode {
   }
 
   /** A worker's thread, from now on. */
-  attach(ticket: StubTicket): void {
+  attach(ticket: ClientTicket): void {
     const worker = this.#firstWorker + ticket.local;
     const info: WorkerInfo = { worker, workerGroup: workerGroupOf(this.#topology, worker), topology: this.#topology };
     const channel = new WorkerChannel(ticket, (command) => this.#handle(channel, worker, command));
@@ -108,7 +108,7 @@ export class StubNode {
     channel.emit({ type: 'ready', info });
   }
 
-  #handle(channel: WorkerChannel, worker: number, command: StubCommand): void {
+  #handle(channel: WorkerChannel, worker: number, command: ClientCommand): void {
     const core = this.#core;
     switch (command.type) {
       case 'map':
@@ -192,17 +192,17 @@ export class StubNode {
   }
 }
 
-/** The stub's end of a worker's channel. */
+/** The client's end of a worker's channel. */
 class WorkerChannel {
   codec: GradientCodec | undefined;
   readonly batches = new Map<number, readonly TransferEntry[]>();
-  readonly #ticket: StubTicket;
+  readonly #ticket: ClientTicket;
   readonly #posted: Int32Array;
 
-  constructor(ticket: StubTicket, handle: (command: StubCommand) => void) {
+  constructor(ticket: ClientTicket, handle: (command: ClientCommand) => void) {
     this.#ticket = ticket;
     this.#posted = new Int32Array(ticket.events);
-    ticket.port.on('message', (command: StubCommand) => {
+    ticket.port.on('message', (command: ClientCommand) => {
       try {
         handle(command);
       } catch (thrown) {
@@ -213,13 +213,13 @@ class WorkerChannel {
     });
   }
 
-  emit(event: StubEvent): void {
+  emit(event: ClientEvent): void {
     this.#ticket.port.postMessage(event);
     Atomics.add(this.#posted, 0, 1);
     Atomics.notify(this.#posted, 0);
   }
 
-  settle(work: number, error: ShoalError | undefined, answer?: StubAnswer): void {
+  settle(work: number, error: ShoalError | undefined, answer?: ClientAnswer): void {
     this.emit({
       type: 'done',
       work,
@@ -228,7 +228,7 @@ class WorkerChannel {
     });
   }
 
-  /** When all channels are closed, nothing keeps the stub thread from ending. */
+  /** When all channels are closed, nothing keeps the client thread from ending. */
   close(): void {
     this.#ticket.port.close();
   }

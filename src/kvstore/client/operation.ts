@@ -1,9 +1,9 @@
 /** An operation of a worker: some requests to some servers, one result, one deadline. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
-import type { StubLink } from './link.ts';
+import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
-import { fixedRequest, type StubRequest } from './request.ts';
+import { fixedRequest, type ClientRequest } from './request.ts';
 import { encodeControl } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -19,17 +19,17 @@ export interface OperationOptions {
   readonly timeoutMs: number;
   readonly done: (error: ShoalError | undefined) => void;
   /** The deadline has passed. Requests that were sent may still change something. */
-  readonly onTimeout: (operation: StubOperation, error: ShoalError) => void;
-  readonly onFinished: (operation: StubOperation) => void;
+  readonly onTimeout: (operation: ClientOperation, error: ShoalError) => void;
+  readonly onFinished: (operation: ClientOperation) => void;
 }
 
-export class StubOperation {
+export class ClientOperation {
   readonly options: OperationOptions;
   /** What it waits for: requests, and other workers of this process. */
-  readonly #requests = new Map<StubRequest, StubLink>();
+  readonly #requests = new Map<ClientRequest, ClientLink>();
   /** What others ask, and it waits for too: for errors. */
-  readonly #watched = new Map<StubRequest, StubLink>();
-  readonly #reasons = new Map<StubRequest, string>();
+  readonly #watched = new Map<ClientRequest, ClientLink>();
+  readonly #reasons = new Map<ClientRequest, string>();
   #waiting = 0;
   #error: ShoalError | undefined;
   #timer: Timer | undefined;
@@ -51,7 +51,7 @@ export class StubOperation {
     return this.#finished;
   }
 
-  get requests(): ReadonlyMap<StubRequest, StubLink> {
+  get requests(): ReadonlyMap<ClientRequest, ClientLink> {
     return this.#requests;
   }
 
@@ -60,22 +60,22 @@ export class StubOperation {
     this.#waiting++;
   }
 
-  attach(request: StubRequest, link: StubLink): void {
+  attach(request: ClientRequest, link: ClientLink): void {
     this.#waiting++;
     this.#requests.set(request, link);
   }
 
-  watch(request: StubRequest, link: StubLink): void {
+  watch(request: ClientRequest, link: ClientLink): void {
     this.#watched.set(request, link);
   }
 
-  unwatch(request: StubRequest): void {
+  unwatch(request: ClientRequest): void {
     this.#watched.delete(request);
   }
 
   /** A request is answered, or something that was expected has happened. The first error counts; the result waits for all,
    *  so that no memory is in use afterwards. */
-  arrive(error?: ShoalError, request?: StubRequest): void {
+  arrive(error?: ShoalError, request?: ClientRequest): void {
     if (this.#finished) return;
     if (request !== undefined) this.#requests.delete(request);
     this.#error ??= error;
@@ -99,7 +99,7 @@ export class StubOperation {
     for (const [request, link] of [...this.#requests, ...this.#watched].slice(0, reasonsMax)) {
       const about = link.isUp ? (link.holds(request) ?? (link.awaitsSnapshot ? 0 : undefined)) : undefined;
       if (about === undefined) continue;
-      const finish: StubRequest['finish'] = (error, msg) => {
+      const finish: ClientRequest['finish'] = (error, msg) => {
         if (error === undefined) this.#reasons.set(request, answered(msg).text('text'));
       };
       link.enqueue(fixedRequest({ type: KVMessage.inquire, frames: [encodeControl({ request: about })], finish }));
@@ -107,7 +107,7 @@ export class StubOperation {
     }
   }
 
-  #reasonOf(request: StubRequest, link: StubLink): string {
+  #reasonOf(request: ClientRequest, link: ClientLink): string {
     const { name, replayBytes } = link.options;
     const said = this.#reasons.get(request) ?? '';
     if (link.holds(request) !== undefined) return said === '' ? `${name} has not answered` : said;

@@ -1,4 +1,4 @@
-/** What a stub core is given, and what its callers ask of it. */
+/** What a client core is given, and what its callers ask of it. */
 import type { Clock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
@@ -13,7 +13,7 @@ import type { OwnValues, ValueRef } from '../protocol/value-space.ts';
 /** A slice of a large parameter is mostly larger and goes alone. */
 export const unitBytesDefault: number = 2 ** 20;
 
-export interface StubOptions {
+export interface ClientOptions {
   readonly topology: KVTopology;
   readonly workerGroup: number;
   /** Number of this process's first worker among all workers; the others follow it. */
@@ -24,7 +24,7 @@ export interface StubOptions {
   readonly parameterKernels: ParameterKernels;
   /** Memory of this process; values of callers lie in it. */
   readonly values: OwnValues;
-  /** To a server of this stub's server group. Fire and forget: what is lost is sent again after `serverUp`. */
+  /** To a server of this client's server group. Fire and forget: what is lost is sent again after `serverUp`. */
   readonly send: (server: Address, msg: Msg) => void;
   /** For calls that name no timeout. */
   readonly timeoutMs: number;
@@ -76,7 +76,7 @@ export interface RowsRequest {
   readonly timeoutMs?: number;
 }
 
-export interface StubParameterInfo {
+export interface ClientParameterInfo {
   readonly dtype: DType;
   readonly shape: readonly number[];
   readonly version: number;
@@ -84,4 +84,4 @@ export interface StubParameterInfo {
   readonly staleness: number;
 }
 
-export type InfoDone = (error: ShoalError | undefined, info?: StubParameterInfo) => void;
+export type InfoDone = (error: ShoalError | undefined, info?: ClientParameterInfo) => void;

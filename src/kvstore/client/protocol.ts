@@ -1,4 +1,4 @@
-/** What a worker's thread and the stub thread of its process say to each other. Plain data only: it is cloned between
+/** What a worker's thread and the client thread of its process say to each other. Plain data only: it is cloned between
  *  threads; values themselves lie in regions that both map. */
 import type { MessagePort } from 'node:worker_threads';
 import type { ErrorData } from '../../base/errors.ts';
@@ -7,23 +7,23 @@ import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import type { InitEntry, RowsRequest, StubParameterInfo } from './options.ts';
+import type { InitEntry, RowsRequest, ClientParameterInfo } from './options.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueRef } from '../protocol/value-space.ts';
 
 /** How a process takes part. */
-export interface StubPlan {
+export interface ClientPlan {
   readonly environment: Environment;
   /** `dist_async`. */
   readonly async: boolean;
   /** Worker threads of this process. */
   readonly localWorkers: number;
-  /** Memory of the gate that is closed before the stub thread is ended. */
+  /** Memory of the gate that is closed before the client thread is ended. */
   readonly gate: SharedArrayBuffer;
 }
 
-/** One worker's end of a channel to the stub thread. Transferred to the thread that uses it. */
-export interface StubTicket {
+/** One worker's end of a channel to the client thread. Transferred to the thread that uses it. */
+export interface ClientTicket {
   readonly port: MessagePort;
   /** Int32: count of events posted. */
   readonly events: SharedArrayBuffer;
@@ -31,7 +31,7 @@ export interface StubTicket {
   readonly local: number;
 }
 
-/** A list of transfers that is made again and again, known to the stub by a number. */
+/** A list of transfers that is made again and again, known to the client by a number. */
 export interface BatchEntry {
   readonly key: string;
   readonly push?: ValueRef;
@@ -46,7 +46,7 @@ interface Timed {
   readonly timeoutMs: number | undefined;
 }
 
-export type StubCommand =
+export type ClientCommand =
   | { readonly type: 'map'; readonly region: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly region: number }
   | { readonly type: 'compression'; readonly spec: CompressionSpec }
@@ -62,7 +62,7 @@ export type StubCommand =
   | { readonly type: 'send-blob'; readonly work: number; readonly worker: number; readonly blob: BlobData }
   | { readonly type: 'receive-blob'; readonly work: number; readonly worker: number; readonly name: string; readonly timeoutMs: number }
   /** Another thread of this process is a worker, too. */
-  | { readonly type: 'attach'; readonly ticket: StubTicket }
+  | { readonly type: 'attach'; readonly ticket: ClientTicket }
   | { readonly type: 'close'; readonly work: number };
 
 export interface BlobData {
@@ -72,16 +72,16 @@ export interface BlobData {
   readonly values: TypedArray;
 }
 
-/** What a worker knows of its place once the stub is up. */
+/** What a worker knows of its place once the client is up. */
 export interface WorkerInfo {
   readonly worker: number;
   readonly workerGroup: number;
   readonly topology: KVTopology;
 }
 
-export type StubAnswer = StubParameterInfo | TypedArray;
+export type ClientAnswer = ClientParameterInfo | TypedArray;
 
-export type StubEvent =
+export type ClientEvent =
   | { readonly type: 'ready'; readonly info: WorkerInfo }
   | { readonly type: 'failed'; readonly error: ErrorData }
-  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly answer?: StubAnswer };
+  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly answer?: ClientAnswer };

@@ -1,4 +1,4 @@
-/** What a stub asks of one server: anything with an answer. A request is kept until it is answered and, when it changes
+/** What a client asks of one server: anything with an answer. A request is kept until it is answered and, when it changes
  *  something that the server may forget, until the server has it in a durable snapshot. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
@@ -11,7 +11,7 @@ export interface Reach {
   readonly optimizer: number;
 }
 
-export interface StubRequest {
+export interface ClientRequest {
   readonly type: number;
   /** Larger goes first; raised when a later push of the same slots has a higher one. */
   priority: number;
@@ -39,12 +39,12 @@ export function fixedRequest(fields: {
   readonly type: number;
   readonly priority?: number;
   readonly repeats?: boolean;
-  readonly pushed?: StubRequest['pushed'];
+  readonly pushed?: ClientRequest['pushed'];
   readonly frames: readonly Uint8Array[];
   /** A frame before them that depends on what is known. */
   readonly head?: (reach: Reach) => Uint8Array;
-  readonly finish: StubRequest['finish'];
-}): StubRequest {
+  readonly finish: ClientRequest['finish'];
+}): ClientRequest {
   const bytes = fields.frames.reduce((sum, frame) => sum + frame.byteLength, 0);
   return {
     type: fields.type,

@@ -5,10 +5,10 @@ import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { elementsOf, rowElements, rowsOf } from '../protocol/placement.ts';
 import { sumRows, type Rows } from '../values/sparse-rows.ts';
-import type { StubOperation } from './operation.ts';
+import type { ClientOperation } from './operation.ts';
 import type { RowsRequest } from './options.ts';
 import { fixedRequest } from './request.ts';
-import type { StubContext } from './transfers.ts';
+import type { ClientContext } from './transfers.ts';
 import { alignedBytes, encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from '../protocol/wire.ts';
 
 interface PieceRows {
@@ -20,10 +20,10 @@ interface PieceRows {
   readonly positions: Uint32Array;
 }
 
-export class StubRows {
-  readonly #context: StubContext;
+export class ClientRows {
+  readonly #context: ClientContext;
 
-  constructor(context: StubContext) {
+  constructor(context: ClientContext) {
     this.#context = context;
   }
 
@@ -51,7 +51,7 @@ export class StubRows {
     }
   }
 
-  push(operation: StubOperation, localWorker: number, request: RowsRequest): void {
+  push(operation: ClientOperation, localWorker: number, request: RowsRequest): void {
     const { directory, options, local, rounds, breakDown } = this.#context;
     const parameter = directory.find(request.key);
     const own = rounds[localWorker];
@@ -80,7 +80,7 @@ export class StubRows {
     return undefined;
   }
 
-  #send(operations: readonly StubOperation[], parameter: number, round: number, priority: number, { rows, values }: Rows): void {
+  #send(operations: readonly ClientOperation[], parameter: number, round: number, priority: number, { rows, values }: Rows): void {
     const rowBytes = this.#rowBytes(parameter);
     const { dtype, pieces: cut } = this.#context.directory.parameter(parameter);
     const nonFinite = cut.length > 1 && this.#context.isRefused(dtype, values);
@@ -114,7 +114,7 @@ export class StubRows {
     }
   }
 
-  pull(operation: StubOperation, localWorker: number, { key, rows, values, priority }: RowsRequest): void {
+  pull(operation: ClientOperation, localWorker: number, { key, rows, values, priority }: RowsRequest): void {
     const { directory, links, options, rounds } = this.#context;
     const parameter = directory.find(key);
     const round = rounds[localWorker][parameter] ?? 0;

@@ -5,9 +5,9 @@
  *      load  ▶ all          values change */
 import { ShoalError } from '../../base/errors.ts';
 import type { Clock } from '../../base/clock.ts';
-import type { StubLink } from './link.ts';
+import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
-import type { StubOperation } from './operation.ts';
+import type { ClientOperation } from './operation.ts';
 import { fixedRequest } from './request.ts';
 import { encodeControl, type Control, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
@@ -19,23 +19,23 @@ interface Question {
   readonly repeats?: boolean;
 }
 
-export class StubStates {
-  readonly #links: readonly StubLink[];
+export class ClientStates {
+  readonly #links: readonly ClientLink[];
   readonly #clock: Clock;
   #saves = 0;
 
-  constructor({ links, clock }: { readonly links: readonly StubLink[]; readonly clock: Clock }) {
+  constructor({ links, clock }: { readonly links: readonly ClientLink[]; readonly clock: Clock }) {
     this.#links = links;
     this.#clock = clock;
   }
 
-  save(operation: StubOperation, folder: string): void {
+  save(operation: ClientOperation, folder: string): void {
     operation.expect();
     const save = `${this.#clock.wallNow()}-${++this.#saves}`;
     this.#ask(operation, this.#links, { type: KVMessage.saveState, fields: { folder, save } }, (error) => operation.arrive(error));
   }
 
-  load(operation: StubOperation, folder: string): void {
+  load(operation: ClientOperation, folder: string): void {
     operation.expect();
     this.#ask(operation, this.#links.slice(0, 1), { type: KVMessage.listState, fields: { folder } }, (error, answer) => {
       if (error !== undefined || answer === undefined) return operation.arrive(error);
@@ -44,7 +44,7 @@ export class StubStates {
   }
 
   /** The first of some saves that all servers can load. */
-  #loadFirst(operation: StubOperation, folder: string, [save, ...older]: readonly string[], failure: ShoalError | undefined): void {
+  #loadFirst(operation: ClientOperation, folder: string, [save, ...older]: readonly string[], failure: ShoalError | undefined): void {
     if (save === undefined) {
       const none = `there is no saved state in ${folder}; load from where saveState wrote, which every server must see`;
       return operation.arrive(failure ?? new ShoalError('usage', none));
@@ -61,8 +61,8 @@ export class StubStates {
 
   /** The same question to several servers. @param finish once: the first error, or the last answer */
   #ask(
-    operation: StubOperation,
-    links: readonly StubLink[],
+    operation: ClientOperation,
+    links: readonly ClientLink[],
     { type, fields, repeats = false }: Question,
     finish: (error: ShoalError | undefined, answer: Control | undefined) => void,
   ): void {

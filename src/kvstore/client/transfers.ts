@@ -4,18 +4,18 @@ import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { elementsOf } from '../protocol/placement.ts';
-import type { StubLink } from './link.ts';
+import type { ClientLink } from './link.ts';
 import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
-import type { StubOperation } from './operation.ts';
-import { unitBytesDefault, type StubOptions, type TransferRequest } from './options.ts';
-import { StubUnit } from './unit.ts';
+import type { ClientOperation } from './operation.ts';
+import { unitBytesDefault, type ClientOptions, type TransferRequest } from './options.ts';
+import { ClientUnit } from './unit.ts';
 import type { ValueBlock, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
 
-export interface StubContext {
-  readonly options: StubOptions;
+export interface ClientContext {
+  readonly options: ClientOptions;
   readonly directory: ParameterDirectory;
-  readonly links: readonly StubLink[];
+  readonly links: readonly ClientLink[];
   readonly local: LocalRounds;
   /** By local worker and parameter: its pushes so far. */
   readonly rounds: readonly number[][];
@@ -29,13 +29,13 @@ export interface StubContext {
 interface Bundle {
   readonly rounds: readonly LocalRound[];
   readonly blocks: readonly ValueBlock[];
-  readonly operations: readonly StubOperation[];
+  readonly operations: readonly ClientOperation[];
   units: number;
   error: ShoalError | undefined;
 }
 
-export class StubTransfers {
-  readonly #context: StubContext;
+export class ClientTransfers {
+  readonly #context: ClientContext;
   readonly #unitBytes: number;
   /** By server and slot: version and settled round that were pulled last. */
   readonly pulledVersion: number[][];
@@ -43,7 +43,7 @@ export class StubTransfers {
   /** By server and slot: what compression has lost so far. */
   readonly #residuals: Map<number, Float32Array>[];
 
-  constructor(context: StubContext) {
+  constructor(context: ClientContext) {
     this.#context = context;
     this.#unitBytes = context.options.unitBytes ?? unitBytesDefault;
     this.pulledVersion = context.links.map(() => []);
@@ -71,7 +71,7 @@ export class StubTransfers {
     }
   }
 
-  start(operation: StubOperation, localWorker: number, { entries, priority }: TransferRequest): void {
+  start(operation: ClientOperation, localWorker: number, { entries, priority }: TransferRequest): void {
     const { local, rounds, options } = this.#context;
     const own = rounds[localWorker];
     const plan = new Plan(this.#context, this.#unitBytes, priority);
@@ -142,7 +142,7 @@ export class StubTransfers {
   }
 
   /** Remembers what a worker has seen, for staleness. */
-  #note(unit: StubUnit, server: number, states: readonly RunState[]): void {
+  #note(unit: ClientUnit, server: number, states: readonly RunState[]): void {
     if (!unit.pulls) return;
     const [versions, settled] = [this.pulledVersion[server], this.pulledSettled[server]];
     for (const [k, state] of states.entries()) {
@@ -190,15 +190,15 @@ interface Planned {
 
 /** Units of one operation, per server. */
 class Plan {
-  readonly #context: StubContext;
+  readonly #context: ClientContext;
   readonly #unitBytes: number;
   readonly #priority: number;
-  readonly #open: (StubUnit | undefined)[];
-  readonly #units: { unit: StubUnit; server: number }[] = [];
-  #finish: (error: ShoalError | undefined, unit: StubUnit, server: number, states: readonly RunState[]) => void = () => undefined;
-  #operations: readonly StubOperation[] = [];
+  readonly #open: (ClientUnit | undefined)[];
+  readonly #units: { unit: ClientUnit; server: number }[] = [];
+  #finish: (error: ShoalError | undefined, unit: ClientUnit, server: number, states: readonly RunState[]) => void = () => undefined;
+  #operations: readonly ClientOperation[] = [];
 
-  constructor(context: StubContext, unitBytes: number, priority: number) {
+  constructor(context: ClientContext, unitBytes: number, priority: number) {
     this.#context = context;
     this.#unitBytes = unitBytes;
     this.#priority = priority;
@@ -229,8 +229,8 @@ class Plan {
 
   /** Hands the units over. @returns their number. */
   launch(
-    operations: readonly StubOperation[],
-    finish: (error: ShoalError | undefined, unit: StubUnit, server: number, states: readonly RunState[]) => void,
+    operations: readonly ClientOperation[],
+    finish: (error: ShoalError | undefined, unit: ClientUnit, server: number, states: readonly RunState[]) => void,
   ): number {
     const { links } = this.#context;
     this.#operations = operations;
@@ -242,8 +242,8 @@ class Plan {
     return this.#units.length;
   }
 
-  #openUnit(server: number): StubUnit {
-    const unit = new StubUnit({
+  #openUnit(server: number): ClientUnit {
+    const unit = new ClientUnit({
       values: this.#context.options.values,
       priority: this.#priority,
       batches: this.#context.directory.batches,

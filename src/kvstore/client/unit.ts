@@ -6,7 +6,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
 import { RegionCopies, wordsOf } from '../protocol/region-copies.ts';
 import { alignedBytes, decodeResponse, encodeRuns, KVMessage, SourceKind, TargetKind, type Run, type RunState } from '../protocol/wire.ts';
-import type { Reach, StubRequest } from './request.ts';
+import type { Reach, ClientRequest } from './request.ts';
 
 /** Below it a copy into the message is cheaper than a reference. */
 const referenceBytes = 8 * 1024;
@@ -34,13 +34,13 @@ export interface Column {
 export interface UnitOptions {
   readonly values: OwnValues;
   readonly priority: number;
-  /** Batches that the stub knows. */
+  /** Batches that the client knows. */
   readonly batches: number;
   readonly type?: number;
-  readonly finish: (error: ShoalError | undefined, unit: StubUnit, states: readonly RunState[]) => void;
+  readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
 
-export class StubUnit implements StubRequest {
+export class ClientUnit implements ClientRequest {
   priority: number;
   bytes = 0;
   readonly #options: UnitOptions;
@@ -77,7 +77,7 @@ export class StubUnit implements StubRequest {
     return this.#pushes;
   }
 
-  get pushed(): StubRequest['pushed'] {
+  get pushed(): ClientRequest['pushed'] {
     return this.#pushes ? { slots: this.slots, counts: this.counts } : undefined;
   }
 

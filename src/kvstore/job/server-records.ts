@@ -3,7 +3,7 @@
  *      kv/topology                          groups and their sizes                     written once
  *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
  *      kv/server/<group>/<server>/standby   { incarnation, url, pid, … }               who offers to stand by
- *      kv/stub/<first worker>               URL of a process that takes blobs
+ *      kv/client/<first worker>               URL of a process that takes blobs
  *
  *  The view is changed by comparing and swapping only, so that of several who want to, one succeeds and the others learn of
  *  it. Its rules, which make a state that was answered for outlive every process but the last:
@@ -112,12 +112,12 @@ export class ServerRecords {
     return Buffer.compare(stored, desired) === 0;
   }
 
-  async publishStub(firstWorker: number, url: string): Promise<void> {
-    await this.#store.set(`kv/stub/${firstWorker}`, encode(url));
+  async publishClient(firstWorker: number, url: string): Promise<void> {
+    await this.#store.set(`kv/client/${firstWorker}`, encode(url));
   }
 
-  async stubUrl(firstWorker: number, wait: StoreWait): Promise<string> {
-    return decode(z.string(), await this.#store.get(`kv/stub/${firstWorker}`, wait));
+  async clientUrl(firstWorker: number, wait: StoreWait): Promise<string> {
+    return decode(z.string(), await this.#store.get(`kv/client/${firstWorker}`, wait));
   }
 }
 

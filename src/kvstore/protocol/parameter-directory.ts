@@ -1,4 +1,4 @@
-/** The parameters there are, in the order they were declared, and where their pieces lie. The same on every stub and
+/** The parameters there are, in the order they were declared, and where their pieces lie. The same on every client and
  *  server of a job. Batches are only ever appended.
  *
  *  A piece on a server is a *slot*: a dense number, ordered by batch, then slab, then parameter, so that the slots of a

@@ -54,7 +54,7 @@ export function serverAddress(group: number, server: number): Address {
 }
 
 /** A process with workers; `id` is the number of its first worker. */
-export function stubAddress(workerGroup: number, firstWorker: number): Address {
+export function clientAddress(workerGroup: number, firstWorker: number): Address {
   return makeAddress({ group: workerGroup, id: firstWorker, role: Role.stub });
 }
 

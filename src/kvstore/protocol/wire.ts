@@ -1,8 +1,8 @@
-/** What stubs and servers say to each other: bytes to messages and back. Every byte from outside is checked here or, where
+/** What clients and servers say to each other: bytes to messages and back. Every byte from outside is checked here or, where
  *  the check needs to know slots and memory, by whoever uses it. Messages travel as `Msg`; this page is about their frames.
  *  Little-endian. `f64` are whole numbers below 2⁵³.
  *
- *  `target` of every message between stub and server is (number of the request, epoch of the connection): answers repeat
+ *  `target` of every message between client and server is (number of the request, epoch of the connection): answers repeat
  *  the request's. Frames of rare messages are JSON (wire-control.ts); those of transfers are tables of *runs*. A run is a
  *  stretch of neighbouring slots of one slab whose values are neighbours in memory, so that it is handled at once.
  *
@@ -22,7 +22,7 @@
  *      target   0 none    1 into a region of the sender  2 in the answer
  *      codec    0, or how the source is compressed (compression/registry.ts)
  *      nan      0, or 1: the whole value, of which this is a part, holds NaN or infinity
- *      round    of this stub's pushes to these slots, from 1; of a get: what the answer must contain
+ *      round    of this client's pushes to these slots, from 1; of a get: what the answer must contain
  *
  *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
  *      byte 0      1         2       4          8                                  order; or the error's text, UTF-8
@@ -44,17 +44,17 @@ export const KVMessage = {
   syncResponse: MessageType.syncResponse,
   getResponse: MessageType.getResponse,
   updateResponse: MessageType.updateResponse,
-  /** Stub → server: who I am, in which epoch; the first message of a connection. */
+  /** Client → server: who I am, in which epoch; the first message of a connection. */
   hello: MessageType.user + 1,
   /** The answer: which incarnation, and whether it remembers us. */
   welcome: MessageType.user + 2,
-  /** Server → stub: a request has been taken and is waiting. */
+  /** Server → client: a request has been taken and is waiting. */
   accepted: MessageType.user + 3,
-  /** Server → stub: requests up to this number survive a crash of the server. */
+  /** Server → client: requests up to this number survive a crash of the server. */
   durable: MessageType.user + 4,
-  /** Server → stub: a control request has been done, or not. */
+  /** Server → client: a control request has been done, or not. */
   done: MessageType.user + 5,
-  /** Requests of a stub, answered by `done` unless another answer is named. */
+  /** Requests of a client, answered by `done` unless another answer is named. */
   announce: MessageType.user + 10,
   detach: MessageType.user + 11,
   declare: MessageType.user + 12,
@@ -89,7 +89,7 @@ export const KVMessage = {
   state: MessageType.user + 40,
   forward: MessageType.user + 41,
   forwarded: MessageType.user + 42,
-  /** From a primary to itself, and with that to its standby: a stub counts as lost. */
+  /** From a primary to itself, and with that to its standby: a client counts as lost. */
   lost: MessageType.user + 43,
 } as const;
 
@@ -292,7 +292,7 @@ export interface Envelope {
   readonly type: number;
   /** Number of the request. */
   readonly request: number;
-  /** Of the connection between stub and server; else 0. */
+  /** Of the connection between client and server; else 0. */
   readonly epoch: number;
 }
 

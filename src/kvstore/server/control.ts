@@ -1,4 +1,4 @@
-/** Rare requests of stubs: declarations, optimiser, barriers, files, questions. Answers are JSON. */
+/** Rare requests of clients: declarations, optimiser, barriers, files, questions. Answers are JSON. */
 import { isCount } from '../../base/files/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
@@ -61,7 +61,7 @@ export class ServerControl {
     this.#files = new ServerFiles(state, parts.groups, callbacks);
   }
 
-  /** @throws ShoalError `protocol` for a message that no stub sends; other errors go into the answer. */
+  /** @throws ShoalError `protocol` for a message that no client sends; other errors go into the answer. */
   receive(session: ServerSession, msg: Msg, how: { readonly attach: 'allowed' | 'refused' }): void {
     const control = Control.decode(msg.frames[0]);
     const request = msg.targetValue;
@@ -129,7 +129,7 @@ export class ServerControl {
     }
   }
 
-  /** A batch can be used, because its stub said so or because another server group's values have come. */
+  /** A batch can be used, because its client said so or because another server group's values have come. */
   committed(): void {
     this.#state.sync.retryEarly(this.#state.committedSlots);
     this.#followers.onCommit();
@@ -138,7 +138,7 @@ export class ServerControl {
     this.#callbacks.onCommit();
   }
 
-  /** What a stub says of itself in `hello` and `leave`. */
+  /** What a client says of itself in `hello` and `leave`. */
   left(session: ServerSession, workers: number, reason?: ShoalError): void {
     session.workersLeft = Math.max(session.workersLeft, workers);
     if (session.workersLeft >= session.member.workers || reason !== undefined) {
@@ -183,7 +183,7 @@ export class ServerControl {
     }
   }
 
-  /** `about` 0: the stub holds its requests back, because it waits for a snapshot. */
+  /** `about` 0: the client holds its requests back, because it waits for a snapshot. */
   #inquire(session: ServerSession, request: number, about: number): void {
     const texts = [about === 0 ? '' : this.#describeWait(session, about), this.#checkpoints.describe()];
     this.#callbacks.reply(session, request, { text: texts.filter((text) => text !== '').join('; ') });

@@ -47,7 +47,7 @@ export class ServerCore {
   readonly #terms = new Map<Address, number>();
   /** Of a standby: who has tried to reach it. */
   readonly #hellos = new Map<Address, Msg>();
-  /** By stub: its connection that counts. */
+  /** By client: its connection that counts. */
   readonly #epochs = new Map<Address, number>();
   /** Of messages that came while paused: what to do then. */
   #paused: (() => void)[] = [];
@@ -109,7 +109,7 @@ export class ServerCore {
     return core;
   }
 
-  /** Whatever arrived, from stubs, other servers, the primary or the standby. Never throws: see `onFault`. */
+  /** Whatever arrived, from clients, other servers, the primary or the standby. Never throws: see `onFault`. */
   receive(msg: Msg): void {
     if (this.#closed) return;
     this.#guard(msg, () => {
@@ -131,7 +131,7 @@ export class ServerCore {
     });
   }
 
-  /** A connection with a stub, server or the standby has been made (again): what may have been lost is sent again. */
+  /** A connection with a client, server or the standby has been made (again): what may have been lost is sent again. */
   peerUp(address: Address): void {
     if (this.#closed || this.#mode === 'standby') return;
     if (address === this.#options.standby) return this.#whenRunning(() => this.#welcomeStandby(address));
@@ -145,7 +145,7 @@ export class ServerCore {
     });
   }
 
-  /** A standby's connection is lost: the primary goes on alone. A stub that will not come back: rounds that miss its
+  /** A standby's connection is lost: the primary goes on alone. A client that will not come back: rounds that miss its
    *  workers fail with its error. */
   peerLost(address: Address, error: ShoalError): void {
     if (this.#closed) return;
@@ -198,7 +198,7 @@ export class ServerCore {
     this.#checkpoints.close();
   }
 
-  /** What an earlier connection of a stub left behind: it is repeated on the present one. Decided on arrival, so that a
+  /** What an earlier connection of a client left behind: it is repeated on the present one. Decided on arrival, so that a
    *  standby hears exactly what its primary acts on. */
   #isLate(msg: Msg): boolean {
     const { source, type, targetVersion } = msg;
@@ -237,7 +237,7 @@ export class ServerCore {
       this.#stream = { term, number };
       this.#term = term;
       this.#terms.clear();
-      for (const stub of this.#state.sessions.keys()) this.#options.valuesOf(stub).close();
+      for (const client of this.#state.sessions.keys()) this.#options.valuesOf(client).close();
       this.#begin();
     }
     const whole = this.#receiver.receive(msg);
@@ -342,7 +342,7 @@ export class ServerCore {
     else if (msg.type === KVMessage.hello) this.#hello(msg);
     else {
       const session = this.#state.sessions.get(source);
-      if (session !== undefined) this.#fromStub(session, msg, attach);
+      if (session !== undefined) this.#fromClient(session, msg, attach);
     }
     if (this.#state.repeats && this.#state.hasHeardAll(isAboutAll)) this.#heardAll();
     this.#flush();
@@ -384,15 +384,15 @@ export class ServerCore {
     if (this.#options.server === 0) this.#barrier.update();
   }
 
-  #lossOf(stub: Address, error: ShoalError): Msg {
-    const fields = { stub: String(stub), error: packError(error) };
+  #lossOf(client: Address, error: ShoalError): Msg {
+    const fields = { client: String(client), error: packError(error) };
     const envelope = { source: this.#address, destination: this.#address, type: KVMessage.lost, request: 0, epoch: 0 };
     return makeMessage(envelope, [encodeControl(fields), termFrame(this.#term)]);
   }
 
   /** Rounds that miss its workers fail with its error, and so does whatever it asks until it says hello again. */
-  #loseStub(control: Control): void {
-    const session = this.#state.sessions.get(BigInt(control.text('stub')));
+  #loseClient(control: Control): void {
+    const session = this.#state.sessions.get(BigInt(control.text('client')));
     const error = control.error('error');
     if (session === undefined || error === undefined) return;
     session.lost = new ShoalError(error.code, `${describeWorkers(session.member)} counts as lost: it ${error.message}`);
@@ -407,11 +407,11 @@ export class ServerCore {
 
   #refuse(session: ServerSession, msg: Msg, error: ShoalError): void {
     if (msg.type === KVMessage.update || msg.type === KVMessage.get)
-      return this.#toStub(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
+      return this.#toClient(session, KVMessage.updateResponse, msg.targetValue, encodeFailure(error));
     return this.#reply(session, msg.targetValue, { error: packError(error) });
   }
 
-  #fromStub(session: ServerSession, msg: Msg, attach: 'allowed' | 'refused'): void {
+  #fromClient(session: ServerSession, msg: Msg, attach: 'allowed' | 'refused'): void {
     if (msg.type === KVMessage.checkpoint) return this.#saveSoon();
     // It was silent for so long that nobody waits for it any more, and goes on over the same connection.
     if (session.lost !== undefined && msg.type !== KVMessage.leave) return this.#refuse(session, msg, session.lost);
@@ -441,7 +441,7 @@ export class ServerCore {
       return this.#reply(session, msg.targetValue, {});
     }
     const request = transfers.take(session, msg, decoded);
-    if (!request.answered) this.#toStub(session, KVMessage.accepted, msg.targetValue, []);
+    if (!request.answered) this.#toClient(session, KVMessage.accepted, msg.targetValue, []);
     return undefined;
   }
 
@@ -461,8 +461,8 @@ export class ServerCore {
       throw new ShoalError('protocol', 'a message of a strange server');
     switch (msg.type) {
       case KVMessage.lost:
-        if (msg.source === this.#address) return this.#loseStub(Control.decode(msg.frames[0]));
-        throw new ShoalError('protocol', 'a server speaks of a stub that is not its own');
+        if (msg.source === this.#address) return this.#loseClient(Control.decode(msg.frames[0]));
+        throw new ShoalError('protocol', 'a server speaks of a client that is not its own');
       case KVMessage.syncRequest:
         if (msg.source === this.#address) return this.#state.sync.adopt(msg);
         return this.#state.sync.receiveRequest(group, msg, this.#state.committedSlots);
@@ -529,26 +529,26 @@ export class ServerCore {
   #respond(request: ServerRequest): void {
     const type = request.msg.type === KVMessage.get ? KVMessage.getResponse : KVMessage.updateResponse;
     if (request.epoch !== request.session.epoch) return;
-    if (request.error !== undefined) return this.#toStub(request.session, type, request.id, encodeFailure(request.error));
+    if (request.error !== undefined) return this.#toClient(request.session, type, request.id, encodeFailure(request.error));
     const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
-    this.#toStub(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
+    this.#toClient(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
   }
 
   #reply(session: ServerSession, request: number, fields: ControlFields): void {
-    this.#toStub(session, KVMessage.done, request, [encodeControl(fields)]);
+    this.#toClient(session, KVMessage.done, request, [encodeControl(fields)]);
   }
 
-  #toStub(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
+  #toClient(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
     const envelope = { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
     this.#sendMsg(session.address, makeMessage(envelope, frames));
   }
 
   #tellDurable(session: ServerSession): void {
-    this.#toStub(session, KVMessage.durable, session.durable, []);
+    this.#toClient(session, KVMessage.durable, session.durable, []);
   }
 
   #saveSoon(): void {
-    // A failure is reported to `onCheckpoint`; stubs keep what is not durable.
+    // A failure is reported to `onCheckpoint`; clients keep what is not durable.
     this.#checkpoints.save().catch(() => undefined);
   }
 

@@ -15,19 +15,19 @@ function hogwild(groups: number, serversPerGroup = 2): KVTopology {
 /** Groups that exchange nothing by themselves, unless `syncMs` says when. */
 async function benchOf(topology: KVTopology, more: Partial<Parameters<typeof Bench.of>[0]> = {}): Promise<Bench> {
   const server = { syncEvery: 1e6, syncMs: 1e6, ...more.server };
-  return Bench.of({ topology, stub: { sliceBytes: 4096 }, ...more, server });
+  return Bench.of({ topology, client: { sliceBytes: 4096 }, ...more, server });
 }
 
 /** Worker `k` pushes 10ᵏ to everything. */
 async function pushAll(bench: Bench): Promise<void> {
-  for (const worker of bench.cluster.stubs.keys())
+  for (const worker of bench.cluster.clients.keys())
     for (const { key, shape } of parameters) bench.push(worker, key, new Float32Array(elementsOf(shape)).fill(10 ** worker));
   await bench.cluster.settle();
 }
 
 function begin(bench: Bench, call: 'saveState' | 'loadState'): Outcome {
   const outcome: Outcome = { done: false, error: undefined };
-  bench.cluster.stubs[0].core[call](0, 'f', (error) => Object.assign(outcome, { done: true, error }));
+  bench.cluster.clients[0].core[call](0, 'f', (error) => Object.assign(outcome, { done: true, error }));
   return outcome;
 }
 
@@ -39,7 +39,7 @@ async function run(bench: Bench, call: 'saveState' | 'loadState'): Promise<void>
 }
 
 async function expectEverywhere(bench: Bench, expected: number, version: number): Promise<void> {
-  for (const worker of bench.cluster.stubs.keys()) {
+  for (const worker of bench.cluster.clients.keys()) {
     for (const { key, shape } of parameters) {
       const count = elementsOf(shape);
       expect(await bench.pulled(worker, key, count), `worker ${worker}, ${key}`).toEqual(Array.from({ length: count }, () => expected));

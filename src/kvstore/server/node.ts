@@ -1,6 +1,6 @@
 /** A process that is a server, or the standby of one: sockets around a server core, and who is in force.
  *
- *      stubs, other servers ── dealers ──▶ router ─▶ core ─┬▶ router ──▶ stubs, other servers
+ *      clients, other servers ── dealers ──▶ router ─▶ core ─┬▶ router ──▶ clients, other servers
  *                                                          ├▶ link to the standby          (primary)
  *                                                          └▶ links to the master groups   (several server groups)
  *

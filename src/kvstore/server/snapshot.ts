@@ -5,7 +5,7 @@
  *    first/…, base/…, included/<group>/…, sent    exchanges between server groups (group-sync.ts)
  *    version, steps, settled/<worker group>     by slot
  *
- *  What has been pushed but is not settled is not in it: stubs repeat it. */
+ *  What has been pushed but is not settled is not in it: clients repeat it. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
@@ -86,7 +86,7 @@ export function takeSnapshot(state: ServerState, { exchanges }: { readonly excha
   return { tensors, metadata: metadataOf(fields) };
 }
 
-/** By stub: requests up to this one are in the snapshot. */
+/** By client: requests up to this one are in the snapshot. */
 export function durableRequests(snapshot: Snapshot): ReadonlyMap<Address, number> {
   const control = fieldsOf(snapshot);
   return new Map(

@@ -1,4 +1,4 @@
-/** Makes the store of a process from the environment: a worker with its stub thread, or a server. */
+/** Makes the store of a process from the environment: a worker with its client thread, or a server. */
 import { MessageChannel, Worker } from 'node:worker_threads';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -14,12 +14,12 @@ import { detectPlace } from '../job/environment.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerNode } from '../server/node.ts';
 import { ServerStore } from '../server/store.ts';
-import { StubChannel } from '../client/channel.ts';
-import type { StubPlan, StubTicket } from '../client/protocol.ts';
+import { ClientChannel } from '../client/channel.ts';
+import type { ClientPlan, ClientTicket } from '../client/protocol.ts';
 import { workerCount } from '../protocol/topology.ts';
 import type { KVStore, KVStoreType } from '../values/types.ts';
 
-/** For the stub thread, from the last worker's farewell to its end. */
+/** For the client thread, from the last worker's farewell to its end. */
 const endMs = 5000;
 
 export interface ConnectOptions {
@@ -27,33 +27,33 @@ export interface ConnectOptions {
   readonly localWorkers: number;
 }
 
-/** The stub thread of this process with its first worker, or, in a process that is a server, that server.
+/** The client thread of this process with its first worker, or, in a process that is a server, that server.
  *  @throws ShoalError `config`, `timeout`, `auth`, `mismatch`. */
 export async function connect(
   type: KVStoreType,
   { environment, localWorkers }: ConnectOptions,
-): Promise<{ store: KVStore; tickets: StubTicket[] }> {
+): Promise<{ store: KVStore; tickets: ClientTicket[] }> {
   const place = detectPlace(environment, { async: type === 'dist_async', localWorkers });
   if (place.role !== 'worker') return { store: await serve(type, environment), tickets: [] };
   const gate = new ThreadGate();
-  const plan: StubPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers, gate: gate.memory };
+  const plan: ClientPlan = { environment: { ...environment }, async: type === 'dist_async', localWorkers, gate: gate.memory };
   const own = newTicket(0);
   const workerData = { plan, ticket: own.theirs };
-  // No execArgv: loaders and inspectors of this thread are not for the stub.
+  // No execArgv: loaders and inspectors of this thread are not for the client.
   const thread = new Worker(builtEntry('kvstore/client/client-entry.js'), {
     workerData,
     transferList: [own.theirs.port],
     execArgv: [],
-    name: 'shoal-stub',
+    name: 'shoal-client',
   });
   thread.unref();
   // A process that ends stops its threads wherever they are.
   const onExit = (): void => gate.close();
   process.once('exit', onExit);
-  const channel = new StubChannel(own.ours);
-  thread.on('error', (error) => channel.fail(new ShoalError('system', `the stub thread failed: ${error.message}`, { cause: error })));
-  thread.on('exit', () => channel.fail(new ShoalError('closed', 'the stub thread has ended')));
-  const tickets: StubTicket[] = [];
+  const channel = new ClientChannel(own.ours);
+  thread.on('error', (error) => channel.fail(new ShoalError('system', `the client thread failed: ${error.message}`, { cause: error })));
+  thread.on('exit', () => channel.fail(new ShoalError('closed', 'the client thread has ended')));
+  const tickets: ClientTicket[] = [];
   for (let local = 1; local < localWorkers; local++) {
     const { ours, theirs } = newTicket(local);
     tickets.push(ours);
@@ -82,13 +82,13 @@ export async function connect(
 }
 
 /** The store of another thread of a process that has one. */
-export async function join(type: KVStoreType, ticket: StubTicket, environment: Environment): Promise<KVStore> {
-  return storeOf(type, { channel: new StubChannel(ticket), local: ticket.local, environment, onClosed: () => Promise.resolve() });
+export async function join(type: KVStoreType, ticket: ClientTicket, environment: Environment): Promise<KVStore> {
+  return storeOf(type, { channel: new ClientChannel(ticket), local: ticket.local, environment, onClosed: () => Promise.resolve() });
 }
 
 async function storeOf(
   type: KVStoreType,
-  parts: { channel: StubChannel; local: number; environment: Environment; onClosed: () => Promise<void> },
+  parts: { channel: ClientChannel; local: number; environment: Environment; onClosed: () => Promise<void> },
 ): Promise<KVStore> {
   const { channel, local, environment, onClosed } = parts;
   const settings = readSettings(environment);
@@ -122,7 +122,7 @@ async function serve(type: KVStoreType, environment: Environment): Promise<KVSto
   });
 }
 
-function newTicket(local: number): { ours: StubTicket; theirs: StubTicket } {
+function newTicket(local: number): { ours: ClientTicket; theirs: ClientTicket } {
   const { port1, port2 } = new MessageChannel();
   const events = new SharedArrayBuffer(4);
   return { ours: { port: port1, events, local }, theirs: { port: port2, events, local } };

@@ -5,13 +5,13 @@ import { checkFields, checkOptions, noOptions, optionTable } from '../../base/se
 import type { Environment } from '../../base/settings/settings.ts';
 import { CheckedStore } from '../values/checked-store.ts';
 import { connect, join } from './connect.ts';
-import type { StubTicket } from '../client/protocol.ts';
+import type { ClientTicket } from '../client/protocol.ts';
 import type { KVStore, KVStoreType } from '../values/types.ts';
 import { createCollective, createLocal } from './without-servers.ts';
 
 export interface CreateOptions {
   /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
-  readonly ticket?: StubTicket;
+  readonly ticket?: ClientTicket;
   /** Instead of `process.env`. */
   readonly environment?: Environment;
 }
@@ -50,7 +50,7 @@ async function makeStore(type: KVStoreType, { environment = process.env, ticket 
 export async function createShared(
   type: 'dist_sync' | 'dist_async',
   options: { readonly workers: number; readonly environment?: Environment },
-): Promise<{ readonly store: KVStore; readonly tickets: readonly StubTicket[] }> {
+): Promise<{ readonly store: KVStore; readonly tickets: readonly ClientTicket[] }> {
   if (type !== 'dist_sync' && type !== 'dist_async')
     throw new ShoalError('usage', `createShared: there is no shared store '${String(type)}'; use dist_sync or dist_async`);
   checkFields('createShared', options, createSharedOptions);
@@ -60,7 +60,7 @@ export async function createShared(
   return { store: new CheckedStore(store), tickets };
 }
 
-function checkTicket(type: KVStoreType, { port, events, local }: StubTicket): void {
+function checkTicket(type: KVStoreType, { port, events, local }: ClientTicket): void {
   if (type !== 'dist_sync' && type !== 'dist_async')
     throw new ShoalError('usage', `a store '${type}' takes no ticket; tickets are of dist_sync and dist_async`);
   const whole = port instanceof MessagePort && events instanceof SharedArrayBuffer && Number.isSafeInteger(local);

@@ -1,5 +1,5 @@
 /** The store of a worker whose parameters lie on servers: checks arguments, puts values where servers reach them, and hands
- *  operations to the stub thread. It must not know servers, slices or rounds.
+ *  operations to the client thread. It must not know servers, slices or rounds.
  *
  *      tensor of this store    reached in place
  *      any other array         staged: one copy into memory of this store, one back
@@ -16,10 +16,10 @@ import { createOptimizer } from '../optimizers/registry.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { ProcessValues } from '../protocol/process-values.ts';
 import { StagedValues } from './staged-values.ts';
-import type { StartHooks, StubChannel } from '../client/channel.ts';
+import type { StartHooks, ClientChannel } from '../client/channel.ts';
 import type { BatchEntry, WorkerInfo } from '../client/protocol.ts';
 import { RepeatedCalls, type TransferCall } from '../values/repeated-calls.ts';
-import type { InitEntry, StubParameterInfo } from '../client/options.ts';
+import type { InitEntry, ClientParameterInfo } from '../client/options.ts';
 import { workerCount } from '../protocol/topology.ts';
 import type {
   Blob,
@@ -56,7 +56,7 @@ import { WorkerStore } from '../values/worker-store.ts';
 export interface DistStoreOptions {
   readonly type: KVStoreType;
   readonly info: WorkerInfo;
-  readonly channel: StubChannel;
+  readonly channel: ClientChannel;
   readonly values: ProcessValues;
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
@@ -74,10 +74,10 @@ export class DistStore extends WorkerStore implements KVStore {
   readonly workerGroup: number;
   readonly workersPerGroup: number;
   readonly #options: DistStoreOptions;
-  readonly #channel: StubChannel;
+  readonly #channel: ClientChannel;
   readonly #values: ProcessValues;
   readonly #parameters = new Map<string, NamedParameter>();
-  /** Calls that the stub knows by a number. */
+  /** Calls that the client knows by a number. */
   readonly #batches = new RepeatedCalls<number>({ rememberedMax: 16 });
   #compresses = false;
   #nextBatch = 1;
@@ -215,10 +215,10 @@ export class DistStore extends WorkerStore implements KVStore {
   async info(key: Key): Promise<ParameterInfo> {
     this.checkOpen();
     const name = nameOf(key);
-    let found: StubParameterInfo | undefined;
+    let found: ClientParameterInfo | undefined;
     await this.#channel.start({ type: 'info', key: name }, `info of '${name}'`, {
       onSuccess: (answer) => {
-        found = answer as StubParameterInfo;
+        found = answer as ClientParameterInfo;
       },
     });
     return { key: name, ...found! };

@@ -4,7 +4,7 @@ import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { dtypeInfo, viewOf, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { elementsOf } from '../protocol/placement.ts';
-import type { StubParameterInfo, TransferEntry } from '../client/options.ts';
+import type { ClientParameterInfo, TransferEntry } from '../client/options.ts';
 import { SimulatedCluster, type ClusterOptions } from './simulated-cluster.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { ValueBlock } from '../protocol/value-space.ts';
@@ -33,14 +33,14 @@ export class Bench {
   }
 
   block(worker: number, values: TypedArray): ValueBlock {
-    const block = this.cluster.stubOf(worker).values.allocate(values.byteLength);
+    const block = this.cluster.clientOf(worker).values.allocate(values.byteLength);
     block.view.set(new Uint8Array(values.buffer, values.byteOffset, values.byteLength));
     return block;
   }
 
   /** Every worker initialises; worker 0's values are `first`, the others' are zeros. */
   async init(parameters: readonly Parameter[], first: (k: number) => number = () => 0): Promise<void> {
-    const workers = this.cluster.stubs.length;
+    const workers = this.cluster.clients.length;
     let open = 0;
     const errors: ShoalError[] = [];
     for (let worker = 0; worker < workers; worker++) {
@@ -50,7 +50,7 @@ export class Bench {
         if (worker === 0 && dtype === 'float32') for (let k = 0; k < values.length; k++) values[k] = first(k);
         return { key, dtype, shape, value: this.block(worker, values).ref };
       });
-      this.cluster.stubOf(worker).core.init(worker, entries, (error) => {
+      this.cluster.clientOf(worker).core.init(worker, entries, (error) => {
         open--;
         if (error) errors.push(error);
       });
@@ -62,7 +62,7 @@ export class Bench {
 
   begin(worker: number, entries: readonly TransferEntry[], options: { priority?: number; timeoutMs?: number } = {}): Outcome {
     const outcome: Outcome = { done: false, error: undefined };
-    this.cluster.stubOf(worker).core.transfer(worker, { entries, priority: 0, ...options }, (error) => {
+    this.cluster.clientOf(worker).core.transfer(worker, { entries, priority: 0, ...options }, (error) => {
       outcome.done = true;
       outcome.error = error;
     });
@@ -74,7 +74,7 @@ export class Bench {
   }
 
   pull(worker: number, key: string, bytes: number): { outcome: Outcome; floats: Float32Array } {
-    const out = this.cluster.stubOf(worker).values.allocate(bytes);
+    const out = this.cluster.clientOf(worker).values.allocate(bytes);
     const outcome = this.begin(worker, [{ key, out: out.ref }]);
     return { outcome, floats: new Float32Array(out.view.buffer, 0, bytes / 4) };
   }
@@ -86,8 +86,8 @@ export class Bench {
     return [...floats];
   }
 
-  async setOptimizer(spec: Parameters<SimulatedCluster['stubs'][number]['core']['setOptimizer']>[1] = adding): Promise<void> {
-    await this.cluster.run<void>((done) => this.cluster.stubs[0].core.setOptimizer(0, spec, done));
+  async setOptimizer(spec: Parameters<SimulatedCluster['clients'][number]['core']['setOptimizer']>[1] = adding): Promise<void> {
+    await this.cluster.run<void>((done) => this.cluster.clients[0].core.setOptimizer(0, spec, done));
   }
 
   /** Server groups have told each other what they have: twice the time after which they do. */
@@ -99,8 +99,8 @@ export class Bench {
     await this.cluster.settle();
   }
 
-  info(worker: number, key: string): Promise<StubParameterInfo | undefined> {
-    return this.cluster.run<StubParameterInfo>((done) => this.cluster.stubOf(worker).core.info(worker, key, done));
+  info(worker: number, key: string): Promise<ClientParameterInfo | undefined> {
+    return this.cluster.run<ClientParameterInfo>((done) => this.cluster.clientOf(worker).core.info(worker, key, done));
   }
 }
 

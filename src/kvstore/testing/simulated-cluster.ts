@@ -1,4 +1,4 @@
-/** Stubs and servers in one process, joined by a network that delivers messages one by one, in an order that a seed
+/** Clients and servers in one process, joined by a network that delivers messages one by one, in an order that a seed
  *  decides, and loses everything that is under way when a side dies. Servers have a disk that finishes writing when it is
  *  told to. Time is virtual. */
 import { must } from '../../base/assert.ts';
@@ -15,9 +15,9 @@ import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ServerCore } from '../server/core.ts';
 import type { ServerOptions } from '../server/state/options.ts';
-import { StubCore } from '../client/core.ts';
-import type { StubOptions } from '../client/options.ts';
-import { serverAddress, serverGroupOf, stubAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
+import { ClientCore } from '../client/core.ts';
+import type { ClientOptions } from '../client/options.ts';
+import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 import { MappedValues, MemoryValues, type RegionRegistry } from './memory-values.ts';
 
 const parameterKernels = createParameterKernels();
@@ -151,12 +151,12 @@ export interface ClusterOptions {
   readonly localWorkers?: number;
   readonly random: Random;
   readonly disks?: boolean;
-  /** Whether servers can map the memory of stubs. Default true. */
+  /** Whether servers can map the memory of clients. Default true. */
   readonly mappable?: boolean;
   readonly kernels?: Kernels;
   readonly createOptimizer?: (spec: OptimizerSpec) => Optimizer;
   readonly server?: Partial<ServerOptions>;
-  readonly stub?: Partial<StubOptions>;
+  readonly client?: Partial<ClientOptions>;
   /** Of another cluster, to load what was saved there. Default: none. */
   readonly folders?: Map<string, SimulatedDisk>;
 }
@@ -164,7 +164,7 @@ export interface ClusterOptions {
 export class SimulatedCluster {
   readonly clock = new VirtualClock();
   readonly servers: ClusterServer[] = [];
-  readonly stubs: { core: StubCore; node: Node; values: MemoryValues; address: Address; workerGroup: number }[] = [];
+  readonly clients: { core: ClientCore; node: Node; values: MemoryValues; address: Address; workerGroup: number }[] = [];
   readonly faults: { source: Address; error: ShoalError }[] = [];
   readonly served = new Set<string>();
   readonly folders: Map<string, SimulatedDisk>;
@@ -189,7 +189,7 @@ export class SimulatedCluster {
       for (let server = 0; server < topology.serversPerGroup; server++) await cluster.#addServer(group, server);
     }
     const workers = topology.workerGroups * topology.workersPerGroup;
-    for (let worker = 0; worker < workers; worker += localWorkers) cluster.#addStub(worker, localWorkers);
+    for (let worker = 0; worker < workers; worker += localWorkers) cluster.#addClient(worker, localWorkers);
     for (const server of cluster.servers) if (topology.replicas === 2) await cluster.addStandby(server);
     for (const server of cluster.servers) cluster.#connectServer(server);
     return cluster;
@@ -203,7 +203,7 @@ export class SimulatedCluster {
     this.#cut(server.node);
     server.disk?.crash();
     const error = new ShoalError('peer-lost', `server ${server.server} of group ${server.group} was killed`);
-    for (const { core, workerGroup } of this.stubs) {
+    for (const { core, workerGroup } of this.clients) {
       if (serverGroupOf(this.#options.topology, workerGroup) === server.group) core.serverDown(server.server, error);
     }
   }
@@ -272,13 +272,13 @@ export class SimulatedCluster {
     server.core.peerLost(standbyAddress(server), new ShoalError('peer-lost', 'the standby was killed'));
   }
 
-  /** Breaks the connection between a stub and a server, and makes it again. */
-  reconnect(stub: SimulatedCluster['stubs'][number], server: ClusterServer): void {
-    this.#wires.delete(`${stub.node.name}>${server.node.name}`);
-    this.#wires.delete(`${server.node.name}>${stub.node.name}`);
-    if (serverGroupOf(this.#options.topology, stub.workerGroup) !== server.group) return;
-    stub.core.serverDown(server.server, new ShoalError('peer-lost', 'the connection broke'));
-    stub.core.serverUp(server.server);
+  /** Breaks the connection between a client and a server, and makes it again. */
+  reconnect(client: SimulatedCluster['clients'][number], server: ClusterServer): void {
+    this.#wires.delete(`${client.node.name}>${server.node.name}`);
+    this.#wires.delete(`${server.node.name}>${client.node.name}`);
+    if (serverGroupOf(this.#options.topology, client.workerGroup) !== server.group) return;
+    client.core.serverDown(server.server, new ShoalError('peer-lost', 'the connection broke'));
+    client.core.serverUp(server.server);
   }
 
   // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,13 +323,13 @@ export class SimulatedCluster {
     return result.value;
   }
 
-  /** Whether servers can map the memory of stubs. */
+  /** Whether servers can map the memory of clients. */
   get mappable(): boolean {
     return this.#options.mappable ?? true;
   }
 
-  stubOf(worker: number): SimulatedCluster['stubs'][number] {
-    return this.stubs[Math.floor(worker / (this.#options.localWorkers ?? 1))];
+  clientOf(worker: number): SimulatedCluster['clients'][number] {
+    return this.clients[Math.floor(worker / (this.#options.localWorkers ?? 1))];
   }
 
   // ── building ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -379,12 +379,12 @@ export class SimulatedCluster {
     return { core, node };
   }
 
-  #addStub(firstWorker: number, localWorkers: number): void {
+  #addClient(firstWorker: number, localWorkers: number): void {
     const { topology, mappable = true } = this.#options;
     const workerGroup = workerGroupOf(topology, firstWorker);
-    const values = new MemoryValues(`stub ${firstWorker}`, this.#registry, { mappable });
-    const node: Node = { name: `stub ${firstWorker}`, deliver: () => undefined, alive: true, frozen: false };
-    const core = new StubCore({
+    const values = new MemoryValues(`client ${firstWorker}`, this.#registry, { mappable });
+    const node: Node = { name: `client ${firstWorker}`, deliver: () => undefined, alive: true, frozen: false };
+    const core = new ClientCore({
       topology,
       workerGroup,
       firstWorker,
@@ -395,15 +395,15 @@ export class SimulatedCluster {
       values,
       send: (server, msg) => this.#send(node, this.#nodeOf(server), msg),
       timeoutMs: 60_000,
-      ...this.#options.stub,
+      ...this.#options.client,
     });
     node.deliver = (msg) => core.receive(msg);
-    this.stubs.push({ core, node, values, address: stubAddress(workerGroup, firstWorker), workerGroup });
+    this.clients.push({ core, node, values, address: clientAddress(workerGroup, firstWorker), workerGroup });
   }
 
   #connectServer(server: ClusterServer): void {
     const { topology } = this.#options;
-    for (const { core, workerGroup } of this.stubs) {
+    for (const { core, workerGroup } of this.clients) {
       if (serverGroupOf(topology, workerGroup) === server.group) core.serverUp(server.server);
     }
     for (const other of this.servers) {
@@ -414,7 +414,7 @@ export class SimulatedCluster {
   }
 
   #nodeOf(address: Address): Node | undefined {
-    if (roleOf(address) === Role.stub) return this.stubs.find((stub) => stub.address === address)?.node;
+    if (roleOf(address) === Role.stub) return this.clients.find((client) => client.address === address)?.node;
     const server = this.servers.find(({ group, server: id }) => group === groupOf(address) && id === idOf(address));
     return roleOf(address) === standbyRole ? server?.standby?.node : server?.node;
   }
@@ -428,10 +428,10 @@ export class SimulatedCluster {
     wire.messages.push(msg);
   }
 
-  /** Stubs are connected with the server in force, and with no other. */
+  /** Clients are connected with the server in force, and with no other. */
   #isConnected(from: Node, to: Node): boolean {
     const ends = [from, to];
-    if (!this.stubs.some(({ node }) => ends.includes(node))) return true;
+    if (!this.clients.some(({ node }) => ends.includes(node))) return true;
     return this.servers.some(({ node }) => ends.includes(node));
   }
 

@@ -1,4 +1,4 @@
-/** What a server knows of one stub, over all connections with it, and the stub's requests. */
+/** What a server knows of one client, over all connections with it, and the client's requests. */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
@@ -39,18 +39,18 @@ export class ServerSession {
   lastRequest = 0;
   /** It has said hello to this server, whatever process that was then. */
   heard = false;
-  /** Number of the last request that its stub repeats to a server that was started again, as it said in `hello`. */
+  /** Number of the last request that its client repeats to a server that was started again, as it said in `hello`. */
   lastRepeated = 0;
   /** Number of the last request that changed parameters or optimiser for everybody; earlier ones are not done again. */
   lastConfiguration = 0;
   /** Requests up to this one are in the latest durable snapshot. */
   durable = 0;
-  /** Barriers that all workers of the stub have reached. */
+  /** Barriers that all workers of the client have reached. */
   barrier = 0;
   workersLeft = 0;
   /** Why it counts as lost, until it says hello again. */
   lost: ShoalError | undefined;
-  /** Memory that the stub has announced, by its number. */
+  /** Memory that the client has announced, by its number. */
   readonly regions = new Map<number, { readonly handle: string; readonly bytes: number }>();
   /** Messages about parameters that have not been declared here again, in order. */
   blocked: Msg[] = [];

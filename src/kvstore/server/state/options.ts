@@ -30,7 +30,7 @@ export interface ServerOptions {
   readonly codecOf: (code: number) => GradientCodec | undefined;
   /** Fire and forget: what is lost is asked for again after `peerUp`. Never calls back into the core. */
   readonly send: (destination: Address, msg: Msg) => void;
-  /** The memory of a stub; the same object each time for the same connection. */
+  /** The memory of a client; the same object each time for the same connection. */
   readonly valuesOf: (source: Address) => RemoteValues;
   /** Where the latest state is kept. Without it (and without standby) nothing survives the process. */
   readonly snapshots?: SnapshotStore;
@@ -53,7 +53,7 @@ export interface ServerOptions {
   readonly syncEvery?: number;
   /** Milliseconds until less than that is exchanged, and until other groups hear of changes. Default 500. */
   readonly syncMs?: number;
-  /** Bytes of gradients held for incomplete rounds, per stub. Default 1 GiB. */
+  /** Bytes of gradients held for incomplete rounds, per client. Default 1 GiB. */
   readonly pendingBytes?: number;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */
   readonly onFault?: (source: Address, error: ShoalError) => void;

@@ -1,14 +1,14 @@
-/** Rounds of one worker group at one server. A stub's n-th push of a slot belongs to the slot's round n; a round is settled
+/** Rounds of one worker group at one server. A client's n-th push of a slot belongs to the slot's round n; a round is settled
  *  when every worker of the group is in it, then all its gradients are summed, in the order of the workers whatever the
  *  order of arrival, and applied. What a round has not got yet is never guessed: all sources are held until it is settled.
  *
- *    slot 7     settled 4 │ round 5: stub 0 ✓  stub 2 ✗ │ round 6: stub 0 ✓ (early)
+ *    slot 7     settled 4 │ round 5: client 0 ✓  client 2 ✗ │ round 6: client 0 ✓ (early)
  *
- *  Exactly once: of every stub and slot it is known which round came last. `Request` is what a contribution came with. */
+ *  Exactly once: of every client and slot it is known which round came last. `Request` is what a contribution came with. */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 
-/** What a stub gave to a stretch of slots, in one round. */
+/** What a client gave to a stretch of slots, in one round. */
 export interface Contribution<Request> {
   readonly request: Request;
   /** Index of the run in the request. */
@@ -24,7 +24,7 @@ export interface Contribution<Request> {
   readonly nonFinite: boolean;
 }
 
-/** A stub in its worker group. */
+/** A client in its worker group. */
 export interface Member<Request> {
   readonly address: Address;
   readonly firstWorker: number;
@@ -41,7 +41,7 @@ export interface Member<Request> {
   broken: boolean;
 }
 
-/** A request that waits for rounds which its stub has pushed already, or for none. */
+/** A request that waits for rounds which its client has pushed already, or for none. */
 export interface Waiter<Request> {
   readonly request: Request;
   readonly run: number;

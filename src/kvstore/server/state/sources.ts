@@ -1,4 +1,4 @@
-/** Where the values of a transfer are, and where its answers go, at the server: in the stub's memory or in messages.
+/** Where the values of a transfer are, and where its answers go, at the server: in the client's memory or in messages.
  *  Everything is checked against slots and memory before any of it is used. */
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
@@ -39,7 +39,7 @@ export class SourceReader {
   readonly #slots: ServerSlots;
   readonly #valuesOf: (source: Address) => RemoteValues;
   readonly #codecOf: (code: number) => GradientCodec | undefined;
-  /** A standby reads what stubs hold and leaves their memory alone: its primary writes there. */
+  /** A standby reads what clients hold and leaves their memory alone: its primary writes there. */
   writes: 'targets' | 'nothing' = 'targets';
 
   constructor(slots: ServerSlots, valuesOf: (source: Address) => RemoteValues, codecOf: (code: number) => GradientCodec | undefined) {

@@ -51,7 +51,7 @@ export class ServerState {
   optimizerVersion = 0;
   /** The incarnation that this state goes back to without loss. */
   lineage: number;
-  /** Stubs may have to repeat what an earlier process of this server had answered and not saved. */
+  /** Clients may have to repeat what an earlier process of this server had answered and not saved. */
   repeats: boolean;
   /** Something has changed since the last snapshot. */
   dirty = false;
@@ -100,7 +100,7 @@ export class ServerState {
     }
   }
 
-  /** What stubs must know of the optimiser. */
+  /** What clients must know of the optimiser. */
   get optimizerNotice(): OptimizerNotice {
     return { version: this.optimizerVersion, refuses: this.optimizerSpec?.nonFinite === 'refuse' };
   }
@@ -120,7 +120,7 @@ export class ServerState {
     return workers >= this.workers;
   }
 
-  /** The session of a stub; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */
+  /** The session of a client; made when it is new. @throws ShoalError `protocol` when its workers cannot be. */
   join(address: Address, workerGroup: number, firstWorker: number, workers: number): ServerSession {
     const rounds = this.transfers.groups.get(workerGroup);
     const member = rounds?.join(address, firstWorker, workers);

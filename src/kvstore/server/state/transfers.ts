@@ -116,7 +116,7 @@ export class Transfers {
     }
   }
 
-  /** What the stub waits for ends with the error. */
+  /** What the client waits for ends with the error. */
   failOf(session: ServerSession, error: ShoalError): void {
     for (const request of this.pending) {
       if (request.session !== session) continue;
@@ -139,7 +139,7 @@ export class Transfers {
     return texts.join('; ');
   }
 
-  /** The stub has another connection: it asks again for whatever it still wants. */
+  /** The client has another connection: it asks again for whatever it still wants. */
   abandon(session: ServerSession): void {
     for (const request of this.pending) {
       if (request.session !== session) continue;

@@ -13,8 +13,8 @@ import { signalGroup, startGuard, type Guard } from './guard.ts';
 import type { Route, Stream } from './output-routes.ts';
 import { RankOutput } from './rank-output.ts';
 
-/** A process to be. Ranks decide when the crew is done; servers serve them. */
-export interface Berth {
+/** A process to be. Ranks decide when the job is done; servers serve them. */
+export interface ProcessSpec {
   readonly kind: 'rank' | 'server';
   /** For people, and for the folder of its logs: `rank 3`, `server 0`. */
   readonly name: string;
@@ -29,18 +29,18 @@ export interface Berth {
   readonly restarts?: number;
   /** Servers only: which. A server and its standby have the same. */
   readonly seat?: number;
-  /** Servers only: whether another process goes on when it ends, of this crew or of another. Default `none`. */
+  /** Servers only: whether another process goes on when it ends, of this node or of another. Default `none`. */
   readonly substitute?: 'none' | 'here' | 'elsewhere';
 }
 
-export interface CrewOptions {
+export interface SupervisorOptions {
   readonly clock: Clock;
-  readonly berths: readonly Berth[];
+  readonly specs: readonly ProcessSpec[];
   readonly directory: string;
   readonly stdout: ConsoleSink;
   readonly stderr: ConsoleSink;
   /** What stands before each line of a process's output. */
-  readonly prefix: (berth: Berth) => string;
+  readonly prefix: (spec: ProcessSpec) => string;
   readonly route: (localRank: number, stream: Stream) => Route;
   /** Holds a folder per process; undefined: no files. */
   readonly logDir: string | undefined;
@@ -49,25 +49,25 @@ export interface CrewOptions {
   /** One line about a process. */
   readonly report: (line: string) => void;
   /** A rank has ended, well or not; `ending` as in `describeEnding`. */
-  readonly onRankEnd: (rank: number, ending: string, casualty: Casualty | undefined) => void;
+  readonly onRankEnd: (rank: number, ending: string, failed: FailedProcess | undefined) => void;
 }
 
 /** A process that has ended badly and is not started again. */
-export interface Casualty {
+export interface FailedProcess {
   readonly name: string;
   readonly rank: number | undefined;
   readonly pid: number | undefined;
   readonly ending: Ending;
   /** `exited with code 3`. */
   readonly text: string;
-  /** Milliseconds since the crew was started. */
+  /** Milliseconds since the first was started. */
   readonly afterMs: number;
-  /** What it wrote to stderr last; complete once the crew has disembarked. */
+  /** What it wrote to stderr last; complete once it has finished. */
   tail(): { text: string; droppedBytes: number };
 }
 
 interface Member {
-  readonly berth: Berth;
+  readonly spec: ProcessSpec;
   child: ChildProcess;
   outputs: Record<Stream, RankOutput>;
   ended: boolean;
@@ -88,33 +88,33 @@ function makeFolder(path: string | undefined): void {
   }
 }
 
-export class Crew {
+export class Supervisor {
   /** Resolves with the first process that ends badly, or with undefined when all ranks have ended well. */
-  readonly firstCasualty: Promise<Casualty | undefined>;
-  readonly #options: CrewOptions;
+  readonly firstFailure: Promise<FailedProcess | undefined>;
+  readonly #options: SupervisorOptions;
   readonly #guard: Guard;
   readonly #members: Member[];
   readonly #startMs: number;
   readonly #allEnded: Promise<void>;
-  readonly #casualties: Casualty[] = [];
+  readonly #failures: FailedProcess[] = [];
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
   #ended!: () => void;
-  #settle!: (casualty: Casualty | undefined) => void;
+  #settle!: (failed: FailedProcess | undefined) => void;
 
   /** Starts all. @throws ShoalError `config` when their log folders cannot be made, `out-of-memory` when they take more descriptors
    *  than there are; then none was started. */
-  constructor(options: CrewOptions) {
+  constructor(options: SupervisorOptions) {
     this.#options = options;
     this.#startMs = options.clock.now();
-    this.firstCasualty = new Promise((resolve) => (this.#settle = resolve));
+    this.firstFailure = new Promise((resolve) => (this.#settle = resolve));
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
     this.#checkDescriptors();
-    for (const berth of options.berths) makeFolder(this.#folder(berth, 0));
+    for (const spec of options.specs) makeFolder(this.#folder(spec, 0));
     this.#guard = startGuard();
     try {
-      this.#members = options.berths.map((berth) => this.#start(berth));
+      this.#members = options.specs.map((spec) => this.#start(spec));
     } catch (error) {
       void this.#guard.end();
       throw error;
@@ -123,9 +123,9 @@ export class Crew {
 
   /** Of each process: its outputs, the files of these, and a connection to the store. @throws ShoalError `out-of-memory`. */
   #checkDescriptors(): void {
-    const { berths, logDir } = this.#options;
+    const { specs, logDir } = this.#options;
     const each = logDir === undefined ? 3 : 5;
-    checkDescriptors('the launcher', each * berths.length + 4, `starting ${berths.length} processes`);
+    checkDescriptors('the launcher', each * specs.length + 4, `starting ${specs.length} processes`);
   }
 
   /** To the groups of all processes that have not ended; none is started again from now on. */
@@ -137,7 +137,7 @@ export class Crew {
   /** After the ranks of all nodes have ended: SIGTERM, on which servers end well, then SIGKILL. */
   async dismissServers({ killAfterMs }: { killAfterMs: number }): Promise<void> {
     this.#stopping = true;
-    const servers = this.#members.filter(({ berth }) => berth.kind === 'server');
+    const servers = this.#members.filter(({ spec }) => spec.kind === 'server');
     this.#signal(servers, 'SIGTERM');
     if (await this.#endedWithin(killAfterMs)) return;
     this.#options.report(`${this.#runningNames()} still running ${killAfterMs} ms after SIGTERM: SIGKILL`);
@@ -148,7 +148,7 @@ export class Crew {
   /** Waits for all to end: by themselves until `graceMs` after the first that ended badly, `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
     this.#stopping = true;
-    const spentMs = this.#casualties.length === 0 ? 0 : this.#options.clock.now() - this.#startMs - this.#casualties[0].afterMs;
+    const spentMs = this.#failures.length === 0 ? 0 : this.#options.clock.now() - this.#startMs - this.#failures[0].afterMs;
     if (await this.#endedWithin(Math.max(0, options.graceMs - spentMs))) return;
     this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
     this.signal('SIGTERM');
@@ -159,7 +159,7 @@ export class Crew {
   }
 
   /** After all have ended: ends what they left in their groups, and completes their output. */
-  async disembark(): Promise<void> {
+  async finish(): Promise<void> {
     await this.#allEnded;
     await this.#guard.end();
     const outputs = [...this.#earlierOutputs, ...this.#members.flatMap(({ outputs: { stdout, stderr } }) => [stdout, stderr])];
@@ -169,37 +169,37 @@ export class Crew {
   }
 
   /** The process of this rank, if it has ended badly; without a rank, the first process that is none. */
-  casualty(rank: number | undefined): Casualty | undefined {
-    return this.#casualties.find((each) => each.rank === rank);
+  failed(rank: number | undefined): FailedProcess | undefined {
+    return this.#failures.find((each) => each.rank === rank);
   }
 
   get #running(): Member[] {
     return this.#members.filter((member) => !member.ended);
   }
 
-  #start(berth: Berth): Member {
-    const child = this.#spawn(berth);
-    const member: Member = { berth, child, outputs: this.#outputsOf(berth, child, 0), ended: false, restarted: 0 };
+  #start(spec: ProcessSpec): Member {
+    const child = this.#spawn(spec);
+    const member: Member = { spec, child, outputs: this.#outputsOf(spec, child, 0), ended: false, restarted: 0 };
     this.#follow(member);
     return member;
   }
 
   /** False when it may not be. */
   #startAgain(member: Member): boolean {
-    const { berth, outputs } = member;
-    const { name, restarts = 0 } = berth;
+    const { spec, outputs } = member;
+    const { name, restarts = 0 } = spec;
     if (this.#stopping || member.restarted >= restarts) return false;
     member.restarted++;
     this.#options.report(`starting ${name} again, restart ${member.restarted} of ${restarts}`);
-    makeFolder(this.#folder(berth, member.restarted));
+    makeFolder(this.#folder(spec, member.restarted));
     this.#earlierOutputs.push(outputs.stdout, outputs.stderr);
-    member.child = this.#spawn(berth);
-    member.outputs = this.#outputsOf(berth, member.child, member.restarted);
+    member.child = this.#spawn(spec);
+    member.outputs = this.#outputsOf(spec, member.child, member.restarted);
     this.#follow(member);
     return true;
   }
 
-  #spawn({ command, environment }: Berth): ChildProcess {
+  #spawn({ command, environment }: ProcessSpec): ChildProcess {
     // A group of its own: signals from the terminal reach the launcher alone, which forwards them once.
     const { program, args, detached } = this.#guard.wrap(command);
     return spawn(program, args, {
@@ -211,64 +211,64 @@ export class Crew {
   }
 
   #follow(member: Member): void {
-    const { berth, child } = member;
+    const { spec, child } = member;
     const { report } = this.#options;
-    child.once('spawn', () => report(`${berth.name} started (pid ${child.pid})`));
+    child.once('spawn', () => report(`${spec.name} started (pid ${child.pid})`));
     child.once('exit', (code, signal) => this.#onEnd(member, child, { code, signal }));
     child.once('error', (error) => {
-      report(`${berth.name} could not be started: ${messageOf(error)}`);
+      report(`${spec.name} could not be started: ${messageOf(error)}`);
       if (child.pid === undefined) this.#onEnd(member, child, { code: 126, signal: null });
     });
   }
 
   #onEnd(member: Member, child: ChildProcess, ending: Ending): void {
     if (member.ended || member.child !== child) return;
-    const { berth, outputs } = member;
+    const { spec, outputs } = member;
     const text = describeEnding(ending);
-    this.#options.report(`${berth.name} ${text}`);
+    this.#options.report(`${spec.name} ${text}`);
     // Processes it has started may live on in its group; then the guard still knows it, and ends them with the others.
     if (child.pid !== undefined && !signalGroup(child.pid, 0)) this.#guard.forget(child.pid);
     const well = succeeded(ending);
     if (!well && this.#startAgain(member)) return;
     member.ended = true;
-    const { name, rank } = berth;
+    const { name, rank } = spec;
     const afterMs = this.#options.clock.now() - this.#startMs;
-    const casualty = well ? undefined : { name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() };
-    if (rank !== undefined) this.#options.onRankEnd(rank, text, casualty);
-    if (casualty && !this.#hasSubstitute(member)) {
-      this.#casualties.push(casualty);
-      this.#settle(casualty);
+    const failed = well ? undefined : { name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() };
+    if (rank !== undefined) this.#options.onRankEnd(rank, text, failed);
+    if (failed && !this.#hasSubstitute(member)) {
+      this.#failures.push(failed);
+      this.#settle(failed);
     }
     const running = this.#running;
-    if (running.every((other) => other.berth.kind === 'server')) this.#settle(undefined);
+    if (running.every((other) => other.spec.kind === 'server')) this.#settle(undefined);
     if (running.length === 0) this.#ended();
   }
 
   /** A server whose place another process takes is no loss to the ranks. Of one that is elsewhere we do not know how it is:
    *  when it has ended as well, the ranks' operations say so. */
-  #hasSubstitute({ berth: { seat, substitute } }: Member): boolean {
-    if (substitute === 'here') return this.#running.some(({ berth }) => berth.seat === seat);
+  #hasSubstitute({ spec: { seat, substitute } }: Member): boolean {
+    if (substitute === 'here') return this.#running.some(({ spec }) => spec.seat === seat);
     return substitute === 'elsewhere';
   }
 
-  #outputsOf(berth: Berth, child: ChildProcess, restart: number): Record<Stream, RankOutput> {
+  #outputsOf(spec: ProcessSpec, child: ChildProcess, restart: number): Record<Stream, RankOutput> {
     const { prefix, report, tailBytes = 65_536 } = this.#options;
-    const folder = this.#folder(berth, restart);
+    const folder = this.#folder(spec, restart);
     const open = (stream: Stream): RankOutput => {
-      const route = berth.localRank === undefined ? { console: true, file: true } : this.#options.route(berth.localRank, stream);
+      const route = spec.localRank === undefined ? { console: true, file: true } : this.#options.route(spec.localRank, stream);
       const file = folder !== undefined && route.file ? join(folder, `${stream}.log`) : undefined;
       return new RankOutput(child[stream]!, {
-        console: route.console ? { sink: this.#options[stream], prefix: prefix(berth) } : undefined,
+        console: route.console ? { sink: this.#options[stream], prefix: prefix(spec) } : undefined,
         file,
         tailBytes: stream === 'stderr' ? tailBytes : 0,
-        onFileError: (error) => report(`${file} cannot be written: ${messageOf(error)}; ${berth.name} goes on without it`),
+        onFileError: (error) => report(`${file} cannot be written: ${messageOf(error)}; ${spec.name} goes on without it`),
       });
     };
     return { stdout: open('stdout'), stderr: open('stderr') };
   }
 
   /** `rank-3`, `server-0`, `server-0-restart-1`. */
-  #folder({ name }: Berth, restart: number): string | undefined {
+  #folder({ name }: ProcessSpec, restart: number): string | undefined {
     const { logDir } = this.#options;
     if (logDir === undefined) return undefined;
     return join(logDir, `${name.replace(' ', '-')}${restart > 0 ? `-restart-${restart}` : ''}`);
@@ -292,7 +292,7 @@ export class Crew {
 
   /** `rank 3 is`, `rank 0, rank 2, server 1 are`. */
   #runningNames(): string {
-    const names = this.#running.map(({ berth }) => berth.name);
+    const names = this.#running.map(({ spec }) => spec.name);
     return `${names.join(', ')} ${names.length === 1 ? 'is' : 'are'}`;
   }
 }
