@@ -235,7 +235,8 @@ export class Dealer extends MessageSocket {
         return;
       } catch (thrown) {
         const error = ShoalError.from(thrown);
-        if (error.code !== 'peer-lost' && error.code !== 'timeout') throw error;
+        // Our keys were right: another program may have the port of a router that is down, or connections break in the handshake.
+        if (error.code !== 'peer-lost' && error.code !== 'timeout' && error.code !== 'auth') throw error;
         delayMs = Math.min(delayMs * 2, lastRetryMs);
       }
     }

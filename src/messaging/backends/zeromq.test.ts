@@ -1,5 +1,6 @@
 /** tcp and ipc: the conformance suite, keys out of the secret, strangers. */
 import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { statSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import net from 'node:net';
@@ -68,6 +69,25 @@ describe('CURVE keys', () => {
   });
 });
 
+it('connections that break in their handshake are made again', async () => {
+  await using context = new MessagingContext({ world: 'w', secret, clock });
+  await using router = new Router(context);
+  const port = Number(new URL(await router.bind('tcp://127.0.0.1:*')).port);
+  let broken = 0;
+  const between = net.createServer((near) => {
+    const far = net.connect({ port, host: '127.0.0.1' }).on('error', () => near.destroy());
+    near.on('error', () => far.destroy()).on('close', () => far.destroy());
+    near.pipe(far).pipe(near);
+    if (broken < 4) near.once('data', () => near.resetAndDestroy() && broken++);
+  });
+  await once(between.listen(0, '127.0.0.1'), 'listening');
+  await using dealer = new Dealer(context, { address: 2n });
+  await dealer.connect(`tcp://127.0.0.1:${(between.address() as net.AddressInfo).port}`, { timeoutMs: 60_000 });
+  expect(broken).toBe(4);
+  await dealer.close();
+  between.close();
+});
+
 describe('strangers', () => {
   const listening = async (router: Router): Promise<string> => router.bind('tcp://127.0.0.1:*');
 
@@ -85,6 +105,26 @@ describe('strangers', () => {
     member.send(msg);
     expect((await router.receive()).source).toBe(2n);
     expect(router.ready).toBe(false);
+  });
+
+  it('at the port of a router that is down do not end its dealers', async () => {
+    await using inside = new MessagingContext({ world: 'w', secret, clock });
+    await using outside = new MessagingContext({ world: 'w', secret: Buffer.from('guess'), clock });
+    const first = new Router(inside);
+    const url = await listening(first);
+    await using member = new Dealer(inside, { address: 2n });
+    await member.connect(url);
+    await first.close();
+    let refused = 0;
+    const there = new Router(outside, { onPeer: () => refused++ });
+    await there.bind(url);
+    member.send(new Msg(2n, 0n));
+    await sleep(clock, 2000);
+    await there.close();
+    expect(refused).toBe(0);
+    await using second = new Router(inside);
+    await second.bind(url);
+    expect((await second.receive()).source).toBe(2n);
   });
 
   it('that even know the router key, but not the secret, never get through', async () => {

@@ -40,8 +40,8 @@ const releaseLookMs = 5;
 const handshakeMs = 10_000;
 /** Hosts that vanish without a word are noticed, by the kernel: ZeroMQ's own heartbeats showed in every round trip. */
 const keepalive = { tcpKeepalive: 1, tcpKeepaliveIdle: 10, tcpKeepaliveInterval: 5, tcpKeepaliveCount: 3 } as const;
-/** This many connections that end in the middle of the handshake, soon after it began, are no accident. */
-const refusalsForAuth = 3;
+/** This many connections in a row that end in the middle of the handshake, soon after it began, are no accident. */
+const refusalsForAuth = 6;
 const refusalMs = 2000;
 const reconnectMs = 50;
 const reconnectMostMs = 1000;
@@ -317,14 +317,16 @@ class DealerPipe implements Pipe {
     const { clock } = this.#options;
     const { events } = this.#socket;
     let refusals = 0;
-    let connectedMs = 0;
+    let connectedMs = -Infinity;
     events.on('connect', () => {
       connectedMs = clock.now();
     });
     for (const name of ['disconnect', 'handshake:error:protocol', 'handshake:error:auth', 'handshake:error:other'] as const) {
       events.on(name, () => {
-        // Whoever takes long is busy.
-        if (clock.now() - connectedMs < refusalMs) callback(++refusals);
+        // Whoever takes long is busy. One connection ends with several of these.
+        if (clock.now() - connectedMs >= refusalMs) return;
+        connectedMs = -Infinity;
+        callback(++refusals);
       });
     }
   }
