@@ -1,6 +1,6 @@
-/** The rules of the house that no compiler knows: layers, where time and chance come from, who loads the addon, what a
- *  file looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/house-rules.test.ts). */
-import { parseSync, type Comment, type Program } from 'oxc-parser';
+/** The rules of the house that no compiler knows: layers and rooms, who loads the addon, state, what a file
+ *  looks like. Pure functions over parsed sources, so that the rules themselves are tested (test/house-rules.test.ts). */
+import { parseSync, type Program } from 'oxc-parser';
 
 export interface SourceFile {
   /** Relative to the repository, with `/`. */
@@ -46,7 +46,6 @@ export interface Violation {
   readonly message: string;
 }
 
-const linesMax = 700;
 /** Sources of a folder, tests and registered implementations apart: beyond, it has rooms. */
 const filesMax = 16;
 const nativeLoader = 'src/memory/native.ts';
@@ -62,7 +61,7 @@ export function checkSources(files: readonly SourceFile[], table: LayerTable): V
   const violations = [
     ...parsed.flatMap((file) => [
       ...checkLayers(file, table, new Set(files.map(({ path }) => path))),
-      ...checkTimeAndChance(file),
+      ...checkDates(file),
       ...checkNativeLoader(file),
       ...checkState(file),
       ...checkAppearance(file),
@@ -82,7 +81,6 @@ export function formatViolation({ path, line, rule, message }: Violation): strin
 
 interface ParsedFile extends SourceFile {
   readonly program: Program;
-  readonly comments: readonly Comment[];
   readonly imports: readonly { readonly specifier: string; readonly offset: number }[];
 }
 
@@ -94,14 +92,14 @@ interface Node {
 }
 
 function parse(file: SourceFile): ParsedFile {
-  const { program, comments, errors } = parseSync(file.path, file.text);
+  const { program, errors } = parseSync(file.path, file.text);
   if (errors.length > 0) throw new Error(`${file.path}: ${errors[0].message}`);
   const imports: { specifier: string; offset: number }[] = [];
   walk(program, (node) => {
     const specifier = importedBy(node);
     if (specifier !== undefined) imports.push({ specifier, offset: node.start });
   });
-  return { ...file, program, comments, imports };
+  return { ...file, program, imports };
 }
 
 const importTypes = new Set(['ImportDeclaration', 'ExportNamedDeclaration', 'ExportAllDeclaration', 'ImportExpression', 'TSImportType']);
@@ -248,40 +246,18 @@ function layerOf(path: string, { layers }: LayerTable): Layer | undefined {
   return layers.find(({ folder }) => path.startsWith(`src/${folder}/`));
 }
 
-// ── time and chance ─────────────────────────────────────────────────────────────────────────────────────────────────
+// ── time, the addon, state, appearance ────────────────────────────────────────────────────────────────────────────────────
 
-const bannedMembers = new Set(['Date.now', 'performance.now', 'Math.random', 'process.hrtime', 'Atomics.waitAsync']);
-const bannedNames = new Set(['setTimeout', 'setInterval']);
-const bannedModules = new Set(['node:timers', 'node:timers/promises', 'timers', 'timers/promises']);
-
-/** Only src/base reads the clock, starts timers or throws dice: everything else must run on virtual time and replay. */
-function checkTimeAndChance(file: ParsedFile): Violation[] {
+/** Only src/base reads the clock. The other ways to it are restricted globals and properties of the linter (.oxlintrc.json). */
+function checkDates(file: ParsedFile): Violation[] {
   if (!file.path.startsWith('src/') || file.path.startsWith('src/base/')) return [];
   const found: Violation[] = [];
-  const report = (offset: number, what: string): void => {
-    found.push(violation(file, offset, 'time-and-chance', `${what} outside src/base; take a Clock or a Random as an argument`));
-  };
-  for (const { specifier, offset } of file.imports) if (bannedModules.has(specifier)) report(offset, specifier);
-  walk(file.program, (node, parent) => {
-    if (node.type === 'MemberExpression') {
-      const name = dotted(node)?.replace(/^globalThis\./, '');
-      if (name !== undefined && (bannedMembers.has(name) || bannedNames.has(name))) report(node.start, name);
-    } else if (node.type === 'NewExpression' && nameOf(node.callee) === 'Date' && (node.arguments as unknown[]).length === 0) {
-      report(node.start, 'new Date()');
-    } else if (node.type === 'Identifier' && bannedNames.has(nameOf(node) ?? '') && !isPropertyName(node, parent)) {
-      report(node.start, nameOf(node) ?? '');
-    }
+  walk(file.program, (node) => {
+    if (node.type !== 'NewExpression' || nameOf(node.callee) !== 'Date' || (node.arguments as unknown[]).length > 0) return;
+    found.push(violation(file, node.start, 'time', 'new Date() outside src/base; take a Clock as an argument'));
   });
   return found;
 }
-
-function isPropertyName(node: Node, parent: Node | undefined): boolean {
-  if (parent === undefined || parent.computed === true) return false;
-  if (parent.type === 'ImportSpecifier') return true;
-  return parent.property === node || parent.key === node;
-}
-
-// ── the addon, state, appearance ────────────────────────────────────────────────────────────────────────────────────
 
 /** Everything works without the addon because one file decides whether it is there. */
 function checkNativeLoader(file: ParsedFile): Violation[] {
@@ -311,14 +287,7 @@ function checkState(file: ParsedFile): Violation[] {
 function checkAppearance(file: ParsedFile): Violation[] {
   const found: Violation[] = [];
   const report = (offset: number, rule: string, message: string): void => void found.push(violation(file, offset, rule, message));
-  for (const { value, start } of file.comments) {
-    const mark = /\b(TODO|FIXME|XXX|HACK)\b/.exec(value);
-    if (mark !== null) report(start, 'no-leftovers', `${mark[1]} in a comment`);
-  }
-  const lines = file.text.split('\n').length;
-  if (lines > linesMax) report(0, 'file-size', `${lines} lines, more than ${linesMax}: which second noun is hiding?`);
   const name = file.path.split('/').at(-1) ?? '';
-  if (!/^_?[a-z0-9]+(-[a-z0-9]+)*(\.[a-z0-9-]+)*\.(ts|mjs)$/.test(name)) report(0, 'file-name', `${name} is not kebab-case`);
   if (/(^|[-.])(util|utils|helper|helpers|manager)([-.]|$)/.test(name)) report(0, 'file-name', `${name} says nothing: name the noun`);
   if (file.path.startsWith('src/') && !isTest(file.path) && !/^(#!.*\n)?\s*(\/\*\*|\/\/)/.test(file.text)) {
     report(0, 'header', 'the file does not begin with a comment that says what it is');

@@ -1,4 +1,8 @@
 /** The house rules hold for every source, and each rule can fail. */
+import { spawnSync } from 'node:child_process';
+import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { checkSources, formatViolation, type LayerTable, type SourceFile } from '../scripts/house-rules.ts';
 import { readLayerTable, readSources } from '../scripts/repository.ts';
@@ -40,25 +44,13 @@ describe('the house rules', () => {
     expect(check({})).toEqual([]);
   });
 
-  const time = 'time-and-chance';
   it.each<[rule: string, path: string, text: string]>([
-    [time, 'src/group/a.ts', 'export const t = Date.now();'],
-    [time, 'src/group/a.ts', "export const t = Date['now']();"],
-    [time, 'src/group/a.ts', 'export const t = globalThis.performance.now();'],
-    [time, 'src/group/a.ts', 'export const t = new Date();'],
-    [time, 'src/group/a.ts', 'export const t = Math.random();'],
-    [time, 'src/group/a.ts', 'export const f = () => setTimeout(() => {}, 5);'],
-    [time, 'src/group/a.ts', 'export const later = setInterval;'],
-    [time, 'src/group/a.ts', "import { setTimeout as sleep } from 'node:timers/promises';\nexport { sleep };"],
-    [time, 'src/group/group.test.ts', 'await new Promise((done) => setTimeout(done, 100));'],
+    ['time', 'src/group/a.ts', 'export const t = new Date();'],
     ['native-loader', 'src/group/a.ts', "import load from 'node-gyp-build';\nexport { load };"],
     ['native-loader', 'src/group/a.ts', "export const file = 'build/Release/shoal.node';"],
     ['native-loader', 'src/group/a.ts', "process.dlopen(module, 'x');"],
     ['no-global-state', 'src/group/a.ts', 'let worlds = 0;\nexport const count = () => worlds++;'],
     ['no-global-state', 'src/group/a.ts', 'export let worlds = 0;'],
-    ['no-leftovers', 'src/group/a.ts', '/* FIXME: later */'],
-    ['file-size', 'src/group/a.ts', '\n'.repeat(700)],
-    ['file-name', 'src/group/processGroup.ts', ''],
     ['file-name', 'src/group/group-helper.ts', ''],
     ['registries', 'src/group/algorithms/dead.ts', 'export const dead = 1;'],
   ])('%s: %s: %s', (rule, path, text) => {
@@ -110,5 +102,40 @@ describe('the house rules', () => {
       Object.fromEntries(Array.from({ length: 16 }, (_, n) => [`src/fabric/${name(n)}`, '']));
     expect(check(many((n) => `a${n}.test.ts`))).toEqual([]);
     expect(check(many((n) => `a${n}.ts`))).toEqual(['layers.json:1: rooms: src/fabric has 17 files; at most 16, then it has rooms']);
+  });
+});
+
+describe('the linter', () => {
+  const cases: readonly [rule: string, path: string, text: string][] = [
+    ['no-restricted-properties', 'src/group/a.ts', 'export const t = Date.now();'],
+    ['no-restricted-properties', 'src/group/b.ts', "export const t = Date['now']();"],
+    ['no-restricted-properties', 'src/group/c.ts', 'export const t = globalThis.performance.now();'],
+    ['no-restricted-properties', 'src/group/d.ts', 'export const { random } = Math;'],
+    ['no-restricted-globals', 'src/group/e.ts', 'export const f = () => setTimeout(() => {}, 5);'],
+    ['no-restricted-globals', 'src/group/f.test.ts', 'export const later = setInterval;'],
+    ['no-restricted-imports', 'src/group/g.ts', "export { setTimeout } from 'node:timers/promises';"],
+    ['no-warning-comments', 'src/group/h.ts', '/* FIXME: later */'],
+    ['max-lines', 'src/group/i.ts', '\n// text'.repeat(700)],
+    ['filename-case', 'src/group/processGroup.ts', ''],
+    ['no-console', 'src/group/k.ts', 'console.log(1);'],
+  ];
+  const allowed = {
+    'src/base/clock.ts': 'export const now = () => Date.now(); setTimeout(now, 1);',
+    'src/group/l.ts': "export const a = { setTimeout: 1, now: 'Date.now' }.setTimeout; export const at = new Date(0); // Date.now()",
+    'src/cli/main.ts': 'console.log(1);',
+  };
+
+  it('refuses time, chance, leftovers, long files and odd names', async () => {
+    const folder = await mkdtemp(join(tmpdir(), 'shoal-lint-'));
+    await cp('.oxlintrc.json', join(folder, '.oxlintrc.json'));
+    for (const [path, text] of [...Object.entries(allowed), ...cases.map(([, path, text]) => [path, text] as const)]) {
+      await mkdir(dirname(join(folder, path)), { recursive: true });
+      await writeFile(join(folder, path), `export const probe = 1;\n${text}\n`);
+    }
+    const { stdout } = spawnSync(resolve('node_modules/.bin/oxlint'), ['-f', 'json'], { cwd: folder, encoding: 'utf8' });
+    await rm(folder, { recursive: true });
+    const { diagnostics } = JSON.parse(stdout) as { diagnostics: readonly { readonly code: string; readonly filename: string }[] };
+    const found = diagnostics.map(({ code, filename }) => `${filename}: ${code.replace(/^.*\(|\)$/g, '')}`);
+    expect([...new Set(found)].toSorted()).toEqual(cases.map(([rule, path]) => `${path}: ${rule}`).toSorted());
   });
 });
