@@ -1,5 +1,6 @@
 /** What a world takes from its process and gives back: time, descriptors, memory. What ranks hear of one that has run out. */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { spawnSync } from 'node:child_process';
+import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -146,3 +147,30 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     expect(stderr).not.toContain('started (pid');
   });
 });
+
+/** Limits of threads do not count for root: there, ranks are another user's, who must be able to read this package. */
+const user = process.getuid?.() === 0 ? 61_000 + (process.pid % 1000) : undefined;
+const noThreadLimit = ((): string | undefined => {
+  if (spawnSync('prlimit', ['--version']).error !== undefined) return 'there is no prlimit here';
+  const { status } = spawnSync(process.execPath, ['--version'], { cwd: process.cwd(), ...(user !== undefined && { uid: user }) });
+  return status === 0 ? undefined : 'another user cannot read this folder';
+})();
+
+describe.skipIf(noThreadLimit !== undefined)(
+  `a rank without threads${noThreadLimit === undefined ? '' : ` (skipped: ${noThreadLimit})`}`,
+  () => {
+    it.each(['start', 'second world'])('%s: all ranks name it', { timeout: 120_000 }, async (moment) => {
+      const directory = await mkdtemp(join(tmpdir(), 'shoal-threads-'));
+      await chmod(directory, 0o777);
+      const env = { WHAT: 'threads', MOMENT: moment, MEETING: `file://${join(directory, 'meeting')}` };
+      await using world = await startRanks({ fixture: 'run-out', n: 3, env, ...(user !== undefined && { user }) });
+      for (const [rank, { lines, stderr }] of (await world.outcomes()).entries()) {
+        const heard = lines.find((line) => (line as Partial<Heard>).code !== undefined) as Heard;
+        expect(heard, stderr).toMatchObject({ code: 'out-of-memory', resource: 'threads' });
+        expect(heard.message).toMatch(/rank 2 ran out of threads \(limit 1\) while .*ulimit -u/);
+        expect(heard.peer).toBe(rank === 2 ? undefined : 2);
+      }
+      await rm(directory, { recursive: true });
+    });
+  },
+);

@@ -26,6 +26,8 @@ export interface RanksOptions {
   readonly only?: readonly number[];
   /** Shell commands that run before, such as `ulimit -n 40`. */
   readonly limits?: string;
+  /** Whose processes they are; default: the test's. */
+  readonly user?: number;
   /** Working directory; default: the test's. */
   readonly cwd?: string;
 }
@@ -133,6 +135,7 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       env,
       stdio: ['pipe', 'pipe', 'pipe'],
       ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
+      ...(options.user === undefined ? {} : { uid: options.user, gid: options.user }),
     });
     const rankProcess = new RankProcess(rank, child);
     void rankProcess.exited.then(({ code, signal }) => reportEnded(store, rank, describeEnding({ code, signal })));
