@@ -148,6 +148,24 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
   });
 });
 
+describe('a worker of a parameter server without descriptors', () => {
+  it.each([
+    ['create', 6],
+    ['create', 10],
+    ['init', 0],
+  ])('%s, %i left: is told', { timeout: 120_000 }, async (moment, left) => {
+    const env = { MOMENT: moment, LEFT: String(left) };
+    await using job = start([...launcherWith(256), 'run', '-n', '1', '--servers', '1', '--grace', '100ms', script('kvstore-run-out')], {
+      env,
+    });
+    const { code, stdout, stderr } = await job.ended;
+    expect(stdout, stderr).toMatch(
+      /"code":"out-of-memory","resource":"file descriptors","message":"this process ran out of file descriptors/,
+    );
+    expect(code).toBe(1);
+  });
+});
+
 /** Limits of threads do not count for root: there, ranks are another user's, who must be able to read this package. */
 const user = process.getuid?.() === 0 ? 61_000 + (process.pid % 1000) : undefined;
 const noThreadLimit = ((): string | undefined => {

@@ -2,6 +2,7 @@
 import { MessageChannel, Worker } from 'node:worker_threads';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { exhaustion } from '../../base/exhaustion.ts';
 import { builtEntry } from '../../base/package-root.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -51,7 +52,10 @@ export async function connect(
   const onExit = (): void => gate.close();
   process.once('exit', onExit);
   const channel = new ClientChannel(own.ours);
-  thread.on('error', (error) => channel.fail(new ShoalError('system', `the client thread failed: ${error.message}`, { cause: error })));
+  thread.on('error', (error) => {
+    const failed = new ShoalError('system', `the client thread failed: ${error.message}`, { cause: error });
+    channel.fail(exhaustion('this process', error, 'starting the client thread') ?? failed);
+  });
   thread.on('exit', () => channel.fail(new ShoalError('closed', 'the client thread has ended')));
   const tickets: ClientTicket[] = [];
   for (let local = 1; local < localWorkers; local++) {

@@ -18,6 +18,7 @@ import type * as Zmq from 'zeromq';
 import { must } from '../../base/assert.ts';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
+import { checkDescriptors } from '../../base/exhaustion.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { packetBytesMost } from '../limits.ts';
 import type { ThreadGate } from '../thread-gate.ts';
@@ -43,6 +44,8 @@ const keepalive = { tcpKeepalive: 1, tcpKeepaliveIdle: 10, tcpKeepaliveInterval:
 /** This many connections in a row that end in the middle of the handshake, soon after it began, are no accident. */
 const refusalsForAuth = 6;
 const refusalMs = 2000;
+/** Descriptors of a socket, and of the threads behind the first one: libzmq ends the process when it gets none. */
+const socketDescriptors = 16;
 const reconnectMs = 50;
 const reconnectMostMs = 1000;
 /** Of a piece beside its bytes: encryption. */
@@ -56,7 +59,9 @@ const hiccupOption = 114;
 const up = 1;
 const down = 2;
 
+/** @throws ShoalError `out-of-memory`: a package whose files cannot be opened is said not to be there. */
 export async function zeromqUnavailable(): Promise<string | undefined> {
+  checkDescriptors('this process', socketDescriptors, 'loading the package zeromq');
   try {
     const { capability } = await import('zeromq');
     const missing = (['curve', 'draft'] as const).filter((name) => capability[name] !== true);
@@ -98,6 +103,7 @@ class ZeromqBackend implements Backend {
     const path = ipcPath(url);
     if (path !== undefined && (await answers({ path }))) throw new ShoalError('system', `${url} is bound by another router already`);
     return this.#withinGate(() => {
+      checkDescriptors('this process', socketDescriptors, `listening at ${url}`);
       if (this.#options.encryption === 'curve') this.#guard();
       const socket = this.#bind(url, path);
       const listener = new RouterListener(socket, {
@@ -112,6 +118,7 @@ class ZeromqBackend implements Backend {
   async connect(url: string, options: PipeConnectOptions): Promise<Pipe> {
     this.#checkUrl(url);
     const pipe = this.#withinGate(() => {
+      checkDescriptors('this process', socketDescriptors, `connecting to ${url}`);
       const pipe: DealerPipe = new DealerPipe(
         this.#dealerSocket(url),
         this.#pipeOptions(url, () => this.#open.delete(pipe)),
