@@ -501,6 +501,22 @@ describe.skipIf(native === undefined)(
       );
     });
 
+    it.each(pairs)('reduce $dtype $op of what ranks of a host have, into all of it', ({ dtype, op }) => {
+      const divisors = dtypeInfo(dtype).kind === 'float' ? [undefined, 4, 3] : [undefined];
+      for (const n of [2, 3, 4, 5, 8]) {
+        for (const count of [1, 7, 64, 133]) {
+          for (const divisor of divisors) {
+            const results = [js, ...addons].map((kernels) => {
+              const data = Array.from({ length: n }, (_, k) => randomElements(dtype, count, n + k, k % 4));
+              kernels.reduce(dtype, op, data, data, balancedTree(n), divisor);
+              return data.map((each) => canonicalBits(dtype, each));
+            });
+            for (const data of results) for (const each of data) expectSameBytes(each, results[0][0]);
+          }
+        }
+      }
+    });
+
     it.each(dtypeNames.flatMap((from) => dtypeNames.map((to) => ({ from, to }))))('convert $from to $to', ({ from, to }) => {
       fc.assert(
         fc.property(fc.integer({ min: 0, max: 1100 }), seed, (count, start) => {
