@@ -10,7 +10,7 @@ import type { CostModel } from '../../plan/cost.ts';
 import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { operand, type BufferUse, type Operand } from '../dispatch/call-buffers.ts';
-import { CallDispatch } from '../dispatch/call-dispatch.ts';
+import { CallDispatch, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
 import type { GroupPaths } from '../dispatch/fast-path.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
@@ -143,7 +143,7 @@ export class CommGroup implements ProcessGroup {
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
-    const repeated = this.#destroyed ? undefined : this.#dispatch.repeatAllReduce(data, options);
+    const repeated = this.#repeat('all-reduce', options, data);
     if (repeated) return repeated;
     checkOptions('allReduce', options, reduceOptions);
     const target = operand(data, 'the data of allReduce');
@@ -153,6 +153,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   broadcast(data: TensorLike, options: RootOptions = noOptions): Work {
+    const repeated = this.#repeat('broadcast', options, data);
+    if (repeated) return repeated;
     checkOptions('broadcast', options, rootOptions);
     const target = operand(data, 'the data of broadcast');
     const root = rootOf(options, this.size);
@@ -162,6 +164,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   reduce(data: TensorLike, options: ReduceOptions & RootOptions = noOptions): Work {
+    const repeated = this.#repeat('reduce', options, data);
+    if (repeated) return repeated;
     checkOptions('reduce', options, reduceToRootOptions);
     const target = operand(data, 'the data of reduce');
     const root = rootOf(options, this.size);
@@ -171,6 +175,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   allGather(output: TensorLike, input: TensorLike, options: CountsOptions = noOptions): Work {
+    const repeated = this.#repeat('all-gather', options, input, output);
+    if (repeated) return repeated;
     checkOptions('allGather', options, countsOptions);
     const { source, target, counts } = this.#gathering('allGather', output, input, options);
     return this.#collective('all-gather', target, target.count, options, { counts }, [
@@ -180,6 +186,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = noOptions): Work {
+    const repeated = this.#repeat('gather', options, input, output);
+    if (repeated) return repeated;
     checkOptions('gather', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the output of gather', output, root, this.rank);
@@ -192,6 +200,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = noOptions): Work {
+    const repeated = this.#repeat('scatter', options, output, input);
+    if (repeated) return repeated;
     checkOptions('scatter', options, countsOfRootOptions);
     const root = rootOf(options, this.size);
     checkRootOnly('the input of scatter', input, root, this.rank);
@@ -204,6 +214,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = noOptions): Work {
+    const repeated = this.#repeat('reduce-scatter', options, input, output);
+    if (repeated) return repeated;
     checkOptions('reduceScatter', options, reduceScatterOptions);
     const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
     return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
@@ -213,6 +225,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = noOptions): Work {
+    const repeated = this.#repeat('all-to-all', options, input, output);
+    if (repeated) return repeated;
     checkOptions('allToAll', options, allToAllOptions);
     const source = operand(input, 'the input of allToAll');
     const target = operand(output, 'the output of allToAll');
@@ -232,6 +246,8 @@ export class CommGroup implements ProcessGroup {
   }
 
   barrier(options: CallOptions = noOptions): Work {
+    const repeated = this.#repeat('barrier', options);
+    if (repeated) return repeated;
     checkOptions('barrier', options, callOptions);
     return this.#collective('barrier', { dtype: 'uint8' }, 0, options, {}, []);
   }
@@ -303,6 +319,11 @@ export class CommGroup implements ProcessGroup {
   }
 
   // ── how calls are made ──────────────────────────────────────────────────────────────────────────────────────────
+
+  /** The call as it was made before, if it was. @param first the argument that its `uses` begin with. */
+  #repeat(kind: CollectiveCall['kind'], options: RepeatableOptions, first?: TensorLike, second?: TensorLike | null): Work | undefined {
+    return this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
+  }
 
   #collective(
     kind: CollectiveCall['kind'],

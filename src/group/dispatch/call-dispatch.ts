@@ -1,6 +1,6 @@
 /** Calls of a group on their way from the main thread, and their places among the group's calls.
  *
- *      all-reduce of the same data as before ─▶ as it was bound then         nothing is prepared
+ *      the same collective on the same data as before ─▶ as it was bound then         nothing is prepared
  *      collective ─▶ route ─▶ the group's fast path, or the engine
  *      message ────────────▶ the engine
  *
@@ -19,15 +19,18 @@ import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, GroupPaths } from './fast-path.ts';
 import { route, type PathPlans } from '../call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
-import type { ReduceOptions, TensorLike, Work } from '../call/types.ts';
+import type { ReduceOptions, RootOptions, TensorLike, Work } from '../call/types.ts';
 import { CompletedWork } from '../thread/work.ts';
+
+/** Options of collectives that may be repeated. */
+export type RepeatableOptions = ReduceOptions & RootOptions;
 
 /** A collective whose arguments have been checked. */
 export interface CheckedCall {
   readonly call: CollectiveCall;
   readonly uses: readonly BufferUse[];
-  /** As the user gave them. `op`, `factor`: only of calls that reduce. */
-  readonly options: ReduceOptions;
+  /** As the user gave them. `op`, `factor`: only of calls that reduce; `root`: only of those that have one. */
+  readonly options: RepeatableOptions;
   readonly timeoutMs: number;
 }
 
@@ -41,17 +44,26 @@ interface PreparedCall extends CheckedCall {
   readonly reach: CallBuffers;
 }
 
-/** An all-reduce that needs no more preparation. */
-interface BoundReduce {
+/** A call that needs no more preparation. */
+interface BoundCall {
   readonly op: ReduceOp | undefined;
-  /** Memory of the tensor: once it is released, or its group is gone, nothing is bound to it. */
-  readonly block: TensorBlock | undefined;
+  readonly root: number | undefined;
+  /** The array that the call is found by; undefined: it has none. */
+  readonly first: BoundArgument | undefined;
+  readonly second: BoundArgument | undefined;
   readonly operation: FastOperation;
   /** What the operation runs on: a private one may have run on another array since. */
   readonly buffers: unknown;
+  readonly request: () => FastRequest;
+}
+
+/** An argument as it was when its call was bound. */
+interface BoundArgument {
+  readonly value: TensorLike;
+  /** Memory of the tensor: once it is released, or its group is gone, nothing is bound to it. */
+  readonly block: TensorBlock | undefined;
   /** Elements there were: an array whose buffer was taken away has none. */
   readonly count: number;
-  readonly request: () => FastRequest;
 }
 
 export interface CallDispatchOptions extends GroupPaths {
@@ -67,8 +79,8 @@ export class CallDispatch {
   readonly #plans: PathPlans;
   readonly #fast: FastPath | undefined;
   readonly #sites = new CallSites();
-  /** By tensor or array: all-reduces bound on the fast path. */
-  readonly #bound = new WeakMap<TensorLike, BoundReduce>();
+  /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
+  readonly #bound = new Map<CollectiveCall['kind'], WeakMap<object, BoundCall>>();
   /** Collectives called, whichever way they went. */
   #calls: number;
 
@@ -81,20 +93,31 @@ export class CallDispatch {
     this.#fast = fast;
   }
 
-  /** Runs an all-reduce as it was bound to the same data before, unchecked; undefined when it has not been, or not like this. */
-  repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
+  /** Runs a call as it was bound to the same data before, unchecked; undefined when it has not been, or not like this.
+   *  @param first undefined: calls of this kind have no data. */
+  repeat(
+    kind: CollectiveCall['kind'],
+    options: RepeatableOptions,
+    first: TensorLike | undefined,
+    second?: TensorLike | null,
+  ): Work | undefined {
     try {
-      return this.#repeatAllReduce(data, options);
+      return this.#repeat(kind, options, first, second);
     } catch (thrown) {
       throw this.#told(thrown);
     }
   }
 
-  #repeatAllReduce(data: TensorLike, options: ReduceOptions): Work | undefined {
+  #repeat(
+    kind: CollectiveCall['kind'],
+    options: RepeatableOptions,
+    first: TensorLike | undefined,
+    second: TensorLike | null | undefined,
+  ): Work | undefined {
     if (!this.#fast) return undefined;
-    const bound = this.#bound.get(data);
-    if (!bound || !isPlain(options) || options.op !== bound.op || lengthOf(data) !== bound.count || bound.block?.live === false)
-      return undefined;
+    const bound = this.#bound.get(kind)?.get(first ?? this);
+    if (!bound || !isPlain(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
+    if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     return this.#run(this.#fast, bound.operation, bound.request, bound.buffers);
   }
 
@@ -173,15 +196,22 @@ export class CallDispatch {
       const shared = own.share();
       return { call, buffers: shared, timeoutMs, hooks: own.pend(), site: this.#sites.current() };
     };
-    if (call.kind === 'all-reduce' && !reach.staged && isPlain(options)) {
-      const { value } = uses[0].operand;
+    if (!reach.staged && isPlain(options)) {
       // What nothing is staged for stays where it is.
       const request = (): FastRequest => requestWith(operation.isPrivate ? new CallBuffers(this.#memory, uses) : reach);
-      this.#bound.set(value, { op: options.op, block: blockOf(value), operation, buffers, count: lengthOf(value), request });
+      const [first, second] = uses.map(({ operand: { value } }) => ({ value, block: blockOf(value), count: lengthOf(value) }));
+      const { op, root } = options;
+      this.#boundOf(call.kind).set(first?.value ?? this, { op, root, first, second, operation, buffers, request });
     }
     const work = this.#run(fast, operation, () => requestWith(reach), buffers);
     if (work instanceof CompletedWork) reach.end();
     return work;
+  }
+
+  #boundOf(kind: CollectiveCall['kind']): WeakMap<object, BoundCall> {
+    let bound = this.#bound.get(kind);
+    if (!bound) this.#bound.set(kind, (bound = new WeakMap()));
+    return bound;
   }
 
   /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
@@ -204,15 +234,21 @@ export class CallDispatch {
   }
 }
 
-/** These are options, and give nothing but the operator. Of calls that repeat, nothing else is checked. */
-function isPlain(options: ReduceOptions): boolean {
+/** These are options, and give nothing but operator and root. Of calls that repeat, nothing else is checked. */
+function isPlain(options: RepeatableOptions): boolean {
   if (options === noOptions) return true;
-  for (const key in options) if (key !== 'op') return othersUndefined(options);
-  return options?.op !== undefined || isPlainObject(options);
+  for (const key in options) if (key !== 'op' && key !== 'root') return othersUndefined(options);
+  return options?.op !== undefined || options?.root !== undefined || isPlainObject(options);
 }
 
-function othersUndefined(options: ReduceOptions): boolean {
-  return isPlainObject(options) && Object.entries(options).every(([key, value]) => key === 'op' || value === undefined);
+function othersUndefined(options: RepeatableOptions): boolean {
+  return isPlainObject(options) && Object.entries(options).every(([key, value]) => key === 'op' || key === 'root' || value === undefined);
+}
+
+/** @param value null: this rank has no such argument. */
+function isAsBound(value: TensorLike | null | undefined, bound: BoundArgument | undefined): boolean {
+  if (!bound) return value === undefined || value === null;
+  return value === bound.value && lengthOf(value) === bound.count && bound.block?.live !== false;
 }
 
 function lengthOf(value: TensorLike): number {
