@@ -46,13 +46,14 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   },
   {
     reason:
-      'launchers agree, and sockets of ZeroMQ and of the store are served, without the addon as with it; launch-run starts ranks without',
+      'launchers agree, show what ranks write, and serve sockets of ZeroMQ and of the store without the addon as with it; launch-run starts ranks without',
     files: [
       'src/launch/node-agreement.test.ts',
       'src/messaging/backends/zeromq-channel.test.ts',
       'src/messaging/backends/zeromq.test.ts',
       'test/launch-hints.test.ts',
       'test/launch-nodes.test.ts',
+      'test/launch-output.test.ts',
       'test/messaging-exit.test.ts',
       'test/messaging-loss.test.ts',
       'test/messaging-nodes.test.ts',
@@ -67,12 +68,17 @@ export const sameWithoutAddon: readonly LeftOut[] = [
     reason: 'who fails over to whom is decided by messages; kvstore-conformance carries values without the addon',
     files: [
       'src/kvstore/ledger.test.ts',
+      'src/kvstore/protocol/wire.test.ts',
       'test/kvstore-checkpoint.test.ts',
       'test/kvstore-faults.test.ts',
       'test/kvstore-groups.test.ts',
       'test/kvstore-replicas.test.ts',
       'test/kvstore-topologies.test.ts',
     ],
+  },
+  {
+    reason: 'collective stores in one process are as those of several: kvstore-collective makes the same checks without the addon',
+    files: ['src/kvstore/collective/collective-store.test.ts'],
   },
   {
     reason: 'how ranks join and stop is decided by the store and by links; group-processes and fabric-processes join without the addon',
