@@ -11,11 +11,12 @@ export default defineConfig({
     include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     exclude: [...configDefaults.exclude, ...leftOut.flatMap(({ files }) => files)],
     // For what hangs, not for what is slow: machines may be busy.
-    testTimeout: 120_000,
-    hookTimeout: 120_000,
+    testTimeout: 300_000,
+    hookTimeout: 300_000,
     expect: { poll: { timeout: 60_000 } },
     globalSetup: './test/support/fixtures.ts',
-    maxWorkers: 2,
+    // More than there are CPUs in CI: tests of processes often wait, for each other or for time to pass.
+    maxWorkers: 3,
     pool: 'forks',
     sequence: { sequencer: TestOrder },
     reporters: ['default', ['./scripts/summary-reporter.ts', { leftOut }]],

@@ -3,14 +3,11 @@ import { mkdtempSync, readdirSync, readFileSync, writeFileSync, rmSync } from 'n
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it, vi, type TestContext } from 'vitest';
+import { afterAll, describe, expect, it, type TestContext } from 'vitest';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { allGone, isRunning, shoal } from './fixtures/launch-harness.ts';
 import { startRanks, type Outcome } from './support/ranks.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const fixture = 'bad-input';
 const directory = mkdtempSync(join(tmpdir(), 'shoal-bad-input-'));

@@ -3,12 +3,9 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { BenchReport } from '../src/bench/report.ts';
 import { shoal, shoalRun } from './fixtures/launch-harness.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const main = fileURLToPath(new URL('../src/cli/main.ts', import.meta.url));
 const row = /^ +(\d+) +(\d+) +(\S+) +(\S+) +(-?\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+)$/gm;

@@ -3,12 +3,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, vi } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
 import { freePort } from './support/free-port.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const pidsOf = (matches: readonly RegExpMatchArray[]): number[] => matches.map((match) => Number(match[1]));
 

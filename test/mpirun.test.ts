@@ -4,15 +4,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it, vi, type TestContext } from 'vitest';
+import { describe, expect, it, type TestContext } from 'vitest';
 import { groupChecks } from '../src/group/conformance.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { mpiUnavailable } from '../src/memory/mpi-endpoint.ts';
 import { start, type Running } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const tsx = import.meta.resolve('tsx');
 const mpirun = spawnSync('mpirun', ['--version'], { encoding: 'utf8' });

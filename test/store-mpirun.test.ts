@@ -4,12 +4,9 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it, type TestContext, vi } from 'vitest';
+import { describe, expect, it, type TestContext } from 'vitest';
 import { start, type Running } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const mpirun = spawnSync('mpirun', ['--version'], { encoding: 'utf8' });
 const missing = mpirun.status === 0 && mpirun.stdout.includes('Open MPI') ? undefined : "Open MPI's mpirun is not on PATH";

@@ -2,16 +2,13 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, vi } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { openStore } from '../src/store/open-store.ts';
 import { start, type Running } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 const options = { clock: systemClock, random: systemRandom, secret: 's' };
 

@@ -2,14 +2,11 @@
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it, vi } from 'vitest';
+import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
 import { parseTuning } from '../src/collectives/tuning-format.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { shoal } from './fixtures/launch-harness.ts';
-
-// Generous: every test starts several processes, on machines that may be busy.
-vi.setConfig({ testTimeout: 120_000 });
 
 let directory: string;
 
