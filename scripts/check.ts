@@ -1,8 +1,14 @@
 /** `npm run check`: every static check, all of them even after one has failed, and one line per check at the end. */
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
+import { availableParallelism } from 'node:os';
 import { repositoryRoot } from './repository.ts';
 
-const checks: readonly { readonly name: string; readonly command: readonly string[] }[] = [
+interface Check {
+  readonly name: string;
+  readonly command: readonly [program: string, ...args: string[]];
+}
+
+const checks: readonly Check[] = [
   { name: 'types', command: ['tsc', '-p', 'tsconfig.json'] },
   { name: 'lint', command: ['oxlint', '--type-aware', '--deny-warnings'] },
   { name: 'format', command: ['oxfmt', '--check'] },
@@ -12,14 +18,30 @@ const checks: readonly { readonly name: string; readonly command: readonly strin
   { name: 'package', command: ['publint', '--strict'] },
 ];
 
-const results = checks.map(({ name, command: [program, ...args] }) => {
-  console.log(`\n── ${name}: ${[program, ...args].join(' ')}`);
+/** What a check prints comes in one piece: several run at once. */
+async function run({ name, command: [program, ...args] }: Check): Promise<boolean> {
   // npm puts node_modules/.bin first in the path of its scripts.
-  const { status, error } = spawnSync(program, args, { cwd: repositoryRoot, stdio: 'inherit' });
-  if (error !== undefined) console.error(`${program} does not start: ${error.message}`);
-  return { name, passed: status === 0 };
-});
+  const child = spawn(program, args, { cwd: repositoryRoot, stdio: ['ignore', 'pipe', 'pipe'] });
+  const output: Buffer[] = [];
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (data: Buffer) => output.push(data));
+  const status = await new Promise<number | null>((resolve) => {
+    child.on('error', ({ message }) => {
+      output.push(Buffer.from(`${program} does not start: ${message}\n`));
+      resolve(null);
+    });
+    child.on('close', resolve);
+  });
+  process.stdout.write(`\n── ${name}: ${[program, ...args].join(' ')}\n${Buffer.concat(output).toString()}`);
+  return status === 0;
+}
+
+const passed = new Map<Check, boolean>();
+const left = checks.values();
+const worker = async (): Promise<void> => {
+  for (const check of left) passed.set(check, await run(check));
+};
+await Promise.all(Array.from({ length: Math.min(availableParallelism(), checks.length) }, worker));
 
 console.log('');
-for (const { name, passed } of results) console.log(`${passed ? 'ok    ' : 'FAILED'} ${name}`);
-process.exitCode = results.every(({ passed }) => passed) ? 0 : 1;
+for (const check of checks) console.log(`${passed.get(check) === true ? 'ok    ' : 'FAILED'} ${check.name}`);
+process.exitCode = checks.every((check) => passed.get(check) === true) ? 0 : 1;
