@@ -1,12 +1,18 @@
-/** The order in which vitest takes test files: those that start processes first, the longest by far, so that no worker is left
- *  with one of them at the end. Without this a fresh clone, which has no durations yet, goes by the size of files. */
+/** The order in which vitest takes test files: those that start processes first, the longest by far, then those of which it is known
+ *  that they take long, so that no worker is left with one of them at the end. Without this a fresh clone, which has no durations
+ *  yet, goes by the size of files. */
 import { relative } from 'node:path';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
+import { longestTests } from './longest-tests.ts';
 
 export default class TestOrder extends BaseSequencer {
   override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
-    const sorted = await super.sort(files);
-    const first = ({ moduleId, project }: TestSpecification): boolean => relative(project.config.root, moduleId).startsWith('test/');
-    return [...sorted.filter(first), ...sorted.filter((file) => !first(file))];
+    const turn = ({ moduleId, project }: TestSpecification): number => {
+      const path = relative(project.config.root, moduleId);
+      if (path.startsWith('test/')) return -1;
+      const place = longestTests.indexOf(path);
+      return place < 0 ? longestTests.length : place;
+    };
+    return (await super.sort(files)).toSorted((a, b) => turn(a) - turn(b));
   }
 }

@@ -3,6 +3,7 @@ import { readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { environmentNames, isTest } from '../scripts/house-rules.ts';
+import { longestTests } from '../scripts/longest-tests.ts';
 import { readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import { launchVariables } from '../src/store/environment.ts';
@@ -59,6 +60,11 @@ describe('commands', () => {
     const { scripts } = JSON.parse(readText('package.json')) as { scripts: Record<string, string> };
     const named = Object.values(scripts).flatMap((command) => command.match(/(?:scripts|examples|bench)\/[\w./-]+/g) ?? []);
     for (const path of named) expect(statSync(join(repositoryRoot, path)).isFile()).toBe(true);
+  });
+
+  it('npm test knows its longest files by their names', () => {
+    const paths = new Set(readSources().map(({ path }) => path));
+    expect(longestTests.filter((path) => !paths.has(path))).toEqual([]);
   });
 
   it('.ci/run can be executed', () => {
