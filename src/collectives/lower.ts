@@ -115,10 +115,12 @@ export function cardBytes(ranks: number): number {
 /** `differs` stops with the peer's rank when its contract differs, with size + rank when its addresses do.
  *  @returns undefined when the program needs the network or several channels. */
 export function lowerWhole(program: Program, options: LoweringOptions): LoweredWhole | undefined {
-  const scratchBytes = program.scratchCount * dtypeInfo(options.dtype).bytes;
-  const fits = scratchBytes <= (options.scratchBytesMax ?? 0);
-  if (program.channels.length > 1 || !fits || !options.loadStore.every(Boolean)) return undefined;
-  return new Lowering(program.rank, options).whole(program);
+  return runsWhole(program, options) ? new Lowering(program.rank, options).whole(program) : undefined;
+}
+
+/** `lowerWhole` has code for it. */
+export function runsWhole({ channels, scratchCount }: Program, { dtype, scratchBytesMax = 0, loadStore }: LoweringOptions): boolean {
+  return channels.length <= 1 && scratchCount * dtypeInfo(dtype).bytes <= scratchBytesMax && loadStore.every(Boolean);
 }
 
 class Lowering {

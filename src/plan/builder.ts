@@ -146,9 +146,22 @@ export class PlanBuilder {
     this.wait(this.send(from, to, source, target));
   }
 
-  /** Every one of `ranks` tells every other one that it got here, and waits for the same from all. */
-  barrier(ranks: readonly number[] = this.ranks): void {
-    const arrivals = ranks.flatMap((rank, index) => rotate(ranks, index).map((peer) => this.notify(rank, peer)));
+  /** Every rank tells every other one that it got here, and waits for the same from all. */
+  barrier(): void {
+    this.tellAll(() => {});
+  }
+
+  /** Every rank does `before`, tells that peer, goes on to its next one, and in the end waits for the same from all. No other signals
+   *  are raised on this channel. */
+  tellAll(before: (rank: number, peer: number) => void): void {
+    const arrivals = this.ranks.flatMap((rank) => {
+      // Of other ranks only what they tell the one whose steps are kept.
+      const peers = this.onlyRank === undefined || this.#keeps(rank) ? this.peersOf(rank) : [this.onlyRank];
+      return peers.map((peer) => {
+        before(rank, peer);
+        return this.notify(rank, peer, rank < peer ? rank : rank - 1);
+      });
+    });
     for (const arrival of arrivals) this.wait(arrival);
   }
 
@@ -276,9 +289,4 @@ function local(rank: number, location: Location): Location {
   if (location.rank !== rank) return location;
   const { buffer, offset, count } = location;
   return { buffer, offset, count };
-}
-
-/** The other entries, beginning after `index`. */
-function rotate(ranks: readonly number[], index: number): number[] {
-  return [...ranks.slice(index + 1), ...ranks.slice(0, index)];
 }

@@ -10,6 +10,8 @@ export interface Algorithm {
   readonly association: 'canonical' | 'relaxed';
   /** Its plans touch a peer's scratch and mailbox only, never what a peer's caller gave: buffers may be private memory. */
   readonly ownBuffersOnly?: true;
+  /** The programs of all ranks have one channel, and equally much scratch: one of them tells whether all run whole on a host. */
+  readonly alike?: true;
   /** Why it cannot serve a request whose collective it has; undefined when it can. */
   readonly supports?: (request: PlanRequest) => string | undefined;
   /** Called for at least two ranks and, the barrier excepted, at least one element. */

@@ -144,6 +144,25 @@ describe('private memory', () => {
   });
 });
 
+describe('alike', () => {
+  it('is what the programs of all ranks are, where an algorithm says so', () => {
+    const alike = algorithms.filter((algorithm) => algorithm.alike);
+    expect(alike.map(({ name }) => name)).toEqual(expect.arrayContaining(['host-direct', 'host-staged', 'mailbox']));
+    for (const algorithm of alike) {
+      for (const collective of collectives.filter((each) => algorithm.build[each])) {
+        for (const topology of [2, 3, 8].map(oneHost)) {
+          for (const request of requestsOf(collective, topology)) {
+            if (algorithm.supports?.(request) !== undefined) continue;
+            const { programs } = buildPlan(algorithm.name, request);
+            expect(programs.map(({ channels }) => channels.length)).toEqual(programs.map(() => 1));
+            expect(new Set(programs.map(({ scratchCount }) => scratchCount)).size).toBe(1);
+          }
+        }
+      }
+    }
+  });
+});
+
 function locationsOf(step: Step): readonly Location[] {
   if (step.kind === 'copy') return [step.source, step.target];
   if (step.kind === 'put') return [step.source, { ...step.target, rank: step.peer }];

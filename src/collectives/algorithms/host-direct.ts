@@ -23,6 +23,7 @@ export const hostDirect: Algorithm = {
   name: 'host-direct',
   summary: 'all ranks on one host with shared memory, any size: loads and stores, no transfers',
   association: 'canonical',
+  alike: true,
   supports: ({ topology }) =>
     topology.hosts.length === 1 ? undefined : `it needs all ranks on one host and there are ${topology.hosts.length} hosts; use direct`,
   build: {
@@ -81,6 +82,7 @@ function reduceShares(b: PlanBuilder, targets: readonly number[]): void {
   const blocks = split(count, b.n * blocksPerRank);
   for (let block = blocks.length - 1; block >= 0; block--) {
     const rank = block % b.n;
+    if (!b.concerns(rank, rank)) continue;
     for (const range of b.pieces(blocks[block])) {
       const data = span('data', range);
       b.reduceAll(
@@ -99,14 +101,10 @@ function pull(b: PlanBuilder, spansOf: (rank: number, peer: number) => { source:
     const own = spansOf(rank, rank);
     b.copy(rank, own.target, own.source);
   }
-  const done = b.ranks.flatMap((rank) =>
-    b.peersOf(rank).map((peer) => {
-      const { source, target } = spansOf(rank, peer);
-      b.copy(rank, target, at(peer, source));
-      return b.notify(rank, peer);
-    }),
-  );
-  for (const arrival of done) b.wait(arrival);
+  b.tellAll((rank, peer) => {
+    const { source, target } = spansOf(rank, peer);
+    b.copy(rank, target, at(peer, source));
+  });
 }
 
 /** Each other rank copies from or to the root's buffers; the root waits until all have. */

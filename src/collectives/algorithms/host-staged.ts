@@ -23,6 +23,7 @@ export const hostStaged: Algorithm = {
   summary: 'all ranks on one host, some with private buffers, above mailbox size: blocks through small shared staging',
   association: 'canonical',
   ownBuffersOnly: true,
+  alike: true,
   supports: ({ topology }) =>
     topology.hosts.length === 1 ? undefined : `it needs all ranks on one host and there are ${topology.hosts.length} hosts; use direct`,
   build: { 'all-reduce': allReduce },

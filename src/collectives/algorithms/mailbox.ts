@@ -24,6 +24,7 @@ export const mailbox: Algorithm = {
   summary: 'a few KiB, and every barrier: the data travels with the announcement',
   association: 'canonical',
   ownBuffersOnly: true,
+  alike: true,
   supports: (request) => {
     if (request.collective === 'barrier') return undefined;
     const ranks = rankCount(request.topology);

@@ -6,7 +6,7 @@ import type { Settings } from '../../base/settings/settings.ts';
 import { stagingBlockBytes } from '../../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../../collectives/build.ts';
 import { Execution } from '../../collectives/executor.ts';
-import { lowerProgram, lowerWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../../collectives/lower.ts';
+import { lowerProgram, lowerWhole, runsWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../../collectives/lower.ts';
 import type { ExpressPath } from '../../collectives/express-path.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../../collectives/predict.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../../collectives/select.ts';
@@ -239,7 +239,8 @@ function lanePlans(
 /** Calls are of the lane for all ranks or for none: where the programs of ranks differ, as in a tree, some could run whole and
  *  others not, and the ranks would wait for each other in different places. */
 function allRunWhole(algorithm: string, request: PlanRequest, lowering: LoweringOptions): boolean {
-  return buildPlan(algorithm, request).programs.every((program) => lowerWhole(program, lowering) !== undefined);
+  if (algorithmNamed(algorithm).alike) return true;
+  return buildPlan(algorithm, request).programs.every((program) => runsWhole(program, lowering));
 }
 
 export type { PreparedPlan };
