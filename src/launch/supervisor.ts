@@ -62,7 +62,7 @@ export interface FailedProcess {
   readonly text: string;
   /** Milliseconds since the first was started. */
   readonly afterMs: number;
-  /** What it wrote to stderr last; complete once it has finished. */
+  /** What it wrote to stderr last; complete once all has finished. */
   tail(): { text: string; droppedBytes: number };
 }
 
@@ -93,7 +93,9 @@ export class Supervisor {
   readonly firstFailure: Promise<FailedProcess | undefined>;
   readonly #options: SupervisorOptions;
   readonly #guard: Guard;
-  readonly #members: Member[];
+  readonly #members: Member[] = [];
+  /** Not started yet. */
+  readonly #toStart: ProcessSpec[];
   readonly #startMs: number;
   readonly #allEnded: Promise<void>;
   readonly #failures: FailedProcess[] = [];
@@ -103,8 +105,8 @@ export class Supervisor {
   #ended!: () => void;
   #settle!: (failed: FailedProcess | undefined) => void;
 
-  /** Starts all. @throws ShoalError `config` when their log folders cannot be made, `out-of-memory` when they take more descriptors
-   *  than there are; then none was started. */
+  /** Starts the first, and the others one after another. @throws ShoalError `config` when their log folders cannot be made,
+   *  `out-of-memory` when they take more descriptors than there are; then none was started. */
   constructor(options: SupervisorOptions) {
     this.#options = options;
     this.#startMs = options.clock.now();
@@ -113,12 +115,15 @@ export class Supervisor {
     this.#checkDescriptors();
     for (const spec of options.specs) makeFolder(this.#folder(spec, 0));
     this.#guard = startGuard();
+    const [first, ...others] = options.specs;
+    this.#toStart = others;
     try {
-      this.#members = options.specs.map((spec) => this.#start(spec));
+      this.#start(first);
     } catch (error) {
       void this.#guard.end();
       throw error;
     }
+    this.#startOthers(this.#startMs);
   }
 
   /** Of each process: its outputs, the files of these, and a connection to the store. @throws ShoalError `out-of-memory`. */
@@ -130,13 +135,13 @@ export class Supervisor {
 
   /** To the groups of all processes that have not ended; none is started again from now on. */
   signal(signal: NodeJS.Signals): void {
-    this.#stopping = true;
+    this.#startNoMore();
     this.#signal(this.#members, signal);
   }
 
   /** After the ranks of all nodes have ended: SIGTERM, on which servers end well, then SIGKILL. */
   async dismissServers({ killAfterMs }: { killAfterMs: number }): Promise<void> {
-    this.#stopping = true;
+    this.#startNoMore();
     const servers = this.#members.filter(({ spec }) => spec.kind === 'server');
     this.#signal(servers, 'SIGTERM');
     if (await this.#endedWithin(killAfterMs)) return;
@@ -147,7 +152,7 @@ export class Supervisor {
 
   /** Waits for all to end: by themselves until `graceMs` after the first that ended badly, `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
-    this.#stopping = true;
+    this.#startNoMore();
     const spentMs = this.#failures.length === 0 ? 0 : this.#options.clock.now() - this.#startMs - this.#failures[0].afterMs;
     if (await this.#endedWithin(Math.max(0, options.graceMs - spentMs))) return;
     this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
@@ -177,11 +182,39 @@ export class Supervisor {
     return this.#members.filter((member) => !member.ended);
   }
 
-  #start(spec: ProcessSpec): Member {
+  /** One by one. Where CPUs are busy, starting a process blocks this one for long, and those that run already ask it for the store: it
+   *  serves them for as long as the last start has taken. */
+  #startOthers(sinceMs: number): void {
+    const { clock } = this.#options;
+    clock.setTimer(clock.now() - sinceMs, () => this.#startNext(), { keepAlive: true });
+  }
+
+  #startNext(): void {
+    const spec = this.#toStart.shift();
+    if (spec === undefined) return;
+    const sinceMs = this.#options.clock.now();
+    try {
+      this.#start(spec);
+    } catch (error) {
+      const text = `could not be started: ${messageOf(error)}`;
+      this.#options.report(`${spec.name} ${text}`);
+      this.#noteEnd(spec, { ending: { code: 126, signal: null }, text, pid: undefined, tail: () => ({ text: '', droppedBytes: 0 }) });
+    }
+    this.#noteAllEnded();
+    if (this.#toStart.length > 0) this.#startOthers(sinceMs);
+  }
+
+  #startNoMore(): void {
+    this.#stopping = true;
+    this.#toStart.length = 0;
+    this.#noteAllEnded();
+  }
+
+  #start(spec: ProcessSpec): void {
     const child = this.#spawn(spec);
     const member: Member = { spec, child, outputs: this.#outputsOf(spec, child, 0), ended: false, restarted: 0 };
+    this.#members.push(member);
     this.#follow(member);
-    return member;
   }
 
   /** False when it may not be. */
@@ -231,22 +264,30 @@ export class Supervisor {
     const well = succeeded(ending);
     if (!well && this.#startAgain(member)) return;
     member.ended = true;
+    this.#noteEnd(spec, { ending, text, pid: child.pid, tail: () => outputs.stderr.tail() });
+    this.#noteAllEnded();
+  }
+
+  #noteEnd(spec: ProcessSpec, how: Pick<FailedProcess, 'ending' | 'text' | 'pid' | 'tail'>): void {
     const { name, rank } = spec;
     const afterMs = this.#options.clock.now() - this.#startMs;
-    const failed = well ? undefined : { name, rank, pid: child.pid, ending, text, afterMs, tail: () => outputs.stderr.tail() };
-    if (rank !== undefined) this.#options.onRankEnd(rank, text, failed);
-    if (failed && !this.#hasSubstitute(member)) {
-      this.#failures.push(failed);
-      this.#settle(failed);
-    }
+    const failed = succeeded(how.ending) ? undefined : { name, rank, afterMs, ...how };
+    if (rank !== undefined) this.#options.onRankEnd(rank, how.text, failed);
+    if (failed === undefined || this.#hasSubstitute(spec)) return;
+    this.#failures.push(failed);
+    this.#settle(failed);
+  }
+
+  #noteAllEnded(): void {
+    if (this.#toStart.length > 0) return;
     const running = this.#running;
-    if (running.every((other) => other.spec.kind === 'server')) this.#settle(undefined);
+    if (running.every(({ spec }) => spec.kind === 'server')) this.#settle(undefined);
     if (running.length === 0) this.#ended();
   }
 
   /** A server whose place another process takes is no loss to the ranks. Of one that is elsewhere we do not know how it is:
    *  when it has ended as well, the ranks' operations say so. */
-  #hasSubstitute({ spec: { seat, substitute } }: Member): boolean {
+  #hasSubstitute({ seat, substitute }: ProcessSpec): boolean {
     if (substitute === 'here') return this.#running.some(({ spec }) => spec.seat === seat);
     return substitute === 'elsewhere';
   }
