@@ -668,6 +668,7 @@ export class GroupEngine implements OperationHost {
       },
       members: this.#members,
       spinNs: this.#spinMs * 1e6,
+      patient: this.#spinMs === 0 && this.#world.wires !== undefined,
       traced: this.#world.recorder.trace.enabled,
       ring: (doorbells) => this.ring(doorbells),
       onStarted: (entry) => this.#world.recorder.started(this.spec, entry),

@@ -59,6 +59,8 @@ export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
   position: LanePosition;
   /** Peers' memory is bound as this thread maps it. */
   adopted: boolean;
+  /** It has waited in vain where it stands. */
+  sleeps: boolean;
 }
 
 export interface LaneQueueOptions {
@@ -66,6 +68,9 @@ export interface LaneQueueOptions {
   readonly members: Members;
   /** How long the head waits for other ranks in native code, each time it is continued. */
   readonly spinNs: number;
+  /** Ranks outnumber CPUs, and waits of this thread give its CPU to them: the head waits about as long as the operation takes before
+   *  the thread sleeps. Every bell costs both sides a cold start of JavaScript. */
+  readonly patient: boolean;
   /** Work is drawn apart from waiting. */
   readonly traced: boolean;
   /** Rings the ranks named, one bit each, and clears them. */
@@ -80,6 +85,9 @@ export interface LaneQueueOptions {
 
 /** Operations kept bound to their buffers. */
 const boundMax = 64;
+/** Of a patient wait. It is fruitless once, at most: then the head sleeps until it has moved. */
+const nsPerPatientByte = 0.05;
+const patienceNsMax = 5e6;
 
 export class LaneQueue implements CallQueue<LaneEntry> {
   readonly #options: LaneQueueOptions;
@@ -117,6 +125,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
         return plans.algorithms[this.position.code];
       },
       adopted: request.position.pc === 0,
+      sleeps: false,
     };
     this.#entries.push(entry);
     return entry;
@@ -147,7 +156,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
       return true;
     }
     const { sequence, ordinal } = entry;
-    const { ring, spinNs, traced, onMismatch, onThrown } = this.#options;
+    const { ring, onMismatch, onThrown } = this.#options;
     const lane = this.#lane;
     entry.operation ??= this.#bind(entry);
     const { operation } = entry;
@@ -156,9 +165,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     try {
       // The other thread bound peers' memory as it maps it; here it is bound anew, once.
       if (!entry.adopted) this.#adopt(entry, operation);
-      // Who is told when work begins does not let native code wait for that.
-      const patienceNs = traced && !entry.started ? 0 : spinNs;
-      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, patienceNs) : 'unmapped';
+      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, this.#patienceNs(entry, operation)) : 'unmapped';
     } catch (thrown) {
       onThrown(thrown, sequence);
       return false;
@@ -174,8 +181,16 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     const position = lane.positionOf(operation);
     const moved = position.pc !== entry.position.pc || position.code !== entry.position.code;
     entry.position = position;
+    entry.sleeps = !moved;
     if (status === 'mismatch' || this.#someoneWentElsewhere(sequence)) onMismatch(entry);
     return moved;
+  }
+
+  #patienceNs(entry: LaneEntry, { bytes }: LaneOperation): number {
+    const { spinNs, traced, patient } = this.#options;
+    // Who is told when work begins does not let native code wait for that.
+    if (traced && !entry.started) return 0;
+    return patient && !entry.sleeps ? Math.min(patienceNsMax, bytes * nsPerPatientByte) : spinNs;
   }
 
   #noteStart(entry: LaneEntry): void {
