@@ -46,6 +46,9 @@ interface PreparedCall extends CheckedCall {
 
 /** A call that needs no more preparation. */
 interface BoundCall {
+  readonly kind: CollectiveCall['kind'];
+  /** A call of another kind whose first array is the same. */
+  next: BoundCall | undefined;
   readonly op: ReduceOp | undefined;
   readonly root: number | undefined;
   /** The array that the call is found by; undefined: it has none. */
@@ -80,7 +83,7 @@ export class CallDispatch {
   readonly #fast: FastPath | undefined;
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
-  readonly #bound = new Map<CollectiveCall['kind'], WeakMap<object, BoundCall>>();
+  readonly #bound = new WeakMap<object, BoundCall>();
   /** Collectives called, whichever way they went. */
   #calls: number;
 
@@ -115,7 +118,8 @@ export class CallDispatch {
     second: TensorLike | null | undefined,
   ): Work | undefined {
     if (!this.#fast) return undefined;
-    const bound = this.#bound.get(kind)?.get(first ?? this);
+    let bound = this.#bound.get(first ?? this);
+    while (bound && bound.kind !== kind) bound = bound.next;
     if (!bound || !isPlain(options) || options.op !== bound.op || options.root !== bound.root) return undefined;
     if (!isAsBound(first, bound.first) || !isAsBound(second, bound.second)) return undefined;
     return this.#run(this.#fast, bound.operation, bound.request, bound.buffers);
@@ -201,17 +205,25 @@ export class CallDispatch {
       const request = (): FastRequest => requestWith(operation.isPrivate ? new CallBuffers(this.#memory, uses) : reach);
       const [first, second] = uses.map(({ operand: { value } }) => ({ value, block: blockOf(value), count: lengthOf(value) }));
       const { op, root } = options;
-      this.#boundOf(call.kind).set(first?.value ?? this, { op, root, first, second, operation, buffers, request });
+      this.#keep(first?.value ?? this, { kind: call.kind, next: undefined, op, root, first, second, operation, buffers, request });
     }
     const work = this.#run(fast, operation, () => requestWith(reach), buffers);
     if (work instanceof CompletedWork) reach.end();
     return work;
   }
 
-  #boundOf(kind: CollectiveCall['kind']): WeakMap<object, BoundCall> {
-    let bound = this.#bound.get(kind);
-    if (!bound) this.#bound.set(kind, (bound = new WeakMap()));
-    return bound;
+  /** In the place of the one of its kind. */
+  #keep(by: object, bound: BoundCall): void {
+    const first = this.#bound.get(by);
+    if (!first || first.kind === bound.kind) {
+      bound.next = first?.next;
+      this.#bound.set(by, bound);
+      return;
+    }
+    let before = first;
+    while (before.next && before.next.kind !== bound.kind) before = before.next;
+    bound.next = before.next?.next;
+    before.next = bound;
   }
 
   /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
