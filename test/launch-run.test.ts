@@ -1,6 +1,7 @@
 /** `shoal run` with real processes: how ranks are started and ended, by whatever happens, and that nothing is left. */
 import { readFile } from 'node:fs/promises';
 import { describe, expect, it } from 'vitest';
+import { sleep, systemClock } from '../src/base/clock.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { absentScript, allGone, isRunning, rankScript, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
 
@@ -133,9 +134,9 @@ describe('shoal run: signals', () => {
     const pids = pidsOf(await job.output(/ready (\d+)/, 2));
     process.kill(job.pid, 'SIGINT');
     await job.output(/got SIGINT/, 2);
-    // At the same moment it would be the same request, which is how `timeout` sends them.
-    const again = setInterval(() => process.kill(job.pid, 'SIGINT'), 200);
-    void job.ended.then(() => clearInterval(again));
+    // At the same moment it would be the same request, which is how `timeout` sends them; while the launcher ends, nobody listens.
+    await sleep(systemClock, 200);
+    process.kill(job.pid, 'SIGINT');
     expect((await job.ended).code).toBe(130);
     await allGone(pids);
   });
