@@ -394,9 +394,11 @@ void narrow(uint8_t* target, const uint8_t* source, size_t count) {
 }
 
 #define SHOAL_REAL(D) {reduce<D, Sum>, reduce<D, Product>, reduce<D, Min>, reduce<D, Max>, nullptr, nullptr, nullptr}
-#define SHOAL_INTEGER(T)                                                                                                            \
-  {reduce<Direct<T>, Sum>,    reduce<Direct<T>, Product>, reduce<Direct<T>, Min>,   reduce<Direct<T>, Max>, \
-   reduce<Direct<T>, BitAnd>, reduce<Direct<T>, BitOr>,   reduce<Direct<T>, BitXor>}
+// Where signs do not matter, signed and unsigned share the loops of the unsigned.
+#define SHOAL_INTEGER(T, Unsigned)                                                                          \
+  {reduce<Direct<Unsigned>, Sum>, reduce<Direct<Unsigned>, Product>, reduce<Direct<T>, Min>,            \
+   reduce<Direct<T>, Max>,        reduce<Direct<Unsigned>, BitAnd>,  reduce<Direct<Unsigned>, BitOr>,   \
+   reduce<Direct<Unsigned>, BitXor>}
 
 }  // namespace
 }  // namespace SHOAL_ISA
@@ -410,13 +412,13 @@ const KernelTable SHOAL_TABLE = {
         SHOAL_REAL(Direct<float>),
         SHOAL_REAL(Half),
         SHOAL_REAL(BFloat),
-        SHOAL_INTEGER(int64_t),
-        SHOAL_INTEGER(int32_t),
-        SHOAL_INTEGER(int16_t),
-        SHOAL_INTEGER(int8_t),
-        SHOAL_INTEGER(uint32_t),
-        SHOAL_INTEGER(uint16_t),
-        SHOAL_INTEGER(uint8_t),
+        SHOAL_INTEGER(int64_t, uint64_t),
+        SHOAL_INTEGER(int32_t, uint32_t),
+        SHOAL_INTEGER(int16_t, uint16_t),
+        SHOAL_INTEGER(int8_t, uint8_t),
+        SHOAL_INTEGER(uint32_t, uint32_t),
+        SHOAL_INTEGER(uint16_t, uint16_t),
+        SHOAL_INTEGER(uint8_t, uint8_t),
         // Sum is or, product is and; on 0 and 1, min and max are the same two.
         {reduce<Boolean, BitOr>, reduce<Boolean, BitAnd>, reduce<Boolean, BitAnd>, reduce<Boolean, BitOr>, reduce<Boolean, BitAnd>,
          reduce<Boolean, BitOr>, reduce<Boolean, BitXor>},
