@@ -1,5 +1,6 @@
 /** What a rank of a large host does for a call: as much as its own program takes, which grows with the number of ranks, not with its square. */
 import { expect, it, vi } from 'vitest';
+import type * as build from '../../collectives/build.ts';
 import { buildPlan } from '../../collectives/build.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { systemClock } from '../../base/clock.ts';
@@ -9,7 +10,7 @@ import type { CollectiveCall } from './contract.ts';
 import { PlanRunner } from './plan-runner.ts';
 
 vi.mock('../../collectives/build.ts', async (original) => {
-  const real = await original<typeof import('../../collectives/build.ts')>();
+  const real = await original<typeof build>();
   return { ...real, buildPlan: vi.fn<typeof real.buildPlan>(real.buildPlan) };
 });
 
