@@ -1,6 +1,7 @@
 /** Ranks that stop while others join: whom these name, whichever of them gives up first. */
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
+import { countFabric } from '../fabric/hooks/count.ts';
 import { ForwardingConnection, decorateFabric } from '../fabric/hooks/decorate.ts';
 import type { Fabric } from '../fabric/fabric.ts';
 import { dialsMax } from './world/bootstrap.ts';
@@ -109,6 +110,19 @@ describe('a rank that gives up', () => {
 });
 
 describe('many ranks', () => {
+  it('send each of the others as many messages as few do', async () => {
+    /** The most of a rank, from joining to leaving. */
+    const messages = async (n: number): Promise<number> => {
+      const counted: ReturnType<typeof countFabric>[] = [];
+      const wrap = (fabric: Fabric, rank: number): Fabric => (counted[rank] = countFabric(fabric)).fabric;
+      await (await startRanks(n, { wrap }))[Symbol.asyncDispose]();
+      return Math.max(...counted.map(({ counts }) => counts.sent.messages));
+    };
+    const [few, many] = [await messages(4), await messages(32)];
+    // Rank 0 also answers everyone's question for the time.
+    expect(many / 31).toBeLessThanOrEqual(few / 3);
+  });
+
   it('dial a few of the others at a time, and nobody is warned', async () => {
     const dials = { now: 0, most: 0 };
     const counting = (fabric: Fabric): Fabric => {
