@@ -188,7 +188,7 @@ interface TraceEvent {
   readonly ts: number;
 }
 
-/** The recorders follow what the comm thread does; the lane of small operations does not pass there. */
+/** The recorders follow what the comm thread does; the host path of small operations does not pass there. */
 const inCommThread = { SHOAL_SYNC_BYTES: '0' };
 
 describe('recordings', () => {

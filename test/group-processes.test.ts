@@ -22,7 +22,7 @@ const isReport =
   (line: Report): boolean =>
     line.what === what;
 
-/** What ranks of a host have between them: shared memory, and calls in the lane; or TCP, and calls on the express. */
+/** What ranks of a host have between them: shared memory, and calls in the host path; or TCP, and calls on the network path. */
 const missing = nativeUnavailableReason();
 const fabricLists = missing === undefined ? ['', 'tcp'] : [''];
 if (missing !== undefined) {
@@ -96,8 +96,8 @@ describe('threads and worlds', () => {
 
 /** Along a tree, ranks 1 and 2 hear of each other through rank 0 alone. */
 const places: readonly (Omit<TestWorld, 'n' | 'name'> & { readonly place: string })[] = [
-  { place: 'in the lane' },
-  ...(missing === undefined ? [{ place: 'on the express', env: { SHOAL_FABRICS: 'tcp' } }] : []),
+  { place: 'in the host path' },
+  ...(missing === undefined ? [{ place: 'on the network path', env: { SHOAL_FABRICS: 'tcp' } }] : []),
   { place: 'along a tree of hosts', hosts: 'abc', env: { SHOAL_ALGORITHMS: 'all-reduce:tree' } },
 ];
 

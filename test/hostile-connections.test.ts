@@ -141,7 +141,7 @@ async function launcher(): Promise<Listening> {
   };
 }
 
-/** Ranks on two hosts: their fabrics' acceptor is also where express links are dialled, for every group anew. */
+/** Ranks on two hosts: their fabrics' acceptor is also where network path links are dialled, for every group anew. */
 async function ranks(): Promise<Listening> {
   const ranks = await startRanks({
     fixture: 'conformance',
@@ -170,7 +170,7 @@ const listeners: readonly { readonly name: string; readonly start: () => Promise
   { name: 'messaging over ipc', start: () => router('ipc://FOLDER/router') },
   { name: 'messaging over a fabric', start: () => router('fabric://tcp') },
   { name: 'key-value server', start: kvServer },
-  { name: 'ranks of two hosts, and their express links', start: ranks },
+  { name: 'ranks of two hosts, and their network path links', start: ranks },
   { name: "launcher's node agreement", start: launcher },
 ];
 

@@ -22,9 +22,9 @@ afterAll(async () => {
 });
 
 it.for([
-  { path: 'lane', fabrics: '', count: 4 },
-  { path: 'lane', fabrics: '', count: 1 << 20 },
-  { path: 'express', fabrics: 'tcp', count: 4 },
+  { path: 'host path', fabrics: '', count: 4 },
+  { path: 'host path', fabrics: '', count: 1 << 20 },
+  { path: 'network path', fabrics: 'tcp', count: 4 },
   { path: 'comm thread', fabrics: 'tcp', count: 1 << 18 },
 ])('the wait for a late rank is drawn as that: $path, $count elements', { timeout: 120_000 }, async ({ path, fabrics, count }, context) => {
   const missing = nativeUnavailableReason();

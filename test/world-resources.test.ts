@@ -125,7 +125,7 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     for (const rank of [0, 1]) expect(heardBy(outcomes[rank])).toMatchObject({ peer: 2, message: expect.stringMatching(/rank 2/) });
   });
 
-  it('too few for an express: the group does without', { timeout: 120_000 }, async () => {
+  it('too few for a network path: the group does without', { timeout: 120_000 }, async () => {
     await using world = await startRanks(faulty({ moment: 'newGroup', left: 8, hosts: 'aab' }));
     for (const outcome of await world.outcomes()) expect(heardBy(outcome)).toEqual({ code: 'ok' });
   });

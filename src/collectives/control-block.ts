@@ -95,7 +95,7 @@ export function beginBufferOffset(buffer: BufferName): number {
 export class ControlBlock {
   readonly header: Uint8Array;
   readonly slots: readonly Uint8Array[];
-  /** Memory that operations of the lanes pass blocks through; who uses which when is their business. */
+  /** Memory that operations of the host paths pass blocks through; who uses which when is their business. */
   readonly staging: readonly Uint8Array[];
   readonly #words: Int32Array;
   readonly #called: Float64Array;

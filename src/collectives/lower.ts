@@ -87,7 +87,7 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
  *  that announces others stops the machine with `differs`, so that its memory is bound anew before it is touched. */
 export interface LoweredWhole {
   readonly code: Float64Array;
-  /** Operands that must be set before each run: to the number of the lane's operation, from 1. */
+  /** Operands that must be set before each run: to the number of the host path's operation, from 1. */
   readonly ordinalOperands: readonly number[];
   readonly segments: readonly SegmentName[];
   /** Index of the card's segment: the one after those in `segments`. */

@@ -8,7 +8,7 @@ import type { Collective, PlanRequest } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { buildPlan, whyUnsupported } from './build.ts';
 import { estimated, estimateSeconds } from './estimate.ts';
-import { secondsOnPaths, type ExpressPath } from './express-path.ts';
+import { secondsOnPaths, type NetworkPathSpec } from './network-path.ts';
 import { algorithms } from './registry.ts';
 
 /** Programs of all ranks are built to be compared; beyond, that takes longer than it saves. */
@@ -38,7 +38,7 @@ export interface PredictionInput {
   readonly model: CostModel;
   readonly limits: TransferLimits;
   /** What small operations may take; undefined: all go through the comm threads. */
-  readonly express?: ExpressPath;
+  readonly networkPath?: NetworkPathSpec;
 }
 
 const KiB = 1024;
@@ -104,30 +104,30 @@ export function estimateFastest(input: PredictionInput): string {
   return candidates[seconds.indexOf(Math.min(...seconds))];
 }
 
-/** What the model says of one algorithm, in seconds. The announcement of the call comes on top, but where there is an express:
+/** What the model says of one algorithm, in seconds. The announcement of the call comes on top, but where there is a network path:
  *  it takes part in the difference. */
 export function predictSeconds(input: PredictionInput, name: string): number {
-  const { model, express: path } = input;
+  const { model, networkPath: path } = input;
   const plan = buildPlan(name, requestOf(input));
   return path === undefined ? costOf(plan, elementBytes, model).seconds : secondsOnPaths(plan, elementBytes, { path, model });
 }
 
 /** Whether the algorithm has the collective, can serve it there, and keeps the order that is asked for. */
-export function canServe(input: Omit<PredictionInput, 'model' | 'limits' | 'express'>, name: string): boolean {
+export function canServe(input: Omit<PredictionInput, 'model' | 'limits' | 'networkPath'>, name: string): boolean {
   const algorithm = algorithms.find((each) => each.name === name);
   if (algorithm === undefined || (algorithm.association === 'relaxed' && input.order !== 'relaxed')) return false;
   return whyUnsupported(algorithm, requestOf({ ...input, limits: {} })) === undefined;
 }
 
-/** The size that stands for `bytes` and its neighbours; with an express never a smaller one, because what fits there depends on it. */
-export function representativeBytes(bytes: number, express?: ExpressPath): number {
+/** The size that stands for `bytes` and its neighbours; with a network path never a smaller one, because what fits there depends on it. */
+export function representativeBytes(bytes: number, networkPath?: NetworkPathSpec): number {
   if (bytes <= 1) return bytes;
-  return 2 ** (express ? Math.ceil(Math.log2(bytes)) : Math.round(Math.log2(bytes)));
+  return 2 ** (networkPath ? Math.ceil(Math.log2(bytes)) : Math.round(Math.log2(bytes)));
 }
 
 const elementBytes = dtypeInfo('float32').bytes;
 
-function requestOf({ collective, bytes, topology, limits }: Omit<PredictionInput, 'model' | 'order' | 'express'>): PlanRequest {
+function requestOf({ collective, bytes, topology, limits }: Omit<PredictionInput, 'model' | 'order' | 'networkPath'>): PlanRequest {
   const n = rankCount(topology);
   const whole = Math.max(1, Math.ceil(bytes / elementBytes));
   const parts = collective === 'all-to-all' ? n * n : n;

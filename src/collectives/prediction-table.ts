@@ -4,7 +4,7 @@ import type { CostModel } from '../plan/cost.ts';
 import { formatSeconds } from '../plan/draw.ts';
 import type { Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
-import type { ExpressPath } from './express-path.ts';
+import type { NetworkPathSpec } from './network-path.ts';
 import { networkLimits, predictedRanksMax, predictSeconds } from './predict.ts';
 import { selectAlgorithm, type SelectionRule } from './select.ts';
 
@@ -15,14 +15,14 @@ export interface TableWorld {
   readonly tuned: readonly SelectionRule[];
   readonly model: CostModel;
   /** Of a group of all ranks; undefined: it has none. */
-  readonly express?: ExpressPath;
+  readonly networkPath?: NetworkPathSpec;
 }
 
 /** Powers of two that are looked at, in bytes; larger sizes take what the largest takes. */
 const [least, most] = [8, 64 * 2 ** 20];
 
 /** Rows of equal choice: collective, sizes, algorithm, predicted time of the smallest and of the largest of them. The
- *  announcement of a call comes on top, but where the express takes part in it. Without times for worlds whose plans are too many. */
+ *  announcement of a call comes on top, but where the network path takes part in it. Without times for worlds whose plans are too many. */
 export function formatPredictions(world: TableWorld, collectives: readonly Collective[]): string {
   const timed = rankCount(world.topology) <= predictedRanksMax;
   const head = ['collective', 'bytes', 'algorithm', ...(timed ? ['time'] : [])];
@@ -54,8 +54,8 @@ function rowsOf(world: TableWorld, collective: Collective, timed: boolean): stri
   }
   const limits = networkLimits(world.topology, world.model);
   const time = (algorithm: string, bytes: number): string => {
-    const express = world.express && bytes <= world.express.bytesMax ? world.express : undefined;
-    return formatSeconds(predictSeconds({ ...world, express, collective, bytes, limits }, algorithm));
+    const networkPath = world.networkPath && bytes <= world.networkPath.bytesMax ? world.networkPath : undefined;
+    return formatSeconds(predictSeconds({ ...world, networkPath, collective, bytes, limits }, algorithm));
   };
   return stretches.map(({ algorithm, from, to }, index) => {
     const end = index === stretches.length - 1 ? 'any' : formatBytes(to);

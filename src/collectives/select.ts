@@ -10,7 +10,7 @@ import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { mailboxBytes, type Collective } from '../plan/ir.ts';
 import { rankCount, type Topology } from '../plan/topology.ts';
 import { collectives } from './build.ts';
-import type { ExpressPath } from './express-path.ts';
+import type { NetworkPathSpec } from './network-path.ts';
 import {
   canServe,
   estimateFastest,
@@ -66,7 +66,7 @@ export interface SelectionInput {
   /** Default: `networkLimits`. */
   readonly limits?: TransferLimits;
   /** Of the group; what is larger than it takes is chosen as without. Default: none. */
-  readonly express?: ExpressPath;
+  readonly networkPath?: NetworkPathSpec;
   /** What was predicted before for this world; filled. At most two entries per collective and power of two. */
   readonly predictions?: Map<string, string>;
 }
@@ -162,19 +162,19 @@ export function selectAlgorithm(input: SelectionInput): string {
   const usual = defaults.find(applies)?.algorithm;
   if (usual === undefined) throw new ShoalError('usage', `unknown collective '${collective}'; use one of ${collectives.join(', ')}`);
   const atScale = ranks > predictedRanksMax && topologyClass !== 'one-host' && collective === 'all-reduce';
-  if (atScale && (input.express === undefined || input.bytes > input.express.bytesMax)) {
+  if (atScale && (input.networkPath === undefined || input.bytes > input.networkPath.bytesMax)) {
     const rates = model ?? defaultCostModel;
-    return estimateFastest({ ...input, model: rates, limits: input.limits ?? networkLimits(topology, rates), express: undefined });
+    return estimateFastest({ ...input, model: rates, limits: input.limits ?? networkLimits(topology, rates), networkPath: undefined });
   }
   // On one host everything is loads and stores, which the table knows better than rates do.
   if (model === undefined || topologyClass === 'one-host' || ranks > predictedRanksMax || ranks === 1) return usual;
-  const express = input.express && input.bytes <= input.express.bytesMax ? input.express : undefined;
-  const bytes = representativeBytes(input.bytes, express);
-  const key = `${collective} ${bytes} ${usual}${express ? ' express' : ''}`;
+  const networkPath = input.networkPath && input.bytes <= input.networkPath.bytesMax ? input.networkPath : undefined;
+  const bytes = representativeBytes(input.bytes, networkPath);
+  const key = `${collective} ${bytes} ${usual}${networkPath ? ' network path' : ''}`;
   const known = input.predictions?.get(key);
   if (known !== undefined && canServe(input, known)) return known;
   const predicted = predictFastest(
-    { ...input, bytes, model, express, limits: input.limits ?? networkLimits(topology, model) },
+    { ...input, bytes, model, networkPath, limits: input.limits ?? networkLimits(topology, model) },
     candidatesFor(collective, ranks).filter((name) => canServe(input, name)),
     usual,
   );

@@ -1,4 +1,4 @@
-/** The addon's face to express wires, typed: sockets on which announcements travel from the slots of one process to mirrors in
+/** The addon's face to network path wires, typed: sockets on which announcements travel from the slots of one process to mirrors in
  *  others. What it does is written in native/wire.h. */
 declare const opaque: unique symbol;
 /** A wire; only functions of the addon look inside. */

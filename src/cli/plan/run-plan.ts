@@ -3,12 +3,12 @@ import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/settings/quantity.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import { collectives } from '../../collectives/build.ts';
-import { assumedRates, type ExpressPath } from '../../collectives/express-path.ts';
+import { assumedRates, type NetworkPathSpec } from '../../collectives/network-path.ts';
 import { formatPredictions } from '../../collectives/prediction-table.ts';
 import { formatTable, parseSelection, selectionTable, type SelectionRule } from '../../collectives/select.ts';
 import { tunedRules, tunedWorldOf } from '../../collectives/tuning.ts';
-import { expressPath } from '../../group/fast/network-path.ts';
-import { expressRanksMax } from '../../group/fast/network-path-opening.ts';
+import { networkPathSpec } from '../../group/fast/network-path.ts';
+import { networkPathRanksMax } from '../../group/fast/network-path-opening.ts';
 import { loadTuning } from '../../group/call/tuning-file.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../plan/cost.ts';
@@ -72,17 +72,17 @@ function tables(name: string | undefined, flags: PlanFlags, settings: Settings, 
   const tuning = settings.tuningFile === '' ? undefined : loadTuning(settings.tuningFile).tuning;
   const rates = tunedWorldOf(tuning, shape)?.rates;
   const model = rates ?? defaultCostModel;
-  const express = expressOf(topology, model, settings);
-  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, express }, shown);
+  const networkPath = networkPathOf(topology, model, settings);
+  const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, networkPath }, shown);
   const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
   return `${formatTable(rules)}\n\n${worldText(topology)} ranks, with ${source}:\n\n${predictions}`;
 }
 
 /** What groups there take for small operations, with the rates of a network as far away as the model has it. */
-function expressOf(topology: Topology, { networkLatency }: CostModel, { syncBytesMax }: Settings): ExpressPath | undefined {
+function networkPathOf(topology: Topology, { networkLatency }: CostModel, { syncBytesMax }: Settings): NetworkPathSpec | undefined {
   const ranks = rankCount(topology);
-  if (topology.hosts.length === 1 || ranks > expressRanksMax || syncBytesMax === 0) return undefined;
-  return expressPath(ranks, syncBytesMax, assumedRates(ranks, networkLatency));
+  if (topology.hosts.length === 1 || ranks > networkPathRanksMax || syncBytesMax === 0) return undefined;
+  return networkPathSpec(ranks, syncBytesMax, assumedRates(ranks, networkLatency));
 }
 
 function facts(plan: Plan, cost: PlanCost, { dtype, elementBytes }: { readonly dtype: string; readonly elementBytes: number }): string {

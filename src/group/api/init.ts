@@ -19,7 +19,7 @@ import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { worldGroupId, worldSpec } from '../call/group-spec.ts';
-import { expressPath } from '../fast/network-path.ts';
+import { networkPathSpec } from '../fast/network-path.ts';
 import { openNetworkPath } from './open-network-path.ts';
 import { openHostPath } from './open-host-path.ts';
 import { engineOnly } from '../dispatch/fast-path.ts';
@@ -191,11 +191,11 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   const openPaths: WorldHandle['openPaths'] = (spec) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec) ?? engineOnly;
   // As the comm thread chooses.
   const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
-    const share = client.express(spec.id);
+    const share = client.networkPath(spec.id);
     // Hosts of a topology are ranks that map each other's memory.
     const loadStore = spec.globalRanks.map(() => spec.topology.hosts.length === 1);
-    const express = share && expressPath(spec.globalRanks.length, settings.syncBytesMax, share.rates);
-    return new PlanRunner({ ...planOptions(planning, spec), loadStore, express }).algorithmOf(collective, bytes);
+    const networkPath = share && networkPathSpec(spec.globalRanks.length, settings.syncBytesMax, share.rates);
+    return new PlanRunner({ ...planOptions(planning, spec), loadStore, networkPath }).algorithmOf(collective, bytes);
   };
   return { client, memory, info, timeoutMs: settings.timeoutMs, openPaths, algorithmOf, close };
 }

@@ -1,4 +1,4 @@
-/** How the main thread opens the lane of a group, once the comm thread has told where the control blocks are. */
+/** How the main thread opens the host path of a group, once the comm thread has told where the control blocks are. */
 import { usesMpi } from '../call/group-spec.ts';
 import { allowedCpus } from '../../base/files/allowed-cpus.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -6,7 +6,7 @@ import type { Region, RegionAllocator, RegionShare } from '../../memory/region.t
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldPlan } from '../engine/comm-protocol.ts';
-import { HostLane, laneBlock } from '../dispatch/host-path-caller.ts';
+import { HostPathCaller, hostPathBlock } from '../dispatch/host-path-caller.ts';
 import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { GroupPaths } from '../dispatch/fast-path.ts';
@@ -26,18 +26,18 @@ export interface HostPathOpening {
 export function openHostPath(opening: HostPathOpening, spec: GroupSpec): GroupPaths | undefined {
   const { plan, client, allocator, trace, memory, planning } = opening;
   const { settings } = plan;
-  const shares = client.laneBlocks(spec.id);
+  const shares = client.hostPathBlocks(spec.id);
   const size = spec.globalRanks.length;
   if (!shares || settings.syncBytesMax === 0 || settings.contract === 'strict' || usesMpi(spec.backend, plan.backend)) return undefined;
   const signalMax = signalMaxOf(size);
   const regions = openAll(allocator, shares);
   if (!regions) return undefined;
   const blocks = regions.map(({ buffer, bytes }) =>
-    laneBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
+    hostPathBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
   );
   const yields = size > allowedCpus().count;
   const runner = new PlanRunner({ ...planOptions(planning, spec), loadStore: spec.globalRanks.map(() => true) });
-  const fast = new HostLane({
+  const fast = new HostPathCaller({
     spec,
     client,
     machine: planning.machine,

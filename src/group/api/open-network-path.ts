@@ -1,14 +1,14 @@
-/** How the main thread opens the express of a group, once the comm thread has told of it. */
+/** How the main thread opens the network path of a group, once the comm thread has told of it. */
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Native } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
-import { expressPath, servesExpress } from '../fast/network-path.ts';
-import type { ExpressShare } from '../engine/comm-protocol.ts';
-import { ExpressCaller } from '../dispatch/network-path-caller.ts';
-import { ExpressWire } from '../fast/network-path-wire.ts';
-import { laneBlock } from '../dispatch/host-path-caller.ts';
+import { networkPathSpec, servesNetworkPath } from '../fast/network-path.ts';
+import type { NetworkPathShare } from '../engine/comm-protocol.ts';
+import { NetworkPathCaller } from '../dispatch/network-path-caller.ts';
+import { NetworkPathWire } from '../fast/network-path-wire.ts';
+import { hostPathBlock } from '../dispatch/host-path-caller.ts';
 import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { GroupPaths } from '../dispatch/fast-path.ts';
@@ -28,17 +28,17 @@ export interface NetworkPathOpening {
 /** The network fast path of a group over several hosts whose ranks have agreed on one; undefined where it has none. */
 export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): GroupPaths | undefined {
   const { settings, client, allocator, native, trace, memory, planning } = opening;
-  const share = client.express(spec.id);
+  const share = client.networkPath(spec.id);
   if (!share || !native) return undefined;
   const { rank, globalRanks } = spec;
   const shape = { slotCount: settings.inFlightMax, signalMax: signalMaxOf(globalRanks.length) };
   const { regions, descriptors } = openShare(share, allocator, native);
-  const [ownView, expressMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
-  const own = laneBlock(spec, ownView, shape);
+  const [ownView, networkPathMemory] = regions.map(({ buffer, bytes }) => new Uint8Array(buffer, 0, bytes));
+  const own = hostPathBlock(spec, ownView, shape);
   const firstSlot = settings.inFlightMax;
-  const express = expressPath(globalRanks.length, settings.syncBytesMax, share.rates);
-  const runner = networkPlans(planning, spec, express);
-  const fast = new ExpressCaller({
+  const networkPath = networkPathSpec(globalRanks.length, settings.syncBytesMax, share.rates);
+  const runner = networkPlans(planning, spec, networkPath);
+  const fast = new NetworkPathCaller({
     spec,
     client,
     machine: planning.machine,
@@ -46,7 +46,7 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
     own,
     regions,
     firstSlot,
-    wire: new ExpressWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: expressMemory, descriptors }),
+    wire: new NetworkPathWire({ native, rank, own, firstSlot, signalCount: shape.signalMax, memory: networkPathMemory, descriptors }),
     spinNs: settings.syncSpinMicroseconds * 1000,
     view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
   });
@@ -54,16 +54,16 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
     fast,
     plans: {
       network: {
-        bytesMax: express.bytesMax,
+        bytesMax: networkPath.bytesMax,
         prepare: (call) => runner.prepare(call),
-        fits: (call, prepared) => servesExpress(prepared, call),
+        fits: (call, prepared) => servesNetworkPath(prepared, call),
       },
     },
   };
 }
 
 /** All or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
-function openShare(share: ExpressShare, allocator: RegionAllocator, native: Native): { regions: Region[]; descriptors: number[] } {
+function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: Native): { regions: Region[]; descriptors: number[] } {
   const regions: Region[] = [];
   const descriptors: number[] = [];
   try {

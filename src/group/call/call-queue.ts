@@ -1,5 +1,5 @@
 /** Calls of one kind that the comm thread has yet to finish, as their group moves them. One implementation per way that a call
- *  can take: operation-queue.ts, host-path-queue.ts (one per lane), network-path-queue.ts. */
+ *  can take: operation-queue.ts, host-path-queue.ts (one per host path), network-path-queue.ts. */
 import type { ShoalError } from '../../base/errors.ts';
 
 export interface CallQueue<Call> {

@@ -36,7 +36,7 @@ function runnerOf(ranks: number): PlanRunner {
 
 it('a rank builds its own program of every call, and no other', () => {
   const runner = runnerOf(64);
-  for (const call of calls) expect(runner.prepare(call).lane).toBeDefined();
+  for (const call of calls) expect(runner.prepare(call).hostPath).toBeDefined();
   const built = vi.mocked(buildPlan).mock.calls.map(([, , options]) => options?.onlyRank);
   expect(built).toEqual(calls.map(() => 3));
 });

@@ -7,7 +7,7 @@ import { stagingBlockBytes } from '../../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../../collectives/build.ts';
 import { Execution } from '../../collectives/executor.ts';
 import { lowerProgram, lowerWhole, runsWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../../collectives/lower.ts';
-import type { ExpressPath } from '../../collectives/express-path.ts';
+import type { NetworkPathSpec } from '../../collectives/network-path.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../../collectives/predict.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../../collectives/select.ts';
 import { tunedRules } from '../../collectives/tuning.ts';
@@ -27,13 +27,13 @@ interface PreparedPlan {
   readonly computeType: DType;
   readonly lowered: Lowered;
   /** The operation as one piece of code, where all ranks share memory. */
-  readonly lane: LanePlans | undefined;
+  readonly hostPath: HostPathPlans | undefined;
   /** Executions not in use. */
   readonly free: Execution[];
 }
 
-/** A call as the lane runs it. */
-export interface LanePlans {
+/** A call as the host path runs it. */
+export interface HostPathPlans {
   /** The algorithm of either code. */
   readonly algorithms: Readonly<Record<'shared' | 'private', string>>;
   /** When all ranks reach all buffers. */
@@ -74,8 +74,8 @@ export interface PlanRunnerOptions {
   readonly tuning?: Tuning;
   /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
   readonly model?: CostModel;
-  /** When it is for the group's express. */
-  readonly express?: ExpressPath;
+  /** When it is for the group's network path. */
+  readonly networkPath?: NetworkPathSpec;
 }
 
 /** What a world gives to the plans of its groups: the same on all ranks, and on both threads of each. */
@@ -89,15 +89,15 @@ export interface WorldPlanning extends Pick<PlanRunnerOptions, 'machine' | 'tuni
 export function planOptions(
   world: WorldPlanning,
   { backend, rank, topology }: GroupSpec,
-): Omit<PlanRunnerOptions, 'loadStore' | 'express'> {
+): Omit<PlanRunnerOptions, 'loadStore' | 'networkPath'> {
   const { machine, tuning, model, settings, selection } = world;
   const { order, stagingBytes, sliceBytes, groupHosts } = settings;
   return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes, groupHosts };
 }
 
 /** Plans of a group's network fast path: ranks reach nobody's memory but by sending. */
-export function networkPlans(world: WorldPlanning, group: GroupSpec, express: ExpressPath): PlanRunner {
-  return new PlanRunner({ ...planOptions(world, group), loadStore: group.globalRanks.map(() => false), express });
+export function networkPlans(world: WorldPlanning, group: GroupSpec, networkPath: NetworkPathSpec): PlanRunner {
+  return new PlanRunner({ ...planOptions(world, group), loadStore: group.globalRanks.map(() => false), networkPath });
 }
 
 /** The rules of a group: its own backend's before those of its world; `auto`: none. */
@@ -159,14 +159,14 @@ export class PlanRunner implements Plans {
   }
 
   #build(call: CollectiveCall): PreparedPlan {
-    const { rank, topology, loadStore, express } = this.#options;
+    const { rank, topology, loadStore, networkPath } = this.#options;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
     const selection = this.#selection(collective, count * elementBytes);
     const algorithm = selectAlgorithm(selection);
-    // An express looks at what all ranks send; its plans are small.
-    const small = express !== undefined && selection.bytes <= express.bytesMax;
+    // A network path looks at what all ranks send; its plans are small.
+    const small = networkPath !== undefined && selection.bytes <= networkPath.bytesMax;
     const plan = buildPlan(algorithm, request, small ? {} : { onlyRank: rank });
     // Partial sums that travel, and products, are of the accumulator's type.
     const widened = plan.partials || call.op === 'premul';
@@ -176,12 +176,12 @@ export class PlanRunner implements Plans {
     const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };
     // Premul scales a copy, and what is computed in a wider type is converted to one: work for the comm thread.
     const direct = computeType === call.dtype && call.op !== 'premul';
-    const lane = direct ? lanePlans(program, lowering, { algorithm, request, selection }) : undefined;
-    return { plan, computeType, lowered: lowerProgram(program, lowering), lane, free: [] };
+    const hostPath = direct ? hostPathPlans(program, lowering, { algorithm, request, selection }) : undefined;
+    return { plan, computeType, lowered: lowerProgram(program, lowering), hostPath, free: [] };
   }
 
   #selection(collective: Collective, bytes: number): SelectionInput {
-    const { overrides, order, topology, model, express } = this.#options;
+    const { overrides, order, topology, model, networkPath } = this.#options;
     return {
       collective,
       bytes,
@@ -191,7 +191,7 @@ export class PlanRunner implements Plans {
       overrides,
       tuned: this.#tuned,
       model,
-      express,
+      networkPath,
       limits: this.#limits,
       predictions: this.#predictions,
     };
@@ -205,11 +205,11 @@ export class PlanRunner implements Plans {
 }
 
 /** The code for private buffers is made when it is first asked for. */
-function lanePlans(
+function hostPathPlans(
   program: Program,
   lowering: LoweringOptions,
   { algorithm, request, selection }: { algorithm: string; request: PlanRequest; selection: SelectionInput },
-): LanePlans | undefined {
+): HostPathPlans | undefined {
   const ownBuffersOnly = algorithmNamed(algorithm).ownBuffersOnly === true;
   const limited = { ...lowering, scratchBytesMax: ownBuffersOnly ? stagingBlockBytes : 0 };
   const shared = lowerWhole(program, limited);
@@ -236,7 +236,7 @@ function lanePlans(
   };
 }
 
-/** Calls are of the lane for all ranks or for none: where the programs of ranks differ, as in a tree, some could run whole and
+/** Calls are of the host path for all ranks or for none: where the programs of ranks differ, as in a tree, some could run whole and
  *  others not, and the ranks would wait for each other in different places. */
 function allRunWhole(algorithm: string, request: PlanRequest, lowering: LoweringOptions): boolean {
   if (algorithmNamed(algorithm).alike) return true;

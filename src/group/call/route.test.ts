@@ -2,11 +2,11 @@
 import { describe, expect, it } from 'vitest';
 import fc from 'fast-check';
 import { systemClock } from '../../base/clock.ts';
-import { assumedRates } from '../../collectives/express-path.ts';
+import { assumedRates } from '../../collectives/network-path.ts';
 import { reduceOps, type ReduceOp } from '../../memory/reduce-op.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { oneHost, separateHosts, type Topology } from '../../plan/topology.ts';
-import { expressPath, servesExpress } from '../fast/network-path.ts';
+import { networkPathSpec, servesNetworkPath } from '../fast/network-path.ts';
 import type { CollectiveCall } from './contract.ts';
 import { PlanRunner } from './plan-runner.ts';
 import { route, type PathPlans } from './route.ts';
@@ -14,9 +14,17 @@ import { route, type PathPlans } from './route.ts';
 const bytesMax = 32 * 1024;
 const machine = createStepMachine({ clock: systemClock });
 
-function runner(topology: Topology, rank: number, loadStore: boolean, express?: ReturnType<typeof expressPath>): PlanRunner {
+function runner(topology: Topology, rank: number, loadStore: boolean, networkPath?: ReturnType<typeof networkPathSpec>): PlanRunner {
   const size = topology.hosts.flat().length;
-  return new PlanRunner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: Array(size).fill(loadStore), express });
+  return new PlanRunner({
+    machine,
+    overrides: [],
+    order: 'canonical',
+    rank,
+    topology,
+    loadStore: Array(size).fill(loadStore),
+    networkPath,
+  });
 }
 
 /** What the main thread of a rank knows, by the kind of its group. */
@@ -26,10 +34,14 @@ const groups = {
     return { host: { bytesMax, prepare: (call) => plans.prepare(call) } };
   },
   'four hosts': (rank: number): PathPlans => {
-    const express = expressPath(4, bytesMax, assumedRates(4));
-    const plans = runner(separateHosts(4), rank, false, express);
+    const networkPath = networkPathSpec(4, bytesMax, assumedRates(4));
+    const plans = runner(separateHosts(4), rank, false, networkPath);
     return {
-      network: { bytesMax: express.bytesMax, prepare: (call) => plans.prepare(call), fits: (call, plan) => servesExpress(plan, call) },
+      network: {
+        bytesMax: networkPath.bytesMax,
+        prepare: (call) => plans.prepare(call),
+        fits: (call, plan) => servesNetworkPath(plan, call),
+      },
     };
   },
   'a group without a fast path': (): PathPlans => ({}),

@@ -8,7 +8,7 @@
  *  It must not know where a buffer lies, nor what was called before. */
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { CollectiveCall } from './contract.ts';
-import type { LanePlans, PreparedPlan } from './plan-runner.ts';
+import type { HostPathPlans, PreparedPlan } from './plan-runner.ts';
 
 /** Plans of a group, by the path they are for. */
 export interface PathPlans {
@@ -29,7 +29,7 @@ export interface PathPlans {
 }
 
 export type Route =
-  | { readonly path: 'host'; readonly plans: LanePlans; readonly isSmall: boolean }
+  | { readonly path: 'host'; readonly plans: HostPathPlans; readonly isSmall: boolean }
   | { readonly path: 'network'; readonly plan: PreparedPlan }
   | { readonly path: 'engine' };
 
@@ -40,7 +40,7 @@ export function route(call: CollectiveCall, { host, network }: PathPlans): Route
   if (call.parts !== undefined) return engine;
   const bytes = call.count * dtypeInfo(call.dtype).bytes;
   if (host) {
-    const { lane: plans } = host.prepare(call);
+    const { hostPath: plans } = host.prepare(call);
     const isSmall = bytes <= host.bytesMax;
     if (plans && (isSmall || plans.hasPrivate)) return { path: 'host', plans, isSmall };
   }

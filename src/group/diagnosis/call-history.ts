@@ -1,5 +1,5 @@
 /** What one rank knows of its own calls on a group: the latest of them in full, the others by what its control block still
- *  says. The main thread makes calls of the lane and of the express by itself; they are known only from the block's log.
+ *  says. The main thread makes calls of the host path and of the network path by itself; they are known only from the block's log.
  *
  *  It must not know operations, other ranks, or why somebody asks. */
 import type { ControlBlock } from '../../collectives/control-block.ts';

@@ -12,7 +12,7 @@ import type { GroupSpec } from '../call/group-spec.ts';
 import { rangesOf } from '../call/rank-ranges.ts';
 
 /** Which way a call takes. */
-export type CallPath = 'comm thread' | 'lane' | 'express';
+export type CallPath = 'comm thread' | 'host path' | 'network path';
 
 /** A call, and how it is run. */
 export interface CallSpan {

@@ -116,7 +116,7 @@ export class OperationLog {
         sequence,
         timeoutMs: 0,
         submittedMs: 0,
-        path: 'lane',
+        path: 'host path',
         algorithm: '',
         waitedFor: undefined,
       };

@@ -6,7 +6,7 @@ import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memo
 import { Tensor } from '../../memory/tensor.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
-import { privateKey, type LaneBuffer, type LaneBuffers } from '../fast/host-path.ts';
+import { privateKey, type HostPathBuffer, type HostPathBuffers } from '../fast/host-path.ts';
 import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';
@@ -79,10 +79,10 @@ export class CallBuffers {
 
   /** The arguments where they are, for a call that runs on this thread and lets each rank touch only its own. When one is private
    *  all are announced as that. */
-  get local(): LaneBuffers {
+  get local(): HostPathBuffers {
     if (this.#shared) return this.#viewsOf(this.#shared);
     const isPrivate = this.#placed.some(({ shared }) => !shared);
-    const buffers: Record<string, LaneBuffer> = {};
+    const buffers: Record<string, HostPathBuffer> = {};
     for (const { name, view, shared } of this.#placed) {
       if (isPrivate || !shared) buffers[name] = { key: privateKey, offset: 0, view };
       else buffers[name] = { key: this.#memory.lookUp(shared.regionId).key, offset: shared.offset, view };
@@ -181,8 +181,8 @@ export class CallBuffers {
     return { regionId: block.region.id, offset: block.offset, bytes };
   }
 
-  #viewsOf(shared: Partial<Record<BufferName, SharedBuffer>>): LaneBuffers {
-    const buffers: Record<string, LaneBuffer> = {};
+  #viewsOf(shared: Partial<Record<BufferName, SharedBuffer>>): HostPathBuffers {
+    const buffers: Record<string, HostPathBuffer> = {};
     for (const { name } of this.#placed) {
       const buffer = shared[name];
       if (!buffer) continue;

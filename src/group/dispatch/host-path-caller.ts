@@ -2,8 +2,8 @@
  *  and come back complete. Which calls take it follows from what all ranks agree on (kind, dtype, size, group), never from local facts;
  *  on which thread it ends is a local matter: when peers are late, the comm thread takes over.
  *
- *      call ─▶ lane.start ──── done ──▶ completed work                        0.2–1 µs for small operations
- *                   └─ waiting ─▶ comm thread: lane.resume … ─▶ work        a later call queues behind it there
+ *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
+ *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
  *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever has nothing to do but wait for it, if that is
  *                                      before the other thread has begun
  *
@@ -22,20 +22,20 @@ import type { CommClient } from '../thread/comm-client.ts';
 import { waitName, workName } from '../diagnosis/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import { LaneClaim } from '../fast/host-path-claim.ts';
+import { HostPathClaim } from '../fast/host-path-claim.ts';
 import {
   blockShape,
   hasPrivate,
-  Lane,
+  HostPath,
   operationKey,
-  type LaneBuffers,
-  type LaneName,
-  type LaneOperation,
-  type LaneOptions,
-  type LanePosition,
-  type LaneStatus,
+  type HostPathBuffers,
+  type HostPathName,
+  type HostPathOperation,
+  type HostPathOptions,
+  type HostPathPosition,
+  type HostPathStatus,
 } from '../fast/host-path.ts';
-import type { LanePlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/plan-runner.ts';
 import type { Route } from '../call/route.ts';
 import type { Work } from '../call/types.ts';
 import { CompletedWork, PendingWork } from '../thread/work.ts';
@@ -48,7 +48,7 @@ const keptBytesMax = 64 * 1024;
  *  much again. */
 const nsPerPrivateByte = 0.4;
 
-export interface HostLaneOptions {
+export interface HostPathCallerOptions {
   readonly spec: GroupSpec;
   readonly client: CommClient;
   readonly memory: TensorMemory;
@@ -56,14 +56,14 @@ export interface HostLaneOptions {
   readonly trace: TraceRecorder;
   /** By group rank. */
   readonly blocks: readonly ControlBlock[];
-  /** What they lie in; closed with the lane. */
+  /** What they lie in; closed with the host path. */
   readonly regions: readonly Region[];
   readonly slotCount: number;
   readonly spinNs: number;
   readonly yields: boolean;
 }
 
-/** A call's place among the group's calls and among the lane's. */
+/** A call's place among the group's calls and among the host path's. */
 interface Place {
   readonly sequence: number;
   readonly ordinal: number;
@@ -80,55 +80,55 @@ const completedWork = new CompletedWork();
 
 /** An operation that the comm thread has and has not finished. */
 interface HandedOver extends Place {
-  readonly operation: LaneOperation;
+  readonly operation: HostPathOperation;
   readonly site: CallSite;
   /** Undefined: it cannot come back. */
-  readonly claim: LaneClaim | undefined;
+  readonly claim: HostPathClaim | undefined;
   readonly work: PendingWork;
   /** This thread has announced it. */
   begun: boolean;
 }
 
-/** One of the lanes, as far as this thread has come. */
+/** One of the host paths, as far as this thread has come. */
 interface Track {
-  readonly lane: Lane;
+  readonly hostPath: HostPath;
   ordinal: number;
   /** In the order of their calls. */
   readonly handedOver: HandedOver[];
 }
 
-export class HostLane implements FastPath<LaneOperation> {
-  readonly #options: HostLaneOptions;
-  readonly #tracks: Readonly<Record<LaneName, Track>>;
+export class HostPathCaller implements FastPath<HostPathOperation> {
+  readonly #options: HostPathCallerOptions;
+  readonly #tracks: Readonly<Record<HostPathName, Track>>;
   readonly #own: ControlBlock;
   /** By call and buffers; those on private arrays by call alone. */
-  readonly #bound = new Map<string, LaneOperation>();
+  readonly #bound = new Map<string, HostPathOperation>();
   readonly #sites = new CallSites();
 
-  constructor(options: HostLaneOptions) {
+  constructor(options: HostPathCallerOptions) {
     this.#options = options;
     const { spec, blocks, slotCount, machine, yields, client } = options;
     this.#own = blocks[spec.rank];
     const place = { rank: spec.rank, size: spec.globalRanks.length, blocks, slotCount, machine, yields };
-    const peerRegion: LaneOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
-    const track = (name: LaneName): Track => ({ lane: new Lane({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
+    const peerRegion: HostPathOptions['peerRegion'] = (rank, key) => client.peerRegions?.view(spec.globalRanks[rank], key);
+    const track = (name: HostPathName): Track => ({ hostPath: new HostPath({ ...place, name, peerRegion }), ordinal: 0, handedOver: [] });
     this.#tracks = { small: track('small'), large: track('large') };
   }
 
   /** Stages private buffers that their plan has peers touch. */
-  bind(call: CollectiveCall, route: Route, reach: CallBuffers): LaneOperation {
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): HostPathOperation {
     assert(route.path === 'host', () => `a call of the ${route.path} path is not the host's`);
     const { plans, isSmall } = route;
-    const { lane } = this.#tracks[isSmall ? 'small' : 'large'];
+    const { hostPath } = this.#tracks[isSmall ? 'small' : 'large'];
     const buffers = localBuffers(plans, reach);
     const isPrivate = hasPrivate(buffers);
     const key = isPrivate ? callKey(call) : operationKey(call, buffers);
     const known = this.#bound.get(key);
     if (known) {
-      if (isPrivate) lane.rebindOwn(known, buffers);
+      if (isPrivate) hostPath.rebindOwn(known, buffers);
       return known;
     }
-    const bound = lane.bind(call, plans, buffers);
+    const bound = hostPath.bind(call, plans, buffers);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, bound);
     return bound;
@@ -138,54 +138,61 @@ export class HostLane implements FastPath<LaneOperation> {
     this.#own.called = calls;
   }
 
-  checkRoom({ privateBytes }: LaneOperation, buffers: LaneBuffers): void {
+  checkRoom({ privateBytes }: HostPathOperation, buffers: HostPathBuffers): void {
     if (privateBytes <= largestBlockBytes) return;
     for (const { view } of Object.values(buffers)) this.#options.memory.checkFits(view.length);
   }
 
-  run(operation: LaneOperation, sequence: number, request: () => FastRequest, buffers: LaneBuffers): Work {
-    const track = this.#tracks[operation.lane];
+  run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): Work {
+    const track = this.#tracks[operation.hostPath];
     const ordinal = track.ordinal++;
-    const { lane } = track;
-    if (buffers !== operation.buffers) lane.rebindOwn(operation, buffers);
+    const { hostPath } = track;
+    if (buffers !== operation.buffers) hostPath.rebindOwn(operation, buffers);
     const work = this.#run(track, operation, sequence, ordinal, request);
-    if (operation.privateBytes > keptBytesMax) lane.rebindOwn(operation, {});
+    if (operation.privateBytes > keptBytesMax) hostPath.rebindOwn(operation, {});
     return work;
   }
 
-  #run(track: Track, operation: LaneOperation, sequence: number, ordinal: number, request: () => FastRequest): Work {
-    const { lane } = track;
-    const commThreads = operation.lane === 'large' && !hasPrivate(operation.buffers);
+  #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): Work {
+    const { hostPath } = track;
+    const commThreads = operation.hostPath === 'large' && !hasPrivate(operation.buffers);
     if (track.handedOver.length > 0) catchUp(this.#options.client, () => track.handedOver.length, this.#options.spinNs);
     if (commThreads || track.handedOver.length > 0 || this.#own.failed) {
-      const position: LanePosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
+      const position: HostPathPosition = { code: hasPrivate(operation.buffers) ? 'private' : 'shared', pc: 0 };
       return this.#handOver(track, operation, { sequence, ordinal, position, begun: false }, request);
     }
     const patienceNs = this.#options.spinNs + operation.privateBytes * nsPerPrivateByte;
-    if (this.#attempt(lane, operation, sequence, ordinal, patienceNs)) return completedWork;
-    return this.#handOver(track, operation, { sequence, ordinal, position: lane.positionOf(operation), begun: true }, request);
+    if (this.#attempt(hostPath, operation, sequence, ordinal, patienceNs)) return completedWork;
+    return this.#handOver(track, operation, { sequence, ordinal, position: hostPath.positionOf(operation), begun: true }, request);
   }
 
   /** Runs the operation here; false when it came to a wait that took too long.
    *  @param site undefined: the call that is being made. */
-  #attempt(lane: Lane, operation: LaneOperation, sequence: number, ordinal: number, patienceNs: number, site?: CallSite): boolean {
+  #attempt(
+    hostPath: HostPath,
+    operation: HostPathOperation,
+    sequence: number,
+    ordinal: number,
+    patienceNs: number,
+    site?: CallSite,
+  ): boolean {
     const { trace, client } = this.#options;
     const startMs = trace.enabled ? trace.now() : 0;
     this.#own.logCall(sequence, operation.contract);
-    let status = lane.start(operation, sequence, ordinal, patienceNs);
+    let status = hostPath.start(operation, sequence, ordinal, patienceNs);
     if (status === 'unmapped') {
       client.drain();
-      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
+      status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
     }
     // The machine stops for bells to be rung before it waits.
-    while (this.#ring(lane) && status === 'waiting')
-      status = lane.resume(operation, sequence, ordinal, lane.positionOf(operation), patienceNs);
+    while (this.#ring(hostPath) && status === 'waiting')
+      status = hostPath.resume(operation, sequence, ordinal, hostPath.positionOf(operation), patienceNs);
     if (trace.enabled) this.#draw(status, operation, sequence, ordinal, startMs, site ?? this.#sites.current());
     return status === 'done';
   }
 
   /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread has not begun it. */
-  #runHere({ lane, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
+  #runHere({ hostPath, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
     const { client, spec, spinNs } = this.#options;
     // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
     if (handedOver.length !== 1 || handedOver[0].work !== work) return;
@@ -193,19 +200,19 @@ export class HostLane implements FastPath<LaneOperation> {
     const { operation, sequence, ordinal, claim, site } = head;
     if (this.#own.failed || !claim?.take('main')) return;
     head.begun = true;
-    let position: LanePosition | undefined;
+    let position: HostPathPosition | undefined;
     try {
-      const ended = this.#attempt(lane, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, site);
-      position = ended ? undefined : lane.positionOf(operation);
+      const ended = this.#attempt(hostPath, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, site);
+      position = ended ? undefined : hostPath.positionOf(operation);
     } catch {
       // The comm thread comes to the same, and ends the group with it.
-      position = lane.positionOf(operation);
+      position = hostPath.positionOf(operation);
     }
     if (!position) {
       claim.end();
       work.settle(undefined);
     }
-    client.post({ type: 'lane-claimed', group: spec.id, lane: operation.lane, ordinal, position });
+    client.post({ type: 'host-path-claimed', group: spec.id, hostPath: operation.hostPath, ordinal, position });
   }
 
   close(): void {}
@@ -215,22 +222,22 @@ export class HostLane implements FastPath<LaneOperation> {
   }
 
   /** Somebody goes on when the work is done. When the script has nothing else to do, it is run here. */
-  #onAwaited(track: Track, { bytes }: LaneOperation, work: PendingWork): void {
+  #onAwaited(track: Track, { bytes }: HostPathOperation, work: PendingWork): void {
     if (bytes > awaitedBytesMax) return;
     setImmediate(() => this.#runHere(track, work, nsPerAwaitedByte));
   }
 
   #handOver(
     track: Track,
-    operation: LaneOperation,
-    at: Place & { readonly position: LanePosition; readonly begun: boolean },
+    operation: HostPathOperation,
+    at: Place & { readonly position: HostPathPosition; readonly begun: boolean },
     request: () => FastRequest,
   ): Work {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call, buffers, timeoutMs, site, hooks } = request();
     const { sequence, ordinal, position, begun } = at;
-    const claim = position.pc === 0 && announced === 'shared' ? new LaneClaim() : undefined;
+    const claim = position.pc === 0 && announced === 'shared' ? new HostPathClaim() : undefined;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
       onSettled: (touched, error) => {
@@ -245,9 +252,9 @@ export class HostLane implements FastPath<LaneOperation> {
     const handedOver: HandedOver = { operation, site, sequence, ordinal, claim, work, begun };
     track.handedOver.push(handedOver);
     const command = {
-      type: 'lane',
+      type: 'host-path',
       group: spec.id,
-      lane: operation.lane,
+      hostPath: operation.hostPath,
       sequence,
       ordinal,
       position,
@@ -260,7 +267,7 @@ export class HostLane implements FastPath<LaneOperation> {
   }
 
   /** True when some bell has been rung. */
-  #ring({ doorbells }: Lane): boolean {
+  #ring({ doorbells }: HostPath): boolean {
     for (let word = 0; word < doorbells.length; word++) {
       if (doorbells[word] === 0) continue;
       this.#options.client.post({ type: 'ring', group: this.#options.spec.id, doorbells: doorbells.slice() });
@@ -270,21 +277,21 @@ export class HostLane implements FastPath<LaneOperation> {
     return false;
   }
 
-  #drop(key: string, bound: LaneOperation): LaneOperation {
+  #drop(key: string, bound: HostPathOperation): HostPathOperation {
     this.#bound.delete(key);
     return bound;
   }
 
   /** A call that has not ended here has waited here; the comm thread draws the rest. */
-  #draw(status: LaneStatus, operation: LaneOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
+  #draw(status: HostPathStatus, operation: HostPathOperation, sequence: number, ordinal: number, startMs: number, site: CallSite): void {
     const { trace, spec, blocks } = this.#options;
     const { call, plans, bound } = operation;
-    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'lane' } as const;
+    const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
     if (status === 'done') {
       trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
       return;
     }
-    const slot = this.#tracks[operation.lane].lane.slotOf(ordinal);
+    const slot = this.#tracks[operation.hostPath].hostPath.slotOf(ordinal);
     const late = spec.globalRanks.find((_, rank) => !blocks[rank].holds(slot, sequence));
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late ?? Number.NaN);
   }
@@ -296,12 +303,12 @@ function settled({ handedOver }: Track, ordinal: number): void {
 }
 
 /** A rank's control block as this thread maps it. */
-export function laneBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount: number; signalMax: number }): ControlBlock {
+export function hostPathBlock(spec: GroupSpec, view: Uint8Array, shape: { slotCount: number; signalMax: number }): ControlBlock {
   return new ControlBlock(view.buffer, view.byteOffset, blockShape(spec, shape));
 }
 
 /** The arguments where they are, if the call has a plan for that; else staged. */
-function localBuffers(plans: LanePlans, reach: CallBuffers): LaneBuffers {
+function localBuffers(plans: HostPathPlans, reach: CallBuffers): HostPathBuffers {
   const buffers = reach.local;
   if (plans.hasPrivate || !hasPrivate(buffers)) return buffers;
   reach.share();

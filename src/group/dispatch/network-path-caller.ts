@@ -1,4 +1,4 @@
-/** The express as the main thread sees it: small collectives of ranks on several hosts, announced, awaited and ended by the calling
+/** The network path as the main thread sees it: small collectives of ranks on several hosts, announced, awaited and ended by the calling
  *  thread. Which calls take it follows from what all ranks agree on; on which thread it ends is a local matter.
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
@@ -13,8 +13,8 @@ import type { CommClient } from '../thread/comm-client.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { waitName, workName, type CallSpan } from '../diagnosis/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../call/contract.ts';
-import { Express, type ExpressOperation } from '../fast/network-path.ts';
-import type { ExpressBuffers, ExpressWire } from '../fast/network-path-wire.ts';
+import { NetworkPath, type NetworkPathOperation } from '../fast/network-path.ts';
+import type { NetworkPathBuffers, NetworkPathWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { Route } from '../call/route.ts';
 import { assert } from '../../base/assert.ts';
@@ -26,7 +26,7 @@ import { CompletedWork } from '../thread/work.ts';
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;
 
-export interface ExpressCallerOptions {
+export interface NetworkPathCallerOptions {
   readonly spec: GroupSpec;
   readonly client: CommClient;
   readonly machine: StepMachine;
@@ -35,48 +35,48 @@ export interface ExpressCallerOptions {
   /** What this thread maps for it; closed with it. */
   readonly regions: readonly Region[];
   readonly firstSlot: number;
-  readonly wire: ExpressWire;
+  readonly wire: NetworkPathWire;
   /** How long a call itself waits. */
   readonly spinNs: number;
   readonly view: (buffer: SharedBuffer) => Uint8Array;
 }
 
 /** A call on its way. */
-interface ExpressCall {
-  readonly operation: ExpressOperation;
+interface NetworkPathCall {
+  readonly operation: NetworkPathOperation;
   readonly sequence: number;
   readonly ordinal: number;
 }
 
 const completedWork = new CompletedWork();
 
-export class ExpressCaller implements FastPath<ExpressOperation> {
-  readonly #options: ExpressCallerOptions;
-  readonly #express: Express;
-  readonly #bound = new Map<string, ExpressOperation>();
+export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
+  readonly #options: NetworkPathCallerOptions;
+  readonly #networkPath: NetworkPath;
+  readonly #bound = new Map<string, NetworkPathOperation>();
   readonly #sites = new CallSites();
   #ordinal = 0;
   /** Operations that the comm thread has taken over and not finished. */
   #handedOver = 0;
 
-  constructor(options: ExpressCallerOptions) {
+  constructor(options: NetworkPathCallerOptions) {
     this.#options = options;
     const { spec, own, firstSlot, wire, machine } = options;
-    this.#express = new Express({ rank: spec.rank, size: spec.globalRanks.length, own, firstSlot, wire, machine });
+    this.#networkPath = new NetworkPath({ rank: spec.rank, size: spec.globalRanks.length, own, firstSlot, wire, machine });
   }
 
-  bind(call: CollectiveCall, route: Route, reach: CallBuffers): ExpressOperation {
+  bind(call: CollectiveCall, route: Route, reach: CallBuffers): NetworkPathOperation {
     assert(route.path === 'network', () => `a call of the ${route.path} path is not the network's`);
     const buffers = reach.share();
     const key = keyOf(call, buffers);
     const known = this.#bound.get(key);
     if (known) return known;
-    const views: ExpressBuffers = {};
+    const views: NetworkPathBuffers = {};
     for (const name of Object.keys(buffers) as BufferName[]) {
       const buffer = buffers[name];
       if (buffer) views[name] = this.#options.view(buffer);
     }
-    const bound = this.#express.bind(call, route.plan, views);
+    const bound = this.#networkPath.bind(call, route.plan, views);
     this.#bound.set(key, bound);
     if (this.#bound.size > boundMax) this.#dropOldest();
     return bound;
@@ -88,15 +88,15 @@ export class ExpressCaller implements FastPath<ExpressOperation> {
 
   checkRoom(): void {}
 
-  run(operation: ExpressOperation, sequence: number, request: () => FastRequest): Work {
+  run(operation: NetworkPathOperation, sequence: number, request: () => FastRequest): Work {
     const { own, spinNs, trace } = this.#options;
     const call = { operation, sequence, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(this.#options.client, () => this.#handedOver, spinNs);
     if (this.#handedOver > 0 || own.failed) return this.#handOver(call, request(), { begun: false });
     const startMs = trace.enabled ? trace.now() : 0;
     own.logCall(sequence, operation.contract);
-    this.#express.begin(operation, sequence, call.ordinal);
-    const status = this.#express.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
+    this.#networkPath.begin(operation, sequence, call.ordinal);
+    const status = this.#networkPath.advance(operation, sequence, call.ordinal, { spinNs, sleepMs: 0 });
     if (status === 'done') {
       if (trace.enabled) this.#draw(call, startMs, this.#sites.current()());
       return completedWork;
@@ -113,13 +113,13 @@ export class ExpressCaller implements FastPath<ExpressOperation> {
     for (const region of this.#options.regions) region.close();
   }
 
-  #handOver({ operation, sequence, ordinal }: ExpressCall, request: FastRequest, { begun }: { readonly begun: boolean }): Work {
+  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): Work {
     const { spec, client } = this.#options;
     const { buffers, timeoutMs, call, site, hooks } = request;
     this.#handedOver += 1;
     const progress = begun ? { ...operation.progress } : undefined;
     return client.start(
-      { type: 'express', group: spec.id, sequence, ordinal, progress, call: { ...call, site: site() }, buffers, timeoutMs },
+      { type: 'network-path', group: spec.id, sequence, ordinal, progress, call: { ...call, site: site() }, buffers, timeoutMs },
       `${call.kind} of group '${spec.name}'`,
       {
         ...hooks,
@@ -139,17 +139,17 @@ export class ExpressCaller implements FastPath<ExpressOperation> {
   }
 
   /** What has not ended here has waited here; the comm thread draws the rest. */
-  #drawWait({ operation, sequence, ordinal }: ExpressCall, startMs: number, site: string | undefined): void {
+  #drawWait({ operation, sequence, ordinal }: NetworkPathCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
-    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'express' };
-    const late = this.#express.late(ordinal).find((rank) => rank !== spec.rank);
+    const span: CallSpan = { call: { ...operation.call, site }, algorithm: operation.algorithm, path: 'network path' };
+    const late = this.#networkPath.late(ordinal).find((rank) => rank !== spec.rank);
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
   }
 
-  #draw({ operation: { call, algorithm }, sequence }: ExpressCall, startMs: number, site: string | undefined): void {
+  #draw({ operation: { call, algorithm }, sequence }: NetworkPathCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
-    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'express' };
-    trace.complete(workName(trace, spec, span, '(express)'), startMs, 0, sequence);
+    const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'network path' };
+    trace.complete(workName(trace, spec, span, '(network path)'), startMs, 0, sequence);
   }
 }
 

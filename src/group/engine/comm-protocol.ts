@@ -1,7 +1,7 @@
 /** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
 import type { ErrorData } from '../../base/errors.ts';
 import type { Environment, Settings } from '../../base/settings/settings.ts';
-import type { ExpressRates } from '../../collectives/express-path.ts';
+import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { CostModel } from '../../plan/cost.ts';
@@ -9,9 +9,9 @@ import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { ExpressProgress } from '../fast/network-path.ts';
+import type { NetworkPathProgress } from '../fast/network-path.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { LaneName, LanePosition } from '../fast/host-path.ts';
+import type { HostPathName, HostPathPosition } from '../fast/host-path.ts';
 import type { LoadedTuning } from '../call/tuning-file.ts';
 
 /** How a rank joins a world. */
@@ -52,45 +52,45 @@ export type Command =
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;
     }
-  /** An operation of the lane that the main thread leaves to the comm thread, having come to `position`. */
+  /** An operation of the host path that the main thread leaves to the comm thread, having come to `position`. */
   | {
-      readonly type: 'lane';
+      readonly type: 'host-path';
       readonly work: number;
       readonly group: number;
       readonly sequence: number;
-      readonly lane: LaneName;
+      readonly hostPath: HostPathName;
       readonly ordinal: number;
-      readonly position: LanePosition;
+      readonly position: HostPathPosition;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
       readonly announced: 'shared' | 'private';
-      /** Either thread may run it from the start (LaneClaim). */
+      /** Either thread may run it from the start (HostPathClaim). */
       readonly claim?: SharedArrayBuffer;
       readonly timeoutMs: number;
     }
-  /** The main thread, which had claimed an operation of a lane, has ended it, or has come to `position` and leaves it. */
+  /** The main thread, which had claimed an operation of a host path, has ended it, or has come to `position` and leaves it. */
   | {
-      readonly type: 'lane-claimed';
+      readonly type: 'host-path-claimed';
       readonly group: number;
-      readonly lane: LaneName;
+      readonly hostPath: HostPathName;
       readonly ordinal: number;
-      readonly position?: LanePosition;
+      readonly position?: HostPathPosition;
     }
-  /** An operation of the express that the main thread leaves to the comm thread. */
+  /** An operation of the network path that the main thread leaves to the comm thread. */
   | {
-      readonly type: 'express';
+      readonly type: 'network-path';
       readonly work: number;
       readonly group: number;
       readonly sequence: number;
       readonly ordinal: number;
       /** How far it has come; undefined: it has not begun. */
-      readonly progress: ExpressProgress | undefined;
+      readonly progress: NetworkPathProgress | undefined;
       readonly call: CollectiveCall;
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;
     }
-  /** Ranks of the group that sleep and whose lane has moved; bits as in the machine's doorbell set. */
+  /** Ranks of the group that sleep and whose host path has moved; bits as in the machine's doorbell set. */
   | { readonly type: 'ring'; readonly group: number; readonly doorbells: Uint32Array }
   | {
       readonly type: 'message';
@@ -113,14 +113,14 @@ export type Command =
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
 
-/** The express of a group, as the comm thread shares it. */
-export interface ExpressShare {
+/** The network path of a group, as the comm thread shares it. */
+export interface NetworkPathShare {
   /** This rank's control block. */
   readonly own: RegionShare;
   /** Of the wires. */
   readonly memory: RegionShare;
   /** As all ranks have them. */
-  readonly rates: ExpressRates;
+  readonly rates: NetworkPathRates;
   /** Sockets of the comm thread's wire; the main thread makes descriptors of its own of them. */
   readonly descriptors: readonly number[];
 }
@@ -141,10 +141,10 @@ export interface WorldInfo {
 
 export type CommEvent =
   /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
-  | { readonly type: 'lane'; readonly group: number; readonly blocks: readonly RegionShare[] }
-  /** How the main thread can use the express of a group; comes before the group is used. */
-  | { readonly type: 'express'; readonly group: number; readonly share: ExpressShare }
-  /** A region of a rank of this host, to be mapped when the lane needs it; undefined: it is gone. */
+  | { readonly type: 'host-path'; readonly group: number; readonly blocks: readonly RegionShare[] }
+  /** How the main thread can use the network path of a group; comes before the group is used. */
+  | { readonly type: 'network-path'; readonly group: number; readonly share: NetworkPathShare }
+  /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number }

@@ -21,12 +21,12 @@ import { CallHistory } from '../diagnosis/call-history.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from '../call/contract.ts';
-import type { ExpressCommand, ExpressEntry } from './network-path-queue.ts';
-import { GroupExpress, type ExpressWorld } from './group-network-path.ts';
+import type { NetworkPathCommand, NetworkPathEntry } from './network-path-queue.ts';
+import { GroupNetworkPath, type NetworkPathWorld } from './group-network-path.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import { Inquiry } from '../diagnosis/inquiry.ts';
-import type { LaneName } from '../fast/host-path.ts';
-import { LaneQueue, type LaneCall, type LaneEntry } from './host-path-queue.ts';
+import type { HostPathName } from '../fast/host-path.ts';
+import { HostPathQueue, type HostPathCall, type HostPathEntry } from './host-path-queue.ts';
 import { Members } from './members.ts';
 import type { Operation, OperationHost } from './operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
@@ -49,7 +49,7 @@ export const suspicionMs = 2000;
 const callsMax = 64;
 
 /** What a group asks of its world. */
-export interface GroupWorld extends ExpressWorld {
+export interface GroupWorld extends NetworkPathWorld {
   readonly rank: number;
   /** CPUs this process may use. */
   readonly cpus: number;
@@ -67,14 +67,14 @@ export interface GroupWorld extends ExpressWorld {
   /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
   mpiPlans(spec: GroupSpec): Plans | undefined;
   /** All ranks of a group share memory; how to map their control blocks. */
-  onLane(group: number, blocks: readonly RegionShare[]): void;
+  onHostPath(group: number, blocks: readonly RegionShare[]): void;
   recordFailure(group: GroupSpec, error: ShoalError): void;
   /** Finds who is to blame that this rank waits for ranks of the world. */
   findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
 }
 
-type PendingCall = Operation | LaneEntry | ExpressEntry;
-type LaneClaimed = Pick<Extract<Command, { type: 'lane-claimed' }>, 'lane' | 'ordinal' | 'position'>;
+type PendingCall = Operation | HostPathEntry | NetworkPathEntry;
+type HostPathClaimed = Pick<Extract<Command, { type: 'host-path-claimed' }>, 'hostPath' | 'ordinal' | 'position'>;
 
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
 
@@ -92,8 +92,8 @@ export class GroupEngine implements OperationHost {
   readonly #inquiry: Inquiry;
   readonly #operations: OperationQueue;
   readonly #exchange: SplitExchange;
-  readonly #laneQueues: Readonly<Record<LaneName, LaneQueue>>;
-  readonly #express: GroupExpress;
+  readonly #hostPathQueues: Readonly<Record<HostPathName, HostPathQueue>>;
+  readonly #networkPath: GroupNetworkPath;
   /** All ways that a call can take. */
   readonly #queues: readonly CallQueue<PendingCall>[];
   readonly #watchdog: Watchdog<PendingCall>;
@@ -136,9 +136,9 @@ export class GroupEngine implements OperationHost {
       scratch: world.scratch,
       enqueue: (request, plan) => this.#enqueue(request, plan),
     });
-    this.#laneQueues = { small: this.#createLaneQueue('small'), large: this.#createLaneQueue('large') };
-    this.#express = this.#createExpress();
-    this.#queues = [this.#operations, this.#laneQueues.small, this.#laneQueues.large, this.#express];
+    this.#hostPathQueues = { small: this.#createHostPathQueue('small'), large: this.#createHostPathQueue('large') };
+    this.#networkPath = this.#createNetworkPath();
+    this.#queues = [this.#operations, this.#hostPathQueues.small, this.#hostPathQueues.large, this.#networkPath];
     this.#watchdog = this.#createWatchdog();
   }
 
@@ -165,8 +165,8 @@ export class GroupEngine implements OperationHost {
       }
       this.#opened = { resolve, reject };
       const { id: group, name } = this.spec;
-      const express = [...this.#express.candidates];
-      this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, express });
+      const networkPath = [...this.#networkPath.candidates];
+      this.#members.tellOthers({ type: 'group-open', group, name, key: this.#members.ownKey, offset: 0, networkPath });
       this.#openTimer = this.#world.clock.setTimer(timeoutMs, () => this.#onOpenTimeout(timeoutMs));
       this.#checkOpen();
     });
@@ -180,7 +180,7 @@ export class GroupEngine implements OperationHost {
       const why =
         missing.length > 0
           ? `rank ${missing.join(', ')} did not join; does every rank create it?`
-          : 'its ranks did not agree on an express;';
+          : 'its ranks did not agree on a network path;';
       const message = `group '${this.spec.name}' did not open within ${timeoutMs} ms: ${why} ${text}`;
       this.fail(new ShoalError('timeout', message, { timeoutMs, peer }));
     });
@@ -189,7 +189,7 @@ export class GroupEngine implements OperationHost {
   /** World ranks that keep the group from opening. */
   #absent(): number[] {
     const { missing } = this.#members;
-    return missing.length > 0 ? missing : this.#members.worldRanks(this.#express.awaited);
+    return missing.length > 0 ? missing : this.#members.worldRanks(this.#networkPath.awaited);
   }
 
   /** What this rank has waited for the longest in the group; undefined: nothing. */
@@ -216,7 +216,7 @@ export class GroupEngine implements OperationHost {
     this.#openTimer?.cancel();
     this.#suspicion?.cancel();
     this.#watchdog.stop();
-    this.#express.close();
+    this.#networkPath.close();
   }
 
   /** This rank has left, and so has every other, or is gone. */
@@ -299,29 +299,29 @@ export class GroupEngine implements OperationHost {
     return operation;
   }
 
-  /** Takes over an operation of the lane where the main thread left it. Only its head runs. @throws as `submit`. */
-  submitLane(request: LaneCall): void {
+  /** Takes over an operation of the host path where the main thread left it. Only its head runs. @throws as `submit`. */
+  submitHostPath(request: HostPathCall): void {
     this.#takeOver(request, (complete, nowMs) => {
-      const plans = must(this.#plans.prepare(request.call).lane, () => 'operations of the lane run whole');
-      return this.#laneQueues[request.lane].add({ ...request, complete }, plans, nowMs);
+      const plans = must(this.#plans.prepare(request.call).hostPath, () => 'operations of the host path run whole');
+      return this.#hostPathQueues[request.hostPath].add({ ...request, complete }, plans, nowMs);
     });
   }
 
-  /** The main thread ran an operation of a lane that it had left here before. */
-  onLaneClaimed({ lane, ordinal, position }: LaneClaimed): void {
-    if (position) this.#laneQueues[lane].takeBack(ordinal, position);
+  /** The main thread ran an operation of a host path that it had left here before. */
+  onHostPathClaimed({ hostPath, ordinal, position }: HostPathClaimed): void {
+    if (position) this.#hostPathQueues[hostPath].takeBack(ordinal, position);
     this.pump();
   }
 
-  /** Takes over an operation of the express where the main thread left it. Only its head runs. @throws as `submit`. */
-  submitExpress(request: ExpressCommand): void {
-    this.#takeOver(request, (complete, nowMs) => this.#express.add({ ...request, complete }, nowMs));
+  /** Takes over an operation of the network path where the main thread left it. Only its head runs. @throws as `submit`. */
+  submitNetworkPath(request: NetworkPathCommand): void {
+    this.#takeOver(request, (complete, nowMs) => this.#networkPath.add({ ...request, complete }, nowMs));
   }
 
   /** What the main thread has begun is recorded and watched from here on. */
   #takeOver(
-    { complete }: LaneCall | ExpressCommand,
-    add: (complete: (error?: ShoalError) => void, nowMs: number) => LaneEntry | ExpressEntry,
+    { complete }: HostPathCall | NetworkPathCommand,
+    add: (complete: (error?: ShoalError) => void, nowMs: number) => HostPathEntry | NetworkPathEntry,
   ): void {
     this.#checkTakes();
     const { recorder, clock } = this.#world;
@@ -462,7 +462,7 @@ export class GroupEngine implements OperationHost {
     switch (message.type) {
       case 'group-open':
         this.#members.join(rank, message.key, message.offset);
-        this.#express.onJoined(rank, message.express);
+        this.#networkPath.onJoined(rank, message.networkPath);
         this.#checkOpen();
         return;
       case 'leave':
@@ -473,9 +473,9 @@ export class GroupEngine implements OperationHost {
       case 'abort':
         this.fail(this.#saidBy(rank, message.error));
         return;
-      case 'express-ready':
-      case 'express-timed':
-        this.#express.onControl(rank, message);
+      case 'network-path-ready':
+      case 'network-path-timed':
+        this.#networkPath.onControl(rank, message);
         return;
       case 'report':
         this.#inquiry.onReport(rank, message);
@@ -539,10 +539,10 @@ export class GroupEngine implements OperationHost {
       this.suspect(unusable);
       return;
     }
-    this.#express.settle(() => {
+    this.#networkPath.settle(() => {
       this.#status = 'open';
       const shares = this.#world.allocator.kind === 'shared' ? this.#members.shares() : undefined;
-      if (shares) this.#world.onLane(this.spec.id, shares);
+      if (shares) this.#world.onHostPath(this.spec.id, shares);
       this.#openTimer?.cancel();
       this.#opened?.resolve();
       this.#opened = undefined;
@@ -550,9 +550,9 @@ export class GroupEngine implements OperationHost {
     });
   }
 
-  /** Another rank has opened a socket for the express. */
+  /** Another rank has opened a socket for the network path. */
   onSocket(worldRank: number, accept: (take: TakeDescriptor) => number): void {
-    if (this.#status === 'opening') this.#express.onSocket(worldRank, accept);
+    if (this.#status === 'opening') this.#networkPath.onSocket(worldRank, accept);
   }
 
   // ── late, lost and disagreeing ranks ────────────────────────────────────────────────────────────────────────────
@@ -567,7 +567,7 @@ export class GroupEngine implements OperationHost {
 
   /** World ranks whose part of the call has not been seen. */
   #late(pending: PendingCall): number[] {
-    return 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#express.late(pending);
+    return 'slot' in pending ? this.#members.late(pending.slot, pending.sequence) : this.#networkPath.late(pending);
   }
 
   #hasAnnounced(rank: number, sequence: number): boolean {
@@ -602,8 +602,8 @@ export class GroupEngine implements OperationHost {
     return this.#queues.flatMap((queue) => queue.pending);
   }
 
-  #createExpress(): GroupExpress {
-    return new GroupExpress({
+  #createNetworkPath(): GroupNetworkPath {
+    return new GroupNetworkPath({
       group: this.spec,
       world: this.#world,
       members: this.#members,
@@ -654,9 +654,9 @@ export class GroupEngine implements OperationHost {
     });
   }
 
-  #createLaneQueue(name: LaneName): LaneQueue {
-    return new LaneQueue({
-      lane: {
+  #createHostPathQueue(name: HostPathName): HostPathQueue {
+    return new HostPathQueue({
+      hostPath: {
         name,
         rank: this.rank,
         size: this.size,

@@ -1,5 +1,5 @@
-/** The express of a group in the comm thread, from the group's opening to its end. Every group has one of these; where its ranks
- *  do not agree on an express, nothing is ever in it.
+/** The network path of a group in the comm thread, from the group's opening to its end. Every group has one of these; where its ranks
+ *  do not agree on a network path, nothing is ever in it.
  *
  *      the group opens ─▶ ranks agree (network-path-opening.ts) ─▶ none
  *                                     └─▶ memory, wire, queue (network-path-queue.ts) ─▶ share: the main thread's wire (open-network-path.ts)
@@ -11,23 +11,23 @@ import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
-import type { ExpressRates } from '../../collectives/express-path.ts';
+import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import type { Fabric, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { CallQueue } from '../call/call-queue.ts';
-import type { ExpressShare } from './comm-protocol.ts';
-import { expressPath } from '../fast/network-path.ts';
-import { ExpressOpening, type AgreedExpress } from '../fast/network-path-opening.ts';
-import { ExpressQueue, type ExpressCommand, type ExpressEntry, type ExpressQueueOptions } from './network-path-queue.ts';
-import { expressMemoryBytes, ExpressWire } from '../fast/network-path-wire.ts';
+import type { NetworkPathShare } from './comm-protocol.ts';
+import { networkPathSpec } from '../fast/network-path.ts';
+import { NetworkPathOpening, type AgreedNetworkPath } from '../fast/network-path-opening.ts';
+import { NetworkPathQueue, type NetworkPathCommand, type NetworkPathEntry, type NetworkPathQueueOptions } from './network-path-queue.ts';
+import { networkPathMemoryBytes, NetworkPathWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { Members } from './members.ts';
 import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
-/** What an express asks of the world of its group. */
-export interface ExpressWorld extends WorldPlanning {
+/** What a network path asks of the world of its group. */
+export interface NetworkPathWorld extends WorldPlanning {
   readonly rank: number;
   readonly name: string;
   readonly size: number;
@@ -39,14 +39,17 @@ export interface ExpressWorld extends WorldPlanning {
   readonly wires: NativeWire | undefined;
   readonly checkDescriptors: CheckDescriptors | undefined;
   /** Of groups of all ranks, once one of them has been timed; the same on all ranks. */
-  expressRates: ExpressRates | undefined;
-  /** The main thread can use the express of a group. */
-  onExpress(group: number, share: ExpressShare): void;
+  networkPathRates: NetworkPathRates | undefined;
+  /** The main thread can use the network path of a group. */
+  onNetworkPath(group: number, share: NetworkPathShare): void;
 }
 
-export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members' | 'onReadable' | 'onStarted' | 'onMismatch' | 'onThrown'> {
+export interface GroupNetworkPathOptions extends Pick<
+  NetworkPathQueueOptions,
+  'members' | 'onReadable' | 'onStarted' | 'onMismatch' | 'onThrown'
+> {
   readonly group: GroupSpec;
-  readonly world: ExpressWorld;
+  readonly world: NetworkPathWorld;
   readonly members: Members;
   /** The group's collectives are run by plans. */
   readonly hasPlans: boolean;
@@ -54,16 +57,16 @@ export interface GroupExpressOptions extends Pick<ExpressQueueOptions, 'members'
   readonly onUnopened: (thrown: unknown) => void;
 }
 
-export class GroupExpress implements CallQueue<ExpressEntry> {
-  readonly #options: GroupExpressOptions;
-  readonly #opening: ExpressOpening;
-  /** Once all ranks have agreed on an express. */
-  #queue: ExpressQueue | undefined;
+export class GroupNetworkPath implements CallQueue<NetworkPathEntry> {
+  readonly #options: GroupNetworkPathOptions;
+  readonly #opening: NetworkPathOpening;
+  /** Once all ranks have agreed on a network path. */
+  #queue: NetworkPathQueue | undefined;
   /** Of the wires. */
   #memory: Region | undefined;
   #settling = false;
 
-  constructor(options: GroupExpressOptions) {
+  constructor(options: GroupNetworkPathOptions) {
     this.#options = options;
     this.#opening = this.#createOpening();
   }
@@ -80,8 +83,8 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     this.#opening.note(rank, candidates);
   }
 
-  onControl(rank: number, message: Extract<ControlMessage, { type: 'express-ready' | 'express-timed' }>): void {
-    if (message.type === 'express-ready') this.#opening.onReady(rank, message);
+  onControl(rank: number, message: Extract<ControlMessage, { type: 'network-path-ready' | 'network-path-timed' }>): void {
+    if (message.type === 'network-path-ready') this.#opening.onReady(rank, message);
     else this.#opening.onTimed(rank, message.timings);
   }
 
@@ -91,7 +94,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     if (rank >= 0) this.#opening.onSocket(rank, accept);
   }
 
-  /** All ranks have joined. Tells once, whoever asks again, that there is an express or none; not after `abandon`. */
+  /** All ranks have joined. Tells once, whoever asks again, that there is a network path or none; not after `abandon`. */
   settle(onSettled: () => void): void {
     if (this.#settling) return;
     this.#settling = true;
@@ -114,7 +117,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
 
   // ── calls that the main thread left to this one ─────────────────────────────────────────────────────────────────
 
-  get pending(): readonly ExpressEntry[] {
+  get pending(): readonly NetworkPathEntry[] {
     return this.#queue?.pending ?? [];
   }
 
@@ -126,8 +129,8 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     return this.#queue?.runnable ?? false;
   }
 
-  add(request: ExpressCommand, submittedMs: number): ExpressEntry {
-    return must(this.#queue, () => 'the main thread knows the express from here').add(request, submittedMs);
+  add(request: NetworkPathCommand, submittedMs: number): NetworkPathEntry {
+    return must(this.#queue, () => 'the main thread knows the network path from here').add(request, submittedMs);
   }
 
   advance(): boolean {
@@ -135,7 +138,7 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
   }
 
   /** World ranks that have not announced the entry's operation. */
-  late(entry: ExpressEntry): number[] {
+  late(entry: NetworkPathEntry): number[] {
     return this.#queue?.late(entry) ?? [];
   }
 
@@ -151,26 +154,26 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
 
   // ── its parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-  /** An express is for groups over several hosts whose calls are made on another thread. */
-  #createOpening(): ExpressOpening {
+  /** A network path is for groups over several hosts whose calls are made on another thread. */
+  #createOpening(): NetworkPathOpening {
     const { group, world, members, hasPlans } = this.#options;
     const { wires: native, allocator, clock, settings, fabrics, name, log } = world;
     const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
     const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
     const onWires = hasPlans && members.networkPeers.length > 0;
     const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
-    return new ExpressOpening({
+    return new NetworkPathOpening({
       group,
       world: name,
       means: wanted && native && sockets && allocator.kind === 'shared' ? { native, sockets } : undefined,
       measure: calibration === 'measure' ? { allocator, clock } : undefined,
-      known: group.globalRanks.length === world.size ? world.expressRates : undefined,
+      known: group.globalRanks.length === world.size ? world.networkPathRates : undefined,
       connectTimeoutMs,
       reserve: () => this.#reserve(),
       tellOthers: (message) => members.tellOthers(message),
       onProblem: (thrown) => {
-        const error = exhaustion(`rank ${world.rank}`, thrown, 'opening its express') ?? ShoalError.from(thrown);
-        log[isExhaustion(error) ? 'warn' : 'debug'](`group '${group.name}' has no express: ${error.message}`);
+        const error = exhaustion(`rank ${world.rank}`, thrown, 'opening its network path') ?? ShoalError.from(thrown);
+        log[isExhaustion(error) ? 'warn' : 'debug'](`group '${group.name}' has no network path: ${error.message}`);
       },
     });
   }
@@ -180,12 +183,12 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     const { group, world } = this.#options;
     const size = group.globalRanks.length;
     // Its sockets, and the main thread's of the same; a few more to watch them, and while they are dialled.
-    world.checkDescriptors?.(2 * (size - 1) + 6, `opening the express of group '${group.name}'`);
+    world.checkDescriptors?.(2 * (size - 1) + 6, `opening the network path of group '${group.name}'`);
     const native = must(world.wires, () => 'who has sockets has the addon');
-    this.#memory = world.allocator.create(expressMemoryBytes(native, size));
+    this.#memory = world.allocator.create(networkPathMemoryBytes(native, size));
   }
 
-  #open({ descriptors, rates }: AgreedExpress): void {
+  #open({ descriptors, rates }: AgreedNetworkPath): void {
     const { group, world, members, onReadable, onStarted, onMismatch, onThrown } = this.#options;
     const { wires, settings, machine } = world;
     const native = must(wires, () => 'who has sockets has the addon');
@@ -194,11 +197,11 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
     const [size, firstSlot] = [group.globalRanks.length, settings.inFlightMax];
     const region = must(this.#memory, () => 'it was reserved before ranks agreed');
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
-    const wire = new ExpressWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
-    const express = expressPath(size, settings.syncBytesMax, rates);
-    const plans = networkPlans(world, group, express);
-    this.#queue = new ExpressQueue({
-      express: { rank, size, own, firstSlot, wire, machine },
+    const wire = new NetworkPathWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
+    const networkPath = networkPathSpec(size, settings.syncBytesMax, rates);
+    const plans = networkPlans(world, group, networkPath);
+    this.#queue = new NetworkPathQueue({
+      networkPath: { rank, size, own, firstSlot, wire, machine },
       plans,
       members,
       onReadable,
@@ -207,8 +210,8 @@ export class GroupExpress implements CallQueue<ExpressEntry> {
       onThrown,
     });
     // Of all ranks there may be further groups, which find the same.
-    if (size === world.size) world.expressRates ??= rates;
-    world.log.debug(`group '${group.name}' has an express: ${JSON.stringify(rates)}`);
-    world.onExpress(group.id, { own: members.nothing.region.share, memory: region.share, rates, descriptors });
+    if (size === world.size) world.networkPathRates ??= rates;
+    world.log.debug(`group '${group.name}' has a network path: ${JSON.stringify(rates)}`);
+    world.onNetworkPath(group.id, { own: members.nothing.region.share, memory: region.share, rates, descriptors });
   }
 }

@@ -1,4 +1,4 @@
-/** Operations of the lane that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+/** Operations of the host path that the main thread left to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
  *                   is not to wait     ─▶ queue ─▶ claimed by this thread ─▶ start … ─▶ done
@@ -8,45 +8,45 @@
 import type { ShoalError } from '../../base/errors.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { LaneClaim } from '../fast/host-path-claim.ts';
+import type { HostPathClaim } from '../fast/host-path-claim.ts';
 import {
-  Lane,
+  HostPath,
   operationKey,
   privateKey,
-  type LaneBuffer,
-  type LaneBuffers,
-  type LaneName,
-  type LaneOperation,
-  type LaneOptions,
-  type LanePosition,
+  type HostPathBuffer,
+  type HostPathBuffers,
+  type HostPathName,
+  type HostPathOperation,
+  type HostPathOptions,
+  type HostPathPosition,
 } from '../fast/host-path.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
-import type { LanePlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/plan-runner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
 
-/** An operation of the lane that the main thread did not finish. */
-export interface LaneCall {
+/** An operation of the host path that the main thread did not finish. */
+export interface HostPathCall {
   readonly sequence: number;
-  readonly lane: LaneName;
-  /** Position among the calls of the lane. */
+  readonly hostPath: HostPathName;
+  /** Position among the calls of the host path. */
   readonly ordinal: number;
   /** Where the main thread left it; at 0: not begun. */
-  readonly position: LanePosition;
+  readonly position: HostPathPosition;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   /** Whether the buffers are what stands here for private memory of the main thread, and are announced as that. */
   readonly announced: 'shared' | 'private';
   /** Undefined: it is this thread's. */
-  readonly claim?: LaneClaim | undefined;
+  readonly claim?: HostPathClaim | undefined;
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
 }
 
-export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
+export interface HostPathEntry extends Omit<HostPathCall, 'claim'>, Watched {
   readonly slot: number;
-  readonly plans: LanePlans;
-  readonly path: 'lane';
+  readonly plans: HostPathPlans;
+  readonly path: 'host path';
   /** All ranks have announced it. */
   started: boolean;
   /** The last rank that was seen not to have announced it. */
@@ -54,17 +54,17 @@ export interface LaneEntry extends Omit<LaneCall, 'claim'>, Watched {
   /** What the code it is in was made from. */
   readonly algorithm: string;
   /** Undefined until it is the head, and this thread's. */
-  operation: LaneOperation | undefined;
-  claim: LaneClaim | undefined;
-  position: LanePosition;
+  operation: HostPathOperation | undefined;
+  claim: HostPathClaim | undefined;
+  position: HostPathPosition;
   /** Peers' memory is bound as this thread maps it. */
   adopted: boolean;
   /** It has waited in vain where it stands. */
   sleeps: boolean;
 }
 
-export interface LaneQueueOptions {
-  readonly lane: LaneOptions;
+export interface HostPathQueueOptions {
+  readonly hostPath: HostPathOptions;
   readonly members: Members;
   /** How long the head waits for other ranks in native code, each time it is continued. */
   readonly spinNs: number;
@@ -75,10 +75,10 @@ export interface LaneQueueOptions {
   readonly traced: boolean;
   /** Rings the ranks named, one bit each, and clears them. */
   readonly ring: (doorbells: Uint32Array) => void;
-  /** Ranks called different things, or this one's call went the lane's way and another's did not. */
-  readonly onMismatch: (entry: LaneEntry) => void;
+  /** Ranks called different things, or this one's call went the host path's way and another's did not. */
+  readonly onMismatch: (entry: HostPathEntry) => void;
   /** All ranks have announced the head, and it runs on this thread. */
-  readonly onStarted: (entry: LaneEntry) => void;
+  readonly onStarted: (entry: HostPathEntry) => void;
   /** Running the head threw. */
   readonly onThrown: (thrown: unknown, sequence: number) => void;
 }
@@ -89,18 +89,18 @@ const boundMax = 64;
 const nsPerPatientByte = 0.05;
 const patienceNsMax = 5e6;
 
-export class LaneQueue implements CallQueue<LaneEntry> {
-  readonly #options: LaneQueueOptions;
-  readonly #entries: LaneEntry[] = [];
-  readonly #bound = new Map<string, LaneOperation>();
+export class HostPathQueue implements CallQueue<HostPathEntry> {
+  readonly #options: HostPathQueueOptions;
+  readonly #entries: HostPathEntry[] = [];
+  readonly #bound = new Map<string, HostPathOperation>();
   /** Made on first use: many a group never leaves anything to the comm thread. */
-  #made: Lane | undefined;
+  #made: HostPath | undefined;
 
-  constructor(options: LaneQueueOptions) {
+  constructor(options: HostPathQueueOptions) {
     this.#options = options;
   }
 
-  get pending(): readonly LaneEntry[] {
+  get pending(): readonly HostPathEntry[] {
     return this.#entries;
   }
 
@@ -108,17 +108,17 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     return this.#entries.length;
   }
 
-  add(request: LaneCall, plans: LanePlans, submittedMs: number): LaneEntry {
-    const entry: LaneEntry = {
+  add(request: HostPathCall, plans: HostPathPlans, submittedMs: number): HostPathEntry {
+    const entry: HostPathEntry = {
       ...request,
       complete: request.complete,
       submittedMs,
-      slot: this.#lane.slotOf(request.ordinal),
+      slot: this.#hostPath.slotOf(request.ordinal),
       plans,
       operation: undefined,
       claim: request.claim,
       warned: false,
-      path: 'lane',
+      path: 'host path',
       started: false,
       waitedFor: undefined,
       get algorithm() {
@@ -137,7 +137,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
   }
 
   /** The main thread gives back what it had claimed, at `position`. */
-  takeBack(ordinal: number, position: LanePosition): void {
+  takeBack(ordinal: number, position: HostPathPosition): void {
     const entry = this.#entries.find((each) => each.ordinal === ordinal);
     if (!entry) return; // the group has failed meanwhile
     entry.claim = undefined;
@@ -157,7 +157,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     }
     const { sequence, ordinal } = entry;
     const { ring, onMismatch, onThrown } = this.#options;
-    const lane = this.#lane;
+    const hostPath = this.#hostPath;
     entry.operation ??= this.#bind(entry);
     const { operation } = entry;
     this.#noteStart(entry);
@@ -165,12 +165,14 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     try {
       // The other thread bound peers' memory as it maps it; here it is bound anew, once.
       if (!entry.adopted) this.#adopt(entry, operation);
-      status = entry.adopted ? lane.resume(operation, sequence, ordinal, entry.position, this.#patienceNs(entry, operation)) : 'unmapped';
+      status = entry.adopted
+        ? hostPath.resume(operation, sequence, ordinal, entry.position, this.#patienceNs(entry, operation))
+        : 'unmapped';
     } catch (thrown) {
       onThrown(thrown, sequence);
       return false;
     }
-    ring(lane.doorbells);
+    ring(hostPath.doorbells);
     if (status === 'done') {
       this.#start(entry);
       this.#entries.shift();
@@ -178,7 +180,7 @@ export class LaneQueue implements CallQueue<LaneEntry> {
       return true;
     }
     if (status === 'unmapped' && !entry.adopted) return false;
-    const position = lane.positionOf(operation);
+    const position = hostPath.positionOf(operation);
     const moved = position.pc !== entry.position.pc || position.code !== entry.position.code;
     entry.position = position;
     entry.sleeps = !moved;
@@ -186,28 +188,28 @@ export class LaneQueue implements CallQueue<LaneEntry> {
     return moved;
   }
 
-  #patienceNs(entry: LaneEntry, { bytes }: LaneOperation): number {
+  #patienceNs(entry: HostPathEntry, { bytes }: HostPathOperation): number {
     const { spinNs, traced, patient } = this.#options;
     // Who is told when work begins does not let native code wait for that.
     if (traced && !entry.started) return 0;
     return patient && !entry.sleeps ? Math.min(patienceNsMax, bytes * nsPerPatientByte) : spinNs;
   }
 
-  #noteStart(entry: LaneEntry): void {
+  #noteStart(entry: HostPathEntry): void {
     if (entry.started) return;
     const late = this.#options.members.firstLate(entry.slot, entry.sequence);
     if (late === undefined) this.#start(entry);
     else entry.waitedFor = late;
   }
 
-  #start(entry: LaneEntry): void {
+  #start(entry: HostPathEntry): void {
     if (entry.started) return;
     entry.started = true;
     this.#options.onStarted(entry);
   }
 
-  #adopt(entry: LaneEntry, operation: LaneOperation): void {
-    const position = this.#lane.adopt(operation, entry.ordinal, entry.position);
+  #adopt(entry: HostPathEntry, operation: HostPathOperation): void {
+    const position = this.#hostPath.adopt(operation, entry.ordinal, entry.position);
     if (!position) return;
     entry.position = position;
     entry.adopted = true;
@@ -218,46 +220,46 @@ export class LaneQueue implements CallQueue<LaneEntry> {
   }
 
   /** Done for the head alone, so that an operation called twice in a row can be one. */
-  #bind(entry: LaneEntry): LaneOperation {
+  #bind(entry: HostPathEntry): HostPathOperation {
     const { call, plans, announced, position } = entry;
-    const buffers = laneBuffers(entry);
-    if (announced === 'private' || position.code === 'private') return this.#lane.bind(call, plans, buffers, position.code);
+    const buffers = hostPathBuffers(entry);
+    if (announced === 'private' || position.code === 'private') return this.#hostPath.bind(call, plans, buffers, position.code);
     const key = operationKey(call, buffers);
     const known = this.#bound.get(key);
     if (known?.bound.name === position.code) return known;
-    const operation = this.#lane.bind(call, plans, buffers, position.code);
+    const operation = this.#hostPath.bind(call, plans, buffers, position.code);
     this.#bound.set(key, operation);
     if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, operation);
     return operation;
   }
 
-  #drop(key: string, operation: LaneOperation): LaneOperation {
+  #drop(key: string, operation: HostPathOperation): HostPathOperation {
     this.#bound.delete(key);
     return operation;
   }
 
-  get #lane(): Lane {
-    this.#made ??= new Lane(this.#options.lane);
+  get #hostPath(): HostPath {
+    this.#made ??= new HostPath(this.#options.hostPath);
     return this.#made;
   }
 
-  /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the lane. */
+  /** Some rank made its call `sequence` through its comm thread, or left before it, while this rank's is of the host path. */
   #someoneWentElsewhere(sequence: number): boolean {
-    const { lane, members } = this.#options;
-    return lane.blocks.some(
-      (_, rank) => rank !== lane.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, lane.name)),
+    const { hostPath, members } = this.#options;
+    return hostPath.blocks.some(
+      (_, rank) => rank !== hostPath.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, hostPath.name)),
     );
   }
 }
 
 /** Claims the operation if it is still open. */
-function owns(entry: LaneEntry): boolean {
+function owns(entry: HostPathEntry): boolean {
   if (entry.claim?.take('comm')) entry.claim = undefined;
   return entry.claim === undefined;
 }
 
-function laneBuffers({ buffers, announced }: Pick<LaneCall, 'buffers' | 'announced'>): LaneBuffers {
-  const viewed: { -readonly [K in keyof LaneBuffers]: LaneBuffer } = {};
+function hostPathBuffers({ buffers, announced }: Pick<HostPathCall, 'buffers' | 'announced'>): HostPathBuffers {
+  const viewed: { -readonly [K in keyof HostPathBuffers]: HostPathBuffer } = {};
   for (const name of ['data', 'input', 'output'] as const) {
     const buffer = buffers[name];
     if (!buffer) continue;

@@ -4,7 +4,7 @@
  *      rank of the host its block, mapped: what it stores is seen at once; it is woken by a doorbell when it sleeps
  *      any other rank   a mirror of its block, kept up by its messages
  *
- *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ then: calls of the lanes │
+ *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ then: calls of the host paths │
  *
  *  It must not know operations, nor what follows from anything it is asked. */
 import { must } from '../../base/assert.ts';
@@ -14,7 +14,7 @@ import type { RemoteSpan, Span } from '../../fabric/fabric.ts';
 import { decodeHandle } from '../../fabric/region-handle.ts';
 import type { Region, RegionShare } from '../../memory/region.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import { blockShape, laneOf, type LaneName } from '../fast/host-path.ts';
+import { blockShape, hostPathOf, type HostPathName } from '../fast/host-path.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';
@@ -142,16 +142,16 @@ export class Members {
 
   // ── which way a call went ───────────────────────────────────────────────────────────────────────────────────────
 
-  /** The rank made its call `sequence` in a lane. */
-  tookLane(rank: number, sequence: number): boolean {
-    return laneOf(this.#blocks[rank], this.#slotCount, sequence) !== undefined;
+  /** The rank made its call `sequence` in a host path. */
+  tookHostPath(rank: number, sequence: number): boolean {
+    return hostPathOf(this.#blocks[rank], this.#slotCount, sequence) !== undefined;
   }
 
-  /** The rank made its call `sequence` otherwise than in this lane. */
-  tookOther(rank: number, sequence: number, lane: LaneName): boolean {
+  /** The rank made its call `sequence` otherwise than in this host path. */
+  tookOther(rank: number, sequence: number, hostPath: HostPathName): boolean {
     if (this.tookCommThread(rank, sequence)) return true;
-    const taken = laneOf(this.#blocks[rank], this.#slotCount, sequence);
-    return taken !== undefined && taken !== lane;
+    const taken = hostPathOf(this.#blocks[rank], this.#slotCount, sequence);
+    return taken !== undefined && taken !== hostPath;
   }
 
   /** The rank made its call `sequence` through its comm thread. */

@@ -1,4 +1,4 @@
-/** Operations of the express that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+/** Operations of the network path that the main thread left to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ begin, if that is still to be done ─▶ advance … ─▶ done
  *
@@ -7,29 +7,29 @@ import { ShoalError } from '../../base/errors.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import { Express, type ExpressOperation, type ExpressOptions, type ExpressProgress } from '../fast/network-path.ts';
-import type { ExpressBuffers } from '../fast/network-path-wire.ts';
+import { NetworkPath, type NetworkPathOperation, type NetworkPathOptions, type NetworkPathProgress } from '../fast/network-path.ts';
+import type { NetworkPathBuffers } from '../fast/network-path-wire.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
 import type { PlanRunner } from '../call/plan-runner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
 
-/** An operation of the express that the main thread did not finish. */
-export interface ExpressCommand {
+/** An operation of the network path that the main thread did not finish. */
+export interface NetworkPathCommand {
   readonly sequence: number;
-  /** Position among the calls of the express. */
+  /** Position among the calls of the network path. */
   readonly ordinal: number;
   /** How far it has come; undefined: this rank has not begun it. */
-  readonly progress: ExpressProgress | undefined;
+  readonly progress: NetworkPathProgress | undefined;
   readonly call: CollectiveCall;
   readonly buffers: Buffers;
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
 }
 
-export interface ExpressEntry extends ExpressCommand, Watched {
-  readonly operation: ExpressOperation;
-  readonly path: 'express';
+export interface NetworkPathEntry extends NetworkPathCommand, Watched {
+  readonly operation: NetworkPathOperation;
+  readonly path: 'network path';
   readonly algorithm: string;
   begun: boolean;
   /** All ranks have announced it. */
@@ -38,34 +38,34 @@ export interface ExpressEntry extends ExpressCommand, Watched {
   waitedFor: number | undefined;
 }
 
-export interface ExpressQueueOptions {
-  readonly express: ExpressOptions;
+export interface NetworkPathQueueOptions {
+  readonly networkPath: NetworkPathOptions;
   /** As on the main thread: nobody's memory is reached but by sending. */
   readonly plans: PlanRunner;
   readonly members: Members;
   /** Something has come. */
   readonly onReadable: () => void;
   /** All ranks have announced the head. */
-  readonly onStarted: (entry: ExpressEntry) => void;
-  /** Ranks called different things, or this one's call went the express's way and another's did not. */
-  readonly onMismatch: (entry: ExpressEntry) => void;
+  readonly onStarted: (entry: NetworkPathEntry) => void;
+  /** Ranks called different things, or this one's call went the network path's way and another's did not. */
+  readonly onMismatch: (entry: NetworkPathEntry) => void;
   /** The head cannot be ended. */
   readonly onThrown: (thrown: unknown, sequence: number) => void;
 }
 
 const noPatience = { spinNs: 0, sleepMs: 0 };
 
-export class ExpressQueue implements CallQueue<ExpressEntry> {
-  readonly #options: ExpressQueueOptions;
-  readonly #express: Express;
-  readonly #entries: ExpressEntry[] = [];
+export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
+  readonly #options: NetworkPathQueueOptions;
+  readonly #networkPath: NetworkPath;
+  readonly #entries: NetworkPathEntry[] = [];
 
-  constructor(options: ExpressQueueOptions) {
+  constructor(options: NetworkPathQueueOptions) {
     this.#options = options;
-    this.#express = new Express(options.express);
+    this.#networkPath = new NetworkPath(options.networkPath);
   }
 
-  get pending(): readonly ExpressEntry[] {
+  get pending(): readonly NetworkPathEntry[] {
     return this.#entries;
   }
 
@@ -77,18 +77,18 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
     return this.size > 0;
   }
 
-  add(request: ExpressCommand, submittedMs: number): ExpressEntry {
-    const operation = this.#express.bind(request.call, this.#options.plans.prepare(request.call), viewsOf(request.buffers));
+  add(request: NetworkPathCommand, submittedMs: number): NetworkPathEntry {
+    const operation = this.#networkPath.bind(request.call, this.#options.plans.prepare(request.call), viewsOf(request.buffers));
     Object.assign(operation.progress, request.progress);
     const begun = request.progress !== undefined;
-    const entry: ExpressEntry = {
+    const entry: NetworkPathEntry = {
       ...request,
       complete: request.complete,
       submittedMs,
       operation,
       begun,
       warned: false,
-      path: 'express',
+      path: 'network path',
       started: false,
       waitedFor: undefined,
       algorithm: operation.algorithm,
@@ -100,17 +100,17 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
   /** Continues the head. */
   advance(): boolean {
     const entry = this.#entries.at(0);
-    const { wire } = this.#options.express;
+    const { wire } = this.#options.networkPath;
     if (entry === undefined) return false;
     const { operation, sequence, ordinal } = entry;
     const { onMismatch, onThrown, onReadable } = this.#options;
     this.#noteStart(entry);
     try {
       wire.watch(onReadable, { on: true });
-      if (!entry.begun) this.#express.begin(operation, sequence, ordinal);
+      if (!entry.begun) this.#networkPath.begin(operation, sequence, ordinal);
       entry.begun = true;
-      this.#express.announceToAll(operation, ordinal);
-      const status = this.#express.advance(operation, sequence, ordinal, noPatience);
+      this.#networkPath.announceToAll(operation, ordinal);
+      const status = this.#networkPath.advance(operation, sequence, ordinal, noPatience);
       if (status === 'done') {
         this.#start(entry);
         this.#entries.shift();
@@ -127,54 +127,54 @@ export class ExpressQueue implements CallQueue<ExpressEntry> {
     return false;
   }
 
-  #noteStart(entry: ExpressEntry): void {
+  #noteStart(entry: NetworkPathEntry): void {
     if (entry.started) return;
-    const late = this.#express.late(entry.ordinal).find((rank) => rank !== this.#options.express.rank);
+    const late = this.#networkPath.late(entry.ordinal).find((rank) => rank !== this.#options.networkPath.rank);
     if (late === undefined) this.#start(entry);
     else entry.waitedFor = late;
   }
 
-  #start(entry: ExpressEntry): void {
+  #start(entry: NetworkPathEntry): void {
     if (entry.started) return;
     entry.started = true;
     this.#options.onStarted(entry);
   }
 
   /** World ranks that have not announced the entry's operation. */
-  late({ ordinal }: ExpressEntry): number[] {
-    return this.#options.members.worldRanks(this.#express.late(ordinal));
+  late({ ordinal }: NetworkPathEntry): number[] {
+    return this.#options.members.worldRanks(this.#networkPath.late(ordinal));
   }
 
   abandon(error: ShoalError): void {
-    const { wire } = this.#options.express;
+    const { wire } = this.#options.networkPath;
     wire.watch(this.#options.onReadable, { on: false });
     for (const entry of this.#entries.splice(0)) entry.complete(error);
   }
 
   close(): void {
-    this.#options.express.wire.close();
+    this.#options.networkPath.wire.close();
   }
 
-  #lost(entry: ExpressEntry): void {
-    const { onReadable, onThrown, express } = this.#options;
+  #lost(entry: NetworkPathEntry): void {
+    const { onReadable, onThrown, networkPath } = this.#options;
     const late = this.late(entry);
     // Nothing more will come of it, and the loop would call without end.
-    express.wire.watch(onReadable, { on: false });
-    const error = new ShoalError('peer-lost', `the express sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
+    networkPath.wire.watch(onReadable, { on: false });
+    const error = new ShoalError('peer-lost', `the network path sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
     onThrown(error, entry.sequence);
   }
 
   /** Some rank made its call `sequence` another way, or left before it. */
   #someoneWentElsewhere(sequence: number): boolean {
-    const { members, express } = this.#options;
+    const { members, networkPath } = this.#options;
     return members.links.some(
-      (_, rank) => rank !== express.rank && (members.leftBefore(rank, sequence) || members.tookCommThread(rank, sequence)),
+      (_, rank) => rank !== networkPath.rank && (members.leftBefore(rank, sequence) || members.tookCommThread(rank, sequence)),
     );
   }
 }
 
-function viewsOf(buffers: Buffers): ExpressBuffers {
-  const views: ExpressBuffers = {};
+function viewsOf(buffers: Buffers): NetworkPathBuffers {
+  const views: NetworkPathBuffers = {};
   for (const name of Object.keys(buffers) as BufferName[]) {
     const buffer = buffers[name];
     if (buffer) views[name] = new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes);

@@ -4,7 +4,7 @@
  *
  *  A slot of the control block is free again when every rank has finished the operation slotCount before; each rank counts
  *  what it has finished without a gap. Staging is taken with the announcement, which tells the others where it lies: as many are in
- *  flight as the budget holds (staging-budget.ts). It must not know the lane's operations, nor what becomes of a disagreement. */
+ *  flight as the budget holds (staging-budget.ts). It must not know the host path's operations, nor what becomes of a disagreement. */
 import { assert, must } from '../../base/assert.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { hasReached, serialOf } from '../../base/serial.ts';
@@ -208,7 +208,7 @@ export class OperationQueue implements CallQueue<Operation> {
       if (published !== expected) {
         all = false;
         operation.waitedFor = rank;
-        if (hasReached(published, expected) || members.leftBefore(rank, sequence) || members.tookLane(rank, sequence))
+        if (hasReached(published, expected) || members.leftBefore(rank, sequence) || members.tookHostPath(rank, sequence))
           onMismatch(operation);
       } else if (sameContract(own, members.blocks[rank].contract(slot))) operation.agreed[rank] = true;
       else {

@@ -1,4 +1,4 @@
-/** Which thread of a rank runs an operation of the lane that both could: whoever is first. The main thread leaves it to the
+/** Which thread of a rank runs an operation of the host path that both could: whoever is first. The main thread leaves it to the
  *  comm thread at once, so that it runs whatever the main thread does next, and takes it back when it has to wait for it
  *  anyway: the data is in that thread's caches, and nobody must be woken.
  *
@@ -11,7 +11,7 @@ const atComm = 1;
 const atMain = 2;
 const ended = 3;
 
-export class LaneClaim {
+export class HostPathClaim {
   readonly #state: Int32Array;
 
   /** @param memory of the other thread's claim on the same operation. Default: new. */

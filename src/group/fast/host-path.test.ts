@@ -1,5 +1,5 @@
-/** Lanes of several ranks in one thread, advanced in random order, with operations that change between private and shared
- *  buffers and are left to another lane object (the comm thread's) wherever they happen to wait. */
+/** Host paths of several ranks in one thread, advanced in random order, with operations that change between private and shared
+ *  buffers and are left to another host path object (the comm thread's) wherever they happen to wait. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { must } from '../../base/assert.ts';
@@ -10,7 +10,16 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import { blockShape, Lane, laneNames, laneOf, privateKey, type LaneBuffer, type LaneName, type LaneOperation } from './host-path.ts';
+import {
+  blockShape,
+  HostPath,
+  hostPathNames,
+  hostPathOf,
+  privateKey,
+  type HostPathBuffer,
+  type HostPathName,
+  type HostPathOperation,
+} from './host-path.ts';
 import { PlanRunner } from '../call/plan-runner.ts';
 
 const slotCount = 1;
@@ -42,9 +51,9 @@ class Host {
     for (const place of this.#regions.keys()) if (place.startsWith(`${rank}:`)) this.#regions.set(place, nothing);
   }
 
-  lane(rank: number, name: LaneName, random: Random): Lane {
+  hostPath(rank: number, name: HostPathName, random: Random): HostPath {
     const known = new Set<string>();
-    return new Lane({
+    return new HostPath({
       name,
       rank,
       size: this.blocks.length,
@@ -73,23 +82,23 @@ interface Step {
 }
 
 interface Scenario {
-  readonly name: LaneName;
+  readonly name: HostPathName;
   readonly steps: readonly Step[];
   /** Operations that count as made. */
   readonly before: number;
 }
 
-/** One rank's part, pausing wherever it waits. Returns how often the other lane took over. */
+/** One rank's part, pausing wherever it waits. Returns how often the other host path took over. */
 function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, random: Random): Generator<void, number> {
-  const [main, comm] = [host.lane(rank, name, random), host.lane(rank, name, random)];
+  const [main, comm] = [host.hostPath(rank, name, random), host.hostPath(rank, name, random)];
   const plans = host.plans(rank);
-  const bound = new Map<string, LaneOperation>();
+  const bound = new Map<string, HostPathOperation>();
   const shared = new Map<number, Float32Array>();
   let takenOver = 0;
   for (const [step, { count, isPrivate }] of steps.entries()) {
     const ordinal = before + step;
     const call: CollectiveCall = { kind: 'all-reduce', dtype: 'float32', op: 'sum', count };
-    const lanePlans = must(plans.prepare(call).lane, () => 'an all-reduce of one host runs whole');
+    const hostPathPlans = must(plans.prepare(call).hostPath, () => 'an all-reduce of one host runs whole');
     const key = isPrivate[rank] ? privateKey : 2 * (1 + counts.indexOf(count));
     // The memory that a key names never changes; a private array is another one each time.
     const data = (key === privateKey ? undefined : shared.get(count)) ?? new Float32Array(count);
@@ -99,24 +108,24 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
       shared.set(count, data);
       host.add(rank, key, view);
     }
-    const buffer = (memory: Uint8Array): LaneBuffer => ({ key, offset: 0, view: memory });
+    const buffer = (memory: Uint8Array): HostPathBuffer => ({ key, offset: 0, view: memory });
     const id = `${count} ${key}`;
     let operation = bound.get(id);
-    if (!operation) operation = main.bind(call, lanePlans, { data: buffer(view) });
+    if (!operation) operation = main.bind(call, hostPathPlans, { data: buffer(view) });
     else if (key === privateKey) main.rebindOwn(operation, { data: buffer(view) });
     bound.set(id, operation);
-    let lane = main;
-    let status = lane.start(operation, ordinal, ordinal, 0);
-    let position = lane.positionOf(operation);
+    let hostPath = main;
+    let status = hostPath.start(operation, ordinal, ordinal, 0);
+    let position = hostPath.positionOf(operation);
     while (status !== 'done') {
       expect(['waiting', 'unmapped']).toContain(status);
       yield;
-      if (lane === main && random.integer(4) === 0) {
+      if (hostPath === main && random.integer(4) === 0) {
         takenOver += 1;
-        lane = comm;
+        hostPath = comm;
         // What is private is copied for the other thread; what is shared it maps itself.
         if (key === privateKey) view = view.slice();
-        operation = comm.bind(call, lanePlans, { data: buffer(view) }, position.code);
+        operation = comm.bind(call, hostPathPlans, { data: buffer(view) }, position.code);
         let adopted = comm.adopt(operation, ordinal, position);
         while (!adopted) {
           yield;
@@ -124,8 +133,8 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
         }
         position = adopted;
       }
-      status = lane.resume(operation, ordinal, ordinal, position, 0);
-      position = lane.positionOf(operation);
+      status = hostPath.resume(operation, ordinal, ordinal, position, 0);
+      position = hostPath.positionOf(operation);
     }
     const ranks = host.blocks.length;
     const sums = new Float32Array(view.buffer, view.byteOffset, count);
@@ -140,13 +149,13 @@ function* runRank(host: Host, rank: number, { name, steps, before }: Scenario, r
   return takenOver;
 }
 
-describe('Lane', () => {
-  it('sums private and shared buffers, mixed anyhow, whichever lane object goes on, without the memory of ranks that have left', () => {
+describe('Host path', () => {
+  it('sums private and shared buffers, mixed anyhow, whichever host path object goes on, without the memory of ranks that have left', () => {
     let takenOver = 0;
     const scenario = fc.record({
       ranks: fc.integer({ min: 2, max: 4 }),
       seed: fc.integer({ min: 1, max: 2 ** 31 - 1 }),
-      name: fc.constantFrom(...laneNames),
+      name: fc.constantFrom(...hostPathNames),
       // Counters that reach, and have passed, what 32 bits hold.
       before: fc.constantFrom(0, 2 ** 31 - 4, 2 ** 32 - 4, 3 * 2 ** 32 - 3),
       steps: fc.array(fc.record({ count: fc.constantFrom(...counts), isPrivate: fc.array(fc.boolean(), { minLength: 4, maxLength: 4 }) }), {
@@ -176,17 +185,17 @@ describe('Lane', () => {
     expect(takenOver).toBeGreaterThan(100);
   });
 
-  it('tells in which lane a rank made a call', () => {
+  it('tells in which host path a rank made a call', () => {
     const host = new Host(2);
     const random = seededRandom(3);
     const [first, second] = [host.plans(0), host.plans(1)];
     const call: CollectiveCall = { kind: 'barrier', dtype: 'uint8', count: 0 };
-    const [small, large] = [host.lane(0, 'small', random), host.lane(1, 'large', random)];
+    const [small, large] = [host.hostPath(0, 'small', random), host.hostPath(1, 'large', random)];
     expect(
       small.start(
         small.bind(
           call,
-          must(first.prepare(call).lane, () => 'a barrier'),
+          must(first.prepare(call).hostPath, () => 'a barrier'),
           {},
         ),
         7,
@@ -198,7 +207,7 @@ describe('Lane', () => {
       large.start(
         large.bind(
           call,
-          must(second.prepare(call).lane, () => 'a barrier'),
+          must(second.prepare(call).hostPath, () => 'a barrier'),
           {},
         ),
         7,
@@ -206,7 +215,7 @@ describe('Lane', () => {
         0,
       ),
     ).toBe('waiting');
-    expect(host.blocks.map((block) => laneOf(block, slotCount, 7))).toEqual(['small', 'large']);
-    expect(host.blocks.map((block) => laneOf(block, slotCount, 6))).toEqual([undefined, undefined]);
+    expect(host.blocks.map((block) => hostPathOf(block, slotCount, 7))).toEqual(['small', 'large']);
+    expect(host.blocks.map((block) => hostPathOf(block, slotCount, 6))).toEqual([undefined, undefined]);
   });
 });

@@ -1,4 +1,4 @@
-/** The lane: collectives of ranks that all share memory, run whole by the step machine, on whichever thread calls.
+/** The host path: collectives of ranks that all share memory, run whole by the step machine, on whichever thread calls.
  *
  *      run ─▶ entry · announce · wait for all · compare · memory steps ─▶ done        nothing leaves native code
  *                                  │ not all there in time ─▶ waiting: continue later, on this thread or the other
@@ -7,10 +7,10 @@
  *  A call has two codes: one for buffers that all ranks reach, one for the case that some rank has announced private ones. All
  *  ranks see the same announcements, hence take the same. The announcement is alike in both, so it may be made twice.
  *
- *  A group has two lanes. Calls of the small one run on the calling thread. Calls of the large one would keep it for long: they
+ *  A group has two host paths. Calls of the small one run on the calling thread. Calls of the large one would keep it for long: they
  *  are the comm thread's, except those on private buffers, which that thread cannot reach.
  *
- *  Operations of a lane are strictly one after another, so two slots of the control block, used in turn, are enough: a rank
+ *  Operations of a host path are strictly one after another, so two slots of the control block, used in turn, are enough: a rank
  *  announces operation k + 2 only after all have announced k + 1, hence finished k.
  *  It must not know threads, threads' queues or users' objects. */
 import { assert, must } from '../../base/assert.ts';
@@ -31,30 +31,31 @@ import type { MachineState, Segments, StepMachine } from '../../memory/step-mach
 import type { BufferName } from '../../plan/ir.ts';
 import { callKey, encodeContract, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { LanePlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/plan-runner.ts';
 
-export const laneNames = ['small', 'large'] as const;
-export type LaneName = (typeof laneNames)[number];
+export const hostPathNames = ['small', 'large'] as const;
+export type HostPathName = (typeof hostPathNames)[number];
 
-/** Slots of a control block that belong to a lane. */
-const laneSlots = 2;
+/** Slots of a control block that belong to a host path. */
+const hostPathSlots = 2;
 
-/** The slot of a lane's operation. Lanes' slots are behind the `slotCount` of the comm threads. */
-export function laneSlot(name: LaneName, { slotCount, ordinal }: { slotCount: number; ordinal: number }): number {
-  return slotCount + laneNames.indexOf(name) * laneSlots + (ordinal % laneSlots);
+/** The slot of a host path's operation. Host paths' slots are behind the `slotCount` of the comm threads. */
+export function hostPathSlot(name: HostPathName, { slotCount, ordinal }: { slotCount: number; ordinal: number }): number {
+  return slotCount + hostPathNames.indexOf(name) * hostPathSlots + (ordinal % hostPathSlots);
 }
 
-/** Control blocks with slots for the lanes, and with staging where there can be lanes. */
+/** Control blocks with slots for the host paths, and with staging where there can be host paths. */
 export function blockShape({ topology }: GroupSpec, shape: { slotCount: number; signalMax: number }): ControlBlockShape {
   const oneHost = topology.hosts.length === 1 && topology.hosts[0].length > 1;
-  const slotCount = shape.slotCount + laneNames.length * laneSlots;
-  return { ...shape, slotCount, staging: { bytes: stagingBlockBytes, count: oneHost ? laneNames.length : 0 } };
+  const slotCount = shape.slotCount + hostPathNames.length * hostPathSlots;
+  return { ...shape, slotCount, staging: { bytes: stagingBlockBytes, count: oneHost ? hostPathNames.length : 0 } };
 }
 
-/** The lane in which a rank with this control block made its call `sequence`, if it did so lately. */
-export function laneOf(block: ControlBlock, slotCount: number, sequence: number): LaneName | undefined {
-  return laneNames.find((name) => {
-    for (let ordinal = 0; ordinal < laneSlots; ordinal++) if (block.holds(laneSlot(name, { slotCount, ordinal }), sequence)) return true;
+/** The host path in which a rank with this control block made its call `sequence`, if it did so lately. */
+export function hostPathOf(block: ControlBlock, slotCount: number, sequence: number): HostPathName | undefined {
+  return hostPathNames.find((name) => {
+    for (let ordinal = 0; ordinal < hostPathSlots; ordinal++)
+      if (block.holds(hostPathSlot(name, { slotCount, ordinal }), sequence)) return true;
     return false;
   });
 }
@@ -63,17 +64,17 @@ export function laneOf(block: ControlBlock, slotCount: number, sequence: number)
 export const privateKey = 0;
 
 /** Part of this rank's memory, as this thread maps it, and as it is announced. */
-export interface LaneBuffer {
+export interface HostPathBuffer {
   /** `privateKey`: peers cannot reach it. */
   readonly key: number;
   readonly offset: number;
   readonly view: Uint8Array;
 }
 
-export type LaneBuffers = Partial<Record<BufferName, LaneBuffer>>;
+export type HostPathBuffers = Partial<Record<BufferName, HostPathBuffer>>;
 
-export interface LaneOptions {
-  readonly name: LaneName;
+export interface HostPathOptions {
+  readonly name: HostPathName;
   readonly rank: number;
   readonly size: number;
   /** By group rank, as this thread maps them. */
@@ -88,20 +89,20 @@ export interface LaneOptions {
 }
 
 /** `mismatch`: a rank's contract differs. `unmapped`: a rank's memory is not known here yet. */
-export type LaneStatus = 'done' | 'waiting' | 'mismatch' | 'unmapped';
+export type HostPathStatus = 'done' | 'waiting' | 'mismatch' | 'unmapped';
 
 /** Which of a call's codes. */
-export type LaneCodeName = 'shared' | 'private';
+export type HostPathCodeName = 'shared' | 'private';
 
 /** Where an operation stands. */
-export interface LanePosition {
-  readonly code: LaneCodeName;
+export interface HostPathPosition {
+  readonly code: HostPathCodeName;
   readonly pc: number;
 }
 
 /** Code with its memory. */
 interface BoundCode {
-  readonly name: LaneCodeName;
+  readonly name: HostPathCodeName;
   readonly whole: LoweredWhole;
   readonly code: Float64Array;
   /** By slot. */
@@ -109,10 +110,10 @@ interface BoundCode {
 }
 
 /** An operation bound to its buffers; may be run again and again, one run at a time. */
-export interface LaneOperation {
-  readonly lane: LaneName;
+export interface HostPathOperation {
+  readonly hostPath: HostPathName;
   readonly call: CollectiveCall;
-  readonly plans: LanePlans;
+  readonly plans: HostPathPlans;
   readonly card: Uint8Array;
   /** This rank's, in the card; its first word is the number of the call. */
   readonly contract: Uint32Array;
@@ -121,7 +122,7 @@ export interface LaneOperation {
   /** The other one, once it has been needed. */
   spare: BoundCode | undefined;
   /** This rank's. */
-  buffers: LaneBuffers;
+  buffers: HostPathBuffers;
   /** Peers cannot reach them. */
   readonly isPrivate: boolean;
   /** Bytes of them that peers cannot reach. */
@@ -135,18 +136,18 @@ const bufferNames = ['data', 'input', 'output'] as const;
 const unknownByte = 0xff;
 const nothing = new Uint8Array(0);
 
-export class Lane {
-  readonly #options: LaneOptions;
+export class HostPath {
+  readonly #options: HostPathOptions;
   readonly #state: MachineState;
 
-  constructor(options: LaneOptions) {
+  constructor(options: HostPathOptions) {
     this.#options = options;
     this.#state = options.machine.createState(options.size);
   }
 
-  /** The slot of a control block for the operation `ordinal` of the lane. */
+  /** The slot of a control block for the operation `ordinal` of the host path. */
   slotOf(ordinal: number): number {
-    return laneSlot(this.#options.name, { slotCount: this.#options.slotCount, ordinal });
+    return hostPathSlot(this.#options.name, { slotCount: this.#options.slotCount, ordinal });
   }
 
   /** Ranks whose doorbell must be rung after a run; the caller clears. */
@@ -155,7 +156,7 @@ export class Lane {
   }
 
   /** @param code what to try first; with private buffers of one's own there is no choice. */
-  bind(call: CollectiveCall, plans: LanePlans, buffers: LaneBuffers, code: LaneCodeName = 'shared'): LaneOperation {
+  bind(call: CollectiveCall, plans: HostPathPlans, buffers: HostPathBuffers, code: HostPathCodeName = 'shared'): HostPathOperation {
     const { size, rank } = this.#options;
     const card = new Uint8Array(cardBytes(size));
     encodeContract(call, 0, card.subarray(0, contractBytes), { strict: false });
@@ -165,14 +166,14 @@ export class Lane {
     const first = isPrivate ? 'private' : code;
     const bound = this.#bindCode(plans, first, card, buffers);
     const privateBytes = isPrivate ? Object.values(buffers).reduce((sum, { view }) => sum + view.length, 0) : 0;
-    const { name: lane } = this.#options;
+    const { name: hostPath } = this.#options;
     const bytes = call.count * dtypeInfo(call.dtype).bytes;
     const contract = new Uint32Array(card.buffer, 0, contractBytes / 4);
-    return { lane, call, plans, card, contract, bound, spare: undefined, buffers, isPrivate, privateBytes, bytes };
+    return { hostPath, call, plans, card, contract, bound, spare: undefined, buffers, isPrivate, privateBytes, bytes };
   }
 
   /** The same operation on other buffers of this rank, announced alike; on none: it holds no caller's memory any more. */
-  rebindOwn(operation: LaneOperation, buffers: LaneBuffers): void {
+  rebindOwn(operation: HostPathOperation, buffers: HostPathBuffers): void {
     operation.buffers = buffers;
     writeAddresses(operation.card, buffers);
     for (const { whole, segments } of [operation.bound, ...(operation.spare ? [operation.spare] : [])]) {
@@ -183,8 +184,8 @@ export class Lane {
     }
   }
 
-  /** Starts the operation as number `sequence` of the group, `ordinal` of the lane. */
-  start(operation: LaneOperation, sequence: number, ordinal: number, spinNs: number): LaneStatus {
+  /** Starts the operation as number `sequence` of the group, `ordinal` of the host path. */
+  start(operation: HostPathOperation, sequence: number, ordinal: number, spinNs: number): HostPathStatus {
     this.#state.pc = 0;
     operation.contract[0] = sequence + 1;
     number(operation.bound, ordinal);
@@ -192,12 +193,12 @@ export class Lane {
   }
 
   /** Where an operation stands, to continue it elsewhere. */
-  positionOf(operation: LaneOperation): LanePosition {
+  positionOf(operation: HostPathOperation): HostPathPosition {
     return { code: operation.bound.name, pc: this.#state.pc };
   }
 
   /** Continues an operation that was waiting or unmapped, from `position`. */
-  resume(operation: LaneOperation, sequence: number, ordinal: number, position: LanePosition, spinNs: number): LaneStatus {
+  resume(operation: HostPathOperation, sequence: number, ordinal: number, position: HostPathPosition, spinNs: number): HostPathStatus {
     assert(operation.bound.name === position.code, () => `an operation goes on in the code it was left in`);
     operation.contract[0] = sequence + 1;
     number(operation.bound, ordinal);
@@ -208,7 +209,7 @@ export class Lane {
   /** Binds the memory of all peers that have announced the operation, for one that began on the other thread and came to
    *  `position` there. What they announce may ask for the other code, which then begins: past its comparisons an operation is
    *  only when all have announced, and in the right code. Undefined when some memory is not known here yet. */
-  adopt(operation: LaneOperation, ordinal: number, position: LanePosition): LanePosition | undefined {
+  adopt(operation: HostPathOperation, ordinal: number, position: HostPathPosition): HostPathPosition | undefined {
     if (!operation.bound.whole.touchesPeers) return position;
     const { blocks, rank, size } = this.#options;
     const slot = this.slotOf(ordinal);
@@ -221,9 +222,9 @@ export class Lane {
     return wanted === position.code ? position : { code: wanted, pc: 0 };
   }
 
-  #run(operation: LaneOperation, ordinal: number, spinNs: number): LaneStatus {
+  #run(operation: HostPathOperation, ordinal: number, spinNs: number): HostPathStatus {
     const { machine, size, rank, blocks, yields } = this.#options;
-    const turn = ordinal % laneSlots;
+    const turn = ordinal % hostPathSlots;
     for (;;) {
       const { bound } = operation;
       const status = machine.run(bound.code, bound.segments[turn], this.#state, spinNs, yields);
@@ -242,7 +243,7 @@ export class Lane {
   }
 
   /** A peer's buffers lie elsewhere than last time. False when memory is not known here. */
-  #meet(operation: LaneOperation, peer: number, ordinal: number): boolean {
+  #meet(operation: HostPathOperation, peer: number, ordinal: number): boolean {
     this.#note(operation, peer, this.slotOf(ordinal));
     const wanted = this.#codeFor(operation);
     if (wanted === operation.bound.name) return this.#bindPeer(operation, peer);
@@ -252,26 +253,26 @@ export class Lane {
   }
 
   /** The other code from now on. */
-  #take(operation: LaneOperation, name: LaneCodeName, ordinal: number): void {
+  #take(operation: HostPathOperation, name: HostPathCodeName, ordinal: number): void {
     const { plans, card, buffers, bound, spare } = operation;
     operation.bound = spare ?? this.#bindCode(plans, name, card, buffers);
     operation.spare = bound;
     number(operation.bound, ordinal);
   }
 
-  #bindPeers(operation: LaneOperation): boolean {
+  #bindPeers(operation: HostPathOperation): boolean {
     let known = true;
     for (let peer = 0; peer < this.#options.size; peer++) if (!this.#bindPeer(operation, peer)) known = false;
     return known;
   }
 
   /** A peer's addresses, as announced, go to the card. */
-  #note({ card }: LaneOperation, peer: number, slot: number): void {
+  #note({ card }: HostPathOperation, peer: number, slot: number): void {
     this.#expected(card, peer).set(this.#options.blocks[peer].slots[slot].subarray(0, addressesBytes));
   }
 
   /** By what is known of all ranks. */
-  #codeFor({ call, card, buffers, plans }: LaneOperation): LaneCodeName {
+  #codeFor({ call, card, buffers, plans }: HostPathOperation): HostPathCodeName {
     if (hasPrivate(buffers)) return 'private';
     const { size, rank } = this.#options;
     for (let peer = 0; peer < size; peer++) {
@@ -282,7 +283,7 @@ export class Lane {
 
   /** Binds a peer's buffers as the card has them. False when they are not mapped here: the card then forgets them, so that the
    *  machine stops there again. */
-  #bindPeer({ bound, card }: LaneOperation, peer: number): boolean {
+  #bindPeer({ bound, card }: HostPathOperation, peer: number): boolean {
     const { rank, peerRegion } = this.#options;
     const expected = this.#expected(card, peer);
     if (peer === rank || expected[0] === unknownByte) return true;
@@ -301,10 +302,10 @@ export class Lane {
     return true;
   }
 
-  #bindCode(plans: LanePlans, name: LaneCodeName, card: Uint8Array, buffers: LaneBuffers): BoundCode {
+  #bindCode(plans: HostPathPlans, name: HostPathCodeName, card: Uint8Array, buffers: HostPathBuffers): BoundCode {
     const whole = must(plans[name], () => `a call with ${name} buffers has a plan for them`);
     const { machine } = this.#options;
-    const segments = Array.from({ length: laneSlots }, (_, turn) => {
+    const segments = Array.from({ length: hostPathSlots }, (_, turn) => {
       const bound = machine.createSegments(whole.segments.length + 1);
       whole.segments.forEach((segment, index) => {
         const view = this.#view(segment, this.slotOf(turn), buffers);
@@ -316,11 +317,11 @@ export class Lane {
     return { name, whole, code: whole.code.slice(), segments };
   }
 
-  #view(name: SegmentName, slot: number, buffers: LaneBuffers): Uint8Array | undefined {
-    const { blocks, rank, name: lane } = this.#options;
+  #view(name: SegmentName, slot: number, buffers: HostPathBuffers): Uint8Array | undefined {
+    const { blocks, rank, name: hostPath } = this.#options;
     if (name.kind === 'slot') return blocks[name.rank].slots[slot];
     if (name.kind === 'header') return blocks[name.rank].header;
-    if (name.buffer === 'scratch') return blocks[name.rank].staging[laneNames.indexOf(lane)];
+    if (name.buffer === 'scratch') return blocks[name.rank].staging[hostPathNames.indexOf(hostPath)];
     if (name.rank !== rank) return undefined;
     return must(buffers[name.buffer], () => `the call has a ${name.buffer} buffer`).view;
   }
@@ -339,7 +340,7 @@ function number({ code, whole }: BoundCode, ordinal: number): void {
 }
 
 /** Own buffers of a call are private, or none is. */
-export function hasPrivate(buffers: LaneBuffers): boolean {
+export function hasPrivate(buffers: HostPathBuffers): boolean {
   for (const name of bufferNames) if (buffers[name]?.key === privateKey) return true;
   return false;
 }
@@ -351,7 +352,7 @@ function announcesPrivate({ kind }: CollectiveCall, expected: Uint8Array): boole
   return addresses[beginBufferOffset(buffer) / 8] === privateKey;
 }
 
-function writeAddresses(card: Uint8Array, buffers: LaneBuffers): void {
+function writeAddresses(card: Uint8Array, buffers: HostPathBuffers): void {
   const addresses = new Float64Array(card.buffer, cardAddressesOffset, addressesBytes / 8);
   for (const name of bufferNames) {
     const buffer = buffers[name];
@@ -363,11 +364,11 @@ function writeAddresses(card: Uint8Array, buffers: LaneBuffers): void {
 }
 
 /** Equal for calls that can use the same bound operation. */
-export function operationKey(call: CollectiveCall, buffers: LaneBuffers): string {
+export function operationKey(call: CollectiveCall, buffers: HostPathBuffers): string {
   return callKey(call) + buffersKey(buffers);
 }
 
-function buffersKey(buffers: LaneBuffers): string {
+function buffersKey(buffers: HostPathBuffers): string {
   return Object.values(buffers)
     .map(({ key, offset, view }) => ` ${key} ${offset} ${view.length}`)
     .join('');

@@ -1,7 +1,7 @@
-/** The sockets of a group's express: one between each two ranks, opened while the group is. Either all ranks have all of theirs
- *  or there is no express.
+/** The sockets of a group's network path: one between each two ranks, opened while the group is. Either all ranks have all of theirs
+ *  or there is no network path.
  *
- *      group-open of all: each says where it can be reached, or that it cannot ─▶ the lower rank dials ─▶ express-ready of all
+ *      group-open of all: each says where it can be reached, or that it cannot ─▶ the lower rank dials ─▶ network-path-ready of all
  *
  *  It must not know what travels on them. */
 import { must } from '../../base/assert.ts';
@@ -10,7 +10,7 @@ import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 
-export interface ExpressLinksOptions {
+export interface NetworkPathLinksOptions {
   readonly group: GroupSpec;
   /** Name of the world. */
   readonly world: string;
@@ -25,15 +25,15 @@ interface Accepted {
   readonly promise: Promise<void>;
 }
 
-export class ExpressLinks {
-  readonly #options: ExpressLinksOptions;
+export class NetworkPathLinks {
+  readonly #options: NetworkPathLinksOptions;
   /** By group rank; none for this rank. */
   readonly #descriptors: (number | undefined)[];
   #closed = false;
   /** All sockets that others dial. */
   readonly #accepted: Accepted;
 
-  constructor(options: ExpressLinksOptions) {
+  constructor(options: NetworkPathLinksOptions) {
     this.#options = options;
     this.#descriptors = options.group.globalRanks.map(() => undefined);
     let settle: Omit<Accepted, 'promise'> | undefined;

@@ -1,39 +1,39 @@
-/** How the ranks of a group agree on an express while the group opens: either all of them have all its sockets, or there is none.
+/** How the ranks of a group agree on a network path while the group opens: either all of them have all its sockets, or there is none.
  *
  *      group-open of all: each says where it can be reached, or that it cannot
- *        │ someone cannot ─▶ no express
- *        └─▶ sockets between each two ranks (network-path-links.ts) ─▶ express-ready of all ─▶ express, or none
+ *        │ someone cannot ─▶ no network path
+ *        └─▶ sockets between each two ranks (network-path-links.ts) ─▶ network-path-ready of all ─▶ network path, or none
  *
- *  With it goes what the kernel knows of the sockets' round trips. Where they are short, all ranks then time the express
- *  (network-path-probe.ts) ─▶ express-timed of all ─▶ rates. All ranks take the medians of what all said.
+ *  With it goes what the kernel knows of the sockets' round trips. Where they are short, all ranks then time the network path
+ *  (network-path-probe.ts) ─▶ network-path-timed of all ─▶ rates. All ranks take the medians of what all said.
  *
  *  It must not know what travels on the sockets. */
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
-import { assumedRates, measuredRates, type ExpressRates, type ExpressTimings } from '../../collectives/express-path.ts';
+import { assumedRates, measuredRates, type NetworkPathRates, type NetworkPathTimings } from '../../collectives/network-path.ts';
 import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
-import { ExpressLinks } from './network-path-links.ts';
-import { timeExpress } from './network-path-probe.ts';
+import { NetworkPathLinks } from './network-path-links.ts';
+import { timeNetworkPath } from './network-path-probe.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** Every rank sends to every other one: beyond, other algorithms are faster. */
-export const expressRanksMax = 16;
+export const networkPathRanksMax = 16;
 /** Where the network takes longer than this, one way, in seconds, it is what counts, and rounds would take long to time. */
 const timedLatencyMax = 100e-6;
 
-export interface ExpressOpeningOptions {
+export interface NetworkPathOpeningOptions {
   readonly group: GroupSpec;
   /** Name of the world. */
   readonly world: string;
-  /** What this rank needs; undefined when it does without an express. */
+  /** What this rank needs; undefined when it does without a network path. */
   readonly means: { readonly native: NativeWire; readonly sockets: SocketSource } | undefined;
   /** What timing it takes; undefined: rates are assumed. The same choice on all ranks. */
   readonly measure: { readonly allocator: RegionAllocator; readonly clock: Clock } | undefined;
   /** Rates of a group of the same ranks: nothing is timed again. The same on all ranks. */
-  readonly known: ExpressRates | undefined;
+  readonly known: NetworkPathRates | undefined;
   readonly connectTimeoutMs: number;
   /** Takes what this rank needs beside sockets. @throws what keeps it from that. */
   readonly reserve: () => void;
@@ -42,32 +42,32 @@ export interface ExpressOpeningOptions {
 }
 
 /** What all ranks have. */
-export interface AgreedExpress {
+export interface AgreedNetworkPath {
   /** This rank's sockets to the other ranks. */
   readonly descriptors: readonly number[];
   /** The same on all ranks. */
-  readonly rates: ExpressRates;
+  readonly rates: NetworkPathRates;
 }
 
-export class ExpressOpening {
+export class NetworkPathOpening {
   /** Where this rank can be reached; empty: it cannot. */
   readonly candidates: readonly string[];
-  readonly #options: ExpressOpeningOptions;
+  readonly #options: NetworkPathOpeningOptions;
   readonly #candidatesOf: (readonly string[])[];
   readonly #ready: (boolean | undefined)[];
   readonly #roundTripsUs: number[] = [];
-  readonly #timings: (ExpressTimings | undefined)[] = [];
+  readonly #timings: (NetworkPathTimings | undefined)[] = [];
   /** Ranks that have. */
   readonly #timed = new Set<number>();
-  readonly #links: ExpressLinks | undefined;
+  readonly #links: NetworkPathLinks | undefined;
   #descriptors: number[] | undefined;
-  #onAgreed: ((agreed: AgreedExpress | undefined) => void) | undefined;
+  #onAgreed: ((agreed: AgreedNetworkPath | undefined) => void) | undefined;
 
-  constructor(options: ExpressOpeningOptions) {
+  constructor(options: NetworkPathOpeningOptions) {
     this.#options = options;
     const { group, world, means, connectTimeoutMs } = options;
-    this.candidates = means && group.globalRanks.length <= expressRanksMax ? means.sockets.candidates : [];
-    if (means && this.candidates.length > 0) this.#links = new ExpressLinks({ group, world, ...means, connectTimeoutMs });
+    this.candidates = means && group.globalRanks.length <= networkPathRanksMax ? means.sockets.candidates : [];
+    if (means && this.candidates.length > 0) this.#links = new NetworkPathLinks({ group, world, ...means, connectTimeoutMs });
     this.#candidatesOf = group.globalRanks.map((_, rank) => (rank === group.rank ? this.candidates : []));
     this.#ready = group.globalRanks.map(() => undefined);
   }
@@ -83,8 +83,8 @@ export class ExpressOpening {
     this.#settle();
   }
 
-  /** A rank has timed the express, or could not. */
-  onTimed(rank: number, timings: ExpressTimings | undefined): void {
+  /** A rank has timed the network path, or could not. */
+  onTimed(rank: number, timings: NetworkPathTimings | undefined): void {
     this.#timings[rank] = timings;
     this.#timed.add(rank);
     this.#conclude();
@@ -94,8 +94,8 @@ export class ExpressOpening {
     this.#links?.onSocket(rank, accept);
   }
 
-  /** To be called when all ranks have been noted. Tells once; undefined: no express. */
-  agree(onAgreed: (agreed: AgreedExpress | undefined) => void): void {
+  /** To be called when all ranks have been noted. Tells once; undefined: no network path. */
+  agree(onAgreed: (agreed: AgreedNetworkPath | undefined) => void): void {
     const links = this.#links;
     if (links === undefined || this.#candidatesOf.some(({ length }) => length === 0)) {
       onAgreed(undefined);
@@ -119,7 +119,7 @@ export class ExpressOpening {
     this.#links?.close();
   }
 
-  async #connect(links: ExpressLinks): Promise<void> {
+  async #connect(links: NetworkPathLinks): Promise<void> {
     try {
       this.#options.reserve();
       this.#descriptors = await links.connect(this.#candidatesOf);
@@ -133,7 +133,7 @@ export class ExpressOpening {
     if (this.#onAgreed === undefined) return;
     const { group, tellOthers } = this.#options;
     const said = { ok, roundTripUs: this.#roundTripUs() };
-    tellOthers({ type: 'express-ready', group: group.id, ...said });
+    tellOthers({ type: 'network-path-ready', group: group.id, ...said });
     this.onReady(group.rank, said);
   }
 
@@ -168,24 +168,24 @@ export class ExpressOpening {
     else this.#end({ descriptors, rates: assumedRates(group.globalRanks.length, latency) });
   }
 
-  async #time(descriptors: readonly number[], measure: NonNullable<ExpressOpeningOptions['measure']>): Promise<void> {
+  async #time(descriptors: readonly number[], measure: NonNullable<NetworkPathOpeningOptions['measure']>): Promise<void> {
     const { group, means, connectTimeoutMs: timeoutMs, tellOthers, onProblem } = this.#options;
     const { native } = must(means, () => 'who has sockets has means');
     const { rank, globalRanks } = group;
-    let timings: ExpressTimings | undefined;
+    let timings: NetworkPathTimings | undefined;
     try {
-      timings = await timeExpress({ native, ...measure, rank, size: globalRanks.length, descriptors, timeoutMs });
+      timings = await timeNetworkPath({ native, ...measure, rank, size: globalRanks.length, descriptors, timeoutMs });
     } catch (thrown) {
       onProblem(thrown);
     }
     if (this.#onAgreed === undefined) return;
-    tellOthers({ type: 'express-timed', group: group.id, timings });
+    tellOthers({ type: 'network-path-timed', group: group.id, timings });
     this.onTimed(rank, timings);
   }
 
   #decline(): void {
     const { group, tellOthers } = this.#options;
-    if (this.#ready[group.rank] === undefined) tellOthers({ type: 'express-ready', group: group.id, ok: false });
+    if (this.#ready[group.rank] === undefined) tellOthers({ type: 'network-path-ready', group: group.id, ok: false });
     this.#ready[group.rank] = false;
     this.#end(undefined);
   }
@@ -194,14 +194,14 @@ export class ExpressOpening {
     const { globalRanks } = this.#options.group;
     if (this.#timed.size < globalRanks.length) return;
     const known = this.#timings.filter((each) => each !== undefined);
-    const of = (round: keyof ExpressTimings): number => median(known.map((each) => each[round])) ?? 0;
+    const of = (round: keyof NetworkPathTimings): number => median(known.map((each) => each[round])) ?? 0;
     const descriptors = this.#descriptors;
     // Who could not time it has left messages on the sockets.
     if (descriptors === undefined || known.length < globalRanks.length) this.#end(undefined);
     else this.#end({ descriptors, rates: measuredRates(globalRanks.length, { tree: of('tree'), all: of('all'), bytes: of('bytes') }) });
   }
 
-  #end(agreed: AgreedExpress | undefined): void {
+  #end(agreed: AgreedNetworkPath | undefined): void {
     const onAgreed = this.#onAgreed;
     this.#onAgreed = undefined;
     if (agreed === undefined) this.#links?.close();

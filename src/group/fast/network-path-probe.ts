@@ -1,4 +1,4 @@
-/** Times the sockets of an express before it is used, on all ranks at once, as they will be used: by threads that look all the time.
+/** Times the sockets of a network path before it is used, on all ranks at once, as they will be used: by threads that look all the time.
  *
  *      tree      up a binomial tree to rank 0, and down again, without bytes and with some      few messages, one after another
  *      to all    rank r ─▶ all, wait for all                                                    many messages at once
@@ -8,10 +8,10 @@
 import { sleep, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
-import { timedBytes, type ExpressTimings } from '../../collectives/express-path.ts';
+import { timedBytes, type NetworkPathTimings } from '../../collectives/network-path.ts';
 import type { NativeWire } from '../../memory/native-wire.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
-import { expressMemoryBytes, ExpressWire, type RankSet } from './network-path-wire.ts';
+import { networkPathMemoryBytes, NetworkPathWire, type RankSet } from './network-path-wire.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
 /** The quickest of some batches of rounds counts: whatever else the machines do makes them longer. */
@@ -21,7 +21,7 @@ const turn = 0;
 /** How long a round is looked for at a time. */
 const spinNs = 20e6;
 
-export interface ExpressProbeOptions {
+export interface NetworkPathProbeOptions {
   readonly native: NativeWire;
   readonly allocator: RegionAllocator;
   readonly clock: Clock;
@@ -34,11 +34,11 @@ export interface ExpressProbeOptions {
 }
 
 /** @throws ShoalError `timeout`, `peer-lost` when some rank does not take part. */
-export async function timeExpress(options: ExpressProbeOptions): Promise<ExpressTimings> {
+export async function timeNetworkPath(options: NetworkPathProbeOptions): Promise<NetworkPathTimings> {
   const { native, allocator, size, descriptors } = options;
-  const region = allocator.create(expressMemoryBytes(native, size));
+  const region = allocator.create(networkPathMemoryBytes(native, size));
   const own = descriptors.map((fd) => native.takeSocket(fd));
-  const probe = new ExpressProbe(options, new Uint8Array(region.buffer, 0, region.bytes), own);
+  const probe = new NetworkPathProbe(options, new Uint8Array(region.buffer, 0, region.bytes), own);
   try {
     return await probe.run();
   } finally {
@@ -47,25 +47,25 @@ export async function timeExpress(options: ExpressProbeOptions): Promise<Express
   }
 }
 
-class ExpressProbe {
-  readonly #options: ExpressProbeOptions;
+class NetworkPathProbe {
+  readonly #options: NetworkPathProbeOptions;
   readonly #block: ControlBlock;
-  readonly #wire: ExpressWire;
+  readonly #wire: NetworkPathWire;
   readonly #endMs: number;
   /** Messages that each rank has to send to this one in the rounds so far. */
   readonly #expected: number[];
 
-  constructor(options: ExpressProbeOptions, memory: Uint8Array, descriptors: readonly number[]) {
+  constructor(options: NetworkPathProbeOptions, memory: Uint8Array, descriptors: readonly number[]) {
     this.#options = options;
     const { native, rank, size, clock, timeoutMs } = options;
     const shape = { slotCount: 2, signalMax: signalMaxOf(size) };
     this.#block = new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape);
-    this.#wire = new ExpressWire({ native, rank, own: this.#block, firstSlot: 0, signalCount: shape.signalMax, memory, descriptors });
+    this.#wire = new NetworkPathWire({ native, rank, own: this.#block, firstSlot: 0, signalCount: shape.signalMax, memory, descriptors });
     this.#endMs = clock.now() + timeoutMs;
     this.#expected = Array.from({ length: size }, () => 0);
   }
 
-  async run(): Promise<ExpressTimings> {
+  async run(): Promise<NetworkPathTimings> {
     const { rank, size } = this.#options;
     const others = Array.from({ length: size }, (_, each) => each).filter((each) => each !== rank);
     const timed = [treeRound(rank, size, 0), [{ to: others, from: others, bytes: 0 }], treeRound(rank, size, timedBytes)];
@@ -110,7 +110,7 @@ class ExpressProbe {
       for (const peer of from) if (this.#block.raised(turn, peer) < this.#expected[peer]) missing |= 1 << peer;
       if (missing === 0) return true;
       const status = this.#wire.progress(missing, { spinNs, sleepMs: 0 });
-      if (status === 'ended') throw new ShoalError('peer-lost', 'a socket of the express has ended while it was timed');
+      if (status === 'ended') throw new ShoalError('peer-lost', 'a socket of the network path has ended while it was timed');
       if (status === 'not yet') return false;
     }
   }
@@ -119,7 +119,7 @@ class ExpressProbe {
   async #breathe({ from }: Leg): Promise<void> {
     const { clock, timeoutMs } = this.#options;
     if (clock.now() > this.#endMs)
-      throw new ShoalError('timeout', `rank ${from.join(' or ')} took more than ${timeoutMs} ms to time the express`, { timeoutMs });
+      throw new ShoalError('timeout', `rank ${from.join(' or ')} took more than ${timeoutMs} ms to time the network path`, { timeoutMs });
     await sleep(clock, 0);
   }
 }

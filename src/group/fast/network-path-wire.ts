@@ -1,4 +1,4 @@
-/** The sockets of an express, and the memory behind them: where announcements of the other ranks arrive.
+/** The sockets of a network path, and the memory behind them: where announcements of the other ranks arrive.
  *
  *      region of one rank and group, mapped by both its threads
  *      │ mirrors: two slots of every other rank │ scratch, twice │ what is half received and half sent on each socket │
@@ -9,11 +9,11 @@ import type { NetworkCall } from '../../collectives/lower.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
 import { mailboxBytes, type BufferName } from '../../plan/ir.ts';
 
-/** Operations of an express take slots in turn. */
-export const expressSlots = 2;
+/** Operations of a network path take slots in turn. */
+export const networkPathSlots = 2;
 
 /** Scratch of an operation, and most bytes of one put. */
-export const expressScratchBytes = 128 * 1024;
+export const networkPathScratchBytes = 128 * 1024;
 
 const lineBytes = 64;
 const lineWords = (mailboxOffset - beginPublishedOffset) / 4;
@@ -21,33 +21,33 @@ const slotBytes = Math.ceil((mailboxOffset + mailboxBytes) / lineBytes) * lineBy
 /** Of an announcement with a full mailbox. */
 const payloadBytesMax = mailboxOffset + mailboxBytes - beginPublishedOffset;
 
-export function expressMemoryBytes(native: NativeWire, ranks: number): number {
-  const slots = (ranks - 1) * expressSlots * slotBytes;
-  return slots + expressSlots * expressScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, expressScratchBytes);
+export function networkPathMemoryBytes(native: NativeWire, ranks: number): number {
+  const slots = (ranks - 1) * networkPathSlots * slotBytes;
+  return slots + networkPathSlots * networkPathScratchBytes + native.wireMemoryBytes(ranks - 1, payloadBytesMax, networkPathScratchBytes);
 }
 
-export interface ExpressWireOptions {
+export interface NetworkPathWireOptions {
   readonly native: NativeWire;
   readonly rank: number;
-  /** This rank's own block, and the first of its slots that the express uses. */
+  /** This rank's own block, and the first of its slots that the network path uses. */
   readonly own: ControlBlock;
   readonly firstSlot: number;
   /** Signals of a slot. */
   readonly signalCount: number;
-  /** Of `expressMemoryBytes`, mapped by this thread. */
+  /** Of `networkPathMemoryBytes`, mapped by this thread. */
   readonly memory: Uint8Array;
   /** Sockets to the other ranks, in their order; the wire owns them from now on. */
   readonly descriptors: readonly number[];
 }
 
 /** Used by one thread; the other one has its own, on the same memory, and they take turns. */
-export class ExpressWire {
+export class NetworkPathWire {
   /** By turn. */
   readonly scratch: readonly Uint8Array[];
   readonly #native: NativeWire;
   readonly #rank: number;
   /** Kept alive here, too. */
-  readonly #bound: (ExpressBuffers | undefined)[] = [];
+  readonly #bound: (NetworkPathBuffers | undefined)[] = [];
   readonly #wire: WireHandle;
   /** By rank, then turn. Kept alive here, because the addon knows their addresses. */
   readonly #slots: readonly (readonly Uint8Array[])[];
@@ -58,20 +58,20 @@ export class ExpressWire {
   #watching = false;
   #closed = false;
 
-  constructor(options: ExpressWireOptions) {
+  constructor(options: NetworkPathWireOptions) {
     const { native, rank, own, firstSlot, signalCount, memory, descriptors } = options;
     this.#native = native;
-    const turns = Array.from({ length: expressSlots }, (_, turn) => turn);
+    const turns = Array.from({ length: networkPathSlots }, (_, turn) => turn);
     const slots = descriptors.map((_, peer) =>
-      turns.map((turn) => memory.subarray((peer * expressSlots + turn) * slotBytes, (peer * expressSlots + turn + 1) * slotBytes)),
+      turns.map((turn) => memory.subarray((peer * networkPathSlots + turn) * slotBytes, (peer * networkPathSlots + turn + 1) * slotBytes)),
     );
     const ownSlots = turns.map((turn) => own.slots[firstSlot + turn]);
-    const scratchAt = descriptors.length * expressSlots * slotBytes;
+    const scratchAt = descriptors.length * networkPathSlots * slotBytes;
     this.scratch = turns.map((turn) =>
-      memory.subarray(scratchAt + turn * expressScratchBytes, scratchAt + (turn + 1) * expressScratchBytes),
+      memory.subarray(scratchAt + turn * networkPathScratchBytes, scratchAt + (turn + 1) * networkPathScratchBytes),
     );
-    this.#memory = memory.subarray(scratchAt + expressSlots * expressScratchBytes);
-    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, expressScratchBytes);
+    this.#memory = memory.subarray(scratchAt + networkPathSlots * networkPathScratchBytes);
+    const layout = Float64Array.of(beginPublishedOffset, payloadBytesMax, signalOffset(0), signalCount, networkPathScratchBytes);
     this.#wire = native.createWire(descriptors, this.#memory, ownSlots, slots.flat(), this.scratch, layout);
     this.#rank = rank;
     slots.splice(rank, 0, ownSlots);
@@ -85,13 +85,13 @@ export class ExpressWire {
     return this.#slots[rank][turn];
   }
 
-  /** Announcement and contract in a rank's slot: the number of the operation on the express, from 1, then the contract. */
+  /** Announcement and contract in a rank's slot: the number of the operation on the network path, from 1, then the contract. */
   line(rank: number, turn: number): Uint32Array {
     return this.#lines[rank][turn];
   }
 
   /** What puts go to and come from. */
-  bind(turn: number, buffers: ExpressBuffers): void {
+  bind(turn: number, buffers: NetworkPathBuffers): void {
     if (this.#bound[turn] === buffers) return;
     this.#bound[turn] = buffers;
     this.#native.wireBind(this.#wire, turn, buffers.data ?? buffers.input ?? nothing, buffers.output ?? nothing);
@@ -115,7 +115,7 @@ export class ExpressWire {
   }
 
   /** Until something has come from some ranks, or gone; `ended`: one of them sends no more. */
-  progress(from: RankSet, { spinNs, sleepMs }: ExpressPatience): WireStatus {
+  progress(from: RankSet, { spinNs, sleepMs }: NetworkPathPatience): WireStatus {
     return statusOf(this.#native.wireProgress(this.#wire, this.#peersOf(from), spinNs, sleepMs));
   }
 
@@ -125,7 +125,7 @@ export class ExpressWire {
   }
 
   /** Until everyone has announced `value`; `ended`: someone who has not can do so no more. */
-  poll(turn: number, value: number, { spinNs, sleepMs }: ExpressPatience): WireStatus {
+  poll(turn: number, value: number, { spinNs, sleepMs }: NetworkPathPatience): WireStatus {
     return statusOf(this.#native.wirePoll(this.#wire, turn, value, spinNs, sleepMs));
   }
 
@@ -166,7 +166,7 @@ function announcementBytes(mailboxFilled: number): number {
 }
 
 /** Views of this rank's buffers. */
-export type ExpressBuffers = Partial<Record<BufferName, Uint8Array>>;
+export type NetworkPathBuffers = Partial<Record<BufferName, Uint8Array>>;
 
 const nothing = new Uint8Array(0);
 
@@ -176,7 +176,7 @@ function codeOf(buffer: BufferName): number {
 }
 
 /** How long to wait: first looking all the time, then asleep. */
-export interface ExpressPatience {
+export interface NetworkPathPatience {
   readonly spinNs: number;
   readonly sleepMs: number;
 }

@@ -1,18 +1,18 @@
-/** The express on sockets of this process: what travels, what is refused, and how two threads' wires take turns. */
+/** The network path on sockets of this process: what travels, what is refused, and how two threads' wires take turns. */
 import { once } from 'node:events';
 import net from 'node:net';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { must } from '../../base/assert.ts';
 import { systemClock } from '../../base/clock.ts';
 import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';
-import { assumedRates } from '../../collectives/express-path.ts';
+import { assumedRates } from '../../collectives/network-path.ts';
 import { parseSelection } from '../../collectives/select.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { separateHosts } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import { Express, expressPath, servesExpress, type ExpressOperation } from './network-path.ts';
-import { expressMemoryBytes, expressScratchBytes, ExpressWire } from './network-path-wire.ts';
+import { NetworkPath, networkPathSpec, servesNetworkPath, type NetworkPathOperation } from './network-path.ts';
+import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
 import { PlanRunner } from '../call/plan-runner.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
@@ -22,11 +22,11 @@ const hasty = { spinNs: 0, sleepMs: 0 };
 
 interface Side {
   readonly rank: number;
-  readonly express: Express;
-  readonly wire: ExpressWire;
+  readonly networkPath: NetworkPath;
+  readonly wire: NetworkPathWire;
   readonly plans: PlanRunner;
   /** Another wire on the same sockets and memory, as the other thread has. */
-  again(): Express;
+  again(): NetworkPath;
 }
 
 /** Both ends of a connection, as descriptors of our own. */
@@ -53,16 +53,16 @@ function side(native: Native, rank: number, descriptors: readonly number[], algo
   const signalMax = signalMaxOf(size);
   const shape = { slotCount: 2, signalMax };
   const own = new ControlBlock(new SharedArrayBuffer(controlBlockBytes(shape)), 0, shape);
-  const memory = new Uint8Array(native.createRegion(expressMemoryBytes(native, size)).buffer);
+  const memory = new Uint8Array(native.createRegion(networkPathMemoryBytes(native, size)).buffer);
   const machine = createStepMachine({ native, clock: systemClock });
-  const wireOn = (fds: readonly number[]): ExpressWire =>
-    new ExpressWire({ native, rank, own, firstSlot: 0, signalCount: signalMax, memory, descriptors: fds });
-  const expressOn = (wire: ExpressWire): Express => new Express({ rank, size, own, firstSlot: 0, wire, machine });
+  const wireOn = (fds: readonly number[]): NetworkPathWire =>
+    new NetworkPathWire({ native, rank, own, firstSlot: 0, signalCount: signalMax, memory, descriptors: fds });
+  const networkPathOn = (wire: NetworkPathWire): NetworkPath => new NetworkPath({ rank, size, own, firstSlot: 0, wire, machine });
   const wire = wireOn(descriptors);
   onTestFinished(() => wire.close());
   return {
     rank,
-    express: expressOn(wire),
+    networkPath: networkPathOn(wire),
     wire,
     plans: new PlanRunner({
       machine,
@@ -71,12 +71,12 @@ function side(native: Native, rank: number, descriptors: readonly number[], algo
       rank,
       topology: separateHosts(size),
       loadStore: descriptors.map(() => false).concat(false),
-      express: expressPath(size, expressScratchBytes, assumedRates(size)),
+      networkPath: networkPathSpec(size, networkPathScratchBytes, assumedRates(size)),
     }),
     again: () => {
       const other = wireOn(descriptors.map((fd) => native.takeSocket(fd)));
       onTestFinished(() => other.close());
-      return expressOn(other);
+      return networkPathOn(other);
     },
   };
 }
@@ -97,11 +97,11 @@ async function sidesOf(size: number, algorithm: string): Promise<Side[]> {
 }
 
 /** One thread plays all: nobody may wait for another. */
-function runAll(sides: readonly Side[], operations: readonly ExpressOperation[], sequence: number, ordinal: number): void {
+function runAll(sides: readonly Side[], operations: readonly NetworkPathOperation[], sequence: number, ordinal: number): void {
   const left = new Set(sides);
   for (let turn = 0; left.size > 0 && turn < 1e6; turn++) {
     for (const each of left) {
-      if (each.express.advance(operations[each.rank], sequence, ordinal, hasty) === 'done') left.delete(each);
+      if (each.networkPath.advance(operations[each.rank], sequence, ordinal, hasty) === 'done') left.delete(each);
     }
   }
   expect(left.size).toBe(0);
@@ -109,13 +109,13 @@ function runAll(sides: readonly Side[], operations: readonly ExpressOperation[],
 
 const sumOf = (count: number): CollectiveCall => ({ kind: 'all-reduce', dtype: 'float32', count, op: 'sum' });
 
-function bind({ express, plans }: Side, call: CollectiveCall, data: Float32Array): ExpressOperation {
+function bind({ networkPath, plans }: Side, call: CollectiveCall, data: Float32Array): NetworkPathOperation {
   const prepared = plans.prepare(call);
-  expect(servesExpress(prepared, call)).toBe(true);
-  return express.bind(call, prepared, { data: new Uint8Array(data.buffer) });
+  expect(servesNetworkPath(prepared, call)).toBe(true);
+  return networkPath.bind(call, prepared, { data: new Uint8Array(data.buffer) });
 }
 
-describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+describe.skipIf(reason !== undefined)(`networkPath${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
   it('knows the round trip of its sockets, and of nothing else', async () => {
     const { native, descriptors } = await twoSides();
     for (const descriptor of descriptors) expect(native.socketRoundTrip(descriptor)).toBeGreaterThan(0);
@@ -129,7 +129,7 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     const operations = sides.map((each, rank) => bind(each, sumOf(count), arrays[rank]));
     for (let sequence = 0; sequence < 20; sequence++) {
       arrays.forEach((array, rank) => array.fill(sequence + rank));
-      sides.forEach(({ express }, rank) => express.begin(operations[rank], sequence, sequence));
+      sides.forEach(({ networkPath }, rank) => networkPath.begin(operations[rank], sequence, sequence));
       runAll(sides, operations, sequence, sequence);
       for (const array of arrays) expect([array[0], array[count - 1]]).toEqual([2 * sequence + 1, 2 * sequence + 1]);
     }
@@ -140,12 +140,12 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     const arrays = sides.map(() => new Float32Array(2));
     const operations = sides.map((each, rank) => bind(each, sumOf(2), arrays[rank]));
     arrays[0].fill(1);
-    sides[0].express.begin(operations[0], 0, 0);
-    expect(sides[0].express.advance(operations[0], 0, 0, hasty)).toBe('waiting');
-    expect(sides[0].express.late(0)).toEqual([1]);
+    sides[0].networkPath.begin(operations[0], 0, 0);
+    expect(sides[0].networkPath.advance(operations[0], 0, 0, hasty)).toBe('waiting');
+    expect(sides[0].networkPath.late(0)).toEqual([1]);
     arrays[1].fill(2);
-    sides[1].express.begin(operations[1], 0, 0);
-    expect(sides[1].express.advance(operations[1], 0, 0, patient)).toBe('done');
+    sides[1].networkPath.begin(operations[1], 0, 0);
+    expect(sides[1].networkPath.advance(operations[1], 0, 0, patient)).toBe('done');
     // The other thread of rank 0 goes on.
     expect(sides[0].again().advance(operations[0], 0, 0, patient)).toBe('done');
     expect([...arrays[0]]).toEqual([3, 3]);
@@ -155,8 +155,8 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     const { sides } = await twoSides();
     const arrays = [new Float32Array([1, 1]), new Float32Array([7, 7, 7])];
     const operations = sides.map((each, rank) => bind(each, sumOf(arrays[rank].length), arrays[rank]));
-    sides.forEach(({ express }, rank) => express.begin(operations[rank], 0, 0));
-    for (const [rank, { express }] of sides.entries()) expect(express.advance(operations[rank], 0, 0, patient)).toBe('mismatch');
+    sides.forEach(({ networkPath }, rank) => networkPath.begin(operations[rank], 0, 0));
+    for (const [rank, { networkPath }] of sides.entries()) expect(networkPath.advance(operations[rank], 0, 0, patient)).toBe('mismatch');
     expect([...arrays[0], ...arrays[1]]).toEqual([1, 1, 7, 7, 7]);
   });
 
@@ -174,11 +174,11 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
         arrays.forEach((array, rank) => array.fill(step + rank));
         // Whoever begins late is awaited.
         const last = sides[step % size];
-        for (const { express, rank } of sides) if (rank !== last.rank) express.begin(operations[rank], sequence, sequence);
-        for (const { express, rank } of sides) {
-          if (rank !== last.rank) expect(express.advance(operations[rank], sequence, sequence, hasty)).toBe('waiting');
+        for (const { networkPath, rank } of sides) if (rank !== last.rank) networkPath.begin(operations[rank], sequence, sequence);
+        for (const { networkPath, rank } of sides) {
+          if (rank !== last.rank) expect(networkPath.advance(operations[rank], sequence, sequence, hasty)).toBe('waiting');
         }
-        last.express.begin(operations[last.rank], sequence, sequence);
+        last.networkPath.begin(operations[last.rank], sequence, sequence);
         runAll(sides, operations, sequence, sequence);
         const sum = size * step + (size * (size - 1)) / 2;
         for (const array of arrays) expect([...array]).toEqual(Array.from({ length: count }, () => sum));
@@ -191,14 +191,14 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
         const count = each.rank === odd ? 101 : 100;
         return bind(each, sumOf(count), new Float32Array(count));
       });
-      for (const { express, rank } of sides) express.begin(operations[rank], 0, 0);
+      for (const { networkPath, rank } of sides) networkPath.begin(operations[rank], 0, 0);
       for (let turn = 0; turn < 100; turn++) {
-        for (const { express, rank } of sides) expect(express.advance(operations[rank], 0, 0, hasty)).not.toBe('done');
+        for (const { networkPath, rank } of sides) expect(networkPath.advance(operations[rank], 0, 0, hasty)).not.toBe('done');
       }
-      for (const { express, rank } of sides) express.announceToAll(operations[rank], 0);
-      for (const { express, rank } of sides) {
-        let status = express.advance(operations[rank], 0, 0, hasty);
-        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++) status = express.advance(operations[rank], 0, 0, hasty);
+      for (const { networkPath, rank } of sides) networkPath.announceToAll(operations[rank], 0);
+      for (const { networkPath, rank } of sides) {
+        let status = networkPath.advance(operations[rank], 0, 0, hasty);
+        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++) status = networkPath.advance(operations[rank], 0, 0, hasty);
         expect(status).toBe('mismatch');
       }
     });
@@ -207,11 +207,12 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
       const sides = await sidesOf(4, algorithm);
       const operations = sides.map((each) => bind(each, sumOf(100), new Float32Array(100)));
       const numberOf = (rank: number): number => (rank === 2 ? 6 : 7);
-      for (const { express, rank } of sides) express.begin(operations[rank], numberOf(rank), 0);
-      for (const { express, rank } of sides) express.announceToAll(operations[rank], 0);
-      for (const { express, rank } of sides) {
-        let status = express.advance(operations[rank], numberOf(rank), 0, hasty);
-        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++) status = express.advance(operations[rank], numberOf(rank), 0, hasty);
+      for (const { networkPath, rank } of sides) networkPath.begin(operations[rank], numberOf(rank), 0);
+      for (const { networkPath, rank } of sides) networkPath.announceToAll(operations[rank], 0);
+      for (const { networkPath, rank } of sides) {
+        let status = networkPath.advance(operations[rank], numberOf(rank), 0, hasty);
+        for (let turn = 0; status === 'waiting' && turn < 1e6; turn++)
+          status = networkPath.advance(operations[rank], numberOf(rank), 0, hasty);
         expect(status).toBe('mismatch');
       }
     });
@@ -221,15 +222,15 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
       const arrays = sides.map(() => new Float32Array(100).fill(1));
       const operations = sides.map((each, rank) => bind(each, sumOf(100), arrays[rank]));
       const called = sides.filter(({ rank }) => rank !== 3);
-      for (const { express, rank } of called) express.begin(operations[rank], 0, 0);
-      for (const { express, rank } of called) expect(express.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
-      const others = called.map((each) => ({ ...each, express: each.again() }));
-      for (const { express, rank } of others) express.announceToAll(operations[rank], 0);
+      for (const { networkPath, rank } of called) networkPath.begin(operations[rank], 0, 0);
+      for (const { networkPath, rank } of called) expect(networkPath.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
+      const others = called.map((each) => ({ ...each, networkPath: each.again() }));
+      for (const { networkPath, rank } of others) networkPath.announceToAll(operations[rank], 0);
       for (let turn = 0; turn < 100; turn++) {
-        for (const { express, rank } of others) expect(express.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
+        for (const { networkPath, rank } of others) expect(networkPath.advance(operations[rank], 0, 0, hasty)).toBe('waiting');
       }
-      for (const { express } of others) expect(express.late(0)).toEqual([3]);
-      sides[3].express.begin(operations[3], 0, 0);
+      for (const { networkPath } of others) expect(networkPath.late(0)).toEqual([3]);
+      sides[3].networkPath.begin(operations[3], 0, 0);
       runAll([...others, sides[3]], operations, 0, 0);
       for (const array of arrays) expect([array[0], array[99]]).toEqual([4, 4]);
     });
@@ -237,20 +238,20 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     it('the end of an awaited socket is noticed', async () => {
       const sides = await sidesOf(2, algorithm);
       const operation = bind(sides[0], sumOf(100), new Float32Array(100));
-      sides[0].express.begin(operation, 0, 0);
-      expect(sides[0].express.advance(operation, 0, 0, hasty)).toBe('waiting');
+      sides[0].networkPath.begin(operation, 0, 0);
+      expect(sides[0].networkPath.advance(operation, 0, 0, hasty)).toBe('waiting');
       sides[1].wire.close();
-      expect(sides[0].express.advance(operation, 0, 0, patient)).toBe('ended');
+      expect(sides[0].networkPath.advance(operation, 0, 0, patient)).toBe('ended');
     });
   });
 
   it('the end of a socket is noticed by those who still wait for its rank', async () => {
     const { sides } = await twoSides();
     const operation = bind(sides[0], sumOf(2), new Float32Array(2));
-    sides[0].express.begin(operation, 0, 0);
-    expect(sides[0].express.advance(operation, 0, 0, hasty)).toBe('waiting');
+    sides[0].networkPath.begin(operation, 0, 0);
+    expect(sides[0].networkPath.advance(operation, 0, 0, hasty)).toBe('waiting');
     sides[1].wire.close();
-    expect(sides[0].express.advance(operation, 0, 0, patient)).toBe('ended');
+    expect(sides[0].networkPath.advance(operation, 0, 0, patient)).toBe('ended');
   });
 
   const header = (fields: { bytes?: number; turn?: number; kind?: number; signal?: number; buffer?: number; offset?: number }): Buffer => {
@@ -288,12 +289,12 @@ describe.skipIf(reason !== undefined)(`express${reason === undefined ? '' : ` (s
     dialled.destroy();
     const data = new Float32Array(2);
     const operation = bind(victim, sumOf(2), data);
-    victim.express.begin(operation, 0, 0);
+    victim.networkPath.begin(operation, 0, 0);
     // Whatever else is served on this thread, the server's bytes come.
-    let status = victim.express.advance(operation, 0, 0, hasty);
+    let status = victim.networkPath.advance(operation, 0, 0, hasty);
     while (status === 'waiting') {
       await new Promise((resolve) => setImmediate(resolve));
-      status = victim.express.advance(operation, 0, 0, hasty);
+      status = victim.networkPath.advance(operation, 0, 0, hasty);
     }
     expect(status).toBe('ended');
     expect([...data]).toEqual([0, 0]);

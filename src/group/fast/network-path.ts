@@ -1,4 +1,4 @@
-/** The express: small collectives between hosts, on whichever thread calls. What a rank contributes travels with its announcement,
+/** The network path: small collectives between hosts, on whichever thread calls. What a rank contributes travels with its announcement,
  *  over sockets that the calling thread itself writes and reads.
  *
  *      begin ─▶ entry · puts into scratch · announce to all     advance ─▶ all there? ─▶ compare ─▶ the other steps ─▶ done
@@ -10,7 +10,7 @@
  *      begin ─▶ puts into scratch     advance ─▶ compare ─▶ steps ─▶ wait for a peer ─▶ compare ─▶ steps … ─▶ done
  *                                                             │ not in time: announce to the others, too; go on later
  *
- *  Operations of an express are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
+ *  Operations of a network path are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
  *  k + 2 only after it has heard of k + 1 from all, who hence have finished k. It must not know threads, their queues or users'
  *  objects. */
 import { assert, must } from '../../base/assert.ts';
@@ -18,43 +18,43 @@ import { serialOf } from '../../base/serial.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../../collectives/control-block.ts';
 import {
   assumedRates,
-  fitsExpress,
+  fitsNetworkPath,
   incomingOf,
   spreadsAnnouncements,
-  type ExpressPath,
-  type ExpressRates,
+  type NetworkPathSpec,
+  type NetworkPathRates,
   type Incoming,
-} from '../../collectives/express-path.ts';
+} from '../../collectives/network-path.ts';
 import type { Lowered, NetworkCall } from '../../collectives/lower.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../../memory/step-machine.ts';
 import { encodeContract, type CollectiveCall } from '../call/contract.ts';
 import {
-  expressScratchBytes,
-  expressSlots,
-  type ExpressBuffers,
-  type ExpressPatience,
-  type ExpressWire,
+  networkPathScratchBytes,
+  networkPathSlots,
+  type NetworkPathBuffers,
+  type NetworkPathPatience,
+  type NetworkPathWire,
   type RankSet,
 } from './network-path-wire.ts';
 import type { PreparedPlan } from '../call/plan-runner.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
-export interface ExpressOptions {
+export interface NetworkPathOptions {
   readonly rank: number;
   readonly size: number;
   readonly own: ControlBlock;
-  /** The first of the slots of the own block that the express uses. */
+  /** The first of the slots of the own block that the network path uses. */
   readonly firstSlot: number;
-  readonly wire: ExpressWire;
+  readonly wire: NetworkPathWire;
   readonly machine: StepMachine;
 }
 
 /** `ended`: the socket of a rank that is still missing has ended. */
-export type ExpressStatus = 'done' | 'waiting' | 'mismatch' | 'ended';
+export type NetworkPathStatus = 'done' | 'waiting' | 'mismatch' | 'ended';
 
 /** An operation bound to its buffers; may be run again and again, one run at a time. */
-export interface ExpressOperation {
+export interface NetworkPathOperation {
   readonly call: CollectiveCall;
   readonly algorithm: string;
   readonly lowered: Lowered;
@@ -64,7 +64,7 @@ export interface ExpressOperation {
   readonly spreads: boolean;
   /** What it waits for. */
   readonly incoming: readonly Incoming[];
-  readonly buffers: ExpressBuffers;
+  readonly buffers: NetworkPathBuffers;
   /** It runs on what other threads reach. */
   readonly isPrivate: false;
   /** By turn. */
@@ -72,51 +72,56 @@ export interface ExpressOperation {
   /** Its first word is the number of the call. */
   readonly contract: Uint32Array;
   /** How far the run has come that is under way. */
-  readonly progress: ExpressProgress;
+  readonly progress: NetworkPathProgress;
 }
 
 /** What a thread must know to go on with an operation. */
-export interface ExpressProgress {
+export interface NetworkPathProgress {
   /** Where each channel stands. */
   positions: readonly number[];
   /** Ranks that have been told. */
   announced: RankSet;
 }
 
-/** The express of a group as plans are chosen for it. */
-export function expressPath(ranks: number, bytesMax: number, rates: ExpressRates): ExpressPath {
-  return { bytesMax: Math.min(bytesMax, expressScratchBytes), scratchBytes: expressScratchBytes, signalMax: signalMaxOf(ranks), rates };
+/** The network path of a group as plans are chosen for it. */
+export function networkPathSpec(ranks: number, bytesMax: number, rates: NetworkPathRates): NetworkPathSpec {
+  return {
+    bytesMax: Math.min(bytesMax, networkPathScratchBytes),
+    scratchBytes: networkPathScratchBytes,
+    signalMax: signalMaxOf(ranks),
+    rates,
+  };
 }
 
-/** Whether an express can run a call: the same answer on every rank. */
-export function servesExpress({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
+/** Whether a network path can run a call: the same answer on every rank. */
+export function servesNetworkPath({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
   if (computeType !== call.dtype || call.op === 'premul') return false;
-  return fitsExpress(
+  return fitsNetworkPath(
     plan,
     dtypeInfo(call.dtype).bytes,
-    expressPath(plan.programs.length, expressScratchBytes, assumedRates(plan.programs.length)),
+    networkPathSpec(plan.programs.length, networkPathScratchBytes, assumedRates(plan.programs.length)),
   );
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;
 
-export class Express {
-  readonly #options: ExpressOptions;
+export class NetworkPath {
+  readonly #options: NetworkPathOptions;
   readonly #state: MachineState;
 
-  constructor(options: ExpressOptions) {
+  constructor(options: NetworkPathOptions) {
     this.#options = options;
     this.#state = options.machine.createState(options.size);
   }
 
-  bind(call: CollectiveCall, { lowered, plan }: Pick<PreparedPlan, 'lowered' | 'plan'>, buffers: ExpressBuffers): ExpressOperation {
+  bind(call: CollectiveCall, { lowered, plan }: Pick<PreparedPlan, 'lowered' | 'plan'>, buffers: NetworkPathBuffers): NetworkPathOperation {
     const { machine, wire, rank } = this.#options;
     const contract = new Uint32Array(contractBytes / 4);
     encodeContract(call, 0, new Uint8Array(contract.buffer), { strict: false });
-    const segments = Array.from({ length: expressSlots }, (_, turn) => {
+    const segments = Array.from({ length: networkPathSlots }, (_, turn) => {
       const bound = machine.createSegments(lowered.segments.length);
       lowered.segments.forEach((name, index) => {
-        assert(name.kind === 'slot' || name.rank === rank, () => `an express reaches no ${name.kind} of rank ${name.rank}`);
+        assert(name.kind === 'slot' || name.rank === rank, () => `a network path reaches no ${name.kind} of rank ${name.rank}`);
         const own = name.kind === 'buffer' && (name.buffer === 'scratch' ? wire.scratch[turn] : buffers[name.buffer]);
         bound.set(
           index,
@@ -131,12 +136,12 @@ export class Express {
     return { call, algorithm: plan.algorithm, lowered, eager, spreads, incoming, buffers, isPrivate: false, segments, contract, progress };
   }
 
-  /** Begins the operation as number `sequence` of the group, `ordinal` of the express. What it writes to scratch alone is sent at
+  /** Begins the operation as number `sequence` of the group, `ordinal` of the network path. What it writes to scratch alone is sent at
    *  once: a rank that called something else has no use for its scratch any more. */
-  begin(operation: ExpressOperation, sequence: number, ordinal: number): void {
+  begin(operation: NetworkPathOperation, sequence: number, ordinal: number): void {
     const { lowered, segments, contract, eager, spreads, progress } = operation;
     const { own, firstSlot, wire, rank } = this.#options;
-    const turn = ordinal % expressSlots;
+    const turn = ordinal % networkPathSlots;
     if (lowered.entry.length > 1) this.#run(lowered.entry, segments[turn]);
     contract[0] = sequence + 1;
     wire.line(rank, turn).set(contract, contractWord);
@@ -151,19 +156,19 @@ export class Express {
   }
 
   /** Tells those who have not been told yet: they may be waiting for others, and want to know for whom. */
-  announceToAll({ lowered, progress }: ExpressOperation, ordinal: number): void {
+  announceToAll({ lowered, progress }: NetworkPathOperation, ordinal: number): void {
     const { wire, rank, size } = this.#options;
     const untold = ((1 << size) - 1) & ~(1 << rank) & ~progress.announced;
     if (untold === 0) return;
-    wire.announce(ordinal % expressSlots, lowered.mailboxBytes, untold);
+    wire.announce(ordinal % networkPathSlots, lowered.mailboxBytes, untold);
     progress.announced |= untold;
   }
 
   /** Goes on with an operation that has begun. */
-  advance(operation: ExpressOperation, sequence: number, ordinal: number, patience: ExpressPatience): ExpressStatus {
+  advance(operation: NetworkPathOperation, sequence: number, ordinal: number, patience: NetworkPathPatience): NetworkPathStatus {
     const { wire, own, firstSlot } = this.#options;
     const { lowered, spreads } = operation;
-    const turn = ordinal % expressSlots;
+    const turn = ordinal % networkPathSlots;
     // It may have begun on the other thread.
     operation.contract[0] = sequence + 1;
     wire.bind(turn, operation.buffers);
@@ -183,7 +188,7 @@ export class Express {
   }
 
   /** True when all have come to their ends. */
-  #advanceChannels(operation: ExpressOperation, turn: number): boolean {
+  #advanceChannels(operation: NetworkPathOperation, turn: number): boolean {
     const { machine } = this.#options;
     const { lowered, segments, progress } = operation;
     const state = this.#state;
@@ -195,7 +200,7 @@ export class Express {
         this.#perform(operation, lowered.calls[state.argument], turn);
         status = machine.run(lowered.channels[channel], segments[turn], state, 0, false);
       }
-      assert(status === 'done' || status === 'waiting', () => `steps of an express ended with ${status}`);
+      assert(status === 'done' || status === 'waiting', () => `steps of a network path ended with ${status}`);
       if (status !== 'done') done = false;
       return state.pc;
     });
@@ -203,7 +208,7 @@ export class Express {
   }
 
   /** What is sent has left its source when the call returns: flushes have nothing to wait for. */
-  #perform({ lowered, progress }: ExpressOperation, call: NetworkCall, turn: number): void {
+  #perform({ lowered, progress }: NetworkPathOperation, call: NetworkCall, turn: number): void {
     if (call.kind === 'flush') return;
     const told = (progress.announced >>> call.peer) & 1;
     progress.announced |= 1 << call.peer;
@@ -211,14 +216,14 @@ export class Express {
   }
 
   /** Whether all that has come is of the operation: a rank may be on its way through another call. */
-  #heard({ incoming }: ExpressOperation, ordinal: number, turn: number): boolean {
+  #heard({ incoming }: NetworkPathOperation, ordinal: number, turn: number): boolean {
     const { wire, own, firstSlot } = this.#options;
     const announced = serialOf(ordinal + 1);
     return incoming.every(({ rank, signal }) => wire.line(rank, turn)[0] === announced || own.raised(firstSlot + turn, signal) === 0);
   }
 
   /** Ranks from which something is to come. */
-  #awaited({ incoming }: ExpressOperation, turn: number): RankSet {
+  #awaited({ incoming }: NetworkPathOperation, turn: number): RankSet {
     const { own, firstSlot } = this.#options;
     let ranks = 0;
     for (const { rank, signal, raises } of incoming) if (own.raised(firstSlot + turn, signal) < raises) ranks |= 1 << rank;
@@ -228,11 +233,11 @@ export class Express {
   /** Group ranks that have not announced the operation. */
   late(ordinal: number): number[] {
     const ranks = Array.from({ length: this.#options.size }, (_, rank) => rank);
-    return ranks.filter((rank) => this.#options.wire.line(rank, ordinal % expressSlots)[0] !== serialOf(ordinal + 1));
+    return ranks.filter((rank) => this.#options.wire.line(rank, ordinal % networkPathSlots)[0] !== serialOf(ordinal + 1));
   }
 
   /** Someone has announced something else. */
-  #differs({ contract }: ExpressOperation, ordinal: number, turn: number): boolean {
+  #differs({ contract }: NetworkPathOperation, ordinal: number, turn: number): boolean {
     const { size, wire } = this.#options;
     const announced = serialOf(ordinal + 1);
     for (let rank = 0; rank < size; rank++) {
@@ -247,7 +252,7 @@ export class Express {
     const state = this.#state;
     state.pc = 0;
     const status = this.#options.machine.run(code, segments, state, 0, false);
-    assert(status === 'done', () => `steps of an express ended with ${status}`);
+    assert(status === 'done', () => `steps of a network path ended with ${status}`);
   }
 }
 

@@ -26,25 +26,25 @@ const controlMessage = z.discriminatedUnion('type', [
   /** A region of mine that your writes and maps may name by `key`. */
   z.object({ type: z.literal('region'), key: z.int().check(z.gte(1)), remote: remoteRegion }),
   z.object({ type: z.literal('withdraw'), key: z.int().check(z.gte(1)) }),
-  /** My control block of a group: the region `key`. `express`: where sockets for its express reach me; none: I cannot. */
+  /** My control block of a group: the region `key`. `networkPath`: where sockets for its network path reach me; none: I cannot. */
   z.object({
     type: z.literal('group-open'),
     group: z.int().check(z.gte(0), z.lte(groupIdMax)),
     name: z.string().check(z.maxLength(1024)),
     key: z.int(),
     offset: z.int().check(z.gte(0)),
-    express: z.array(z.string().check(z.maxLength(256))).check(z.maxLength(64)),
+    networkPath: z.array(z.string().check(z.maxLength(256))).check(z.maxLength(64)),
   }),
-  /** Whether I have all my sockets of the group's express, and how long a round trip to other hosts takes on them. */
+  /** Whether I have all my sockets of the group's network path, and how long a round trip to other hosts takes on them. */
   z.object({
-    type: z.literal('express-ready'),
+    type: z.literal('network-path-ready'),
     group: z.int(),
     ok: z.boolean(),
     roundTripUs: z.optional(z.number().check(z.gte(0), z.lte(1e9))),
   }),
-  /** Seconds per round of timing the group's express; undefined: I could not. */
+  /** Seconds per round of timing the group's network path; undefined: I could not. */
   z.object({
-    type: z.literal('express-timed'),
+    type: z.literal('network-path-timed'),
     group: z.int(),
     timings: z.optional(z.object({ tree: roundSeconds, all: roundSeconds, bytes: roundSeconds })),
   }),

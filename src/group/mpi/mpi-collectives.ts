@@ -107,7 +107,7 @@ class MpiPlan implements PreparedPlan {
   readonly plan: Plan;
   readonly computeType: DType;
   readonly lowered = noSteps;
-  readonly lane = undefined;
+  readonly hostPath = undefined;
   readonly free = [];
 
   constructor(call: CollectiveCall, plan: Plan) {

@@ -6,7 +6,7 @@ import type { TraceSnapshot } from '../../trace/recorder.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
 import type { CommHost, CommHostHandlers } from './comm-host.ts';
-import type { Command, CommEvent, ExpressShare, WorldInfo } from '../engine/comm-protocol.ts';
+import type { Command, CommEvent, NetworkPathShare, WorldInfo } from '../engine/comm-protocol.ts';
 import { GroupNumbers } from '../call/group-numbers.ts';
 import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
 
@@ -24,8 +24,8 @@ export class CommClient implements WorkWaiter {
   #resolveReady!: (info: WorldInfo) => void;
   #rejectReady!: (error: ShoalError) => void;
   #trace: TraceSnapshot | undefined;
-  readonly #expresses = new Map<number, ExpressShare>();
-  readonly #laneBlocks = new Map<number, readonly RegionShare[]>();
+  readonly #networkPaths = new Map<number, NetworkPathShare>();
+  readonly #hostPathBlocks = new Map<number, readonly RegionShare[]>();
   /** Memory of other ranks of this host; given once the world is open. */
   peerRegions: PeerRegions | undefined;
   /** Announcements that came before. */
@@ -141,19 +141,19 @@ export class CommClient implements WorkWaiter {
       case 'failed':
         this.#fail(ShoalError.fromData(event.error));
         return;
-      case 'lane':
-        this.#laneBlocks.set(event.group, event.blocks);
+      case 'host-path':
+        this.#hostPathBlocks.set(event.group, event.blocks);
         return;
-      case 'express':
-        this.#expresses.set(event.group, event.share);
+      case 'network-path':
+        this.#networkPaths.set(event.group, event.share);
         return;
       case 'peer-region':
         if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
         else this.#earlyRegions.push(event);
         return;
       case 'group-ended':
-        this.#laneBlocks.delete(event.group);
-        this.#expresses.delete(event.group);
+        this.#hostPathBlocks.delete(event.group);
+        this.#networkPaths.delete(event.group);
         this.groupNumbers.free(event.group);
         return;
       case 'done': {
@@ -173,13 +173,13 @@ export class CommClient implements WorkWaiter {
   }
 
   /** How to map the control blocks of a group; undefined unless its ranks share memory. */
-  laneBlocks(group: number): readonly RegionShare[] | undefined {
-    return this.#laneBlocks.get(group);
+  hostPathBlocks(group: number): readonly RegionShare[] | undefined {
+    return this.#hostPathBlocks.get(group);
   }
 
-  /** The express of a group; undefined where there is none. */
-  express(group: number): ExpressShare | undefined {
-    return this.#expresses.get(group);
+  /** The network path of a group; undefined where there is none. */
+  networkPath(group: number): NetworkPathShare | undefined {
+    return this.#networkPaths.get(group);
   }
 
   /** Delivers what has arrived. */

@@ -20,7 +20,7 @@ import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm
 import { noteCause } from '../world/ended-ranks.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
-import { LaneClaim } from '../fast/host-path-claim.ts';
+import { HostPathClaim } from '../fast/host-path-claim.ts';
 import type { BoundBuffer, Buffers } from '../engine/operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import type { Store } from '../../store/store.ts';
@@ -128,14 +128,14 @@ export class CommCore {
       case 'collective':
         this.#attempt(command, () => this.#collective(command));
         return;
-      case 'lane':
-        this.#attempt(command, () => this.#lane(command));
+      case 'host-path':
+        this.#attempt(command, () => this.#hostPath(command));
         return;
-      case 'lane-claimed':
-        this.#open.group(command.group)?.onLaneClaimed(command);
+      case 'host-path-claimed':
+        this.#open.group(command.group)?.onHostPathClaimed(command);
         return;
-      case 'express':
-        this.#attempt(command, () => this.#express(command));
+      case 'network-path':
+        this.#attempt(command, () => this.#networkPath(command));
         return;
       case 'ring':
         this.#open.group(command.group)?.ring(command.doorbells);
@@ -177,8 +177,8 @@ export class CommCore {
       settings,
       backend,
       tuning: tuning?.tuning,
-      onLane: (group, blocks) => this.#emit({ type: 'lane', group, blocks }),
-      onExpress: (group, share) => this.#emit({ type: 'express', group, share }),
+      onHostPath: (group, blocks) => this.#emit({ type: 'host-path', group, blocks }),
+      onNetworkPath: (group, share) => this.#emit({ type: 'network-path', group, share }),
       onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
       onFailure: (group, error) => {
@@ -209,25 +209,25 @@ export class CommCore {
     this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
   }
 
-  #express(command: Extract<Command, { type: 'express' }>): void {
+  #networkPath(command: Extract<Command, { type: 'network-path' }>): void {
     const { work, sequence, ordinal, progress, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     const complete = (error?: ShoalError): void => this.#done(work, error);
-    this.#group(command.group).submitExpress({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
+    this.#group(command.group).submitNetworkPath({ sequence, ordinal, progress, call, buffers, timeoutMs, complete });
   }
 
-  #lane(command: Extract<Command, { type: 'lane' }>): void {
-    const { work, sequence, lane, ordinal, position, call, announced, claim, timeoutMs } = command;
+  #hostPath(command: Extract<Command, { type: 'host-path' }>): void {
+    const { work, sequence, hostPath, ordinal, position, call, announced, claim, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
-    this.#group(command.group).submitLane({
+    this.#group(command.group).submitHostPath({
       sequence,
-      lane,
+      hostPath,
       ordinal,
       position,
       call,
       buffers,
       announced,
-      claim: claim && new LaneClaim(claim),
+      claim: claim && new HostPathClaim(claim),
       timeoutMs,
       complete: (error) => this.#done(work, error),
     });

@@ -10,7 +10,7 @@ import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import { exhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
-import type { ExpressRates } from '../../collectives/express-path.ts';
+import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import { parseSelection, type SelectionRule } from '../../collectives/select.ts';
 import type { Tuning } from '../../collectives/tuning-format.ts';
 import type { Connection, Fabric } from '../../fabric/fabric.ts';
@@ -20,7 +20,7 @@ import type { NativeWire } from '../../memory/native-wire.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { StepMachine } from '../../memory/step-machine.ts';
-import type { ExpressShare } from '../engine/comm-protocol.ts';
+import type { NetworkPathShare } from '../engine/comm-protocol.ts';
 import { GroupEngine } from '../engine/group-engine.ts';
 import { usesMpi, type GroupSpec } from '../call/group-spec.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
@@ -60,9 +60,9 @@ export interface WorldOptions {
   /** As CommEnvironment has it. */
   readonly checkDescriptors?: CheckDescriptors;
   /** All ranks of a group share memory; how to map their control blocks. */
-  readonly onLane?: (group: number, blocks: readonly RegionShare[]) => void;
+  readonly onHostPath?: (group: number, blocks: readonly RegionShare[]) => void;
   /** Small operations of the group can be carried out on sockets of their own, by another thread. */
-  readonly onExpress?: (group: number, share: ExpressShare) => void;
+  readonly onNetworkPath?: (group: number, share: NetworkPathShare) => void;
   /** Makes those possible. */
   readonly wires?: NativeWire;
   /** A rank of this host has announced a region, or withdrawn it. */
@@ -94,8 +94,8 @@ export class World {
   readonly tuning: Tuning | undefined;
   /** Rates of this world, known before its groups are opened; undefined where nothing is chosen by them. */
   model: CostModel | undefined;
-  /** What the express of the world's own group takes; undefined: it has none. */
-  expressRates: ExpressRates | undefined;
+  /** What the network path of the world's own group takes; undefined: it has none. */
+  networkPathRates: NetworkPathRates | undefined;
   readonly cpus: number;
   readonly checkDescriptors: CheckDescriptors | undefined;
   readonly #backend: string | undefined;
@@ -107,8 +107,8 @@ export class World {
   readonly #leaving = new Map<number, GroupEngine>();
   readonly #early = new Map<number, { link: PeerLink; message: ControlMessage }[]>();
   readonly allocator: RegionAllocator;
-  readonly #onLane: WorldOptions['onLane'];
-  readonly #onExpress: WorldOptions['onExpress'];
+  readonly #onHostPath: WorldOptions['onHostPath'];
+  readonly #onNetworkPath: WorldOptions['onNetworkPath'];
   readonly wires: NativeWire | undefined;
   readonly #onPeerRegion: WorldOptions['onPeerRegion'];
   readonly #onGroupEnded: WorldOptions['onGroupEnded'];
@@ -130,8 +130,8 @@ export class World {
     this.cpus = options.cpus;
     this.checkDescriptors = options.checkDescriptors;
     this.allocator = options.allocator;
-    this.#onLane = options.onLane;
-    this.#onExpress = options.onExpress;
+    this.#onHostPath = options.onHostPath;
+    this.#onNetworkPath = options.onNetworkPath;
     this.wires = options.wires;
     for (const fabric of options.fabrics) {
       if (fabric.sockets) fabric.sockets.onSocket = ({ rank }, group, accept) => this.#groups.get(group)?.onSocket(rank, accept);
@@ -290,12 +290,12 @@ export class World {
     this.#onGroupEnded?.(id);
   }
 
-  onLane(group: number, blocks: readonly RegionShare[]): void {
-    this.#onLane?.(group, blocks);
+  onHostPath(group: number, blocks: readonly RegionShare[]): void {
+    this.#onHostPath?.(group, blocks);
   }
 
-  onExpress(group: number, share: ExpressShare): void {
-    this.#onExpress?.(group, share);
+  onNetworkPath(group: number, share: NetworkPathShare): void {
+    this.#onNetworkPath?.(group, share);
   }
 
   recordFailure(group: GroupSpec, error: ShoalError): void {

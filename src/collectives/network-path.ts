@@ -1,4 +1,4 @@
-/** What the express path of small operations between hosts can run, and what that takes. On it the calling threads themselves
+/** What the network path of small operations between hosts can run, and what that takes. On it the calling threads themselves
  *  announce, send and receive, and what a plan first puts into scratch travels right behind its announcement:
  *
  *      mailbox                        n(n − 1) messages, one hop: the announcement
@@ -13,18 +13,18 @@ import type { Location, Plan, Program } from '../plan/ir.ts';
 import { rankCount, separateHosts } from '../plan/topology.ts';
 
 /** The same on all ranks of a group. */
-export interface ExpressPath {
+export interface NetworkPathSpec {
   /** Largest operation, count × element size. */
   readonly bytesMax: number;
   /** Of one operation, on each rank. */
   readonly scratchBytes: number;
   /** Signals of one operation, on each rank. */
   readonly signalMax: number;
-  readonly rates: ExpressRates;
+  readonly rates: NetworkPathRates;
 }
 
-/** What sending takes on the express while all ranks are at it, in seconds; the same on all ranks of a group. */
-export interface ExpressRates {
+/** What sending takes on the network path while all ranks are at it, in seconds; the same on all ranks of a group. */
+export interface NetworkPathRates {
   /** From a send to the thread that waits for it. */
   readonly hop: number;
   /** What a message, whoever sends it, adds for all: a rank's own time for it where ranks share CPUs, an n-th of that where each
@@ -36,7 +36,7 @@ export interface ExpressRates {
 
 /** Of the rounds in which rates are measured: up a binomial tree and down again, without bytes and with `timedBytes`; and from
  *  each to all. Seconds per round. */
-export interface ExpressTimings {
+export interface NetworkPathTimings {
   readonly tree: number;
   readonly all: number;
   readonly bytes: number;
@@ -50,13 +50,13 @@ const noticeSeconds = 15e-6;
 const overheadSeconds = 3e-6;
 
 /** Where nothing was measured. `latency`: of the network alone, one way, seconds. */
-export function assumedRates(ranks: number, latency: number = defaultCostModel.networkLatency): ExpressRates {
+export function assumedRates(ranks: number, latency: number = defaultCostModel.networkLatency): NetworkPathRates {
   return { hop: latency + noticeSeconds, message: (2 * overheadSeconds) / ranks, byte: undefined };
 }
 
 /** A round takes its hops, and what its messages add: a tree 2⌈log₂ n⌉ and 2(n − 1), to all 1 and n(n − 1). Neither is below 0.
  *  To two digits, as timings vary. */
-export function measuredRates(ranks: number, { tree, all, bytes }: ExpressTimings): ExpressRates {
+export function measuredRates(ranks: number, { tree, all, bytes }: NetworkPathTimings): NetworkPathRates {
   const hops = 2 * Math.ceil(Math.log2(ranks));
   const [messages, messagesToAll] = [2 * (ranks - 1), ranks * (ranks - 1)];
   const message = clamp((hops * all - tree) / (hops * messagesToAll - messages), 0, Math.min(tree / messages, all / messagesToAll));
@@ -72,8 +72,8 @@ function clamp(value: number, least: number, most: number): number {
 /** An operation goes to the comm thread and back. */
 const handoverSeconds = 30e-6;
 
-/** What the express can carry: all that ranks give each other, they send. */
-export function fitsExpress({ programs, request }: Plan, elementBytes: number, path: ExpressPath): boolean {
+/** What the network path can carry: all that ranks give each other, they send. */
+export function fitsNetworkPath({ programs, request }: Plan, elementBytes: number, path: NetworkPathSpec): boolean {
   if (programs.every(({ signalCount, scratchCount }) => signalCount === 0 && scratchCount === 0)) return true;
   if (request.count * elementBytes > path.bytesMax || !programs.every(staysAtHome)) return false;
   return programs.every((each) => each.scratchCount * elementBytes <= path.scratchBytes && each.signalCount <= path.signalMax);
@@ -119,17 +119,17 @@ export function incomingOf({ programs, onlyRank }: Plan, to: number): Incoming[]
   });
 }
 
-/** Seconds with the announcement of the call: on the express if that can run the plan, through the comm threads otherwise.
+/** Seconds with the announcement of the call: on the network path if that can run the plan, through the comm threads otherwise.
  *  `model`: rates of the comm threads. */
 export function secondsOnPaths(
   plan: Plan,
   elementBytes: number,
-  { path, model }: { readonly path: ExpressPath; readonly model: CostModel },
+  { path, model }: { readonly path: NetworkPathSpec; readonly model: CostModel },
 ): number {
   const through = costOf(plan, elementBytes, model);
   // Announcements are taken in one after another.
   const others = plan.programs.length - 1;
-  if (!fitsExpress(plan, elementBytes, path))
+  if (!fitsNetworkPath(plan, elementBytes, path))
     return through.seconds + model.networkLatency + others * model.networkOverhead + handoverSeconds;
   const { hop, message, byte = model.networkByte } = path.rates;
   // Of a message, what its sender and its receiver each need for it, one message after another, whatever the others do meanwhile. All of a
@@ -146,7 +146,7 @@ export function secondsOnPaths(
   return moved + message * (along ? sent : first === 'all' ? Math.max(sent, told) : sent + told);
 }
 
-/** The plan as it runs on the express, whose sockets are also what ranks of one host have between them. */
+/** The plan as it runs on the network path, whose sockets are also what ranks of one host have between them. */
 function overSockets(plan: Plan): Plan {
   const { request } = plan;
   return { ...plan, request: { ...request, topology: separateHosts(rankCount(request.topology)) } };

@@ -1,19 +1,19 @@
-/** Plans on the express: which of them it can run, and that choices follow the path each would take. */
+/** Plans on the network path: which of them it can run, and that choices follow the path each would take. */
 import { describe, expect, it } from 'vitest';
 import { defaultCostModel, type CostModel } from '../plan/cost.ts';
 import { grid, separateHosts, type Topology } from '../plan/topology.ts';
 import { buildPlan } from './build.ts';
-import { assumedRates, fitsExpress, measuredRates, type ExpressPath } from './express-path.ts';
+import { assumedRates, fitsNetworkPath, measuredRates, type NetworkPathSpec } from './network-path.ts';
 import { networkLimits, predictSeconds } from './predict.ts';
 import { selectAlgorithm } from './select.ts';
 
 const KiB = 1024;
 const shape = { bytesMax: 128 * KiB, scratchBytes: 128 * KiB, signalMax: 48 };
-const pathOf = (latency: number): ExpressPath => ({ ...shape, rates: assumedRates(4, latency) });
+const pathOf = (latency: number): NetworkPathSpec => ({ ...shape, rates: assumedRates(4, latency) });
 const fits = (name: string, topology: Topology, bytes: number): boolean =>
-  fitsExpress(buildPlan(name, { collective: 'all-reduce', topology, count: bytes / 4, elementBytes: 4 }), 4, pathOf(0));
+  fitsNetworkPath(buildPlan(name, { collective: 'all-reduce', topology, count: bytes / 4, elementBytes: 4 }), 4, pathOf(0));
 
-describe('an express', () => {
+describe('a network path', () => {
   it('runs what its scratch holds: not three tensors of 64 KiB', () => {
     expect(fits('one-shot', separateHosts(4), 32 * KiB)).toBe(true);
     expect(fits('one-shot', separateHosts(4), 64 * KiB)).toBe(false);
@@ -29,7 +29,7 @@ describe('an express', () => {
   });
 });
 
-describe('selectAlgorithm with an express', () => {
+describe('selectAlgorithm with a network path', () => {
   // What the comm threads take on crowded CPUs.
   const comm: CostModel = { ...defaultCostModel, networkLatency: 150e-6, networkOverhead: 20e-6, networkByte: 8e-9 };
   const choose = (bytes: number, latency: number, model = comm): string =>
@@ -40,7 +40,7 @@ describe('selectAlgorithm with an express', () => {
       loadStore: false,
       order: 'canonical',
       model,
-      express: pathOf(latency),
+      networkPath: pathOf(latency),
     });
   const far = { ...comm, networkLatency: 650e-6 };
 
@@ -71,14 +71,14 @@ describe('selectAlgorithm with an express', () => {
   ])('measured, %s: %d bytes on %d hosts', (_, bytes, ranks, rates, algorithm) => {
     const model = { ...comm, networkByte: 8e-9 };
     const input = { collective: 'all-reduce', bytes, loadStore: false, order: 'canonical', model } as const;
-    expect(selectAlgorithm({ ...input, topology: separateHosts(ranks), express: { ...shape, rates } })).toBe(algorithm);
+    expect(selectAlgorithm({ ...input, topology: separateHosts(ranks), networkPath: { ...shape, rates } })).toBe(algorithm);
   });
 
   it('of as many messages, those of one rank take longer than those of several: 8 bytes, of which no two ranks can have a part', () => {
     // Four hosts on two CPUs, as measured.
     const rates = { hop: 4.4e-6, message: 2.6e-6, byte: 0.6e-9 };
     const input = { collective: 'all-reduce', loadStore: false, order: 'canonical', topology: separateHosts(4), model: comm } as const;
-    for (const bytes of [8, 64, 512]) expect(selectAlgorithm({ ...input, bytes, express: { ...shape, rates } })).toBe('tree');
+    for (const bytes of [8, 64, 512]) expect(selectAlgorithm({ ...input, bytes, networkPath: { ...shape, rates } })).toBe('tree');
   });
 
   it('rates are what is left of rounds', () => {
@@ -97,11 +97,11 @@ describe('selectAlgorithm with an express', () => {
 
   it('two ranks of a host have sockets between them, whose hops count', () => {
     const input = { collective: 'all-reduce', bytes: 64, loadStore: false, order: 'canonical', model: comm } as const;
-    expect(selectAlgorithm({ ...input, topology: grid(4, 2), express: { ...shape, rates: crowded } })).toBe('tree');
-    expect(selectAlgorithm({ ...input, topology: grid(4, 2), express: { ...shape, rates: roomy } })).toBe('mailbox');
+    expect(selectAlgorithm({ ...input, topology: grid(4, 2), networkPath: { ...shape, rates: crowded } })).toBe('tree');
+    expect(selectAlgorithm({ ...input, topology: grid(4, 2), networkPath: { ...shape, rates: roomy } })).toBe('mailbox');
   });
 
-  it('takes nothing that would leave the express because of the size it is called with', () => {
+  it('takes nothing that would leave the network path because of the size it is called with', () => {
     const topology = separateHosts(4);
     for (let bytes = 8 * KiB + 4; bytes <= 128 * KiB; bytes += 1020) {
       const name = choose(bytes - (bytes % 4), 500e-6, far);
@@ -112,7 +112,7 @@ describe('selectAlgorithm with an express', () => {
   it('is as without one above its sizes', () => {
     const input = { collective: 'all-reduce', bytes: 2 ** 20, topology: separateHosts(4), loadStore: false, order: 'canonical' } as const;
     const without = selectAlgorithm({ ...input, model: comm });
-    expect(selectAlgorithm({ ...input, model: comm, express: pathOf(10e-6) })).toBe(without);
+    expect(selectAlgorithm({ ...input, model: comm, networkPath: pathOf(10e-6) })).toBe(without);
   });
 
   it('expects the comm threads to take longer for the same plan, and what announces along its messages to cost no hop more', () => {
@@ -128,7 +128,7 @@ describe('selectAlgorithm with an express', () => {
           limits,
           bytes: 64,
           model: comm,
-          express: { ...shape, rates, scratchBytes },
+          networkPath: { ...shape, rates, scratchBytes },
         },
         name,
       );
