@@ -31,38 +31,42 @@ describe('a rank that goes after a timeout', () => {
     }
   }
 
-  it('is not blamed by those that wait for the same rank', async () => {
-    const clock = new VirtualClock();
-    let stopped = false;
-    const ofRank0: Connection[] = [];
-    const wrap = (fabric: Fabric, rank: number): Fabric =>
-      decorateFabric(fabric, (connection) => {
-        if (rank === 0) ofRank0.push(connection);
-        return rank === 1 ? new StoppableConnection(connection, () => stopped) : connection;
-      });
-    const { groups } = await startRanks(3, { clock, wrap });
-    stopped = true;
-    const call = async (group: ProcessGroup): Promise<void> => {
-      await expect(group.allReduce(new Float32Array(4), { timeoutMs: 1000 })).rejects.toMatchObject({ code: 'timeout', peer: 1 });
-      ended.push(group.rank);
-    };
-    const ended: number[] = [];
-    const first = call(groups[0]);
-    await delivered();
-    // Rank 2 waits for a shorter time and hears of the timeout a little later: rank 0 is the first to draw the conclusion.
-    clock.advance(500);
-    const last = call(groups[2]);
-    await delivered();
-    clock.advance(510);
-    await delivered();
-    clock.advance(answerMs - 10);
-    await first;
-    ofRank0.forEach(abortConnection);
-    await delivered();
-    expect(ended).toEqual([0]);
-    clock.advance(10);
-    await last;
-  });
+  it.each(['when it has failed', 'before it has drawn its conclusion'] as const)(
+    '%s, is not blamed by those that wait for the same rank',
+    async (when) => {
+      const clock = new VirtualClock();
+      let stopped = false;
+      const ofRank0: Connection[] = [];
+      const wrap = (fabric: Fabric, rank: number): Fabric =>
+        decorateFabric(fabric, (connection) => {
+          if (rank === 0) ofRank0.push(connection);
+          return rank === 1 ? new StoppableConnection(connection, () => stopped) : connection;
+        });
+      const { groups } = await startRanks(3, { clock, wrap });
+      stopped = true;
+      const call = async (group: ProcessGroup): Promise<void> => {
+        await expect(group.allReduce(new Float32Array(4), { timeoutMs: 1000 })).rejects.toMatchObject({ code: 'timeout', peer: 1 });
+      };
+      const first = call(groups[0]);
+      // Killed, it is told of its own end.
+      first.catch(() => undefined);
+      await delivered();
+      // Rank 2 waits for a shorter time and hears of the timeout a little later: rank 0 is the first to draw the conclusion.
+      clock.advance(500);
+      const last = call(groups[2]);
+      await delivered();
+      clock.advance(510);
+      await delivered();
+      if (when === 'when it has failed') {
+        clock.advance(answerMs - 10);
+        await first;
+      }
+      ofRank0.forEach(abortConnection);
+      await delivered();
+      clock.advance(when === 'when it has failed' ? 10 : answerMs);
+      await last;
+    },
+  );
 });
 
 describe('a rank that leaves in order', () => {
