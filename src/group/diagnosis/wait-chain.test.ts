@@ -124,7 +124,7 @@ describe('a group that does not open', () => {
     clock.advance(limitMs);
     await delivered();
     clock.advance(answerMs);
-    for (const call of [first, second])
-      await expect(call).rejects.toMatchObject({ code: 'timeout', peer: 2, message: expect.stringMatching(/did not open/) });
+    const error = { code: 'timeout', peer: 2, message: expect.stringMatching(/did not open/) };
+    await Promise.all([first, second].map((call) => expect(call).rejects.toMatchObject(error)));
   });
 });

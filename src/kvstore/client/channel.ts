@@ -76,6 +76,12 @@ export class ClientChannel implements WorkWaiter {
     for (const { work } of pending) work.settle(this.#lost);
   }
 
+  /** The other end is gone. What it said last counts: it may still wait to be heard. */
+  end(error: ShoalError): void {
+    this.drain();
+    this.fail(error);
+  }
+
   close(): void {
     this.#ticket.port.close();
   }

@@ -56,7 +56,7 @@ export async function connect(
     const failed = new ShoalError('system', `the client thread failed: ${error.message}`, { cause: error });
     channel.fail(exhaustion('this process', error, 'starting the client thread') ?? failed);
   });
-  thread.on('exit', () => channel.fail(new ShoalError('closed', 'the client thread has ended')));
+  thread.on('exit', () => channel.end(new ShoalError('closed', 'the client thread has ended')));
   const tickets: ClientTicket[] = [];
   for (let local = 1; local < localWorkers; local++) {
     const { ours, theirs } = newTicket(local);
