@@ -149,11 +149,12 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
 });
 
 describe('a worker of a parameter server without descriptors', () => {
-  it.each([
-    ['create', 6],
-    ['create', 10],
-    ['init', 0],
-  ])('%s, %i left: is told', { timeout: 120_000 }, async (moment, left) => {
+  it.for([
+    { moment: 'create', left: 6 },
+    { moment: 'create', left: 10 },
+    { moment: 'init', left: 0 },
+  ])('$moment, $left left: is told', { timeout: 120_000 }, async ({ moment, left }, context) => {
+    if (moment === 'init' && missing !== undefined) context.skip(`${missing}: no memory is mapped`);
     const env = { MOMENT: moment, LEFT: String(left) };
     await using job = start([...launcherWith(256), 'run', '-n', '1', '--servers', '1', '--grace', '100ms', script('kvstore-run-out')], {
       env,
