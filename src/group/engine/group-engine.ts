@@ -668,6 +668,7 @@ export class GroupEngine implements OperationHost {
       },
       members: this.#members,
       spinNs: this.#spinMs * 1e6,
+      // Without the addon, of which wires are a part, waits spin: they would keep the CPU from those they wait for.
       patient: this.#spinMs === 0 && this.#world.wires !== undefined,
       traced: this.#world.recorder.trace.enabled,
       ring: (doorbells) => this.ring(doorbells),

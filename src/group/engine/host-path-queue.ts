@@ -65,7 +65,7 @@ export interface HostPathEntry extends Omit<HostPathCall, 'claim'>, Watched {
 
 export interface HostPathQueueOptions {
   readonly hostPath: HostPathOptions;
-  readonly members: Members;
+  readonly members: Pick<Members, 'firstLate' | 'leftBefore' | 'tookOther'>;
   /** How long the head waits for other ranks in native code, each time it is continued. */
   readonly spinNs: number;
   /** Ranks outnumber CPUs, and waits of this thread give its CPU to them: the head waits about as long as the operation takes before
