@@ -456,6 +456,34 @@ describe('what can go wrong', () => {
     expect(after.error).toMatchObject({ code: 'aborted' });
   });
 
+  it.each([
+    { topology: sandblaster, reason: 'worker 0 has not initialised the parameter' },
+    { topology: hogwild, reason: 'its first value has not come from server group 0' },
+  ])('an init of others than worker 0 says what it waits for, on $topology.serverGroups server groups', async ({ topology, reason }) => {
+    const bench = await Bench.of({ topology });
+    const value = bench.block(1, new Float32Array(4)).ref;
+    const errors: (ShoalError | undefined)[] = [];
+    bench.cluster.clientOf(1).core.init(1, [{ ...small, value }], (error) => errors.push(error));
+    await bench.cluster.settle();
+    for (let k = 0; k < 61; k++) {
+      bench.cluster.clock.advance(1000);
+      await bench.cluster.settle();
+    }
+    expect(errors).toMatchObject([{ code: 'timeout', message: `init of 'w' by worker 1 timed out after 60000 ms: ${reason}` }]);
+    // Nobody else's wait has been taken back with it.
+    const [after, first] = [1, 0].map((worker) => {
+      const outcome: { error?: ShoalError | undefined; done: boolean } = { done: false };
+      const entries = [{ ...small, key: 'later', value: bench.block(worker, new Float32Array(4)).ref }];
+      bench.cluster.clientOf(worker).core.init(worker, entries, (error) => Object.assign(outcome, { done: true, error }));
+      return outcome;
+    });
+    await bench.cluster.settle();
+    expect([first, after]).toEqual([
+      { done: true, error: undefined },
+      { done: true, error: undefined },
+    ]);
+  });
+
   it('a worker that leaves or is lost is named', async () => {
     const bench = await Bench.of({ topology: sandblaster });
     await bench.init([small]);

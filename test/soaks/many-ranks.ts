@@ -1,5 +1,6 @@
 /** Jobs of many ranks on this machine, through the launcher, with its default limits: `npx tsx test/soaks/many-ranks.ts 64 128 4x16`. `4x16`: 64 ranks
- *  that play 4 hosts. Prints what each process held. Exit code 1 where something went wrong, or was said on stderr. */
+ *  that play 4 hosts. Prints what a process held at most, and the CPU time of the job, launcher included. Exit code 1 where something went wrong, or was said on stderr. */
+import { readFileSync } from 'node:fs';
 import { type Ended, shoal } from '../fixtures/launch-harness.ts';
 import buildFixtures, { fixtureCommand } from '../support/fixtures.ts';
 
@@ -13,11 +14,22 @@ interface Held {
   readonly mappings: number;
 }
 
+/** Of processes that were waited for, and of those that these waited for: proc_pid_stat(5), in hundredths of a second. */
+function childrenCpuSeconds(): number {
+  const [, , , , , , , , , , , , , user, system] = readFileSync('/proc/self/stat', 'utf8')
+    .replace(/^.*\) /, '')
+    .split(' ')
+    .map(Number);
+  return (user + system) / 100;
+}
+
 async function run(shape: string): Promise<readonly string[]> {
   const [hosts, ranks] = shape.includes('x') ? shape.split('x').map(Number) : [1, Number(shape)];
   const n = hosts * ranks;
   const start = hosts === 1 ? [script] : ['--no-node', 'sh', '-c', `SHOAL_HOST_ID=host-$((RANK / ${ranks})) exec "$0" "$1"`, node, script];
+  const before = childrenCpuSeconds();
   const { code, stdout, stderr } = await shoal(['run', '-q', '-n', String(n), ...start]).ended;
+  console.log(`${shape}: ${(childrenCpuSeconds() - before).toFixed(0)} s of CPU time`);
   return faultsOf({ code, stdout, stderr }, { hosts, n });
 }
 
