@@ -72,6 +72,7 @@ describe('shoal', () => {
   function callsOfGroup(group: CommGroup): CallsOf<ProcessGroup> {
     const [pair, part] = [argument(new Float32Array(4)), argument(new Float32Array(2))];
     const rest = ['timeoutMs', 'name'];
+    const cloneable = argument(1, 'undefined', 'null', 'boolean', 'number', 'NaN', 'string', 'bigint', 'list', 'object', 'map');
     return {
       tensor: call(group.tensor.bind(group), argument('float32'), argument([2])),
       release: call(group.release.bind(group), argument(undefined)),
@@ -83,6 +84,10 @@ describe('shoal', () => {
       scatter: call(group.scatter.bind(group), part, pair, options('counts', 'root', ...rest)),
       reduceScatter: call(group.reduceScatter.bind(group), part, pair, options('op', 'factor', 'counts', ...rest)),
       allToAll: call(group.allToAll.bind(group), part, part, options('inputSplits', 'outputSplits', ...rest)),
+      allGatherObject: call(group.allGatherObject.bind(group), cloneable, options(...rest)),
+      gatherObject: call(group.gatherObject.bind(group), cloneable, options('root', ...rest)),
+      broadcastObject: call(group.broadcastObject.bind(group), cloneable, options('root', ...rest)),
+      scatterObject: call(group.scatterObject.bind(group), argument([1, 2]), options('root', ...rest)),
       send: call(group.send.bind(group), tensorLike, argument(1), options('tag', ...rest)),
       recv: call(group.recv.bind(group), tensorLike, argument(1), options('tag', ...rest)),
       barrier: call(group.barrier.bind(group), options(...rest)),
@@ -96,6 +101,8 @@ describe('shoal', () => {
   const callsOfWork = (work: Work): CallsOf<Work> => ({
     waitSync: call(work.waitSync.bind(work), argument(undefined, 'undefined', 'number')),
     then: 'takes what promises take',
+    catch: 'takes what promises take',
+    finally: 'takes what promises take',
   });
 
   it('its functions and classes', async () => {

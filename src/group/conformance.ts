@@ -424,6 +424,33 @@ export const groupChecks: readonly GroupCheck[] = [
     },
   },
   {
+    name: 'objects of every kind and size, at every root, with other calls around them',
+    async run(group) {
+      const valueOf = (rank: number): unknown => ({
+        rank,
+        words: 'ab'.repeat(rank * 3000),
+        map: new Map([[rank, new Date(rank)]]),
+        weights: Float64Array.of(rank, -0, NaN),
+        big: 1n << 70n,
+        none: [undefined, null],
+      });
+      const everyones = Array.from({ length: group.size }, (_, rank) => valueOf(rank));
+      const before = group.tensor('float32', [8]);
+      before.data.fill(1);
+      const sum = group.allReduce(before);
+      assert.deepEqual(await group.allGatherObject(valueOf(group.rank)), everyones);
+      for (let root = 0; root < group.size; root++) {
+        const gathered = await group.gatherObject(valueOf(group.rank), { root });
+        assert.deepEqual(gathered, group.rank === root ? everyones : null);
+        assert.deepEqual(await group.broadcastObject(group.rank === root ? valueOf(root) : 'ignored', { root }), valueOf(root));
+        assert.deepEqual(await group.scatterObject(group.rank === root ? everyones : null, { root }), valueOf(group.rank));
+      }
+      assert.deepEqual(await group.allGatherObject(undefined), Array(group.size).fill(undefined));
+      await sum;
+      checkElements(before, Array(period).fill(group.size), 'the sum around objects');
+    },
+  },
+  {
     name: 'messages match by sender and tag, in order, small and large',
     async run(group) {
       const next = (group.rank + 1) % group.size;

@@ -42,6 +42,8 @@ class LocalWork implements Work {
   }
 
   then: Work['then'] = (onFulfilled, onRejected) => this.#promise.then(onFulfilled, onRejected);
+  catch: Work['catch'] = (onRejected) => this.#promise.catch(onRejected);
+  finally: Work['finally'] = (onFinally) => this.#promise.finally(onFinally);
 
   waitSync(): void {
     if (!this.done) throw new ShoalError('timeout', 'local world: other ranks share this thread, so a wait for them never ends');

@@ -57,6 +57,7 @@ import {
   rootOptions,
   splitOptions,
 } from '../call/call-options.ts';
+import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -255,6 +256,24 @@ export class CommGroup implements ProcessGroup {
   monitoredBarrier(options: CallOptions = noOptions): Work {
     checkOptions('monitoredBarrier', options, callOptions);
     return this.#collective('barrier', { dtype: 'uint8' }, 0, { name: 'monitored', ...options }, {}, []);
+  }
+
+  // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  allGatherObject<T>(value: T, options?: CallOptions): Promise<T[]> {
+    return allGatherObject(this, value, options);
+  }
+
+  gatherObject<T>(value: T, options?: RootOptions): Promise<T[] | null> {
+    return gatherObject(this, value, options);
+  }
+
+  broadcastObject<T>(value: T | undefined, options?: RootOptions): Promise<T> {
+    return broadcastObject(this, value, options);
+  }
+
+  scatterObject<T>(values: readonly T[] | null, options?: RootOptions): Promise<T> {
+    return scatterObject(this, values, options);
   }
 
   // ── point to point ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,10 @@ export interface Work extends PromiseLike<void> {
    *  @throws ShoalError the operation's error; `timeout` when this limit passes, and the operation goes on; `usage` where
    *          communication runs on this thread. */
   waitSync(timeoutMs?: number): void;
+  /** As of a promise. */
+  catch<B = never>(onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<void | B>;
+  /** As of a promise: runs however the operation ends. */
+  finally(onFinally?: (() => void) | null): Promise<void>;
 }
 
 export interface CallOptions {
@@ -105,6 +109,17 @@ export interface ProcessGroup {
   /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
    *  equal: input and output have equally many elements, and `size` divides their number. */
   allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work;
+  /** The values of all ranks, by rank: whatever structured clone takes (plain objects, maps, dates, typed arrays, errors), of any size on
+   *  each rank. As the other calls of objects, for configurations and metrics, not for tensors: values are copied twice. This thread
+   *  waits until all ranks have called it.
+   *  @throws ShoalError `usage` when the value cannot be cloned; `unsupported` for more than 2 GiB. */
+  allGatherObject<T>(value: T, options?: CallOptions): Promise<T[]>;
+  /** As `allGatherObject`, at the root only; null elsewhere. */
+  gatherObject<T>(value: T, options?: RootOptions): Promise<T[] | null>;
+  /** The root's value; what other ranks pass is ignored. */
+  broadcastObject<T>(value: T | undefined, options?: RootOptions): Promise<T>;
+  /** This rank's value of the root's list, which has one for each rank; other ranks pass null. */
+  scatterObject<T>(values: readonly T[] | null, options?: RootOptions): Promise<T>;
   /** Sends to another rank of the group. Done when the data may change again. */
   send(data: TensorLike, peer: number, options?: PeerOptions): Work;
   /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. */

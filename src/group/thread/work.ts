@@ -24,7 +24,23 @@ export interface WorkHooks {
   readonly onAwaited?: () => void;
 }
 
-export class PendingWork implements Work {
+/** What follows from `then`. */
+abstract class Thenable implements PromiseLike<void> {
+  abstract then<A = void, B = never>(
+    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
+    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B>;
+
+  catch<B = never>(onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<void | B> {
+    return this.then(undefined, onRejected);
+  }
+
+  finally(onFinally?: (() => void) | null): Promise<void> {
+    return this.then(undefined).finally(onFinally);
+  }
+}
+
+export class PendingWork extends Thenable implements Work {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
   #done = false;
@@ -39,6 +55,7 @@ export class PendingWork implements Work {
   #reject: ((error: ShoalError) => void) | undefined;
 
   constructor(waiter: WorkWaiter, description: string, hooks: WorkHooks = {}) {
+    super();
     this.#waiter = waiter;
     this.#description = description;
     this.#onSuccess = hooks.onSuccess;
@@ -116,7 +133,7 @@ export class PendingWork implements Work {
 const settled = Promise.resolve();
 
 /** The work of an operation that was complete when its call returned. */
-export class CompletedWork implements Work {
+export class CompletedWork extends Thenable implements Work {
   readonly done = true;
   readonly error = undefined;
 
