@@ -21,7 +21,7 @@ afterAll(async () => {
 
 it('starts ranks, prints a row per size and writes the report', async () => {
   const file = join(directory, 'report.json');
-  const flags = ['-N', '2', '-b', '1K', '-e', '4K', '-f', '2', '-n', '3', '-w', '1', '--json', file, '--raw'];
+  const flags = ['-n', '2', '-b', '1K', '-e', '4K', '-f', '2', '--iters', '3', '-w', '1', '--json', file, '--raw'];
   const { code, stdout, stderr } = await shoal(['bench', 'all-reduce', ...flags]).ended;
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   const rows = [...stdout.matchAll(row)];
@@ -86,7 +86,7 @@ it('refuses what it does not know before anything is started', async () => {
 });
 
 it('fails with the error of the ranks', async () => {
-  const { code, stderr } = await shoal(['bench', 'all-reduce', '-N', '2', '-d', 'half', '--private', '-b', '8', '-e', '8']).ended;
+  const { code, stderr } = await shoal(['bench', 'all-reduce', '-n', '2', '-d', 'half', '--private', '-b', '8', '-e', '8']).ended;
   expect(code).toBe(1);
   expect(stderr).toMatch(/no typed array of its own/);
 });

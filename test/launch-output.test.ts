@@ -3,7 +3,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { rankScript, shoal, shoalRun, storeScript } from './fixtures/launch-harness.ts';
+import { rankScript, shoal, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
 
 let directory: string;
 
@@ -50,6 +50,30 @@ describe('shoal run: what ranks get', () => {
     expect(code).toBe(0);
     expect(stdout.match(/met \d of 3 by shoal/g)?.sort()).toEqual(['met 0 of 3 by shoal', 'met 1 of 3 by shoal', 'met 2 of 3 by shoal']);
     expect(stdout.match(/first true/g)).toHaveLength(1);
+  });
+
+  it('are not started for a CommonJS script that awaits at its top level', async () => {
+    const folder = await mkdtemp(join(directory, 'commonjs-'));
+    await writeFile(join(folder, 'package.json'), '{ "type": "commonjs" }');
+    const source = "#!/usr/bin/env node\nconst path = await import('node:path');\nconsole.log(path.sep);\n";
+    const inside = 'async function f() { await 1; }\nf();\nreturn;\n';
+    for (const name of ['top.cjs', 'top.js', 'top.ts', 'top.cts']) {
+      await writeFile(join(folder, name), source);
+      const { code, stdout, stderr } = await shoalRun('-n', '2', join(folder, name)).ended;
+      expect({ code, stdout }, name).toEqual({ code: 2, stdout: '' });
+      expect(stderr).toContain(`${name} awaits at its top level, which CommonJS does not have; name it top.m`);
+    }
+    await writeFile(join(folder, 'inside.cjs'), inside);
+    await writeFile(join(folder, 'inside.ts'), inside.replace('return;', ''));
+    for (const name of ['inside.cjs', 'inside.ts']) expect((await shoalRun(join(folder, name)).ended).code, name).toBe(0);
+  });
+
+  it('rank 0 reads what is piped into the launcher, others have none', async () => {
+    const script = join(directory, 'stdin.mjs');
+    await writeFile(script, "for await (const part of process.stdin) console.log('read', String(part).trim());\n");
+    const main = join(import.meta.dirname, '../dist/cli/main.js');
+    const job = start(['sh', '-c', 'echo piped | "$@"', 'sh', process.execPath, main, 'run', '-q', '-n', '2', script]);
+    expect(await job.ended).toMatchObject({ code: 0, stdout: '[rank 0] read piped\n' });
   });
 
   it('take TypeScript for modules where no package.json says otherwise', async () => {
@@ -134,7 +158,8 @@ describe('shoal run: output', () => {
 describe('shoal: command line', () => {
   it('wrong use gives exit code 2 and says what is wrong', async () => {
     const cases: [string[], RegExp][] = [
-      [['run', '--nproc_per_node', '2', 'x.ts'], /unknown option '--nproc_per_node'\s+\(Did you mean --nproc-per-node\?\)/],
+      [['run', '--nproc_per_nod', '2', 'x.ts'], /unknown option '--nproc-per-nod'\s+\(Did you mean --nproc-per-node\?\)/],
+      [['run', '-m', 'train'], /^shoal: shoal run has no -m: name the file of the script/],
       [['run'], /missing required argument 'script'/],
       [['run', 'no-such-file.ts'], /there is no script .*no-such-file\.ts/],
       [['run', '-n', '0', rankScript], /expected a number from 1 to 99999, auto or cpu/],
@@ -149,6 +174,12 @@ describe('shoal: command line', () => {
       expect(stderr, cases[i][0].join(' ')).toMatch(cases[i][1]);
       expect(code, cases[i][0].join(' ')).toBe(2);
     }
+  });
+
+  it('ends quietly when nobody reads its help', async () => {
+    const main = join(import.meta.dirname, '../dist/cli/main.js');
+    const { stdout, stderr } = await start(['sh', '-c', '"$@" | head -c 1', 'sh', process.execPath, main, 'run', '--help']).ended;
+    expect({ stdout, stderr }).toEqual({ stdout: 'U', stderr: '' });
   });
 
   it('--help and --version are no errors', async () => {

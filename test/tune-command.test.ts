@@ -25,12 +25,12 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
   // Without shared memory every rank is a host, and there is one world.
   if (missing !== undefined) context.skip(missing);
   const file = join(directory, 'tuning.json');
-  const network = await shoal(['tune', '-N', '2', '--hosts', '2', '--collectives', 'all-reduce', ...small, '-o', file]).ended;
+  const network = await shoal(['tune', '-n', '2', '--hosts', '2', '--collectives', 'all-reduce', ...small, '-o', file]).ended;
   expect({ code: network.code, stderr: network.stderr }).toEqual({ code: 0, stderr: '' });
   expect(network.stdout).toMatch(/^collective +size +auto +mailbox/);
   expect(network.stdout).toMatch(/^all-reduce +64 +[\d.]+ +[\d.]+/m);
   expect(network.stdout).toContain(`SHOAL_TUNING_FILE=${file}`);
-  const host = await shoal(['tune', '-N', '2', '--collectives', 'broadcast', ...small, '-o', file]).ended;
+  const host = await shoal(['tune', '-n', '2', '--collectives', 'broadcast', ...small, '-o', file]).ended;
   expect(host.code).toBe(0);
   const tuning = parseTuning(await readFile(file, 'utf8'), file);
   expect(tuning.worlds.map(({ hosts, choices }) => [hosts, choices.map(({ collective }) => collective)])).toEqual([
@@ -46,7 +46,7 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
   const only = { ...world, choices: [{ ...world.choices[0], ranges: [{ from: 0, to: null, algorithm: 'tree' }] }] };
   await writeFile(file, JSON.stringify({ ...tuning, worlds: [only] }));
   const compared = await shoal(
-    ['bench', 'all-reduce', '-N', '2', '--hosts', '2', '--sizes', '1KiB', '--algorithms', 'tree,direct', '--budget', '20', '--json', '-'],
+    ['bench', 'all-reduce', '-n', '2', '--hosts', '2', '--sizes', '1KiB', '--algorithms', 'tree,direct', '--budget', '20', '--json', '-'],
     { env: { SHOAL_TUNING_FILE: file } },
   ).ended;
   expect(compared.code).toBe(0);
@@ -63,7 +63,7 @@ it('refuses what cannot be before anything is started', async () => {
   await writeFile(foreign, '{"schema":"something else"}');
   const cases: [string[], RegExp][] = [
     [['tune', '--collectives', 'all-to-all'], /'all-to-all' cannot be tuned; use all-reduce, all-gather/],
-    [['tune', '-N', '2', '--hosts', '3'], /--hosts 3 needs as many ranks; 2 are started/],
+    [['tune', '-n', '2', '--hosts', '3'], /--hosts 3 needs as many ranks; 2 are started/],
     [['tune', '-b', '8', '-e', '4'], /exceeds --maxbytes/],
     [['tune', '-f', '1'], /whole number of at least 2/],
     [['tune', '-o', foreign], /tuning file .*foreign\.json: schema: .*under another name \(-o\)/],
@@ -78,7 +78,7 @@ it('refuses what cannot be before anything is started', async () => {
 });
 
 it('fails with the error of the ranks', async () => {
-  const { code, stderr } = await shoal(['bench', 'all-reduce', '-N', '2', '--algorithms', 'tree', '-d', 'half', '--private']).ended;
+  const { code, stderr } = await shoal(['bench', 'all-reduce', '-n', '2', '--algorithms', 'tree', '-d', 'half', '--private']).ended;
   expect(code).toBe(1);
   expect(stderr).toMatch(/no typed array of its own/);
 });

@@ -60,7 +60,7 @@ export async function runBench(context: BenchContext): Promise<void> {
 }
 
 function check(group: ProcessGroup, { collective, root, sizes, parallel, buckets }: BenchOptions): void {
-  if (collective === 'send-recv' && group.size < 2) throw new ShoalError('usage', 'send-recv needs at least 2 ranks; use -N 2');
+  if (collective === 'send-recv' && group.size < 2) throw new ShoalError('usage', 'send-recv needs at least 2 ranks; use -n 2');
   if (isRooted(collective) && root >= group.size) throw new ShoalError('usage', `--root ${root} is not a rank; use 0…${group.size - 1}`);
   if (sizes.length === 0) throw new ShoalError('usage', 'there are no sizes to measure');
   if (parallel < 1 || buckets < 1) throw new ShoalError('usage', '--parallel and --buckets must be at least 1');

@@ -5,9 +5,16 @@ import { Command, CommanderError } from 'commander';
 import { isShoalError, messageOf } from '../base/errors.ts';
 import { packageVersion } from '../base/version.ts';
 import { commands } from './commands.ts';
+import { inOurSpelling } from './habits.ts';
 
 const usageExitCode = 2;
 
+// As other programs do when nobody reads them any more: `shoal help | head`. `shoal run` sees to its ranks first.
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (process.argv[2] === 'run') return;
+  if (error.code !== 'EPIPE') throw error;
+  process.exit(0);
+});
 process.exitCode = await main(process.argv.slice(2));
 
 async function main(args: readonly string[]): Promise<number> {
@@ -23,7 +30,7 @@ async function main(args: readonly string[]): Promise<number> {
     program.addCommand(command.exitOverride().showHelpAfterError(`(shoal ${command.name()} --help lists what there is)`));
   }
   try {
-    await program.parseAsync(args, { from: 'user' });
+    await program.parseAsync(inOurSpelling(args, program.commands), { from: 'user' });
     return exitCode;
   } catch (error) {
     return exitCodeAfter(error);

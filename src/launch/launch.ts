@@ -52,6 +52,8 @@ export interface LaunchOptions extends RouteOptions {
   readonly joinTimeoutMs?: number;
   readonly stdout: Writable;
   readonly stderr: Writable;
+  /** Rank 0 reads our standard input, which must not be a terminal: ranks are not in its foreground. Default false. */
+  readonly stdinToRank0?: boolean;
   /** Colours the prefixes. Default `never`. */
   readonly colour?: 'always' | 'never';
   /** Parameter servers beside the ranks. Default: none. */
@@ -284,12 +286,12 @@ class Run {
   }
 
   #ranks(agreement: NodeAgreement, generation: number): ProcessSpec[] {
-    const { command, localSize, servers } = this.#options;
+    const { command, localSize, servers, stdinToRank0 = false } = this.#options;
     const more = servers === undefined ? {} : serverVariables(servers, agreement.worldSize);
     return Array.from({ length: localSize }, (_, localRank) => {
       const rank = agreement.firstRank + localRank;
       const environment = { ...this.#environmentOf(agreement, { generation, rank, localRank, localSize }), ...more };
-      return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment };
+      return { kind: 'rank', name: `rank ${rank}`, rank, localRank, command, environment, readsStdin: rank === 0 && stdinToRank0 };
     });
   }
 

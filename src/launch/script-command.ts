@@ -5,9 +5,11 @@
  *  otherwise when `type` is missing, so such files are given their format by a hook that resolves before tsx does. */
 import { readFileSync, statSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, extname, join, resolve } from 'node:path';
+import { basename, dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
-import { ShoalError } from '../base/errors.ts';
+import { Script } from 'node:vm';
+import type * as Esbuild from 'esbuild';
+import { messageOf, ShoalError } from '../base/errors.ts';
 
 export interface ScriptOptions {
   readonly script: string;
@@ -27,13 +29,15 @@ const javascript = new Set(['.js', '.mjs', '.cjs']);
  *  would be lost just where many lines came before. Output that blocks loses nothing, and slows down who writes too fast. */
 const blockingOutput = dataUrl('for(const stream of[process.stdout,process.stderr])stream._handle?.setBlocking?.(true)');
 
-/** Program and arguments. @throws ShoalError `usage` when there is no such script or it is of no known kind. */
+/** Program and arguments. @throws ShoalError `usage` when there is no such script, it is of no known kind, or it is CommonJS and awaits
+ *  at its top level. */
 export function scriptCommand(options: ScriptOptions): string[] {
   const { script, args, directory, nodeArgs = [] } = options;
   if (options.kind === 'program') return [script, ...args];
   const path = resolve(directory, script);
   if (!isFile(path)) throw new ShoalError('usage', `there is no script ${path}; use --no-node to start another program`);
   const extension = extname(path);
+  if (isCommonJs(path) && awaitsAtTop(path)) throw commonJsError(path);
   const node = [process.execPath, ...nodeArgs, '--import', blockingOutput];
   if (javascript.has(extension)) return [...node, path, ...args];
   if (typescript.has(extension)) return [...node, ...moduleHook(path), '--import', typescriptLoader(), path, ...args];
@@ -53,6 +57,60 @@ function moduleHook(script: string): string[] {
   const hook = `export async function resolve(name,context,next){const found=await next(name,context);
 return found.format==null&&found.url.startsWith(${root})&&!found.url.includes("/node_modules/")&&/\\.tsx?$/.test(found.url)?{...found,format:"module"}:found}`;
   return ['--import', dataUrl(`import{register}from"node:module";register(${JSON.stringify(dataUrl(hook))})`)];
+}
+
+/** As Node.js and tsx will take it. */
+function isCommonJs(script: string): boolean {
+  const extension = extname(script);
+  if (extension === '.cjs' || extension === '.cts') return true;
+  if (extension === '.mjs' || extension === '.mts') return false;
+  const { type } = packageOf(script);
+  if (type === undefined) return extension === '.js' && !detectsModules;
+  return type === 'commonjs';
+}
+
+/** Node.js looks at the syntax of a `.js` file whose package.json says nothing. */
+const detectsModules = 'require_module' in process.features;
+
+/** Every rank would fail with the same syntax error. */
+function awaitsAtTop(script: string): boolean {
+  const source = readFileSync(script, 'utf8').replace(/^#!.*/, '');
+  return typescript.has(extname(script))
+    ? awaitsInTypescript(source, extname(script))
+    : !compiles('', source) && compiles('async ', source);
+}
+
+function compiles(kind: string, body: string): boolean {
+  try {
+    // Not run.
+    void new Script(`(${kind}function (exports, require, module, __filename, __dirname) {${body}\n})`);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** By tsx's own compiler. */
+function awaitsInTypescript(source: string, extension: string): boolean {
+  const { transformSync } = createRequire(createRequire(import.meta.url).resolve('tsx'))('esbuild') as Pick<
+    typeof Esbuild,
+    'transformSync'
+  >;
+  const loader = extension === '.tsx' ? 'tsx' : 'ts';
+  try {
+    transformSync(source, { loader, format: 'cjs', logLevel: 'silent' });
+    return false;
+  } catch (error) {
+    return /top-level await/i.test(messageOf(error));
+  }
+}
+
+function commonJsError(script: string): ShoalError {
+  const module = script.replace(/\.c?(js|tsx?)$/, '.m$1').replace('.mtsx', '.mts');
+  return new ShoalError(
+    'usage',
+    `${script} awaits at its top level, which CommonJS does not have; name it ${basename(module)}, or write "type": "module" into its package.json`,
+  );
 }
 
 function dataUrl(source: string): string {

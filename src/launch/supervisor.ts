@@ -20,6 +20,8 @@ export interface ProcessSpec {
   readonly name: string;
   /** Ranks only. */
   readonly rank?: number;
+  /** It reads what the launcher's standard input has. Default: it has none. */
+  readonly readsStdin?: boolean;
   /** Ranks only: names its output routes. Servers write to the console, and to files when there are any. */
   readonly localRank?: number;
   /** Program and arguments. */
@@ -232,14 +234,14 @@ export class Supervisor {
     return true;
   }
 
-  #spawn({ command, environment }: ProcessSpec): ChildProcess {
+  #spawn({ command, environment, readsStdin = false }: ProcessSpec): ChildProcess {
     // A group of its own: signals from the terminal reach the launcher alone, which forwards them once.
     const { program, args, detached } = this.#guard.wrap(command);
     return spawn(program, args, {
       cwd: this.#options.directory,
       env: environment,
       detached,
-      stdio: ['ignore', 'pipe', 'pipe', this.#guard.pipe],
+      stdio: [readsStdin ? 'inherit' : 'ignore', 'pipe', 'pipe', this.#guard.pipe],
     });
   }
 

@@ -38,10 +38,10 @@ interface BenchFlags {
 
 const examples = `
 Examples:
-  shoal bench all-reduce -N 2 -b 8 -e 100M -f 2              sizes from 8 B to 100 MiB, doubling, 2 ranks on this machine
-  shoal bench all-reduce -N 4 --sizes 8:2000,64KiB:500,25MiB --sync
-  shoal bench all-reduce -N 2 -b 25M -e 25M --buckets 64 --parallel 8
-  shoal bench all-reduce -N 4 --hosts 2 -b 8 -e 4M -f 8 --algorithms all    algorithms against each other, and auto
+  shoal bench all-reduce -n 2 -b 8 -e 100M -f 2              sizes from 8 B to 100 MiB, doubling, 2 ranks on this machine
+  shoal bench all-reduce -n 4 --sizes 8:2000,64KiB:500,25MiB --sync
+  shoal bench all-reduce -n 2 -b 25M -e 25M --buckets 64 --parallel 8
+  shoal bench all-reduce -n 4 --hosts 2 -b 8 -e 4M -f 8 --algorithms all    algorithms against each other, and auto
   shoal run -n 2 … or mpirun -n 2 shoal bench broadcast      as a rank of a job that is there already
 
 The time is the median over iterations on the slowest rank. Without --parallel and --buckets one operation runs at a time;
@@ -59,13 +59,13 @@ export function benchCommand(setExitCode: (code: number) => void): Command {
     .addOption(sizeOption('-i, --stepbytes <size>', 'from one size to the next', 2 ** 20))
     .option('-f, --stepfactor <factor>', 'from one size to the next, instead of -i; 1: -i', positive, 1)
     .option('--sizes <list>', 'instead of -b, -e, -i, -f: sizes with iterations and warm-up, 8:2000:400,1KiB,25MiB:20')
-    .option('-n, --iters <count>', 'timed iterations', positive, 20)
+    .option('--iters <count>', 'timed iterations', positive, 20)
     .option('-w, --warmup_iters <count>', 'iterations before them', natural, 5)
     .option('-c, --check <count>', 'rounds of checking results, after the timed ones; 0: none', natural, 1)
     .option('-d, --datatype <type>', 'float, double, half, bfloat16, int8, uint8, int32, uint32, int64, …', 'float')
     .option('-o, --op <operator>', 'sum, prod, min, max, avg, band, bor, bxor', 'sum')
     .option('-r, --root <rank>', 'root of broadcast', natural, 0)
-    .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
+    .option('-n, --ranks <count>', 'processes to start on this machine; default 2', positive)
     .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
     .option(
       '--algorithms <names>',

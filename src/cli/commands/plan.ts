@@ -2,7 +2,7 @@
  *  algorithm is chosen when. */
 import { Command } from 'commander';
 import { natural, positive } from '../option-values.ts';
-import { addRequestOptions } from '../plan/request-options.ts';
+import { addRequestOptions, withRanksPerHost } from '../plan/request-options.ts';
 import type { PlanFlags } from '../plan/run-plan.ts';
 
 export function planCommand(setExitCode: (code: number) => void): Command {
@@ -27,7 +27,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
       const { runPlan } = await import('../plan/run-plan.ts');
       const { readSettings } = await import('../../base/settings/settings.ts');
       const settings = readSettings(process.env);
-      const { text, ok } = await runPlan(collective, flags, settings);
+      const { text, ok } = await runPlan(collective, withRanksPerHost(flags), settings);
       process.stdout.write(text);
       setExitCode(ok ? 0 : 1);
     });

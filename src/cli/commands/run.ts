@@ -1,4 +1,5 @@
 /** `shoal run`: command line to launcher. The vocabulary is torchrun's. */
+import { isatty, type WriteStream } from 'node:tty';
 import { Command, InvalidArgumentError, Option } from 'commander';
 import { parseMilliseconds } from '../../base/settings/quantity.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -113,7 +114,9 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     random: systemRandom,
     command: scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' }),
     directory,
-    environment: process.env,
+    environment: flags.logDir === undefined ? withColours(process.env, stdout) : process.env,
+    // From a pipe or a file.
+    stdinToRank0: !isatty(0),
     localSize,
     ...(await serversOf(flags, { directory, workers: several ? undefined : localSize })),
     nodes: several ? flags.nnodes : 1,
@@ -132,13 +135,24 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     localRanksFilter: flags.localRanksFilter,
     stdout,
     stderr,
-    colour: stdout.isTTY && process.env['NO_COLOR'] === undefined ? 'always' : 'never',
+    colour: wantsColours(process.env, stdout) ? 'always' : 'never',
     events: flags.quiet === true ? 'failures' : 'all',
   });
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
   stdout.once('error', (error) => job.outputLost(error));
   const { exitCode } = await job.result;
   return exitCode;
+}
+
+function wantsColours(environment: Environment, { isTTY }: WriteStream): boolean {
+  return isTTY && environment['NO_COLOR'] === undefined;
+}
+
+/** Ranks write to pipes; their output ends in our terminal all the same. FORCE_COLOR is what Node.js and most packages go by. */
+function withColours(environment: Environment, stdout: WriteStream): Environment {
+  if (!wantsColours(environment, stdout) || environment['FORCE_COLOR'] !== undefined) return environment;
+  const level = { 1: '0', 4: '1', 8: '2' }[stdout.getColorDepth()] ?? '3';
+  return { ...environment, FORCE_COLOR: level };
 }
 
 /** Warnings about variables nobody reads. What every rank would refuse is refused once, before any is started.

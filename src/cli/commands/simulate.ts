@@ -1,7 +1,7 @@
 /** `shoal simulate`: executes plans in virtual time: how long would this take on that cluster? */
 import { Command, InvalidArgumentError } from 'commander';
 import { positive } from '../option-values.ts';
-import { addRequestOptions } from '../plan/request-options.ts';
+import { addRequestOptions, withRanksPerHost } from '../plan/request-options.ts';
 import type { SimulateFlags } from '../simulate/run-simulate.ts';
 
 export function simulateCommand(setExitCode: (code: number) => void): Command {
@@ -27,7 +27,7 @@ export function simulateCommand(setExitCode: (code: number) => void): Command {
     .action(async (collective: string | undefined, flags: SimulateFlags) => {
       const { runSimulate } = await import('../simulate/run-simulate.ts');
       const onProgress = process.stderr.isTTY ? (text: string) => process.stderr.write(`\r\u001b[K${text}`) : undefined;
-      const text = await runSimulate(collective, flags, onProgress);
+      const text = await runSimulate(collective, withRanksPerHost(flags), onProgress);
       if (process.stderr.isTTY) process.stderr.write('\r\u001b[K');
       process.stdout.write(text);
       setExitCode(0);

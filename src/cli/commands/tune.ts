@@ -5,8 +5,8 @@ import type { TuneFlags } from '../tune/run-tune.ts';
 
 const examples = `
 Examples:
-  shoal tune -N 2                                            two ranks that share this machine's memory
-  shoal tune -N 4 --hosts 4 -o net.json                      four that talk over the network of this machine
+  shoal tune -n 2                                            two ranks that share this machine's memory
+  shoal tune -n 4 --hosts 4 -o net.json                      four that talk over the network of this machine
   mpirun -n 4 --host a,b,c,d shoal tune -o /shared/net.json  as the ranks of a job that is there already
 
 Then: SHOAL_TUNING_FILE=net.json on all ranks. The file holds worlds of several shapes: tuning adds to what it says already.`;
@@ -15,7 +15,7 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
   return new Command('tune')
     .summary('measure which algorithm is fastest, and write it to a file')
     .description('Runs every algorithm that can serve, in turn, over a range of sizes, and writes the fastest of each size to a file.')
-    .option('-N, --ranks <count>', 'processes to start on this machine; default 2', positive)
+    .option('-n, --ranks <count>', 'processes to start on this machine; default 2', positive)
     .option('--hosts <count>', 'hosts that those processes play: between them they use the network', positive, 1)
     .option('--collectives <names>', 'with commas', 'all-reduce,all-gather,reduce-scatter,broadcast')
     .addOption(sizeOption('-b, --minbytes <size>', 'smallest size', 8, sizeOfData))
