@@ -3,6 +3,7 @@
  *  time. Receives do not count: they wait for others. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import type { Graph } from '../structure/graph.ts';
 import { describeNode, type Node } from '../structure/node.ts';
 import { formatShape } from '../structure/shape.ts';
@@ -10,14 +11,13 @@ import { fits, formatValue, isValue, type Value } from '../structure/value.ts';
 import { keysOf } from '../partition/keys.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import { createProgram, type Program } from './program.ts';
-import type { Rendezvous } from './rendezvous.ts';
 import { StepMachine, type Flow, type ReadyNode } from './step-machine.ts';
 import { readScalar } from './structural-kernels.ts';
 import { Reference } from './variable-store.ts';
 
 export interface StepContext {
   readonly stepId: number;
-  readonly rendezvous: Rendezvous;
+  readonly rendezvous: Rendezvous<Value>;
   readonly signal: AbortSignal;
   /** What the step is fed; `_Arg` k gives value k. */
   readonly feeds: readonly Value[];
@@ -139,7 +139,7 @@ class PartitionRun {
       case 'recv':
         return this.#receive(
           ready,
-          rendezvous.recv(this.#around.keysOf(node)[0]).then((value) => [value]),
+          rendezvous.recvAsync(this.#around.keysOf(node)[0]).then((value) => [value]),
         );
       case 'fuse-recv':
         return this.#receive(ready, rendezvous.recvFused(this.#around.keysOf(node)));

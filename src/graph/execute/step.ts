@@ -2,10 +2,11 @@
  *  step everywhere, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
+import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { describeNode } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Executor } from './executor.ts';
-import { describeKey, LocalRendezvous } from './rendezvous.ts';
 import type { Flow } from './step-machine.ts';
 
 export interface StepOptions {
@@ -28,7 +29,7 @@ export interface StepOutcome {
 /** @throws ShoalError that names the step: what failed first, `timeout` with what was waited for, `aborted` by the signal. */
 export async function runStep(executors: readonly Executor[], options: StepOptions): Promise<StepOutcome> {
   const { stepId, feeds, fetchCount, timeoutMs, clock, signal } = options;
-  const rendezvous = new LocalRendezvous({ keysMax: options.rendezvousKeysMax });
+  const rendezvous = new LocalRendezvous<Value>({ keysMax: options.rendezvousKeysMax });
   const abort = new AbortController();
   const results: Flow[] = Array.from({ length: fetchCount });
   const deadlineMs = clock.now() + timeoutMs;
@@ -40,7 +41,7 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
       // Who waits in the rendezvous must not be the first to be heard.
       reject(cause);
       abort.abort(cause);
-      rendezvous.abort(cause);
+      rendezvous.startAbort(cause);
     };
   });
   stopped.catch(() => {});

@@ -1,5 +1,5 @@
 /** The rendezvous keys of a Send, a Recv or the slots of a FuseRecv, from their attributes. */
-import { formatRendezvousKey } from '../placement/rendezvous-key.ts';
+import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { Node } from '../structure/node.ts';
 
 /** Outside loops: frame 0, iteration 0. */

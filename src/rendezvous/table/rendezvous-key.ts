@@ -10,7 +10,7 @@ export interface RendezvousKey {
   readonly incarnation: bigint;
   readonly recvDevice: string;
   readonly name: string;
-  /** Numbers of frame and iteration; tensors cross devices outside loops only, so both are 0 so far. */
+  /** Numbers of frame and iteration: 0 and 0 outside loops. */
   readonly frame: number;
   readonly iteration: number;
 }
@@ -25,4 +25,10 @@ export function parseRendezvousKey(text: string): RendezvousKey {
   if (match === null) throw new ShoalError('protocol', `'${text.slice(0, 200)}' is no rendezvous key`);
   const [, sendDevice, incarnation, recvDevice, name, frame, iteration] = match;
   return { sendDevice, incarnation: BigInt(`0x${incarnation}`), recvDevice, name, frame: Number(frame), iteration: Number(iteration) };
+}
+
+/** For messages: `'edge_0_x' from /job:ps/task:0/device:CPU:0`. */
+export function describeKey(key: string): string {
+  const { name, sendDevice } = parseRendezvousKey(key);
+  return `'${name}' from ${sendDevice}`;
 }

@@ -1,0 +1,160 @@
+/** The table of one step in one process: keys, each sent once and received once. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkIncarnation } from './incarnation.ts';
+import type { Cancel, Incarnations, RecvOptions, Rendezvous, Waiter } from './rendezvous.ts';
+import { describeKey, parseRendezvousKey } from './rendezvous-key.ts';
+
+export interface LocalRendezvousOptions {
+  /** Keys at most that were sent or asked for in the step. */
+  readonly keysMax: number;
+  /** Default: incarnations are not looked at. */
+  readonly incarnations?: Incarnations;
+}
+
+interface Meeting<V> {
+  isSent: boolean;
+  isAsked: boolean;
+  value: V | undefined;
+  waiter: Waiter<V> | undefined;
+}
+
+export class LocalRendezvous<V> implements Rendezvous<V> {
+  readonly #options: LocalRendezvousOptions;
+  readonly #meetings = new Map<string, Meeting<V>>();
+  #aborted: ShoalError | undefined;
+  #requests = 0;
+
+  constructor(options: LocalRendezvousOptions) {
+    this.#options = options;
+  }
+
+  /** How often something was asked for: a fused receive counts once. */
+  get requests(): number {
+    return this.#requests;
+  }
+
+  /** Keys that are asked for and were not sent. */
+  get awaited(): readonly string[] {
+    return [...this.#meetings].filter(([, { isAsked, isSent }]) => isAsked && !isSent).map(([key]) => key);
+  }
+
+  send(key: string, value: V | undefined): void {
+    if (this.#aborted !== undefined) throw this.#aborted;
+    this.#check(key);
+    const meeting = this.#meeting(key);
+    if (meeting.isSent) throw twice(key, 'sent');
+    meeting.isSent = true;
+    const { waiter } = meeting;
+    meeting.waiter = undefined;
+    if (waiter === undefined) meeting.value = value;
+    else waiter.receive(value);
+  }
+
+  recvAsync(key: string, options?: RecvOptions): Promise<V | undefined> {
+    this.#requests++;
+    return this.#receive(key, options?.signal);
+  }
+
+  async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]> {
+    this.#requests++;
+    return Promise.all(
+      keys.map(async (key, slot) => {
+        try {
+          return await this.#receive(key, options?.signal);
+        } catch (thrown) {
+          throw slotError(slot, keys, ShoalError.from(thrown));
+        }
+      }),
+    );
+  }
+
+  /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
+   *  @throws ShoalError `usage` for a key that was asked for already, and the cause after an abort. */
+  take(key: string, waiter: Waiter<V>): Cancel {
+    if (this.#aborted !== undefined) throw this.#aborted;
+    this.#check(key);
+    const meeting = this.#meeting(key);
+    if (meeting.isAsked) throw twice(key, 'asked for');
+    meeting.isAsked = true;
+    if (!meeting.isSent) {
+      meeting.waiter = waiter;
+      return () => {
+        if (meeting.waiter !== waiter) return;
+        meeting.waiter = undefined;
+        meeting.isAsked = false;
+      };
+    }
+    const { value } = meeting;
+    meeting.value = undefined;
+    waiter.receive(value);
+    return nothingToCancel;
+  }
+
+  startAbort(cause: ShoalError): void {
+    if (this.#aborted !== undefined) return;
+    this.#aborted = cause;
+    const meetings = [...this.#meetings.values()];
+    this.#meetings.clear();
+    for (const meeting of meetings) {
+      const { waiter } = meeting;
+      meeting.waiter = undefined;
+      waiter?.fail(cause);
+    }
+  }
+
+  #receive(key: string, signal: AbortSignal | undefined): Promise<V | undefined> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted === true) throw cancelled(key, signal);
+      let onAbort: () => void = () => {};
+      const settle = (): void => signal?.removeEventListener('abort', onAbort);
+      const cancel = this.take(key, {
+        receive(value) {
+          settle();
+          resolve(value);
+        },
+        fail(cause) {
+          settle();
+          reject(cause);
+        },
+      });
+      if (signal === undefined || cancel === nothingToCancel) return;
+      onAbort = () => {
+        cancel();
+        reject(cancelled(key, signal));
+      };
+      signal.addEventListener('abort', onAbort, { once: true });
+    });
+  }
+
+  #check(key: string): void {
+    const { incarnations } = this.#options;
+    if (incarnations !== undefined) checkIncarnation(parseRendezvousKey(key), incarnations);
+  }
+
+  #meeting(key: string): Meeting<V> {
+    const found = this.#meetings.get(key);
+    if (found !== undefined) return found;
+    if (this.#meetings.size >= this.#options.keysMax) {
+      throw new ShoalError('out-of-memory', `a step has more than ${this.#options.keysMax} rendezvous keys; raise keysMax`);
+    }
+    const meeting: Meeting<V> = { isSent: false, isAsked: false, value: undefined, waiter: undefined };
+    this.#meetings.set(key, meeting);
+    return meeting;
+  }
+}
+
+const nothingToCancel: Cancel = () => {};
+
+/** What went wrong with one slot of a fused receive. */
+export function slotError(slot: number, keys: readonly string[], cause: ShoalError): ShoalError {
+  return new ShoalError(cause.code, `slot ${slot} of ${keys.length}, ${describeKey(keys[slot])}: ${cause.message}`, { cause });
+}
+
+/** The caller's signal ended a receive. */
+export function cancelled(key: string, signal: AbortSignal): ShoalError {
+  return new ShoalError('aborted', `the receive of ${describeKey(key)} was cancelled by its signal`, { cause: signal.reason });
+}
+
+function twice(key: string, what: string): ShoalError {
+  return new ShoalError('usage', `${describeKey(key)} was ${what} twice in one step: ${key}`);
+}

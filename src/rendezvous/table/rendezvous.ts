@@ -1,0 +1,37 @@
+/** Where a Send meets its receive, in one step: the interface that a step sees, wherever the other end is. The local table and the
+ *  rendezvous with other workers both keep this contract, and one suite checks them (conformance.ts).
+ *
+ *  - A key is sent once and received once in a step, in either order. A receive that was cancelled may be repeated.
+ *  - `undefined` is a dead tensor: it travels like a value, and says that the sender's branch was not taken.
+ *  - Values of different steps never meet.
+ *  - `startAbort` fails what waits, and whatever is asked or sent later, with its cause; the first cause stays.
+ *  - The value given to `send` must not change until it was received, or its step has ended. */
+import type { ShoalError } from '../../base/errors.ts';
+
+export interface RecvOptions {
+  /** Gives up with `aborted`; the key may be asked for again. */
+  readonly signal?: AbortSignal;
+}
+
+export interface Rendezvous<V> {
+  /** The value, or that it is dead, for whoever receives this key; does not wait.
+   *  @throws ShoalError `usage` when the key has been sent already, `mismatch` when it names another incarnation of the sending device. */
+  send(key: string, value: V | undefined): void;
+  /** Waits until the key is sent. Rejects with `mismatch` when the sending device has restarted since the key was made. */
+  recvAsync(key: string, options?: RecvOptions): Promise<V | undefined>;
+  /** One request for several keys of one sender: waits for all. A slot is dead when its own value is. An error names its slot and key. */
+  recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]>;
+  startAbort(cause: ShoalError): void;
+}
+
+/** Who waits for a key. Exactly one of the two is called, once, unless it is cancelled. */
+export interface Waiter<V> {
+  receive(value: V | undefined): void;
+  fail(cause: ShoalError): void;
+}
+
+/** The incarnation of a device that sends from here; undefined: no such device is here. */
+export type Incarnations = (device: string) => bigint | undefined;
+
+/** Takes no further part in what it asked for. Idempotent. */
+export type Cancel = () => void;
