@@ -22,7 +22,7 @@ const started = [
   'cli/info/probe-links',
 ];
 /** Its many small files would cost more than all of ours. */
-const bundled = ['zod'];
+const bundled = ['zod', 'uplot'];
 
 const compiler = join(root, 'node_modules/typescript/bin/tsc');
 const { status, error } = spawnSync(process.execPath, [compiler, '-p', join(root, 'tsconfig.build.json')], { stdio: 'inherit' });
@@ -46,9 +46,12 @@ const options = {
   metafile: true,
   logLevel: 'warning',
 };
+/** What pages bring along: one text each. Their packages are not for Node.js. */
+const browser = { platform: 'browser', format: 'iife', target: 'es2022', minify: true, sourcemap: false, external: [], inject: [] };
 const built = await Promise.all([
   build({ ...options, entryPoints: published.map(sourceOf), splitting: true, chunkNames: 'shared/[name]-[hash]' }),
   build({ ...options, entryPoints: programs.map(sourceOf), splitting: true, chunkNames: 'cli/shared/[name]-[hash]' }),
+  build({ ...options, ...browser, entryPoints: ['src/report/page/main.ts', 'src/report/page/style.css'] }),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);
 

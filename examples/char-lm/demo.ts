@@ -2,7 +2,7 @@
  *  compares. `npm run demo -- --processes 2 --text 'notes/*.txt'`. It starts train.ts with `shoal run` and reads what that prints
  *  and leaves behind; nothing here takes part in training. */
 import { SingleBar } from 'cli-progress';
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
 import { dirname, join, relative } from 'node:path';
@@ -35,7 +35,8 @@ async function train(size: number): Promise<RankResult[]> {
   const out = join(folder, `processes-${size}`);
   mkdirSync(out, { recursive: true });
   const own = ['--steps', values.steps, '--batch', values.batch, '--out', out, ...values.text.flatMap((pattern) => ['--text', pattern])];
-  const args = [cli, 'run', '-n', String(size), '--log-dir', out, script, '--', ...own];
+  const report = size === processes ? ['--report', folder] : [];
+  const args = [cli, 'run', '-n', String(size), '--log-dir', out, ...report, script, '--', ...own];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   const label = size === 1 ? '1 process  ' : `${size} processes`;
   const bar = new SingleBar({
@@ -114,6 +115,9 @@ const summary: Summary = summarySchema.parse({
 const path = join(folder, 'summary.json');
 mkdirSync(dirname(path), { recursive: true });
 writeFileSync(path, `${JSON.stringify(summary, null, 2)}\n`);
+// Once more, with the losses.
+const page = spawnSync(process.execPath, [cli, 'report', folder], { encoding: 'utf8' });
+if (page.status !== 0) throw new Error(`the report was not written: ${page.stderr}`);
 
 console.log(`\ntext: ${text.characters} characters of ${text.files.join(', ')}`);
 console.log(
@@ -132,6 +136,7 @@ const rows = columns.map(([name, cell]) => [name, ...runs.map(cell)]);
 for (let rank = 0; rank < processes; rank++)
   rows.push([`parameters of rank ${rank}`, ...runs.map(({ checksums }) => checksums[rank] ?? '')]);
 console.log(`${table(rows)}\n\n${path}, ${Math.round(summary.seconds)} s in all`);
+console.log(`open ${page.stdout.trim()}: what every rank did, and when`);
 if (loadAverage > cpus().length / 4) {
   console.log(
     `other programs kept ${loadAverage.toFixed(1)} of ${cpus().length} CPUs busy when this started: rates and scaling say little`,

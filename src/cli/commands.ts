@@ -3,6 +3,7 @@ import type { Command } from 'commander';
 import { benchCommand } from './commands/bench.ts';
 import { infoCommand } from './commands/info.ts';
 import { planCommand } from './commands/plan.ts';
+import { reportCommand } from './commands/report.ts';
 import { runCommand } from './commands/run.ts';
 import { simulateCommand } from './commands/simulate.ts';
 import { traceCommand } from './commands/trace.ts';
@@ -18,5 +19,6 @@ export const commands: readonly CommandFactory[] = [
   planCommand,
   simulateCommand,
   infoCommand,
+  reportCommand,
   traceCommand,
 ];

@@ -40,7 +40,7 @@ const advice: Readonly<Record<string, string>> = {
   '--rdzv-conf': notNeeded,
   '--use-env': notNeeded,
   '--run-path': notNeeded,
-  '--local-addr': 'set SHOAL_SOCKET_IFNAME to the interface',
+  '--local-addr': 'set SHOAL_INTERFACES to the interface',
   '-H': machines,
   '-host': machines,
   '--host': machines,

@@ -72,15 +72,31 @@ function isTrace(value: unknown): value is ChromeTrace {
     format === 'shoal-trace' &&
     version === 1 &&
     Array.isArray(processes) &&
-    processes.every((one) => areNumbers(one, ['rank', 'clockStartMs', 'offsetMs']) && isDate(asRecord(one).wallStart)) &&
+    processes.every(isProcess) &&
     Array.isArray(traceEvents) &&
-    traceEvents.every((event) => areNumbers(event, ['pid', 'tid', 'ts']) && typeof asRecord(event).ph === 'string')
+    traceEvents.every(isEvent)
   );
 }
 
+function isProcess(value: unknown): boolean {
+  const { host, wallStart } = asRecord(value);
+  return areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) && typeof host === 'string' && isDate(wallStart);
+}
+
+function isEvent(value: unknown): boolean {
+  const { ph, name, dur, args } = asRecord(value);
+  const isWhole = typeof ph === 'string' && typeof name === 'string' && areNumbers(value, ['pid', 'tid', 'ts']);
+  return (
+    isWhole && (dur === undefined || areNumbers(value, ['dur'])) && (args === undefined || (typeof args === 'object' && args !== null))
+  );
+}
+
+/** Thirty thousand years in milliseconds, thirty in microseconds: dates can be made of them, and sums of them are exact. */
+const numberMax = 1e15;
+
 function areNumbers(value: unknown, keys: readonly string[]): boolean {
   const record = asRecord(value);
-  return keys.every((key) => Number.isFinite(record[key]));
+  return keys.every((key) => Math.abs(Number.isFinite(record[key]) ? (record[key] as number) : Infinity) <= numberMax);
 }
 
 function isDate(value: unknown): boolean {

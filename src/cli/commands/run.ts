@@ -6,6 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { ServerOptions } from '../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
+import type { RunReport } from '../run-report.ts';
 
 interface RunFlags {
   readonly nprocPerNode?: string;
@@ -34,6 +35,7 @@ interface RunFlags {
   readonly nodeOption: readonly string[];
   /** commander: `--no-node` sets `node` to false. */
   readonly node: boolean;
+  readonly report?: string | true;
   readonly quiet?: true;
 }
 
@@ -87,6 +89,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
         .default([], 'none'),
     )
     .option('--no-node', 'the script is any executable program')
+    .option('--report [folder]', 'records the run, and writes report.html at its end; default folder: runs/<time>')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
     .addHelpText('after', examples)
     .passThroughOptions()
@@ -108,13 +111,16 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   const directory = process.cwd();
   const { stdout, stderr } = process;
   const localSize = await ranksPerNode(flags);
+  const command = scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' });
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
+  const report = flags.report === undefined ? undefined : await reportOf(flags.report, { directory, command: [script, ...args] });
+  const environment = report === undefined ? process.env : report.environment(process.env);
   const job = launch({
     clock: systemClock,
     random: systemRandom,
-    command: scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' }),
+    command,
     directory,
-    environment: flags.logDir === undefined ? withColours(process.env, stdout) : process.env,
+    environment: flags.logDir === undefined ? withColours(environment, stdout) : environment,
     // From a pipe or a file.
     stdinToRank0: !isatty(0),
     localSize,
@@ -140,8 +146,17 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   });
   for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'] as const) process.on(name, () => job.signal(name));
   stdout.once('error', (error) => job.outputLost(error));
-  const { exitCode } = await job.result;
+  const { exitCode, failure } = await job.result;
+  if (report !== undefined) {
+    const where = failure?.rank === undefined ? '' : `rank ${failure.rank} `;
+    stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : `${where}${failure.text}`)}\n`);
+  }
   return exitCode;
+}
+
+async function reportOf(folder: string | true, run: { directory: string; command: readonly string[] }): Promise<RunReport> {
+  const [{ systemClock }, { RunReport }] = await Promise.all([import('../../base/clock.ts'), import('../run-report.ts')]);
+  return new RunReport(folder, { ...run, startedAt: new Date(systemClock.wallNow()) });
 }
 
 function wantsColours(environment: Environment, { isTTY }: WriteStream): boolean {

@@ -1,0 +1,41 @@
+/** From a run's folder to the data of its page. */
+import type { ChromeTrace } from '../trace/chrome.ts';
+import { mergeTraces } from '../trace/merge.ts';
+import { failureOf } from './failure.ts';
+import { collectivesOf } from './operations.ts';
+import type { RunFolder } from './read-folder.ts';
+import type { ReportData } from './data/report-data.ts';
+import { timelineOf, type TimelineLimits } from './timeline.ts';
+
+/** Some 10 MB of page. */
+const defaultLimits: TimelineLimits = { spansMax: 250_000, valuesMax: 4000 };
+
+const nothing: ChromeTrace = {
+  traceEvents: [],
+  displayTimeUnit: 'ms',
+  otherData: { format: 'shoal-trace', version: 1, processes: [] },
+};
+
+/** @param name Of the run, where the launcher does not say what was run. @throws ShoalError `usage` when two traces are of one rank. */
+export function buildReport(name: string, run: RunFolder, limits: TimelineLimits = defaultLimits): ReportData {
+  const merged = run.traces.length === 0 ? nothing : mergeTraces(run.traces);
+  const { names, details, rows, counters, leftOut } = timelineOf(merged, limits);
+  const dropped = merged.otherData.processes.reduce((sum, process) => sum + process.dropped, 0);
+  const warnings = [...run.warnings];
+  if (dropped > 0) warnings.push(`${dropped} events fell out of the ranks' rings before they were written; raise SHOAL_TRACE_EVENTS`);
+  if (leftOut > 0) warnings.push(`${leftOut} of the shortest spans are not drawn; tables count all`);
+  return {
+    version: 1,
+    title: run.launcher?.command.join(' ') ?? name,
+    startedAt: run.launcher?.startedAt ?? merged.otherData.processes.map(({ wallStart }) => wallStart).sort()[0] ?? null,
+    durationUs: merged.traceEvents.reduce((end, { ts, dur = 0 }) => Math.max(end, ts + dur), 0),
+    failure: failureOf(run.flights, run.launcher?.failure ?? null),
+    warnings,
+    names,
+    details,
+    rows,
+    counters,
+    ...collectivesOf(merged),
+    losses: run.losses,
+  };
+}

@@ -1,0 +1,80 @@
+/** What the page is made of: plain data, written into it as JSON. Times are microseconds from the run's first event, on rank 0's clock. */
+
+/** One thread, or one row of a group's operations, of one rank. Columns of spans, by start. */
+export interface ReportRow {
+  readonly rank: number;
+  readonly name: string;
+  readonly starts: number[];
+  readonly durations: number[];
+  /** Into `names`. */
+  readonly labels: number[];
+  /** Into `details`; −1: none. */
+  readonly details: number[];
+}
+
+export interface ReportRank {
+  readonly rank: number;
+  readonly host: string;
+  readonly pid: number;
+  /** Events that were not kept. */
+  readonly dropped: number;
+  /** Time inside collectives, waiting included; the part of it that was waiting for others. */
+  readonly communicatingUs: number;
+  readonly waitingUs: number;
+  /** What others waited for this rank. */
+  readonly waitedForUs: number;
+}
+
+/** Calls of one place in the script, alike in kind, size and way. */
+export interface ReportOperation {
+  readonly kind: string;
+  readonly algorithm: string;
+  readonly path: string;
+  readonly dtype: string;
+  readonly site: string;
+  readonly bytes: number;
+  readonly calls: number;
+  /** Medians over calls: of the slowest rank's transfer, and of the longest wait. */
+  readonly transferUs: number;
+  readonly waitUs: number;
+  /** Bytes of the operation by the transfer time, GB/s. */
+  readonly algorithmBandwidth: number;
+}
+
+export interface ReportCounter {
+  readonly rank: number;
+  readonly name: string;
+  readonly times: number[];
+  readonly values: number[];
+}
+
+export interface ReportCurve {
+  readonly name: string;
+  readonly points: readonly (readonly [step: number, loss: number])[];
+}
+
+/** What went wrong: the first line is for who reads only one. */
+export interface ReportFailure {
+  readonly headline: string;
+  readonly lines: readonly string[];
+}
+
+export interface ReportData {
+  readonly version: 1;
+  readonly title: string;
+  readonly startedAt: string | null;
+  readonly durationUs: number;
+  readonly failure: ReportFailure | null;
+  /** What could not be read, and what is left out. */
+  readonly warnings: readonly string[];
+  readonly ranks: readonly ReportRank[];
+  readonly names: readonly string[];
+  /** Of spans that have the same: `sequence 3 · 4 MiB float32`. */
+  readonly details: readonly string[];
+  readonly rows: readonly ReportRow[];
+  readonly counters: readonly ReportCounter[];
+  /** waits[a][b]: how long rank a waited for rank b, microseconds. */
+  readonly waits: readonly (readonly number[])[];
+  readonly operations: readonly ReportOperation[];
+  readonly losses: readonly ReportCurve[];
+}

@@ -1,0 +1,158 @@
+/** The report's page: from the data in it to what is seen. */
+import type { ReportData, ReportOperation } from '../data/report-data.ts';
+import { counterChart, lossChart } from './charts.ts';
+import { element, legend, section, table } from './elements.ts';
+import { TimelineView } from './timeline-view.ts';
+import { bytes, digits, duration, percent } from './units.ts';
+
+/** Of the table of operations: those that took longest. The others come when they are asked for. */
+const operationsShown = 25;
+
+const data = JSON.parse(document.querySelector('#data')!.textContent) as ReportData;
+const page = document.querySelector('#report')!;
+
+page.append(header(), ...failure(), ...warnings());
+if (data.ranks.length > 0) page.append(figures(), timeline(), rankTable(), ...waitMatrix(), ...operations());
+if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses)));
+page.append(...counters());
+
+function header(): HTMLElement {
+  const when = data.startedAt === null ? '' : new Date(data.startedAt).toLocaleString();
+  return element('header', { children: [element('h1', { text: data.title }), element('p', { class: 'faint', text: when })] });
+}
+
+function failure(): HTMLElement[] {
+  if (data.failure === null) return [];
+  const { headline, lines } = data.failure;
+  const more = lines.length === 0 ? [] : [element('pre', { text: lines.join('\n') })];
+  return [element('div', { class: 'failure', children: [element('strong', { text: headline }), ...more] })];
+}
+
+function warnings(): HTMLElement[] {
+  if (data.warnings.length === 0) return [];
+  return [element('ul', { class: 'warnings', children: data.warnings.map((text) => element('li', { text })) })];
+}
+
+function figures(): HTMLElement {
+  const { ranks, operations: kinds, durationUs } = data;
+  const mean = (of: (rank: (typeof ranks)[number]) => number): number => ranks.reduce((sum, rank) => sum + of(rank), 0) / ranks.length;
+  const share = (us: number): string => percent(durationUs === 0 ? 0 : us / durationUs);
+  const hosts = new Set(ranks.map(({ host }) => host)).size;
+  const shown: [string, string][] = [
+    [String(ranks.length), ranks.length === 1 ? 'rank' : 'ranks'],
+    [String(hosts), hosts === 1 ? 'host' : 'hosts'],
+    [duration(durationUs), 'from first to last event'],
+    [String(kinds.reduce((sum, { calls }) => sum + calls, 0)), 'collectives'],
+    [share(mean(({ communicatingUs }) => communicatingUs)), 'of the time in collectives'],
+    [share(mean(({ waitingUs }) => waitingUs)), 'of the time waiting for others'],
+  ];
+  return element('div', {
+    class: 'figures',
+    children: shown.map(([value, text]) => element('div', { children: [element('b', { text: value }), text] })),
+  });
+}
+
+function timeline(): HTMLElement {
+  const view = new TimelineView(data);
+  const colours = legend([
+    ['work', 'an operation at work'],
+    ['wait', 'waiting for other ranks'],
+    ['other', 'something else'],
+    ['mark', 'a moment'],
+  ]);
+  const help = element('p', { class: 'faint', text: 'Drag to move, ctrl and wheel to zoom, double click to zoom to a span.' });
+  const whole = section('Timeline', colours, view.element, help);
+  view.draw();
+  return whole;
+}
+
+function rankTable(): HTMLElement {
+  const { ranks, durationUs } = data;
+  const bar = (us: number, kind: string): HTMLElement => {
+    const made = element('span', { class: `bar ${kind}` });
+    made.style.width = `${Math.round((160 * us) / Math.max(1, durationUs))}px`;
+    return made;
+  };
+  const columns = [
+    { title: 'rank' },
+    { title: 'host', isText: true },
+    { title: 'process' },
+    { title: 'in collectives' },
+    { title: 'of it waiting' },
+    { title: 'share of the run', isText: true },
+    { title: 'others waited for it' },
+  ];
+  const rows = ranks.map((rank) => [
+    String(rank.rank),
+    rank.host,
+    String(rank.pid),
+    duration(rank.communicatingUs),
+    duration(rank.waitingUs),
+    element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
+    duration(rank.waitedForUs),
+  ]);
+  const slowest = ranks.reduce((a, b) => (b.waitedForUs > a.waitedForUs ? b : a), ranks[0]);
+  const note =
+    slowest.waitedForUs === 0
+      ? 'No rank waited for another.'
+      : `Rank ${slowest.rank} was waited for longest: ${duration(slowest.waitedForUs)} of all ranks' time.`;
+  return section('Ranks', element('p', { text: note }), table(columns, rows));
+}
+
+/** Where there are few enough to read. */
+function waitMatrix(): HTMLElement[] {
+  const { waits, ranks } = data;
+  const most = Math.max(0, ...waits.flat());
+  if (most === 0 || ranks.length > 64) return [];
+  const head = [element('th', { text: 'waits ↓ for →' }), ...ranks.map(({ rank }) => element('th', { text: String(rank) }))];
+  const rows = waits.map((row, at) => {
+    const cells = row.map((us) => {
+      const cell = element('td', { class: 'heat', text: us === 0 ? '·' : duration(us) });
+      cell.style.background = `color-mix(in srgb, var(--wait) ${Math.round((80 * us) / most)}%, transparent)`;
+      return cell;
+    });
+    return element('tr', { children: [element('th', { text: String(ranks[at].rank) }), ...cells] });
+  });
+  const body = element('table', { children: [element('tr', { children: head }), ...rows] });
+  return [section('Who waited for whom', element('div', { class: 'scroll', children: [body] }))];
+}
+
+function operations(): HTMLElement[] {
+  if (data.operations.length === 0) return [];
+  const columns = [
+    { title: 'operation', isText: true },
+    { title: 'bytes' },
+    { title: 'dtype', isText: true },
+    { title: 'algorithm', isText: true },
+    { title: 'path', isText: true },
+    { title: 'called at', isText: true },
+    { title: 'calls' },
+    { title: 'transfer' },
+    { title: 'wait' },
+    { title: 'GB/s' },
+  ];
+  const rowOf = (each: ReportOperation): string[] => [
+    each.kind,
+    bytes(each.bytes),
+    each.dtype,
+    each.algorithm,
+    each.path,
+    each.site,
+    String(each.calls),
+    duration(each.transferUs),
+    duration(each.waitUs),
+    each.algorithmBandwidth < 0.001 ? '' : digits(each.algorithmBandwidth),
+  ];
+  const note = 'Medians over calls, of the slowest rank. GB/s: bytes of the operation by its transfer time.';
+  const place = element('div', { children: [table(columns, data.operations.slice(0, operationsShown).map(rowOf))] });
+  const rest = data.operations.length - operationsShown;
+  const more = element('button', { text: `${rest} more` });
+  more.addEventListener('click', () => place.replaceChildren(table(columns, data.operations.map(rowOf))));
+  if (rest > 0) place.append(element('div', { class: 'tools', children: [more] }));
+  return [section('Operations', element('p', { class: 'faint', text: note }), place)];
+}
+
+function counters(): HTMLElement[] {
+  const byName = Map.groupBy(data.counters, ({ name }) => name);
+  return [...byName].map(([name, each]) => section(name, counterChart(each)));
+}

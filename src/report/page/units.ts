@@ -1,0 +1,32 @@
+/** Numbers as people read them. */
+
+export function duration(us: number): string {
+  if (us >= 60e6) return `${(us / 60e6).toFixed(1)} min`;
+  if (us >= 1e6) return `${digits(us / 1e6)} s`;
+  if (us >= 1e3) return `${digits(us / 1e3)} ms`;
+  return `${digits(us)} µs`;
+}
+
+export function bytes(count: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const power = count < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(count) / 10));
+  return power === 0 ? `${count} B` : `${digits(count / 1024 ** power)} ${units[power]}`;
+}
+
+export function percent(share: number): string {
+  return `${digits(100 * share)} %`;
+}
+
+/** Three digits that matter. */
+export function digits(value: number): string {
+  if (value === 0) return '0';
+  const magnitude = Math.floor(Math.log10(Math.abs(value)));
+  return value.toFixed(Math.max(0, Math.min(3, 2 - magnitude)));
+}
+
+/** Round steps between ticks: 1, 2, 5, 10, … of which some `count` fit into the range. */
+export function tickStep(range: number, count: number): number {
+  const rough = range / Math.max(1, count);
+  const decade = 10 ** Math.floor(Math.log10(rough));
+  return ([1, 2, 5].find((step) => step * decade >= rough) ?? 10) * decade;
+}

@@ -1,0 +1,205 @@
+/** The data of a report, from traces and flight records as ranks write them, from those of runs that broke, and from files that nobody
+ *  should trust. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import { formatChromeTrace, type ChromeEvent, type ChromeTrace } from '../trace/chrome.ts';
+import { buildReport } from './build-report.ts';
+import { reportPage } from './page.ts';
+import { readRunFolder } from './read-folder.ts';
+
+let folder: string;
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'shoal-report-'));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+beforeEach(() => {
+  rmSync(folder, { recursive: true });
+  folder = mkdtempSync(join(tmpdir(), 'shoal-report-'));
+});
+
+const write = (name: string, text: string): void => writeFileSync(join(folder, name), text);
+
+function span(rank: number, name: string, [ts, dur]: readonly [number, number], args: ChromeEvent['args'] = {}): ChromeEvent {
+  const common = { sequence: 0, group: 'world', dtype: 'float32', bytes: 4000, algorithm: 'tree', path: 'comm thread', site: 'a.ts:1' };
+  return { ph: 'X', cat: 'collective', name, pid: rank, tid: 1, ts, dur, args: { ...common, ...args } };
+}
+
+function trace(rank: number, events: readonly ChromeEvent[], offsetMs = 0): ChromeTrace {
+  const thread: ChromeEvent = { ph: 'M', name: 'thread_name', pid: rank, tid: 1, ts: 0, args: { name: 'world' } };
+  const process = { rank, host: 'a', pid: 40 + rank, offsetMs, clockStartMs: 1000, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0 };
+  return {
+    displayTimeUnit: 'ms',
+    traceEvents: [thread, ...events],
+    otherData: { format: 'shoal-trace', version: 1, processes: [process] },
+  };
+}
+
+const writeTrace = (rank: number, events: readonly ChromeEvent[], offsetMs = 0): void =>
+  write(`trace-rank-${rank}.json`, [...formatChromeTrace(trace(rank, events, offsetMs))].join(''));
+
+function flight(rank: number, last: number, error: string | null): string {
+  const entry = {
+    pg_id: 0,
+    collective_seq_id: last,
+    is_p2p: false,
+    profiling_name: 'shoal:all_reduce',
+    input_sizes: [[1000]],
+    input_dtypes: ['float32'],
+    frames: [{ name: 'f', filename: 'train.ts', line: 7 }],
+    state: 'scheduled',
+    error,
+  };
+  const status = { last_enqueued_collective: last, last_started_collective: last, last_completed_collective: last - 1 };
+  const groups = { 0: { name: 'world', desc: 'world', ranks: '[0, 1, 2]' } };
+  return JSON.stringify({ version: '2.10', rank, pg_config: groups, pg_status: { 0: status }, entries: [entry] });
+}
+
+const build = (): ReturnType<typeof buildReport> => buildReport('run', readRunFolder(folder));
+
+describe('traces', () => {
+  it('become rows, waits by culprit, and operations', () => {
+    writeTrace(0, [span(0, 'all-reduce wait', [0, 30], { waitedFor: 1 }), span(0, 'all-reduce tree', [30, 10])]);
+    // Its clock is 1 ms behind: its events are later on rank 0's.
+    writeTrace(1, [span(1, 'all-reduce wait', [0, 5], { waitedFor: 0 }), span(1, 'all-reduce tree', [5, 20])], 1);
+    const { rows, waits, operations, ranks, durationUs, warnings, failure } = build();
+    expect(rows.map(({ rank, name, starts, durations }) => ({ rank, name, starts, durations }))).toEqual([
+      { rank: 0, name: 'world', starts: [0, 30], durations: [30, 10] },
+      { rank: 1, name: 'world', starts: [1000, 1005], durations: [5, 20] },
+    ]);
+    expect(waits).toEqual([
+      [0, 30],
+      [5, 0],
+    ]);
+    expect(ranks.map(({ communicatingUs, waitingUs, waitedForUs }) => [communicatingUs, waitingUs, waitedForUs])).toEqual([
+      [40, 30, 5],
+      [25, 5, 30],
+    ]);
+    expect(operations).toEqual([
+      {
+        kind: 'all-reduce',
+        algorithm: 'tree',
+        path: 'comm thread',
+        dtype: 'float32',
+        site: 'a.ts:1',
+        bytes: 4000,
+        calls: 1,
+        transferUs: 20,
+        waitUs: 30,
+        algorithmBandwidth: 0.2,
+      },
+    ]);
+    expect({ durationUs, warnings, failure }).toEqual({ durationUs: 1025, warnings: [], failure: null });
+  });
+
+  it('too many spans: the shortest are left out, tables count all', () => {
+    const events = Array.from({ length: 1000 }, (_, sequence) =>
+      span(0, 'all-reduce tree', [sequence * 10, (sequence % 10) + 1], { sequence }),
+    );
+    const whole = readRunFolderOf(events);
+    const { rows, operations, warnings } = buildReport('run', whole, { spansMax: 100, valuesMax: 10 });
+    expect(rows[0].durations).toEqual(Array(100).fill(10));
+    expect(operations[0].calls).toBe(1000);
+    expect(warnings).toEqual(['900 of the shortest spans are not drawn; tables count all']);
+  });
+
+  function readRunFolderOf(events: readonly ChromeEvent[]): ReturnType<typeof readRunFolder> {
+    writeTrace(0, events);
+    return readRunFolder(folder);
+  }
+});
+
+describe('failures', () => {
+  it('the error most ranks tell is the headline; who left nothing is named', () => {
+    write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost: its process died\nmore'));
+    write('flight-rank-2.json', flight(2, 5, 'rank 1 was lost: its process died\nmore'));
+    write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 137, failure: 'rank 1 was killed' }));
+    const { failure, title } = build();
+    expect(title).toBe('train.ts');
+    expect(failure!.headline).toBe('ranks 0, 2: rank 1 was lost: its process died');
+    expect(failure!.lines).toEqual([
+      'more',
+      'rank 1 left no record: killed, or ended without being asked',
+      'rank 1 was killed',
+      'rank 0 last called all_reduce float32[1000] at train.ts:7: scheduled',
+      'rank 2 last called all_reduce float32[1000] at train.ts:7: scheduled',
+    ]);
+  });
+
+  it('a rank that did not make a call is named with the call', () => {
+    for (const [rank, last] of [5, 4, 5].entries()) write(`flight-rank-${rank}.json`, flight(rank, last, null));
+    expect(build().failure!.headline).toBe(
+      "rank 1 did not make call 5, all_reduce float32[1000] at train.ts:7 of group 'world', which the others wait for",
+    );
+  });
+});
+
+describe('files nobody should trust', () => {
+  it('a folder with nothing of a run is refused', () => {
+    expect(() => readRunFolder(folder)).toThrow(/has nothing of a run to report; start it by shoal run --report/);
+    expect(() => readRunFolder(join(folder, 'nowhere'))).toThrow(/cannot be read/);
+    write('trace-rank-0.json', '{"traceEvents":[');
+    expect(() => readRunFolder(folder)).toThrow(/nothing of a run to report: trace-rank-0\.json is not JSON/);
+  });
+
+  it('what is truncated or foreign is a warning beside what is whole', () => {
+    writeTrace(0, [span(0, 'all-reduce tree', [0, 1])]);
+    write('trace-rank-1.json', '{"traceEvents":[]}');
+    write('flight-rank-0.json', '{"rank":0,"entries":[{}]}');
+    write('summary.json', '[]');
+    write('launcher.json', 'null');
+    expect(build().warnings).toEqual(
+      [
+        'launcher.json is not a record of the launcher',
+        'trace-rank-1.json is not a trace written by Shoal (SHOAL_TRACE=<folder>)',
+        'flight-rank-0.json is not a flight record written by Shoal',
+        'summary.json is not a summary of the demo',
+      ].toSorted((a, b) => order(a) - order(b)),
+    );
+  });
+
+  /** As they are read. */
+  const order = (warning: string): number => ['trace', 'flight', 'summary', 'launcher'].findIndex((kind) => warning.startsWith(kind));
+
+  it('no text of a trace becomes markup', () => {
+    const evil = '</script><script>alert(1)</script><img src=x onerror=alert(1)>';
+    writeTrace(0, [span(0, evil, [0, 1], { site: evil, group: evil })]);
+    const page = reportPage(buildReport(evil, readRunFolder(folder)));
+    expect(page).not.toContain('<img');
+    expect(page.match(/<script/g)).toHaveLength(2);
+    expect(page).toContain("default-src 'none'");
+  });
+
+  /** The same value with something else in one place of it. */
+  const spoilt = (whole: unknown): fc.Arbitrary<unknown> => {
+    const paths = pathsOf(whole);
+    return fc.tuple(fc.nat(paths.length - 1), fc.jsonValue()).map(([at, other]) => {
+      const copy = structuredClone({ whole }) as Record<string, unknown>;
+      const path = ['whole', ...paths[at]];
+      let holder = copy;
+      for (const key of path.slice(0, -1)) holder = holder[key] as Record<string, unknown>;
+      holder[path.at(-1)!] = other;
+      return copy['whole'];
+    });
+  };
+
+  const pathsOf = (value: unknown): string[][] =>
+    typeof value !== 'object' || value === null
+      ? [[]]
+      : [[], ...Object.entries(value).flatMap(([key, each]) => pathsOf(each).map((path) => [key, ...path]))];
+
+  it('whatever JSON a file holds, it is read, warned of or refused, and a page can be made of the rest', () => {
+    fc.assert(
+      fc.property(spoilt(trace(0, [span(0, 'x', [0, 1])])), spoilt(JSON.parse(flight(0, 1, 'e'))), fc.json(), (one, other, third) => {
+        write('trace-rank-0.json', JSON.stringify(one));
+        write('flight-rank-0.json', JSON.stringify(other));
+        write('summary.json', `{"runs":[${third}]}`);
+        writeTrace(7, [span(7, 'all-reduce tree', [0, 1])]);
+        expect(reportPage(build())).toContain('all-reduce');
+      }),
+      { numRuns: 1000 },
+    );
+  });
+});

@@ -1,0 +1,92 @@
+/** `shoal run --report` with real processes, and its page in a real browser. */
+import { existsSync } from 'node:fs';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { chromium, type Browser } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { rankScript, shoal, shoalRun } from './fixtures/launch-harness.ts';
+
+const executablePath = '/usr/bin/chromium';
+const tenLines = join(import.meta.dirname, '../examples/ten-lines.ts');
+
+let directory: string;
+beforeAll(async () => {
+  directory = await mkdtemp(join(tmpdir(), 'shoal-report-'));
+});
+afterAll(() => rm(directory, { recursive: true }));
+
+it('a run with --report leaves its page, and says where', async () => {
+  const folder = join(directory, 'good');
+  const { code, stderr } = await shoalRun('-n', '2', '--report', folder, tenLines).ended;
+  expect(code).toBe(0);
+  expect(stderr).toContain(`shoal: report: ${folder}/report.html\n`);
+  expect(await readdir(folder)).toEqual(['launcher.json', 'report.html', 'trace-rank-0.json', 'trace-rank-1.json']);
+  const { stdout } = await shoal(['report', folder, '--json']).ended;
+  expect(JSON.parse(stdout)).toMatchObject({ failure: null, ranks: [{ rank: 0 }, { rank: 1 }], warnings: [] });
+});
+
+it('a run that fails has its cause on the first line', async () => {
+  const folder = join(directory, 'bad');
+  const { code } = await shoalRun('-n', '2', '--grace', '50ms', '--report', folder, rankScript, 'exit', '1', '7').ended;
+  expect(code).toBe(7);
+  const { stdout } = await shoal(['report', folder, '--json']).ended;
+  expect(JSON.parse(stdout).failure.headline).toMatch(/^rank 1 exited with code 7/);
+});
+
+it('what is no run is refused', async () => {
+  const { code, stderr } = await shoal(['report', join(directory, 'nowhere')]).ended;
+  expect({ code, stderr }).toMatchObject({ code: 2, stderr: expect.stringContaining('nowhere cannot be read') });
+  const blocked = await shoalRun('--report', '/proc/nothing', tenLines).ended;
+  expect({ code: blocked.code, stderr: blocked.stderr }).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('--report /proc/nothing cannot be made'),
+  });
+});
+
+describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped without ${executablePath})`, () => {
+  let browser: Browser;
+  beforeAll(async () => {
+    browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  });
+  afterAll(() => browser.close());
+
+  it('draws, zooms, finds and fits, in light and dark, wide and narrow, without an error', async () => {
+    const folder = join(directory, 'good');
+    for (const colorScheme of ['light', 'dark'] as const) {
+      for (const width of [1280, 800, 380]) {
+        await using page = await browser.newPage({ colorScheme, viewport: { width, height: 900 } });
+        const problems: string[] = [];
+        page.on('console', (message) => problems.push(message.text()));
+        page.on('pageerror', (error) => problems.push(error.message));
+        page.on('request', (request) => request.url().startsWith('file:') || problems.push(request.url()));
+        await page.goto(`file://${folder}/report.html`);
+        await page.waitForSelector('canvas');
+        expect(await page.locator('h2').allTextContents()).toEqual(expect.arrayContaining(['Timeline', 'Ranks', 'Operations']));
+        expect(await page.locator('.figures b').first().textContent()).toBe('2');
+        // Something is drawn, and changes with what is in sight.
+        const drawn = (): Promise<string> => page.evaluate('document.querySelector("canvas").toDataURL()');
+        const whole = await drawn();
+        await page.getByTitle('zoom in').click();
+        await expect.poll(drawn).not.toBe(whole);
+        await page.getByTitle('the whole run').click();
+        await expect.poll(drawn).toBe(whole);
+        await page.getByRole('searchbox').fill('no such thing');
+        await expect.poll(drawn).not.toBe(whole);
+        const [content, sight] = (await page.evaluate('[document.documentElement.scrollWidth, innerWidth]')) as [number, number];
+        expect(content, `${width} wide`).toBeLessThanOrEqual(sight);
+        expect(problems).toEqual([]);
+      }
+    }
+  });
+
+  it('runs nothing that a trace says', async () => {
+    const folder = join(directory, 'good');
+    const html = await readFile(join(folder, 'report.html'), 'utf8');
+    const page = await browser.newPage();
+    await page.setContent(html.replace('<main', '<script>globalThis.ran = true</script><img src=x onerror="globalThis.ran = true"><main'));
+    await page.waitForSelector('canvas');
+    expect(await page.evaluate('globalThis.ran')).toBeUndefined();
+    await page.close();
+  });
+});
