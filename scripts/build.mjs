@@ -13,14 +13,10 @@ const { bin, exports, dependencies, peerDependencies } = JSON.parse(readFileSync
 /** Entries that other packages import, and programs: they share what they have in common, so that a class is one class. */
 const programs = Object.values(bin);
 const published = Object.values(exports).flatMap((each) => each.default ?? []);
+/** The comm thread and what it hosts: its guests share what they have in common, too. */
+const hosted = ['comm/comm-entry', 'group/thread/world-guest'];
 /** What threads and processes of their own are started from: one file each. See `builtEntry`. */
-const started = [
-  'group/thread/comm-worker',
-  'kvstore/server/server-entry',
-  'kvstore/client/client-entry',
-  'bench/rank',
-  'cli/info/probe-links',
-];
+const started = ['kvstore/server/server-entry', 'kvstore/client/client-entry', 'bench/rank', 'cli/info/probe-links'];
 /** Its many small files would cost more than all of ours. */
 const bundled = ['zod', 'uplot'];
 
@@ -52,6 +48,7 @@ const built = await Promise.all([
   build({ ...options, entryPoints: published.map(sourceOf), splitting: true, chunkNames: 'shared/[name]-[hash]' }),
   build({ ...options, entryPoints: programs.map(sourceOf), splitting: true, chunkNames: 'cli/shared/[name]-[hash]' }),
   build({ ...options, ...browser, entryPoints: ['src/report/page/main.ts', 'src/report/page/style.css'] }),
+  build({ ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' }),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);
 

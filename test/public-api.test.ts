@@ -11,7 +11,7 @@ import * as kvstore from '../src/kvstore/index.ts';
 import * as messaging from '../src/messaging/index.ts';
 import { createRegionAllocator } from '../src/memory/regions/allocator.ts';
 import type { CommGroup } from '../src/group/api/process-group.ts';
-import { CompletedWork, PendingWork } from '../src/group/thread/work.ts';
+import { CompletedWork, PendingWork } from '../src/comm/work.ts';
 import { startRanks } from '../src/group/testing/in-process-world.ts';
 import type { ProcessGroup, Work } from '../src/index.ts';
 import {

@@ -6,6 +6,8 @@ import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
 import { checkOptions, noOptions, optionTable } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
+import { InlineHost, type CommHost, type CommHostHandlers } from '../../comm/comm-host.ts';
+import { hostGuest } from '../../comm/comm-thread.ts';
 import { parseSelection } from '../../collectives/select.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -14,8 +16,7 @@ import { writeChromeTrace } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { checkBackend, checkTimeout } from '../dispatch/call-arguments.ts';
 import { CommClient } from '../thread/comm-client.ts';
-import { InlineHost, WorkerHost, type CommHost, type CommHostHandlers } from '../thread/comm-host.ts';
-import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
+import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { worldGroupId, worldSpec } from '../call/group-spec.ts';
@@ -90,13 +91,15 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     checkDescriptors(`rank ${rank}`, descriptorsOf(plan), `joining a world of ${size}`, { rank });
     // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
     const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
-    client = new CommClient((handlers) => inline?.(handlers) ?? new WorkerHost(plan, handlers));
+    client = new CommClient(
+      (handlers) => inline?.(handlers) ?? hostGuest({ entry: 'group/thread/world-guest.js', plan, who: `rank ${rank}` }, handlers),
+    );
     return openWorldGroup(options, plan, client, await client.ready());
   } catch (thrown) {
     const error = exhaustion(`rank ${rank}`, thrown, 'joining the world', { rank }) ?? ShoalError.from(thrown);
     // The others wait for this rank, and may have joined already.
     await client?.failGroup(worldGroupId, error);
-    await client?.terminate(error);
+    await client?.leave(error);
     if (client?.hasBegun !== true) await tellAbsence(plan, error);
     throw error;
   }
@@ -155,12 +158,12 @@ function placeOf(options: InitOptions, environment: Environment): { rank: number
 }
 
 /** The comm thread's code is loaded here only where this thread runs it. */
-async function inlineHost(plan: WorldPlan): Promise<(handlers: CommHostHandlers) => CommHost> {
+async function inlineHost(plan: WorldPlan): Promise<(handlers: CommHostHandlers<CommEvent>) => CommHost<Command>> {
   const [{ CommCore }, { systemEnvironment }] = await Promise.all([
     import('../thread/comm-core.ts'),
     import('../thread/system-environment.ts'),
   ]);
-  const environment = systemEnvironment(plan, { thread: 'main' });
+  const environment = systemEnvironment(plan);
   return (handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers);
 }
 
@@ -225,7 +228,7 @@ async function closeWorld({ plan, client, info, trace, memory, timeoutMs }: Clos
     const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
     log.warn(`closing the world: ${ShoalError.from(thrown).message}`);
   } finally {
-    await client.terminate(new ShoalError('closed', 'the process group was destroyed', { rank }));
+    await client.leave(new ShoalError('closed', 'the process group was destroyed', { rank }));
     memory.close();
   }
 }

@@ -1,28 +1,13 @@
 /** The public face of process groups, as seen by user code, ddp and adapters. */
-import type { ShoalError } from '../../base/errors.ts';
+import type { Work } from '../../comm/work.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 
+export type { Work };
+
 /** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
 export type TensorLike = Tensor | TypedArray;
-
-/** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
-export interface Work extends PromiseLike<void> {
-  /** True once the operation has finished, well or not; also in a loop that never returns to the event loop, unless communication
-   *  runs on this thread. */
-  readonly done: boolean;
-  /** The failure, once done; undefined while running or when it succeeded. */
-  readonly error: ShoalError | undefined;
-  /** Blocks this thread until done. @param timeoutMs Milliseconds. Default: until the operation ends, by its own limit at the latest.
-   *  @throws ShoalError the operation's error; `timeout` when this limit passes, and the operation goes on; `usage` where
-   *          communication runs on this thread. */
-  waitSync(timeoutMs?: number): void;
-  /** As of a promise. */
-  catch<B = never>(onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<void | B>;
-  /** As of a promise: runs however the operation ends. */
-  finally(onFinally?: (() => void) | null): Promise<void>;
-}
 
 export interface CallOptions {
   /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */

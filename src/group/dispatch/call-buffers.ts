@@ -11,7 +11,7 @@ import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { TensorLike } from '../call/types.ts';
-import type { WorkHooks } from '../thread/work.ts';
+import type { WorkHooks } from '../../comm/work.ts';
 
 /** An argument whose dtype and size are known. */
 export interface Operand {

@@ -20,7 +20,7 @@ import type { FastOperation, FastPath, FastRequest, GroupPaths } from './fast-pa
 import { route, type PathPlans } from '../call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { ReduceOptions, RootOptions, TensorLike, Work } from '../call/types.ts';
-import { CompletedWork } from '../thread/work.ts';
+import { CompletedWork } from '../../comm/work.ts';
 
 /** Options of collectives that may be repeated. */
 export type RepeatableOptions = ReduceOptions & RootOptions;

@@ -9,7 +9,7 @@ import type { CollectiveCall } from '../call/contract.ts';
 import type { PathPlans, Route } from '../call/route.ts';
 import type { Work } from '../call/types.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
-import type { WorkHooks, WorkWaiter } from '../thread/work.ts';
+import type { WorkHooks, WorkWaiter } from '../../comm/work.ts';
 import type { CallBuffers } from './call-buffers.ts';
 
 /** A call bound to its buffers; may be run again and again, one run at a time. */

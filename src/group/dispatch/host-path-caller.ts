@@ -38,7 +38,7 @@ import {
 import type { HostPathPlans } from '../call/plan-runner.ts';
 import type { Route } from '../call/route.ts';
 import type { Work } from '../call/types.ts';
-import { CompletedWork, PendingWork } from '../thread/work.ts';
+import { CompletedWork, PendingWork } from '../../comm/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;

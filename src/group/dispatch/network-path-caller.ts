@@ -21,7 +21,7 @@ import { assert } from '../../base/assert.ts';
 import type { CallBuffers } from './call-buffers.ts';
 import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
 import type { Work } from '../call/types.ts';
-import { CompletedWork } from '../thread/work.ts';
+import { CompletedWork } from '../../comm/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
 const boundMax = 512;

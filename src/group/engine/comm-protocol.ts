@@ -1,6 +1,7 @@
 /** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
 import type { ErrorData } from '../../base/errors.ts';
 import type { Environment, Settings } from '../../base/settings/settings.ts';
+import type { GuestEvent } from '../../comm/comm-channel.ts';
 import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
@@ -139,7 +140,8 @@ export interface WorldInfo {
   readonly clockOffsetMs: number;
 }
 
-export type CommEvent =
+/** What the comm side tells of its own accord. */
+export type WorldTold =
   /** The control blocks of a group whose ranks all share memory, by group rank; comes before the group is used. */
   | { readonly type: 'host-path'; readonly group: number; readonly blocks: readonly RegionShare[] }
   /** How the main thread can use the network path of a group; comes before the group is used. */
@@ -147,9 +149,6 @@ export type CommEvent =
   /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
   /** All ranks have left the group, or are gone: its number may be another's. */
-  | { readonly type: 'group-ended'; readonly group: number }
-  | { readonly type: 'ready'; readonly info: WorldInfo }
-  /** The world could not be set up; nothing else follows. */
-  | { readonly type: 'failed'; readonly error: ErrorData }
-  /** `begun` false: it was refused, and no other rank has heard of it from the comm thread. */
-  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly begun?: boolean; readonly trace?: TraceSnapshot };
+  | { readonly type: 'group-ended'; readonly group: number };
+
+export type CommEvent = WorldTold | GuestEvent<WorldInfo, TraceSnapshot>;

@@ -12,6 +12,7 @@ import { must } from '../../base/assert.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import { setServedTimer, type Timer } from '../../base/clock.ts';
+import type { GiveWay } from '../../comm/guest.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { RemoteSpan, Span, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { Kernels } from '../../memory/kernels.ts';
@@ -53,6 +54,8 @@ export interface GroupWorld extends NetworkPathWorld {
   readonly rank: number;
   /** CPUs this process may use. */
   readonly cpus: number;
+  /** As CommEnvironment has it. */
+  readonly giveWay: GiveWay | undefined;
   readonly regions: SharedRegions;
   readonly scratch: ScratchPool;
   readonly kernels: Kernels;
@@ -106,6 +109,11 @@ export class GroupEngine implements OperationHost {
   #suspicion: Timer | undefined;
   #pumping = false;
   #pumpAgain = false;
+  #awaitsTurn = false;
+  readonly #resume = (): void => {
+    this.#awaitsTurn = false;
+    this.pump();
+  };
   /** A timer holds on to the group. */
   #openTimer: Timer | undefined;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
@@ -373,7 +381,7 @@ export class GroupEngine implements OperationHost {
   }
 
   #pumpUntilIdle(): void {
-    if (this.#status !== 'open' || this.#suspicion) return;
+    if (this.#status !== 'open' || this.#suspicion || this.#awaitsTurn) return;
     const own = this.#own;
     own.sleeping = false;
     const { clock } = this.#world;
@@ -383,11 +391,12 @@ export class GroupEngine implements OperationHost {
       const moved = this.#step();
       if (this.#members.rung !== rung) {
         // What is next may be long work, which those who have been rung could be doing too: their bells must leave first.
-        queueMicrotask(() => this.pump());
+        if (!this.#givesWay()) queueMicrotask(() => this.pump());
         return;
       }
       if (moved) {
         spin.ends(clock.now());
+        if (this.#givesWay()) return;
         continue;
       }
       if (spin.waits(clock.now())) continue;
@@ -396,6 +405,12 @@ export class GroupEngine implements OperationHost {
     }
     own.sleeping = false;
     spin.stops();
+  }
+
+  /** It goes on in the next turn of the event loop, and not before. */
+  #givesWay(): boolean {
+    this.#awaitsTurn = this.#world.giveWay?.(this.#resume) ?? false;
+    return this.#awaitsTurn;
   }
 
   /** One look at everything; true when something moved. */

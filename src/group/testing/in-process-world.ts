@@ -19,7 +19,8 @@ import { FlightRecorder } from '../../trace/flight-recorder.ts';
 import { nullRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
-import { InlineHost } from '../thread/comm-host.ts';
+import type { GiveWay } from '../../comm/guest.ts';
+import { InlineHost } from '../../comm/comm-host.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
 import { InProcessMemory } from './in-process-memory.ts';
 import { worldSpec } from '../call/group-spec.ts';
@@ -51,6 +52,8 @@ export interface InProcessOptions {
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
+  /** Whether others wait for their turn of the event loop. Default: nobody does. */
+  readonly giveWay?: GiveWay;
 }
 
 export interface InProcessWorld extends AsyncDisposable {
@@ -119,6 +122,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
     pid: process.pid,
     version: 'test',
     cpus: 1,
+    ...(options.giveWay && { giveWay: options.giveWay }),
     meet: async () => {
       const fabricOptions = {
         identity: { world: 'test', rank },
@@ -164,7 +168,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {
       await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
-      await client.terminate(new ShoalError('closed', 'destroyed'));
+      await client.leave(new ShoalError('closed', 'destroyed'));
       memory.close();
     },
   };

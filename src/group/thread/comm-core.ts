@@ -5,6 +5,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
+import type { GiveWay } from '../../comm/guest.ts';
 import { tunedWorldOf } from '../../collectives/tuning.ts';
 import type { Fabric } from '../../fabric/fabric.ts';
 import type { Kernels } from '../../memory/kernels.ts';
@@ -44,6 +45,8 @@ export interface CommEnvironment {
   readonly wires?: NativeWire;
   /** @throws ShoalError `out-of-memory` when no more can be opened. Absent: they do not run out. */
   readonly checkDescriptors?: CheckDescriptors;
+  /** Where others wait for their turn of the event loop. Absent: nobody does. */
+  readonly giveWay?: GiveWay;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
@@ -158,12 +161,17 @@ export class CommCore {
         this.#settle(command.work, this.#open.lastWords.heard());
         return;
       case 'trace':
-        this.#emit({ type: 'done', work: command.work, trace: this.#environment.recorder.trace.snapshot() });
+        this.#emit({ type: 'done', work: command.work, answer: this.#environment.recorder.trace.snapshot() });
         return;
       case 'close':
         this.#settle(command.work, this.#shutDown(command.timeoutMs));
         return;
     }
+  }
+
+  /** Nobody gives commands any more. */
+  async end(): Promise<void> {
+    await this.#shutDown(0);
   }
 
   #newWorld(name: string, fabrics: readonly Fabric[]): World {

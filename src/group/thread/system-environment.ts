@@ -7,6 +7,7 @@ import { checkDescriptors } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
 import { systemRandom } from '../../base/random.ts';
 import { packageVersion } from '../../base/version.ts';
+import type { CommThreadContext } from '../../comm/guest.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { congestionTuner } from '../../fabric/congestion.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
@@ -24,8 +25,10 @@ import { openWorldStore } from './open-world-store.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
 import { parseStoreUrl, type OpenedStore } from '../../store/open-store.ts';
 
-export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' | 'comm' }): CommEnvironment {
+/** @param context the comm thread; absent: the calling thread communicates. */
+export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext): CommEnvironment {
   const { settings, rank } = plan;
+  const thread = context === undefined ? 'main' : 'comm';
   const native = loadNative({ enabled: settings.native });
   const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
@@ -52,6 +55,7 @@ export function systemEnvironment(plan: WorldPlan, { thread }: { thread: 'main' 
     cpus: allowedCpus().count,
     checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
     ...(native && thread === 'comm' && { wires: native }),
+    ...(context && { giveWay: context.giveWay }),
     meet: (world) =>
       meet(world, {
         regions: allocator,

@@ -10,6 +10,7 @@ import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import { exhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
+import type { GiveWay } from '../../comm/guest.ts';
 import type { NetworkPathRates } from '../../collectives/network-path.ts';
 import { parseSelection, type SelectionRule } from '../../collectives/select.ts';
 import type { Tuning } from '../../collectives/tuning-format.ts';
@@ -59,6 +60,8 @@ export interface WorldOptions {
   readonly cpus: number;
   /** As CommEnvironment has it. */
   readonly checkDescriptors?: CheckDescriptors;
+  /** As CommEnvironment has it. */
+  readonly giveWay?: GiveWay;
   /** All ranks of a group share memory; how to map their control blocks. */
   readonly onHostPath?: (group: number, blocks: readonly RegionShare[]) => void;
   /** Small operations of the group can be carried out on sockets of their own, by another thread. */
@@ -98,6 +101,7 @@ export class World {
   networkPathRates: NetworkPathRates | undefined;
   readonly cpus: number;
   readonly checkDescriptors: CheckDescriptors | undefined;
+  readonly giveWay: GiveWay | undefined;
   readonly #backend: string | undefined;
   readonly #mpi: MpiCollectives;
   readonly #waitChains: WaitChains;
@@ -129,6 +133,7 @@ export class World {
     this.fabrics = options.fabrics;
     this.cpus = options.cpus;
     this.checkDescriptors = options.checkDescriptors;
+    this.giveWay = options.giveWay;
     this.allocator = options.allocator;
     this.#onHostPath = options.onHostPath;
     this.#onNetworkPath = options.onNetworkPath;

@@ -6,7 +6,7 @@
 import { receiveMessageOnPort } from 'node:worker_threads';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { PendingWork, type WorkWaiter } from '../../group/thread/work.ts';
+import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
 import type { ClientAnswer, ClientCommand, ClientEvent, ClientTicket, WorkerInfo } from './protocol.ts';
 
 type Numbered = Extract<ClientCommand, { work: number }>;

@@ -1,10 +1,26 @@
 /** Work: the handle of a started operation. It settles once; the promise behind `then` is made only when asked for, so an
  *  operation that nobody awaits cannot raise an unhandled rejection (its group has failed, and says so at the next call). */
-import { ShoalError } from '../../base/errors.ts';
-import { checkKind } from '../../base/settings/options.ts';
-import type { Work } from '../call/types.ts';
+import { ShoalError } from '../base/errors.ts';
+import { checkKind } from '../base/settings/options.ts';
 
-/** How a `Work` waits without the event loop; given by the comm client. */
+/** A started operation. `await work` resolves when it is complete and rejects with its `ShoalError`. */
+export interface Work extends PromiseLike<void> {
+  /** True once the operation has finished, well or not; also in a loop that never returns to the event loop, unless communication
+   *  runs on this thread. */
+  readonly done: boolean;
+  /** The failure, once done; undefined while running or when it succeeded. */
+  readonly error: ShoalError | undefined;
+  /** Blocks this thread until done. @param timeoutMs Milliseconds. Default: until the operation ends, by its own limit at the latest.
+   *  @throws ShoalError the operation's error; `timeout` when this limit passes, and the operation goes on; `usage` where
+   *          communication runs on this thread. */
+  waitSync(timeoutMs?: number): void;
+  /** As of a promise. */
+  catch<B = never>(onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<void | B>;
+  /** As of a promise: runs however the operation ends. */
+  finally(onFinally?: (() => void) | null): Promise<void>;
+}
+
+/** How a `Work` waits without the event loop; given by the channel. */
 export interface WorkWaiter {
   readonly now: () => number;
   /** Delivers what has arrived; cheap when that is nothing. */
@@ -14,8 +30,8 @@ export interface WorkWaiter {
 }
 
 export interface WorkHooks {
-  /** Before the work counts as done. */
-  readonly onSuccess?: (() => void) | undefined;
+  /** Before the work counts as done; a throw is its error. @param answer what came with the end, where something did. */
+  readonly onSuccess?: ((answer?: unknown) => void) | undefined;
   /** @param touched it failed, and other ranks may still be reading and writing its buffers. */
   readonly onSettled?: (touched: boolean, error: ShoalError | undefined) => void;
   /** This thread is about to block for the work: it may do some of it. */
@@ -40,13 +56,19 @@ abstract class Thenable implements PromiseLike<void> {
   }
 }
 
+interface Settlement {
+  /** Others may have heard of it. Default true. */
+  readonly begun?: boolean | undefined;
+  readonly answer?: unknown;
+}
+
 export class PendingWork extends Thenable implements Work {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
   #done = false;
   #error: ShoalError | undefined;
   /** Runs once on success, before the work counts as done: copies results to the caller's own arrays. */
-  #onSuccess: (() => void) | undefined;
+  #onSuccess: WorkHooks['onSuccess'];
   #onSettled: WorkHooks['onSettled'];
   readonly #onWait: (() => void) | undefined;
   #onAwaited: (() => void) | undefined;
@@ -74,12 +96,11 @@ export class PendingWork extends Thenable implements Work {
     return this.done ? this.#error : undefined;
   }
 
-  /** @param begun other ranks may have heard of it. */
-  settle(error: ShoalError | undefined, { begun }: { readonly begun: boolean } = { begun: true }): void {
+  settle(error: ShoalError | undefined, { begun = true, answer }: Settlement = {}): void {
     if (this.#done) return;
     this.#error = error;
     try {
-      if (!error) this.#onSuccess?.();
+      if (!error) this.#onSuccess?.(answer);
     } catch (thrown) {
       this.#error = ShoalError.from(thrown, 'usage');
     }

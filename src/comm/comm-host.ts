@@ -1,0 +1,140 @@
+/** What a channel is to whoever uses a guest of the comm thread: a port to that thread, or the same thread for tests and simulation.
+ *
+ *      main thread                         comm thread
+ *        post(command) ───── port ─────────▶ GuestPort: onCommand
+ *        drain / onEvent ◀── port ────────── GuestPort: emit, then events += 1 and notify      (block sleeps on `events`) */
+import { existsSync } from 'node:fs';
+import { receiveMessageOnPort, type MessagePort, type Transferable } from 'node:worker_threads';
+import { ShoalError } from '../base/errors.ts';
+
+export interface CommHost<Command> {
+  post(command: Command, transfer?: readonly Transferable[]): void;
+  /** Delivers what has arrived, now, without returning to the event loop. */
+  drain(): void;
+  /** Blocks until something arrives, at most `timeoutMs`; false when this host cannot block. */
+  block(timeoutMs: number): boolean;
+  /** Pending work keeps the process alive. */
+  keepAlive(on: boolean): void;
+  /** Nothing is delivered any more. A guest that has not ended does so now; resolves when it has. */
+  leave(): Promise<void>;
+}
+
+export interface CommHostHandlers<Event> {
+  onEvent(event: Event): void;
+  /** The other side is gone without having been asked. */
+  onLost(error: ShoalError): void;
+}
+
+/** One end of the way to a guest. It may be transferred to the thread that uses it. */
+export interface PortEnd {
+  readonly port: MessagePort;
+  /** Two Int32 that both ends have: how many events were posted; the comm thread's number in the system, 0: unknown. */
+  readonly events: SharedArrayBuffer;
+}
+
+export const eventCount = 0;
+export const threadNumber = 1;
+
+export function eventMemory(): SharedArrayBuffer {
+  return new SharedArrayBuffer(2 * Int32Array.BYTES_PER_ELEMENT);
+}
+
+/** Whoever blocks cannot be told that the comm thread has died: it looks so often. */
+const lookMs = 1000;
+
+export class PortHost<Command, Event> implements CommHost<Command> {
+  readonly #port: MessagePort;
+  readonly #events: Int32Array;
+  readonly #handlers: CommHostHandlers<Event>;
+  readonly #onLeave: () => Promise<void>;
+  #seen = 0;
+  #ended = false;
+
+  constructor({ port, events }: PortEnd, handlers: CommHostHandlers<Event>, onLeave: () => Promise<void> = async () => {}) {
+    this.#port = port;
+    this.#events = new Int32Array(events);
+    this.#handlers = handlers;
+    this.#onLeave = onLeave;
+    port.on('message', (event: Event) => this.#deliver(event));
+  }
+
+  post(command: Command, transfer: readonly Transferable[] = []): void {
+    this.#port.postMessage(command, transfer);
+  }
+
+  drain(): void {
+    if (Atomics.load(this.#events, eventCount) === this.#seen) return;
+    for (let next = receiveMessageOnPort(this.#port); next !== undefined; next = receiveMessageOnPort(this.#port)) {
+      this.#deliver(next.message as Event);
+    }
+  }
+
+  block(timeoutMs: number): boolean {
+    const woken = Atomics.wait(this.#events, eventCount, this.#seen, Math.min(timeoutMs, lookMs)) !== 'timed-out';
+    if (!woken && this.#isAlone()) this.end(new ShoalError('system', 'the comm thread has ended'));
+    return true;
+  }
+
+  keepAlive(on: boolean): void {
+    if (on) this.#port.ref();
+    else this.#port.unref();
+  }
+
+  /** The comm thread is gone. What it said last counts: it may still wait to be heard. Idempotent. */
+  end(error: ShoalError): void {
+    if (this.#ended) return;
+    this.drain();
+    this.#ended = true;
+    this.#handlers.onLost(error);
+  }
+
+  async leave(): Promise<void> {
+    this.#ended = true;
+    this.#port.close();
+    await this.#onLeave();
+  }
+
+  #deliver(event: Event): void {
+    this.#seen = (this.#seen + 1) | 0;
+    if (!this.#ended) this.#handlers.onEvent(event);
+  }
+
+  #isAlone(): boolean {
+    const thread = Atomics.load(this.#events, threadNumber);
+    return thread !== 0 && !existsSync(`/proc/self/task/${thread}`);
+  }
+}
+
+/** What is the guest's where it runs on the calling thread. */
+interface InlineGuest<Command> {
+  start(): Promise<void>;
+  handle(command: Command): void;
+}
+
+/** The guest on the calling thread. Nothing can block for it. */
+export class InlineHost<Command, Event> implements CommHost<Command> {
+  #guest: InlineGuest<Command> | undefined;
+
+  constructor(create: (emit: (event: Event) => void) => InlineGuest<Command>, handlers: CommHostHandlers<Event>) {
+    // Events are delivered in a later turn, as from a thread: never inside the call that caused them.
+    this.#guest = create((event) => queueMicrotask(() => this.#guest && handlers.onEvent(event)));
+    void this.#guest.start();
+  }
+
+  post(command: Command): void {
+    queueMicrotask(() => this.#guest?.handle(command));
+  }
+
+  drain(): void {}
+
+  block(): boolean {
+    return false;
+  }
+
+  keepAlive(): void {}
+
+  leave(): Promise<void> {
+    this.#guest = undefined;
+    return Promise.resolve();
+  }
+}

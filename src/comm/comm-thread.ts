@@ -1,0 +1,144 @@
+/** The comm thread of this process, from outside: it starts for its first guest and is ended when its last one has left.
+ *
+ *      group    world ────┐                 ┌ port ─ CommCore
+ *                         ├─▶ CommThread ═══╪
+ *      kvstore  client ───┘   (one worker)  └ port ─ ClientNode
+ *
+ *  What is hosted, and by which layer, it must not know: a guest is named by its built file. */
+import { MessageChannel, Worker, type MessagePort, type WorkerOptions } from 'node:worker_threads';
+import { systemClock, within } from '../base/clock.ts';
+import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import { exhaustion } from '../base/exhaustion.ts';
+import { builtEntry } from '../base/package-root.ts';
+import { ThreadGate } from '../messaging/thread-gate.ts';
+import { eventMemory, PortHost, type CommHost, type CommHostHandlers } from './comm-host.ts';
+import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';
+
+/** What the comm thread makes is gone at once. Node's default lets 48 MiB of that pile up in each process before it looks. */
+const resourceLimits = { maxYoungGenerationSizeMb: 4 };
+/** For a guest to end that is told to, while others go on. */
+const endMs = 5000;
+
+export interface GuestOptions {
+  /** Its built module: `group/thread/world-guest.js`. */
+  readonly entry: string;
+  /** Plain data. */
+  readonly plan: unknown;
+  /** In messages: `rank 2`. */
+  readonly who: string;
+  /** When: whoever wanted it has left; or as it says itself, for others use it as well. Default `left`. */
+  readonly ends?: 'left' | 'itself';
+}
+
+interface Seat {
+  readonly who: string;
+  end(error: ShoalError): void;
+  /** The guest has left. */
+  onLeft: () => void;
+  readonly left: Promise<void>;
+}
+
+/** All that this package keeps for the whole process: a process has one comm thread, or none. Worlds and stores know only of their own
+ *  guest. */
+const ofThisProcess: { thread: CommThread | undefined } = { thread: undefined };
+
+/** Starts a guest in the comm thread, and that thread first, if there is none.
+ *  @throws ShoalError `out-of-memory` when the system has no more threads, descriptors or memory for it. */
+export function hostGuest<Command, Event>(guest: GuestOptions, handlers: CommHostHandlers<Event>): CommHost<Command> {
+  const entry = builtEntry(guest.entry);
+  ofThisProcess.thread ??= new CommThread(guest.who, (thread) => {
+    if (ofThisProcess.thread === thread) ofThisProcess.thread = undefined;
+  });
+  return ofThisProcess.thread.host({ ...guest, entry }, handlers);
+}
+
+class CommThread {
+  readonly #worker: Worker;
+  readonly #gate = new ThreadGate();
+  readonly #seats = new Map<number, Seat>();
+  readonly #onEnd: (thread: CommThread) => void;
+  #nextGuest = 1;
+  #ended: Promise<unknown> | undefined;
+  /** A process that ends stops its threads wherever they are. */
+  readonly #onExit = (): void => this.#gate.close();
+
+  constructor(who: string, onEnd: (thread: CommThread) => void) {
+    this.#onEnd = onEnd;
+    const workerData: ThreadData = { gate: this.#gate.memory };
+    // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
+    this.#worker = startWorker(who, { workerData, execArgv: [], name: 'shoal-comm', resourceLimits });
+    this.#worker.on('message', ({ guest }: FromThread) => this.#left(guest));
+    this.#worker.on('error', (error) => this.#lose((each) => failure(each, error)));
+    this.#worker.on('exit', (code) => this.#lose(() => new ShoalError('system', `the comm thread ended with code ${code}`)));
+    // Guests' ports keep the process alive while they have something to do. After the listeners: one of them refers to it again.
+    this.#worker.unref();
+    process.once('exit', this.#onExit);
+  }
+
+  host<Command, Event>({ entry, plan, who, ends }: GuestOptions, handlers: CommHostHandlers<Event>): CommHost<Command> {
+    const guest = this.#nextGuest++;
+    const { port1, port2 } = new MessageChannel();
+    const events = eventMemory();
+    this.#post({ type: 'host', guest, who, entry, plan, end: { port: port2, events } }, [port2]);
+    const onLeave = ends === 'itself' ? undefined : (): Promise<void> => this.#leave(guest);
+    const host = new PortHost<Command, Event>({ port: port1, events }, handlers, onLeave);
+    let onLeft!: () => void;
+    const left = new Promise<void>((resolve) => {
+      onLeft = resolve;
+    });
+    this.#seats.set(guest, { who, end: (error) => host.end(error), left, onLeft });
+    return host;
+  }
+
+  #post(message: ToThread, transfer: readonly MessagePort[] = []): void {
+    this.#worker.postMessage(message, transfer);
+  }
+
+  /** Whoever wanted the guest does not any more. */
+  async #leave(guest: number): Promise<void> {
+    const seat = this.#seats.get(guest);
+    if (seat !== undefined && this.#seats.size > 1) {
+      this.#post({ type: 'leave', guest });
+      await within(systemClock, endMs, seat.left, () => undefined);
+    }
+    this.#left(guest);
+    await this.#ended;
+  }
+
+  #left(guest: number): void {
+    this.#seats.get(guest)?.onLeft();
+    if (!this.#seats.delete(guest) || this.#seats.size > 0) return;
+    this.#end();
+    this.#gate.close();
+    this.#ended = this.#worker.terminate();
+  }
+
+  #lose(errorOf: (who: string) => ShoalError): void {
+    this.#end();
+    const seats = [...this.#seats.values()];
+    this.#seats.clear();
+    for (const { who, end, onLeft } of seats) {
+      onLeft();
+      end(errorOf(who));
+    }
+  }
+
+  /** The next guest has another thread. */
+  #end(): void {
+    process.off('exit', this.#onExit);
+    this.#onEnd(this);
+  }
+}
+
+function startWorker(who: string, options: WorkerOptions): Worker {
+  try {
+    return new Worker(builtEntry('comm/comm-entry.js'), options);
+  } catch (thrown) {
+    throw isShoalError(thrown) ? thrown : failure(who, thrown);
+  }
+}
+
+function failure(who: string, thrown: unknown): ShoalError {
+  const ranOut = exhaustion(who, thrown, 'running its comm thread');
+  return ranOut ?? new ShoalError('system', `the comm thread failed: ${messageOf(thrown)}`, { cause: thrown });
+}

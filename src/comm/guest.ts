@@ -1,0 +1,75 @@
+/** What the comm thread hosts: the contract of a guest, and what its thread gives it. A guest is a built module of a layer above, which
+ *  exports `startGuest`; what two of them import is one, so that they can share it. */
+import type { MessagePort } from 'node:worker_threads';
+import type { ShoalError } from '../base/errors.ts';
+import type { ThreadGate } from '../messaging/thread-gate.ts';
+import type { GuestEvent } from './comm-channel.ts';
+import { eventCount, type PortEnd } from './comm-host.ts';
+import type { SharedServices } from './shared-services.ts';
+
+/** The comm thread, as its guests see it. */
+export interface CommThreadContext {
+  /** Closed before the thread is ended: calls that must not be cut off pass it. */
+  readonly gate: ThreadGate;
+  /** What its guests have in common, such as what decides whose bytes go first. */
+  readonly services: SharedServices;
+  readonly giveWay: GiveWay;
+}
+
+/** For whoever has much to do at once: true when the thread's other guests must not wait for the event loop any longer; then `resume` is
+ *  called in its next turn. */
+export type GiveWay = (resume: () => void) => boolean;
+
+export interface GuestStart<Command, Event> {
+  /** Plain data, from whoever wants the guest. */
+  readonly plan: unknown;
+  readonly port: GuestPort<Command, Event>;
+  readonly thread: CommThreadContext;
+  /** The guest has ended by itself, and holds nothing any more. */
+  left(): void;
+}
+
+export interface Guest {
+  /** Whatever the guest holds goes, without asking anybody. Called once, unless it has left. */
+  end(): Promise<void>;
+}
+
+/** What throws ends the guest, and is told to whoever wants it. */
+export type StartGuest<Command, Event> = (start: GuestStart<Command, Event>) => Guest | Promise<Guest>;
+
+type Answered = GuestEvent<unknown, unknown>;
+
+/** The guest's end of a channel. */
+export class GuestPort<Command, Event> {
+  readonly #port: MessagePort;
+  readonly #events: Int32Array;
+
+  constructor({ port, events }: PortEnd) {
+    this.#port = port;
+    this.#events = new Int32Array(events);
+  }
+
+  onCommand(handle: (command: Command) => void): void {
+    this.#port.on('message', handle);
+  }
+
+  emit(event: Event | Answered): void {
+    this.#port.postMessage(event);
+    Atomics.add(this.#events, eventCount, 1);
+    Atomics.notify(this.#events, eventCount);
+  }
+
+  /** The work of that number has ended. */
+  settle(work: number, error: ShoalError | undefined, answer?: unknown): void {
+    this.emit({
+      type: 'done',
+      work,
+      ...(error === undefined ? {} : { error: error.toData() }),
+      ...(answer === undefined ? {} : { answer }),
+    });
+  }
+
+  close(): void {
+    this.#port.close();
+  }
+}

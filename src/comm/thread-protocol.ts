@@ -1,0 +1,26 @@
+/** What the main thread and the comm thread say to each other about guests. What they say to a guest goes over its own port. */
+import type { PortEnd } from './comm-host.ts';
+
+export interface ThreadData {
+  /** Memory of the gate that is closed before the thread is ended. */
+  readonly gate: SharedArrayBuffer;
+}
+
+export type ToThread =
+  | {
+      readonly type: 'host';
+      readonly guest: number;
+      /** In messages. */
+      readonly who: string;
+      /** Path of its built module. */
+      readonly entry: string;
+      readonly plan: unknown;
+      readonly end: PortEnd;
+    }
+  /** Nobody wants the guest any more. */
+  | { readonly type: 'leave'; readonly guest: number };
+
+/** The guest has left. */
+export interface FromThread {
+  readonly guest: number;
+}

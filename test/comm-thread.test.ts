@@ -1,0 +1,127 @@
+/** The comm thread of a process and its guests: who shares it, when it ends, what becomes of whom when one of them or the thread fails. */
+import { expect, it } from 'vitest';
+import { ShoalError } from '../src/base/errors.ts';
+import { CommChannel } from '../src/comm/comm-channel.ts';
+import { hostGuest, type GuestOptions } from '../src/comm/comm-thread.ts';
+import type { Asked, GuestPlan, Question } from './fixtures/comm-guest.ts';
+
+const closed = new ShoalError('closed', 'the test is over');
+
+/** What the answers to `ask` are, by question. */
+class Guest extends CommChannel<Asked, string> {
+  static start(plan: GuestPlan, options: Partial<GuestOptions> = {}): Guest {
+    const entry = '../.built/comm-guest.mjs';
+    return new Guest((handlers) => hostGuest({ entry, plan, who: plan.name, ...options }, handlers));
+  }
+
+  async ask(what: Question): Promise<unknown> {
+    let answer: unknown;
+    await this.start({ type: 'ask', what }, what, { onSuccess: (given) => void (answer = given) });
+    return answer;
+  }
+}
+
+const start = async (name: string): Promise<Guest> => {
+  const guest = Guest.start({ name });
+  expect(await guest.ready()).toBe(name);
+  return guest;
+};
+
+const workers = (): number => (process.report.getReport() as unknown as { workers: unknown[] }).workers.length;
+
+it('guests share one thread, which ends with the last of them; the next has another', async () => {
+  const before = workers();
+  const guests = await Promise.all(['a', 'b', 'c'].map(start));
+  expect(workers()).toBe(before + 1);
+  const [thread, ...others] = await Promise.all(guests.map((guest) => guest.ask('thread')));
+  expect(others).toEqual([thread, thread]);
+  expect(await guests[0].ask('guests')).toEqual(['a', 'b', 'c']);
+  const [first, second, third] = guests;
+  await first.leave(closed);
+  expect(await second.ask('ended')).toEqual(['a']);
+  await second.leave(closed);
+  expect(await third.ask('thread')).toBe(thread);
+  await third.leave(closed);
+  expect(workers()).toBe(before);
+  const next = await start('d');
+  expect(await next.ask('thread')).not.toBe(thread);
+  expect(await next.ask('guests')).toEqual(['d']);
+  await next.leave(closed);
+  await next.leave(closed);
+  expect(workers()).toBe(before);
+});
+
+it('a guest that comes while the last one leaves has a thread of its own', async () => {
+  const first = await start('a');
+  const leaving = first.leave(closed);
+  const second = await start('b');
+  await leaving;
+  expect(await second.ask('guests')).toEqual(['b']);
+  await second.leave(closed);
+});
+
+it('a guest that cannot start is told why, and disturbs no other', async () => {
+  const guest = await start('a');
+  const failing = Guest.start({ name: 'b', fails: 'no room' });
+  await expect(failing.ready()).rejects.toMatchObject({ message: 'no room' });
+  expect(failing.hasBegun).toBe(false);
+  await failing.leave(closed);
+  const missing = Guest.start({ name: 'c' }, { entry: 'comm/comm-host.d.ts' });
+  await expect(missing.ready()).rejects.toMatchObject({ code: 'system' });
+  await missing.leave(closed);
+  expect(() => Guest.start({ name: 'd' }, { entry: 'nowhere.js' })).toThrow(expect.objectContaining({ code: 'config' }));
+  expect(await guest.ask('guests')).toEqual(['a']);
+  await guest.leave(closed);
+  expect(workers()).toBe(0);
+});
+
+it('a guest alone that cannot start leaves no thread behind', async () => {
+  const failing = Guest.start({ name: 'a', fails: 'no room' });
+  await expect(failing.ready()).rejects.toMatchObject({ message: 'no room' });
+  await failing.leave(closed);
+  expect(workers()).toBe(0);
+});
+
+it('a guest that others use, too, ends by itself', async () => {
+  const guest = Guest.start({ name: 'a' }, { ends: 'itself' });
+  const other = await start('b');
+  const answered = guest.ask('nothing');
+  await guest.leave(closed);
+  await expect(answered).rejects.toMatchObject({ code: 'closed' });
+  expect(await other.ask('ended')).toEqual([]);
+  // Nobody can tell it any more: the thread has to go.
+  await expect(other.ask('exit')).rejects.toMatchObject({ code: 'system' });
+  await other.leave(closed);
+});
+
+it('a guest that has left by itself is not waited for', async () => {
+  const guest = await start('a');
+  await guest.ask('leave');
+  await guest.leave(closed);
+  expect(workers()).toBe(0);
+});
+
+it.each([
+  { end: 'throw', message: /^the comm thread failed: a mistake$/ },
+  { end: 'exit', message: /^the comm thread ended with code 7$/ },
+] as const)('a thread that is lost ($end) is the failure of all its guests, with one reason', async ({ end, message }) => {
+  const guests = await Promise.all(['a', 'b'].map(start));
+  const pending = guests.map((guest) => guest.ask('nothing'));
+  void guests[0].ask(end).catch(() => undefined);
+  for (const work of pending) await expect(work).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(message) });
+  for (const guest of guests) await expect(guest.ask('thread')).rejects.toMatchObject({ code: 'system' });
+  await Promise.all(guests.map((guest) => guest.leave(closed)));
+  const next = await start('c');
+  expect(await next.ask('guests')).toEqual(['c']);
+  await next.leave(closed);
+});
+
+it('a thread that is lost while this one waits without its event loop', async () => {
+  const guest = await start('a');
+  const other = await start('b');
+  const work = guest.start({ type: 'ask', what: 'nothing' }, 'an answer that never comes');
+  const fatal = other.start({ type: 'ask', what: 'exit' }, 'its end');
+  expect(() => work.waitSync()).toThrow(expect.objectContaining({ code: 'system', message: 'the comm thread has ended' }));
+  expect(() => fatal.waitSync()).toThrow(expect.objectContaining({ code: 'system' }));
+  await Promise.all([guest.leave(closed), other.leave(closed)]);
+});
