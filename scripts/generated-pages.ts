@@ -14,6 +14,7 @@ const sectionTitles: Readonly<Record<SettingDefinition['section'], string>> = {
   network: 'Network',
   memory: 'Memory',
   training: 'Training',
+  scheduling: 'Scheduling',
   'parameter server': 'Parameter server',
   execution: 'Execution',
   diagnostics: 'Diagnostics',

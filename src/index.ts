@@ -9,6 +9,9 @@ export type {
   ProcessGroup,
   ReduceOptions,
   RootOptions,
+  ScheduledGroup,
+  ScheduledReduceOptions,
+  SchedulingOptions,
   TensorLike,
   Work,
 } from './group/call/types.ts';

@@ -56,7 +56,7 @@ describe('shoal', () => {
   const exported: Exports<typeof shoal> = {
     initProcessGroup: call(
       shoal.initProcessGroup,
-      options('backend', 'initMethod', 'rank', 'worldSize', 'timeoutMs', 'joinTimeoutMs', 'environment'),
+      options('backend', 'initMethod', 'rank', 'worldSize', 'timeoutMs', 'joinTimeoutMs', 'scheduling', 'environment'),
     ),
     isShoalError: 'takes anything',
     ShoalError: 'an error is made whatever it is told',
@@ -94,9 +94,23 @@ describe('shoal', () => {
       monitoredBarrier: call(group.monitoredBarrier.bind(group), options(...rest)),
       split: call(group.split.bind(group), argument(0, 'null'), options('key', 'timeoutMs')),
       newGroup: call(group.newGroup.bind(group), argument([0]), options('timeoutMs', 'name', 'backend')),
+      scheduled: call(group.scheduled.bind(group), options('creditBytes', 'partitionBytes', 'timeoutMs')),
       destroy: call(group.destroy.bind(group), options('timeoutMs')),
     };
   }
+
+  it('scheduled groups', async () => {
+    const scheduled = await shoal.initProcessGroup({ environment: {}, scheduling: true });
+    await walk('scheduled', {
+      allReduce: call(scheduled.allReduce.bind(scheduled), tensorLike, options('op', 'factor', 'priority', 'timeoutMs', 'name')),
+      setScheduling: call(scheduled.setScheduling.bind(scheduled), fields({ creditBytes: 100, partitionBytes: 10 })),
+      destroy: call(scheduled.destroy.bind(scheduled), options('timeoutMs')),
+    });
+    const x = Float32Array.of(5);
+    await scheduled.allReduce(x);
+    expect(x).toEqual(Float32Array.of(5));
+    await scheduled.destroy();
+  });
 
   const callsOfWork = (work: Work): CallsOf<Work> => ({
     waitSync: call(work.waitSync.bind(work), argument(undefined, 'undefined', 'number')),

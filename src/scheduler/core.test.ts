@@ -169,6 +169,22 @@ describe('partitions', () => {
   });
 });
 
+describe('a link', () => {
+  it('has a partition of its own, and goes when nothing is left for it', () => {
+    const { core, started, post, finish } = start();
+    core.setLink('a', { partitionBytes: 10 });
+    post({ name: 'cut', bytes: 20, link: 'a' });
+    post({ name: 'whole', bytes: 20, link: 'b' });
+    expect(started).toEqual(['cut.0', 'cut.1', 'whole']);
+    core.removeLink('a');
+    finish('cut.0');
+    finish('cut.1');
+    core.removeLink('a');
+    post({ name: 'later', bytes: 20, link: 'a' });
+    expect(started.at(-1)).toBe('later');
+  });
+});
+
 describe('failures', () => {
   /** The error that a task ends with; what has not ended says so. */
   function ends(): { readonly of: Map<string, ShoalError | undefined>; onEnd(name: string): (error: ShoalError | undefined) => void } {

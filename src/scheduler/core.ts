@@ -48,6 +48,8 @@ export interface LinkStatus {
 export interface LinkOptions {
   /** Of this link alone. Default: the core's. */
   readonly creditBytes?: number;
+  /** Of tensors that are posted for this link from now on. Default: the core's. */
+  readonly partitionBytes?: number;
   /** Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
   readonly order?: LinkOrder;
 }
@@ -65,7 +67,7 @@ const coreOptions = optionTable<CoreOptions>({
   linksMax: 'number',
   observer: 'object',
 });
-const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', order: 'string' });
+const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', partitionBytes: 'number', order: 'string' });
 /** Tasks that an error names. */
 const namedMax = 4;
 
@@ -177,8 +179,9 @@ export class Core implements TaskListener {
   /** @throws ShoalError `usage` for an order that differs from the one tasks were queued in. */
   setLink(name: string, options: LinkOptions): void {
     checkFields('setLink', options, linkOptions);
-    const { creditBytes, order } = options;
+    const { creditBytes, partitionBytes, order } = options;
     if (creditBytes !== undefined) this.#checkBytes('setLink: creditBytes', creditBytes);
+    if (partitionBytes !== undefined) this.#checkBytes('setLink: partitionBytes', partitionBytes);
     if (order !== undefined && order !== 'priority' && order !== 'arrival') {
       throw new ShoalError('usage', `setLink: order is 'priority' or 'arrival', not ${describeValue(order)}`);
     }
@@ -187,9 +190,25 @@ export class Core implements TaskListener {
       throw new ShoalError('usage', `setLink: link '${name}' is in use, in the order of ${known.order}; set it before its first task`);
     }
     const link = known ?? this.#addLink(name, order ?? 'priority');
+    link.ownPartitionBytes = partitionBytes ?? link.ownPartitionBytes;
     if (creditBytes === undefined) return;
     link.ownCreditBytes = creditBytes;
     this.#pump(link);
+  }
+
+  /** Nothing is posted for it any more. Without effect while tasks of the link are queued or run. */
+  removeLink(name: string): void {
+    const link = this.#links.get(name);
+    if (link !== undefined && link.inFlight === 0 && this.#isIdle(link)) this.#links.delete(name);
+  }
+
+  #isIdle(link: Link): boolean {
+    for (let task = link.peek(); task !== undefined; task = link.peek()) {
+      if (task.state !== 'ended') return false;
+      link.pop();
+      this.#leftQueued--;
+    }
+    return true;
   }
 
   // ── tasks ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,12 +222,13 @@ export class Core implements TaskListener {
       throw new ShoalError('usage', `post: ${describeTask(task)} was posted before; make a new task`);
     }
     const tasks = this.#waiting.size + this.#running.size + this.#leftQueued;
-    const count = task.bytes > this.#partitionBytes ? task.countParts(this.#partitionBytes) : 1;
+    const partitionBytes = this.#links.get(task.link)?.ownPartitionBytes ?? this.#partitionBytes;
+    const count = task.bytes > partitionBytes ? task.countParts(partitionBytes) : 1;
     if (tasks + count > this.#tasksMax) {
       const more = `post: ${count} parts of ${describeTask(task)} on top of ${tasks} tasks are more than tasksMax = ${this.#tasksMax}`;
       throw new ShoalError('out-of-memory', `${more}; use larger partitions, or wait for some to end`);
     }
-    const parts = task.partition(this.#partitionBytes);
+    const parts = task.partition(partitionBytes);
     // All of it or nothing.
     for (const part of parts) this.#linkOf(part.link);
     const sequence = this.#sequence++;

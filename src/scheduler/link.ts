@@ -13,6 +13,7 @@ export class Link {
   readonly order: LinkOrder;
   /** Undefined: that of the core. */
   ownCreditBytes: number | undefined;
+  ownPartitionBytes: number | undefined;
   inFlightBytes = 0;
   /** Tasks. */
   inFlight = 0;

@@ -5,10 +5,10 @@ import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../base/clock.ts';
 import { seededRandom, type Random } from '../base/random.ts';
 import { Core } from './core.ts';
-import { OrderAgreement, type OrderMessage, type Turn } from './order-agreement.ts';
+import { OrderAgreement, type OrderMessage, type OrderPost } from './order-agreement.ts';
 import type { Task } from './task.ts';
 import { HeldTask } from './testing/held-task.ts';
-import { explore } from './testing/order-world.ts';
+import { explore, postOf } from './testing/order-world.ts';
 
 const numRuns = Number(process.env.ORDER_WORLDS ?? 300);
 
@@ -62,13 +62,13 @@ describe('chance', () => {
 
     #makeRank(rank: number, options: WorldOptions): Rank {
       const { size, bytes, posts, creditBytes, batchBytes, partitionBytes } = options;
-      const agreement = new OrderAgreement({ rank, size, keys: bytes.length, batchBytes });
+      const agreement = new OrderAgreement({ rank, size, batchBytes });
       const started: string[] = [];
       const running = new Map<string, Task>();
       const onStarted = (task: Task): void => {
         started.push(task.name);
         running.set(task.name, task);
-        this.#send(rank, agreement.started({ bytes: task.bytes } as Turn));
+        this.#send(rank, agreement.started({ bytes: task.bytes }));
       };
       const core = new Core({ clock: new VirtualClock(), creditBytes, partitionBytes, observer: { onStarted } });
       core.setLink('', { order: 'arrival' });
@@ -110,27 +110,26 @@ describe('chance', () => {
       return true;
     }
 
-    readonly #turns = new Map<string, Task>();
+    /** Parts of each rank and key that have no turn yet. */
+    readonly #turns = new Map<string, Task[]>();
 
     #becomeReady(rank: number, key: number): void {
       const { agreement, left } = this.ranks[rank];
       const task = left[key].shift();
       if (task === undefined) return;
       const parts = task.children.length > 0 ? task.children : [task];
-      const post = Number(task.name.split('/')[1]);
-      for (const [part, each] of parts.entries()) this.#turns.set(`${rank}: ${key}/${post}.${part}`, each);
-      const messages = agreement.ready(
-        key,
-        parts.map(({ bytes }) => bytes),
-      );
-      this.#send(rank, messages);
+      const waiting = this.#turns.get(`${rank}: ${key}`) ?? [];
+      this.#turns.set(`${rank}: ${key}`, [...waiting, ...parts]);
+      const { bytes } = task;
+      const post = { key: String(key), priority: key, what: 'all-reduce', bytes, unitBytes: 1, parts: parts.length };
+      this.#send(rank, agreement.ready(post));
       this.#feed(rank);
     }
 
     #feed(rank: number): void {
       const { agreement } = this.ranks[rank];
       for (let turn = agreement.next(); turn !== undefined; turn = agreement.next()) {
-        this.#turns.get(`${rank}: ${turn.key}/${turn.post}.${turn.part}`)?.notifyReady();
+        this.#turns.get(`${rank}: ${turn.key}`)?.shift()?.notifyReady();
       }
     }
 
@@ -175,12 +174,12 @@ describe('an order', () => {
     readonly started: readonly [string[], string[]] = [[], []];
 
     constructor() {
-      const options = { size: 2, keys: 3, batchBytes: 10, lowBytes: 0 };
+      const options = { size: 2, batchBytes: 10, lowBytes: 0 };
       this.ranks = [new OrderAgreement({ ...options, rank: 0 }), new OrderAgreement({ ...options, rank: 1 })];
     }
 
-    ready(key: number, parts: readonly number[]): void {
-      for (const rank of [0, 1] as const) this.#queues[rank].push(...this.ranks[rank].ready(key, parts));
+    ready(key: string, parts: readonly number[]): void {
+      for (const rank of [0, 1] as const) this.#queues[rank].push(...this.ranks[rank].ready(postOf(key, parts, 0)));
     }
 
     exchange(): void {
@@ -206,11 +205,11 @@ describe('an order', () => {
 
   it('is by priority within a batch, and what is needed sooner comes first in the next', () => {
     const pair = new Pair();
-    pair.ready(2, [5, 5, 5, 5]);
+    pair.ready('2', [5, 5, 5, 5]);
     expect(pair.ranks[0].next()).toBeUndefined();
     pair.exchange();
-    pair.ready(1, [5]);
-    pair.ready(0, [5]);
+    pair.ready('1', [5]);
+    pair.ready('0', [5]);
     for (let batch = 0; batch < 3; batch++) {
       pair.start();
       pair.exchange();
@@ -220,37 +219,77 @@ describe('an order', () => {
   });
 
   it('needs no messages when there is one rank', () => {
-    const alone = new OrderAgreement({ rank: 0, size: 1, keys: 1 });
-    expect(alone.ready(0, [1])).toMatchObject([{ round: 0, counts: [1] }]);
-    expect(alone.next()).toEqual({ key: 0, post: 0, part: 0, bytes: 1 });
+    const alone = new OrderAgreement({ rank: 0, size: 1 });
+    expect(alone.ready(postOf('a', [1], 0))).toMatchObject([{ round: 0, posts: [{ key: 'a' }] }]);
+    expect(alone.next()).toEqual({ key: 'a', post: 0, part: 0, bytes: 1 });
   });
 
+  it('is by the names of tensors, whichever they are', () => {
+    const pair = new Pair();
+    for (const key of ['toString', '__proto__', 'constructor']) pair.ready(key, [1]);
+    for (let round = 0; round < 2; round++) {
+      pair.exchange();
+      pair.start();
+    }
+    expect(pair.started[1]).toEqual(['toString.0', '__proto__.0', 'constructor.0']);
+  });
+
+  it('knows from whom a tensor has not been heard of', () => {
+    const { ranks } = new Pair();
+    const [message] = ranks[0].ready(postOf('a', [1], 0));
+    expect(ranks[0].absent('a')).toEqual([1]);
+    ranks[1].receive(0, message);
+    expect(ranks[1].absent('a')).toEqual([]);
+  });
+
+  it('tells many posts in several rounds', () => {
+    const pair = new Pair();
+    for (let key = 0; key < 3000; key++) pair.ready(String(key).padStart(4, '0'), [1]);
+    for (let round = 0; round < 400; round++) {
+      pair.exchange();
+      pair.start();
+    }
+    expect(pair.started[0]).toHaveLength(3000);
+    expect(pair.started[0]).toEqual(pair.started[1]);
+  });
+
+  it.each<[string, OrderPost, string]>([
+    ['priority', postOf('a', [2, 2], 7), "rank 1 schedules 'a' (sum, priority 7, 4 bytes in 2 parts)"],
+    ['size', postOf('a', [3, 3], 3), '6 bytes in 2 parts'],
+    ['partition', postOf('a', [4], 3), '4 bytes in 1 parts'],
+    ['operation', { ...postOf('a', [2, 2], 3), what: 'all-reduce float64 sum' }, 'all-reduce float64 sum'],
+  ])('is refused on all ranks when one gives another %s', (_, other, text) => {
+    const { ranks } = new Pair();
+    const [mine] = ranks[0].ready(postOf('a', [2, 2], 3));
+    const [theirs] = ranks[1].ready(other);
+    const error: unknown = expect.objectContaining({ code: 'mismatch', message: expect.stringContaining(text) as string });
+    expect(() => ranks[0].receive(1, theirs)).toThrow(error);
+    expect(() => ranks[1].receive(0, mine)).toThrow(error);
+  });
+
+  const none: OrderMessage = { round: 0, posts: [], batchBytes: 10 };
   it.each<[string, string, string, (rank: OrderAgreement) => unknown]>([
-    ['a stranger', 'protocol', 'no other rank of 2', (rank) => rank.receive(2, { round: 0, counts: [0, 0, 0], batchBytes: 10 })],
-    ['itself', 'protocol', 'no other rank of 2', (rank) => rank.receive(0, { round: 0, counts: [0, 0, 0], batchBytes: 10 })],
+    ['a stranger', 'protocol', 'no other rank of 2', (rank) => rank.receive(2, none)],
+    ['itself', 'protocol', 'no other rank of 2', (rank) => rank.receive(0, none)],
+    ['another round', 'protocol', 'round 1 while this rank is in round 0', (rank) => rank.receive(1, { ...none, round: 1 })],
     [
-      'another round',
+      'too many posts',
       'protocol',
-      'round 1 while this rank is in round 0',
-      (rank) => rank.receive(1, { round: 1, counts: [0, 0, 0], batchBytes: 10 }),
+      '1025 posts',
+      (rank) => rank.receive(1, { ...none, posts: Array.from({ length: 1025 }, () => postOf('a', [1], 0)) }),
     ],
-    ['other keys', 'protocol', '1 counts of 3 keys', (rank) => rank.receive(1, { round: 0, counts: [0], batchBytes: 10 })],
     [
-      'counts that are none',
+      'sizes that are none',
       'protocol',
-      'counts that go back',
-      (rank) => rank.receive(1, { round: 0, counts: [0, -1, 0], batchBytes: 10 }),
+      'with -1 bytes',
+      (rank) => rank.receive(1, { ...none, posts: [{ ...postOf('a', [1], 0), bytes: -1 }] }),
     ],
-    ['other batches', 'mismatch', 'in batches of 11 bytes', (rank) => rank.receive(1, { round: 0, counts: [0, 0, 0], batchBytes: 11 })],
-    ['a key that there is not', 'usage', 'no key 3', (rank) => rank.ready(3, [1])],
-    ['a tensor without parts', 'usage', 'without any part', (rank) => rank.ready(0, [])],
-    ['a rank that there is not', 'usage', 'no rank 2 of 2', () => new OrderAgreement({ rank: 2, size: 2, keys: 1 })],
-    [
-      'a batch of nothing',
-      'usage',
-      'batchBytes must be an integer from 1',
-      () => new OrderAgreement({ rank: 0, size: 2, keys: 1, batchBytes: 0 }),
-    ],
+    ['other batches', 'mismatch', 'in batches of 11 bytes', (rank) => rank.receive(1, { ...none, batchBytes: 11 })],
+    ['a tensor without parts', 'usage', 'without any part', (rank) => rank.ready(postOf('a', [], 0))],
+    ['more parts than units', 'usage', 'in 3 parts', (rank) => rank.ready({ ...postOf('a', [2], 0), parts: 3 })],
+    ['a priority that is none', 'usage', 'with priority NaN', (rank) => rank.ready(postOf('a', [1], NaN))],
+    ['a rank that there is not', 'usage', 'no rank 2 of 2', () => new OrderAgreement({ rank: 2, size: 2 })],
+    ['a batch of nothing', 'usage', 'batchBytes must be an integer from 1', () => new OrderAgreement({ rank: 0, size: 2, batchBytes: 0 })],
   ])('refuses %s', (_, code, message, run) => {
     const { ranks } = new Pair();
     expect(() => run(ranks[0])).toThrow(expect.objectContaining({ code, message: expect.stringContaining(message) as string }));

@@ -1,46 +1,55 @@
 /** In which order all ranks of a group start their all-reduces, without a leader: tensors become ready at other times on other ranks,
  *  and ranks that started them as they come would wait for each other for ever. A state machine: messages in, messages out.
  *
- *  Each rank counts, for each key, how often its tensor has become ready. In a *round* every rank tells all others its counts. What is
- *  ready everywhere is the minimum over the ranks, so all of them know the same; each cuts the same *batch* from it, by priority, of
- *  `batchBytes` or a little more, and appends it to the *order*. What becomes ready later, and is needed sooner, comes first in the
- *  next batch: it overtakes between parts.
+ *  Each rank *posts* tensors, by key, as they become ready. In a *round* every rank tells all others what it has posted since. The
+ *  n-th post of a key is ready everywhere when all ranks have told it; all of them know that from the same rounds on. Each cuts the
+ *  same *batch* from what is ready everywhere, by priority, of `batchBytes` or a little more, and appends it to the *order*. What
+ *  becomes ready later, and is needed sooner, comes first in the next batch: it overtakes between parts.
  *
- *      rank 0   ready a ── counts ──▶ ┐                ┌▶ minimum {a} ▶ batch: a0 a1 ▶ starts a0, a1
- *      rank 1   ready a, b ─ counts ─▶┼ everyone's, of ┤
- *      rank 2   ready a ── counts ──▶ ┘ one round      └▶ the same on all ranks
+ *      rank 0   posts a ──── posts ──▶ ┐                ┌▶ ready everywhere: a ▶ batch: a0 a1 ▶ starts a0, a1
+ *      rank 1   posts a, b ─ posts ──▶ ┼ everyone's, of ┤
+ *      rank 2   posts a ──── posts ──▶ ┘ one round      └▶ the same on all ranks
  *
  *  Nothing waits for ever (docs/scheduler.md has the argument): a rank answers a round at once, whatever it is doing; who has news or
  *  knows of more to start, and has less than `lowBytes` to do, begins a round; and the order is one sequence, so that its first
  *  operation that has not ended is one that every rank may start. */
+import { PriorityQueue } from '../base/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/settings/options.ts';
+import { partBytes, type Cut } from './partition.ts';
 
 export interface OrderOptions {
   readonly rank: number;
   /** Ranks. */
   readonly size: number;
-  /** Keys are numbered in the order of their priority: 0 is the soonest. */
-  readonly keys: number;
   /** One round decides about as many bytes. Default: 4 MiB. */
   readonly batchBytes?: number;
   /** With at most so many bytes agreed on and not started, a rank begins a round. Default: half of `batchBytes`. */
   readonly lowBytes?: number;
 }
 
+/** A tensor that has become ready. Ranks that post a key for the n-th time post the same. */
+export interface OrderPost extends Cut {
+  readonly key: string;
+  /** Smaller is sooner; equal ones in the order of their keys. */
+  readonly priority: number;
+  /** What is done with it, for ranks to compare. */
+  readonly what: string;
+}
+
 /** To all other ranks, in order between any two. */
 export interface OrderMessage {
   readonly round: number;
-  /** Of each key: how often it has become ready. */
-  readonly counts: readonly number[];
+  /** What has become ready since the last one. */
+  readonly posts: readonly OrderPost[];
   /** Of the sender: all ranks cut the same batches. */
   readonly batchBytes: number;
 }
 
 /** One part of one tensor. */
 export interface Turn {
-  readonly key: number;
-  /** How often the key was decided before. */
+  readonly key: string;
+  /** Posts that came into the order are numbered. */
   readonly post: number;
   readonly part: number;
   readonly bytes: number;
@@ -50,22 +59,22 @@ export interface Turn {
 export interface OrderState {
   /** The one that is open, or comes next. */
   round: number;
-  /** Own counts of this round have been sent. */
+  /** Own posts of this round have been sent. */
   isOpen: boolean;
-  /** Of each key. */
-  readonly counts: number[];
-  /** As they were told last. */
-  told: number[];
-  /** Of each key: ready everywhere. */
-  minimum: number[];
-  /** Of each key: posts of which all parts are in the order. */
-  readonly decided: number[];
-  /** Of each key: parts in the order, of the post that is being cut. */
-  readonly cut: number[];
-  /** Of each key: sizes of the parts of its posts that are not decided. */
-  readonly posts: (readonly number[])[][];
-  /** Of each rank: its counts in this round and, from those that are ahead, in the next. */
-  readonly heard: (readonly number[] | null)[][];
+  /** Ready here, and not told. */
+  readonly news: OrderPost[];
+  /** Told in the round that is open. */
+  told: readonly OrderPost[];
+  /** Of each rank: told in rounds that have ended, and not all in the order. Each key's in the order of its posts. */
+  readonly undecided: OrderPost[][];
+  /** Posts of which a batch had some of the parts. */
+  readonly cut: { readonly key: string; readonly post: number; parts: number }[];
+  /** More is ready everywhere than the last batch had room for. */
+  hasMore: boolean;
+  /** Posts that came into the order. */
+  decided: number;
+  /** Of each rank: its posts in this round and, from those that are ahead, in the next. */
+  readonly heard: (readonly OrderPost[] | null)[][];
   /** Agreed on, and not given out by `next`. */
   readonly agreed: Turn[];
   /** Agreed on, and not started here. */
@@ -73,21 +82,22 @@ export interface OrderState {
   unstartedBytes: number;
 }
 
+/** Posts told in one message; the others wait for the next round. */
+export const postsPerMessage = 1024;
+
 export class OrderAgreement {
   readonly state: OrderState;
   readonly #rank: number;
   readonly #size: number;
-  readonly #keys: number;
   readonly #batchBytes: number;
   readonly #lowBytes: number;
 
   /** @param state goes on from it. */
   constructor(options: OrderOptions, state?: OrderState) {
-    const { rank, size, keys, batchBytes = 4 * 2 ** 20, lowBytes = Math.floor(batchBytes / 2) } = options;
+    const { rank, size, batchBytes = 4 * 2 ** 20, lowBytes = Math.floor(batchBytes / 2) } = options;
     for (const [name, value, least] of [
       ['rank', rank, 0],
       ['size', size, 1],
-      ['keys', keys, 0],
       ['batchBytes', batchBytes, 1],
       ['lowBytes', lowBytes, 0],
     ] as const) {
@@ -97,33 +107,31 @@ export class OrderAgreement {
     if (rank >= size) throw new ShoalError('usage', `OrderAgreement: there is no rank ${rank} of ${size}`);
     this.#rank = rank;
     this.#size = size;
-    this.#keys = keys;
     this.#batchBytes = batchBytes;
     this.#lowBytes = lowBytes;
-    this.state = state ?? initialState(size, keys);
+    this.state = state ?? initialState(size);
   }
 
   /** A tensor has become ready here. A key may be ready several times: its posts are started in this order.
-   *  @param parts bytes of each of its parts, which are the same on all ranks. @returns messages to all other ranks. */
-  ready(key: number, parts: readonly number[]): OrderMessage[] {
-    const { state } = this;
-    if (!(key in state.counts)) throw new ShoalError('usage', `there is no key ${describeValue(key)} among ${this.#keys}`);
-    if (parts.length === 0) throw new ShoalError('usage', `key ${key} is ready without any part`);
-    state.counts[key]++;
-    state.posts[key].push(parts);
+   *  @returns messages to all other ranks. @throws ShoalError `mismatch`, as `receive`. */
+  ready(post: OrderPost): OrderMessage[] {
+    const fault = faultOf(post);
+    if (fault !== undefined) throw new ShoalError('usage', `'${post.key}' is ready ${fault}`);
+    this.state.news.push(post);
     return this.#proceed();
   }
 
   /** A message of another rank. @returns messages to all others.
-   *  @throws ShoalError `protocol` for what no rank of this group would say; `mismatch` for other batches than this rank's. */
-  receive(from: number, { round, counts, batchBytes }: OrderMessage): OrderMessage[] {
+   *  @throws ShoalError `protocol` for what no rank of this group would say; `mismatch` for other batches than this rank's, and for
+   *          posts that ranks describe differently: the same on all of them. */
+  receive(from: number, { round, posts, batchBytes }: OrderMessage): OrderMessage[] {
     const { state } = this;
-    this.#check(from, round, counts);
+    this.#check(from, round, posts);
     if (batchBytes !== this.#batchBytes) {
       const message = `rank ${from} orders in batches of ${batchBytes} bytes, this rank in batches of ${this.#batchBytes}`;
       throw new ShoalError('mismatch', `${message}; set the same on all ranks`, { peer: from });
     }
-    state.heard[round - state.round][from] = counts;
+    state.heard[round - state.round][from] = posts;
     return this.#proceed();
   }
 
@@ -133,18 +141,25 @@ export class OrderAgreement {
   }
 
   /** A turn that `next` gave has started here. @returns messages to all others. */
-  started({ bytes }: Turn): OrderMessage[] {
+  started({ bytes }: Pick<Turn, 'bytes'>): OrderMessage[] {
     this.state.unstarted--;
     this.state.unstartedBytes -= bytes;
     return this.#proceed();
   }
 
-  /** Ends the round that has everyone's counts, and begins the next if there is a reason to. */
+  /** Ranks from which the oldest post of the key, which is not in the order, has not been heard of. */
+  absent(key: string): number[] {
+    const { undecided, heard } = this.state;
+    const has = (posts: readonly OrderPost[] | null): boolean => posts?.some((post) => post.key === key) ?? false;
+    return undecided.flatMap((posts, rank) => (rank === this.#rank || has(posts) || heard.some((round) => has(round[rank])) ? [] : [rank]));
+  }
+
+  /** Ends the round that has everyone's posts, and begins the next if there is a reason to. */
   #proceed(): OrderMessage[] {
     const { state } = this;
     const out: OrderMessage[] = [];
     for (;;) {
-      if (state.isOpen && state.heard[0].every((counts, rank) => counts !== null || rank === this.#rank)) this.#decide();
+      if (state.isOpen && state.heard[0].every((posts, rank) => posts !== null || rank === this.#rank)) this.#decide();
       else if (!state.isOpen && (this.#isAnswerDue() || this.#hasReason())) out.push(this.#tell());
       else return out;
     }
@@ -152,84 +167,158 @@ export class OrderAgreement {
 
   /** Somebody has begun this round: it is answered whatever there is to say, for others wait for it. */
   #isAnswerDue(): boolean {
-    return this.state.heard[0].some((counts) => counts !== null);
+    return this.state.heard[0].some((posts) => posts !== null);
   }
 
   #hasReason(): boolean {
-    const { counts, told, minimum, decided, unstarted, unstartedBytes } = this.state;
+    const { news, hasMore, unstarted, unstartedBytes } = this.state;
     if (unstarted > 0 && unstartedBytes > this.#lowBytes) return false;
-    return counts.some((count, key) => count > told[key] || minimum[key] > decided[key]);
+    return news.length > 0 || hasMore;
   }
 
   #tell(): OrderMessage {
     const { state } = this;
     state.isOpen = true;
-    state.told = [...state.counts];
-    return { round: state.round, counts: state.told, batchBytes: this.#batchBytes };
+    state.told = state.news.splice(0, postsPerMessage);
+    return { round: state.round, posts: state.told, batchBytes: this.#batchBytes };
   }
 
   #decide(): void {
     const { state } = this;
-    const all = state.heard[0].map((counts) => counts ?? state.told);
-    state.minimum = state.minimum.map((_, key) => Math.min(...all.map((counts) => counts[key])));
+    for (const [rank, posts] of state.heard[0].entries()) state.undecided[rank].push(...(posts ?? state.told));
     state.heard[0] = state.heard[1];
     state.heard[1] = Array.from({ length: this.#size }, () => null);
     state.round++;
     state.isOpen = false;
-    let bytes = 0;
-    // Keys are in the order of their priority.
-    for (let key = 0; key < this.#keys && bytes < this.#batchBytes;) {
-      if (state.minimum[key] <= state.decided[key]) key++;
-      else bytes += this.#append(key);
+    state.told = [];
+    this.#cutBatch();
+  }
+
+  #cutBatch(): void {
+    const { state } = this;
+    const byKey = state.undecided.map(groupedByKey);
+    const first = new PriorityQueue<OrderPost>(isSooner);
+    const enter = (key: string): void => {
+      const posts = byKey.map((each) => each.get(key)?.at(0));
+      if (!posts.every((post) => post !== undefined)) return;
+      checkSame(posts);
+      first.push(posts[0]);
+    };
+    for (const key of byKey[0].keys()) enter(key);
+    const left = new Set<string>();
+    for (let bytes = 0; first.length > 0 && bytes < this.#batchBytes;) {
+      const post = first.peek() as OrderPost;
+      bytes += this.#append(post);
+      if (state.cut.some(({ key }) => key === post.key)) continue;
+      first.pop();
+      for (const each of byKey) each.get(post.key)?.shift();
+      left.add(post.key);
+      enter(post.key);
+    }
+    state.hasMore = first.length > 0;
+    if (left.size === 0) return;
+    for (const [rank, posts] of state.undecided.entries()) {
+      // What has left is the first of its key.
+      const over = new Map(Array.from(left, (key) => [key, byKey[rank].get(key)?.length ?? 0]));
+      const kept: OrderPost[] = [];
+      for (const post of posts.toReversed()) {
+        const count = over.get(post.key);
+        if (count !== undefined) over.set(post.key, count - 1);
+        if (count === undefined || count > 0) kept.push(post);
+      }
+      state.undecided[rank] = kept.toReversed();
     }
   }
 
-  #append(key: number): number {
+  /** The post's next part. */
+  #append(post: OrderPost): number {
     const { state } = this;
-    const [parts] = state.posts[key];
-    const part = state.cut[key]++;
-    const bytes = parts[part];
-    state.agreed.push({ key, post: state.decided[key], part, bytes });
+    let cut = state.cut.find(({ key }) => key === post.key);
+    if (cut === undefined) {
+      cut = { key: post.key, post: state.decided++, parts: 0 };
+      state.cut.push(cut);
+    }
+    const part = cut.parts++;
+    const bytes = partBytes(post, part);
+    state.agreed.push({ key: post.key, post: cut.post, part, bytes });
     state.unstarted++;
     state.unstartedBytes += bytes;
-    if (part + 1 === parts.length) {
-      state.posts[key].shift();
-      state.decided[key]++;
-      state.cut[key] = 0;
-    }
+    if (cut.parts === post.parts) state.cut.splice(state.cut.indexOf(cut), 1);
     return bytes;
   }
 
-  #check(from: number, round: number, counts: readonly number[]): void {
+  #check(from: number, round: number, posts: readonly OrderPost[]): void {
     const { state } = this;
     const refuse = (what: string): ShoalError => new ShoalError('protocol', `order message of rank ${from}: ${what}`, { peer: from });
     if (!Number.isInteger(from) || from < 0 || from >= this.#size || from === this.#rank) throw refuse(`no other rank of ${this.#size}`);
     const ahead = round - state.round;
-    // Nobody ends a round without this rank's counts.
+    // Nobody ends a round without this rank's posts.
     if (ahead !== 0 && !(ahead === 1 && state.isOpen)) throw refuse(`round ${round} while this rank is in round ${state.round}`);
-    if (state.heard[ahead][from] !== null) throw refuse(`counts of round ${round} for the second time`);
-    if (counts.length !== this.#keys) throw refuse(`${counts.length} counts of ${this.#keys} keys`);
-    const before = ahead === 1 ? state.heard[0][from] : null;
-    if (ahead === 1 && before === null) throw refuse(`round ${round} before round ${state.round}`);
-    const isCount = (count: number, key: number): boolean =>
-      Number.isSafeInteger(count) && count >= (before === null ? state.minimum[key] : before[key]);
-    if (!counts.every(isCount)) throw refuse('counts that go back');
+    if (state.heard[ahead][from] !== null) throw refuse(`posts of round ${round} for the second time`);
+    if (ahead === 1 && state.heard[0][from] === null) throw refuse(`round ${round} before round ${state.round}`);
+    if (posts.length > postsPerMessage) throw refuse(`${posts.length} posts, more than ${postsPerMessage}`);
+    for (const post of posts) {
+      const fault = faultOf(post);
+      if (fault !== undefined) throw refuse(`'${post.key}' ${fault}`);
+    }
   }
 }
 
-function initialState(size: number, keys: number): OrderState {
-  const zeros = (): number[] => Array.from({ length: keys }, () => 0);
-  const silence = (): null[] => Array.from({ length: size }, () => null);
+/** What is wrong with it; undefined: nothing. */
+function faultOf({ priority, bytes, unitBytes, parts }: OrderPost): string | undefined {
+  if (!Number.isFinite(priority)) return `with priority ${describeValue(priority)}`;
+  if (!Number.isSafeInteger(bytes) || bytes < 0) return `with ${describeValue(bytes)} bytes`;
+  if (!Number.isSafeInteger(unitBytes) || unitBytes <= 0 || bytes % unitBytes !== 0)
+    return `with units of ${describeValue(unitBytes)} bytes`;
+  if (!Number.isSafeInteger(parts) || parts <= 0) return 'without any part';
+  return parts > 1 && parts > bytes / unitBytes ? `in ${parts} parts, more than there are units` : undefined;
+}
+
+function groupedByKey(posts: readonly OrderPost[]): Map<string, OrderPost[]> {
+  const byKey = new Map<string, OrderPost[]>();
+  for (const post of posts) {
+    const list = byKey.get(post.key);
+    if (list) list.push(post);
+    else byKey.set(post.key, [post]);
+  }
+  return byKey;
+}
+
+/** @param posts of each rank. @throws ShoalError `mismatch`. */
+function checkSame(posts: readonly OrderPost[]): void {
+  const [expected] = posts;
+  for (const [rank, post] of posts.entries()) {
+    const { priority, what, bytes, unitBytes, parts } = post;
+    const isSame = priority === expected.priority && what === expected.what && bytes === expected.bytes;
+    if (isSame && unitBytes === expected.unitBytes && parts === expected.parts) continue;
+    throw new ShoalError(
+      'mismatch',
+      `rank ${rank} schedules ${describePost(post)}, rank 0 ${describePost(expected)}; every rank gives a tensor the same name, size, operation, priority and partition`,
+      { peer: rank },
+    );
+  }
+}
+
+function describePost({ key, priority, what, bytes, parts }: OrderPost): string {
+  return `'${key}' (${what}, priority ${priority}, ${bytes} bytes in ${parts} parts)`;
+}
+
+function isSooner(a: OrderPost, b: OrderPost): boolean {
+  return a.priority === b.priority ? a.key < b.key : a.priority < b.priority;
+}
+
+function initialState(size: number): OrderState {
+  const ofRanks = <T>(make: () => T): T[] => Array.from({ length: size }, make);
   return {
     round: 0,
     isOpen: false,
-    counts: zeros(),
-    told: zeros(),
-    minimum: zeros(),
-    decided: zeros(),
-    cut: zeros(),
-    posts: Array.from({ length: keys }, () => []),
-    heard: [silence(), silence()],
+    news: [],
+    told: [],
+    undecided: ofRanks(() => []),
+    cut: [],
+    hasMore: false,
+    decided: 0,
+    heard: [ofRanks(() => null), ofRanks(() => null)],
     agreed: [],
     unstarted: 0,
     unstartedBytes: 0,

@@ -16,17 +16,28 @@ export interface PartitionRequest {
 
 /** As many parts as have to be, as equal as they can be: what is left over goes to the last ones, a unit each. */
 export function partsOf(request: PartitionRequest): Part[] {
-  const units = request.bytes / request.unitBytes;
-  const count = countParts(request);
-  const least = Math.floor(units / count);
-  const larger = units - least * count;
-  const parts: Part[] = [];
-  for (let index = 0, offset = 0; index < count; index++) {
-    const bytes = (index < count - larger ? least : least + 1) * request.unitBytes;
-    parts.push({ offset, bytes });
-    offset += bytes;
-  }
-  return parts;
+  const parts = countParts(request);
+  const cut = { ...request, parts };
+  return Array.from({ length: parts }, (_, index) => ({ offset: partOffset(cut, index), bytes: partBytes(cut, index) }));
+}
+
+/** A tensor that has been cut. */
+export interface Cut {
+  readonly bytes: number;
+  readonly unitBytes: number;
+  readonly parts: number;
+}
+
+/** Size of one of the parts. */
+export function partBytes(cut: Cut, index: number): number {
+  return partOffset(cut, index + 1) - partOffset(cut, index);
+}
+
+function partOffset({ bytes, unitBytes, parts }: Cut, index: number): number {
+  const units = bytes / unitBytes;
+  const least = Math.floor(units / parts);
+  const larger = units - least * parts;
+  return (least * index + Math.max(0, index - (parts - larger))) * unitBytes;
 }
 
 /** How many parts there will be; at least one.

@@ -10,7 +10,15 @@ export type Environment = Readonly<Record<string, string | undefined>>;
 
 export type SettingKind = 'integer' | 'bytes' | 'milliseconds' | 'flag' | 'choice' | 'text' | 'list';
 
-export type SettingSection = 'collectives' | 'network' | 'memory' | 'training' | 'parameter server' | 'diagnostics' | 'execution';
+export type SettingSection =
+  | 'collectives'
+  | 'network'
+  | 'memory'
+  | 'training'
+  | 'scheduling'
+  | 'parameter server'
+  | 'diagnostics'
+  | 'execution';
 
 export type SettingValue = number | boolean | string | readonly string[];
 
@@ -88,8 +96,13 @@ const milliseconds = (
   range: Range = {},
 ): SettingDefinition<number> => define('milliseconds', name, section, fallback, description, { least: 1, ...range });
 
-const flag = (name: Name, section: SettingSection, fallback: boolean, description: string): SettingDefinition<boolean> =>
-  define('flag', name, section, fallback, description);
+const flag = (
+  name: Name,
+  section: SettingSection,
+  fallback: boolean,
+  description: string,
+  extras: Extras = {},
+): SettingDefinition<boolean> => define('flag', name, section, fallback, description, extras);
 
 const text = (name: Name, section: SettingSection, fallback: string, description: string, extras: Extras = {}): SettingDefinition<string> =>
   define('text', name, section, fallback, description, extras);
@@ -115,6 +128,12 @@ function fromNcclInterfaces(text: string): string {
   return itemsOf(text.replace(/^[\^=]/, ''))
     .map((item) => sign + item)
     .join(',');
+}
+
+/** ByteScheduler counts parameters, and means float32. What is no number stays as it is, to be refused. */
+function fromParameters(text: string): string {
+  const parameters = Number(text);
+  return text.trim() !== '' && Number.isFinite(parameters) ? String(Math.round(parameters * 4)) : text;
 }
 
 /** The registry. A new setting is one entry here; the documentation follows. */
@@ -249,6 +268,28 @@ export const settingDefinitions = {
     {
       least: 1,
     },
+  ),
+
+  scheduling: flag(
+    'SHOAL_SCHEDULING',
+    'scheduling',
+    false,
+    'All-reduces of the group that `initProcessGroup` returns are scheduled: in parts, by priority, within a credit.',
+    { aliases: [{ name: 'USE_BYTESCHEDULER' }] },
+  ),
+  schedulePartitionBytes: bytes(
+    'SHOAL_SCHEDULE_PARTITION_BYTES',
+    'scheduling',
+    4_000_000,
+    'Scheduled tensors are cut into parts of at most this size; the same on all ranks. `BYTESCHEDULER_PARTITION` counts float32 parameters, of 4 bytes.',
+    { least: 1, aliases: [{ name: 'BYTESCHEDULER_PARTITION', translate: fromParameters }] },
+  ),
+  scheduleCreditBytes: bytes(
+    'SHOAL_SCHEDULE_CREDIT_BYTES',
+    'scheduling',
+    16_000_000,
+    'Bytes of scheduled all-reduces that are in flight at most; one larger part may be alone. `BYTESCHEDULER_CREDIT` counts float32 parameters, of 4 bytes.',
+    { least: 1, aliases: [{ name: 'BYTESCHEDULER_CREDIT', translate: fromParameters }] },
   ),
 
   valueSliceBytes: bytes(

@@ -19,7 +19,8 @@ import { CommClient } from '../thread/comm-client.ts';
 import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
-import { worldGroupId, worldSpec } from '../call/group-spec.ts';
+import { checkedScheduling } from './scheduled-group.ts';
+import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
 import { networkPathSpec } from '../fast/network-path.ts';
 import { openNetworkPath } from './open-network-path.ts';
 import { openHostPath } from './open-host-path.ts';
@@ -27,7 +28,7 @@ import { engineOnly } from '../dispatch/fast-path.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
 import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from '../call/types.ts';
 
 /** Freed large tensors whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
@@ -51,6 +52,8 @@ export interface InitOptions {
   readonly timeoutMs?: number;
   /** How long to wait for all ranks to appear. Default: `timeoutMs`. */
   readonly joinTimeoutMs?: number;
+  /** All-reduces of the group are scheduled, as in `group.scheduled`; the same on all ranks. Default: SHOAL_SCHEDULING. */
+  readonly scheduling?: SchedulingOptions | boolean;
   /** Instead of `process.env`: two worlds can live in one process. */
   readonly environment?: Environment;
 }
@@ -62,15 +65,20 @@ const initOptions = optionTable<InitOptions>({
   worldSize: 'number',
   timeoutMs: 'number',
   joinTimeoutMs: 'number',
+  scheduling: 'any',
   environment: 'object',
 });
 
 /** Joins the world; resolves when all ranks have. Without a launcher and options: a world of one.
  *  @throws ShoalError `config` for contradictory settings, `timeout` naming the ranks that did not come, `peer-lost`,
  *          `auth`, `usage`. */
+export async function initProcessGroup(options: InitOptions & { readonly scheduling: SchedulingOptions | true }): Promise<ScheduledGroup>;
+export async function initProcessGroup(options?: InitOptions): Promise<ProcessGroup>;
 export async function initProcessGroup(options: InitOptions = noOptions): Promise<ProcessGroup> {
   checkOptions('initProcessGroup', options, initOptions);
   for (const limitMs of [options.timeoutMs, options.joinTimeoutMs]) if (limitMs !== undefined) checkTimeout(limitMs);
+  const { scheduling: given } = options;
+  if (given !== undefined && typeof given !== 'boolean') checkedScheduling('initProcessGroup: scheduling', given);
   const environment = options.environment ?? process.env;
   const settings = settingsOf(options, environment);
   const { rank, size } = placeOf(options, environment);
@@ -94,7 +102,10 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     client = new CommClient(
       (handlers) => inline?.(handlers) ?? hostGuest({ entry: 'group/thread/world-guest.js', plan, who: `rank ${rank}` }, handlers),
     );
-    return openWorldGroup(options, plan, client, await client.ready());
+    const group = openWorldGroup(options, plan, client, await client.ready());
+    const scheduling = given ?? settings.scheduling;
+    if (scheduling === false) return group;
+    return await group.openScheduled({ ...(scheduling === true ? {} : scheduling), timeoutMs: joinTimeoutMs }, { ownsGroup: true });
   } catch (thrown) {
     const error = exhaustion(`rank ${rank}`, thrown, 'joining the world', { rank }) ?? ShoalError.from(thrown);
     // The others wait for this rank, and may have joined already.
@@ -200,7 +211,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     const networkPath = share && networkPathSpec(spec.globalRanks.length, settings.syncBytesMax, share.rates);
     return new PlanRunner({ ...planOptions(planning, spec), loadStore, networkPath }).algorithmOf(collective, bytes);
   };
-  return { client, memory, info, timeoutMs: settings.timeoutMs, openPaths, algorithmOf, close };
+  return { client, memory, info, timeoutMs: settings.timeoutMs, scheduling: schedulingOf(settings), openPaths, algorithmOf, close };
 }
 
 interface ClosingWorld {

@@ -1,5 +1,6 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
+import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
@@ -15,7 +16,7 @@ import type { GroupPaths } from '../dispatch/fast-path.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import { restrictHosts, worldGroupId, type GroupSpec } from '../call/group-spec.ts';
+import { restrictHosts, worldGroupId, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
 import type { TensorBlock } from '../dispatch/tensor-block.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import type {
@@ -26,6 +27,8 @@ import type {
   ProcessGroup,
   ReduceOptions,
   RootOptions,
+  ScheduledGroup,
+  SchedulingOptions,
   TensorLike,
   Work,
 } from '../call/types.ts';
@@ -55,9 +58,11 @@ import {
   reduceScatterOptions,
   reduceToRootOptions,
   rootOptions,
+  scheduledOptions,
   splitOptions,
 } from '../call/call-options.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
+import { checkedScheduling, ScheduledCommGroup } from './scheduled-group.ts';
 import { groupOfRanks, splitGroup } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
@@ -66,6 +71,8 @@ export interface WorldHandle {
   readonly memory: TensorMemory;
   readonly info: WorldInfo;
   readonly timeoutMs: number;
+  /** Where a scheduled group says nothing. */
+  readonly scheduling: Scheduling;
   /** What the calls of a group can take. */
   openPaths(spec: GroupSpec): GroupPaths;
   /** The algorithm that a group takes for an operation of so many bytes. */
@@ -299,6 +306,25 @@ export class CommGroup implements ProcessGroup {
   ): Promise<ProcessGroup | null> {
     checkOptions('newGroup', options, newGroupOptions);
     return this.#open(await groupOfRanks(this, this.#world, ranks, options), options.timeoutMs);
+  }
+
+  scheduled(options: SchedulingOptions & { timeoutMs?: number } = noOptions): Promise<ScheduledGroup> {
+    checkOptions('scheduled', options, scheduledOptions);
+    return this.openScheduled(options);
+  }
+
+  /** @param how `ownsGroup`: this group ends with the scheduled one. */
+  async openScheduled(
+    { timeoutMs = this.#world.timeoutMs, ...options }: SchedulingOptions & { timeoutMs?: number },
+    how: { readonly ownsGroup?: boolean } = {},
+  ): Promise<ScheduledGroup> {
+    checkTimeout(timeoutMs);
+    this.#checkUsable();
+    const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options) };
+    const ranks = this.globalRanks.map((_, rank) => rank);
+    const spec = must(await groupOfRanks(this, this.#world, ranks, { timeoutMs, scheduling }), () => 'this rank is one of all');
+    await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
+    return new ScheduledCommGroup({ world: this.#world, group: this, spec, ...how });
   }
 
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {

@@ -10,7 +10,7 @@ import { checkKind } from '../../base/settings/options.ts';
 import { checkBackend } from '../dispatch/call-arguments.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
-import { restrictHosts, type GroupSpec } from '../call/group-spec.ts';
+import { restrictHosts, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
 import type { ProcessGroup } from '../call/types.ts';
 import { groupIdMax } from '../links/wire.ts';
 
@@ -51,6 +51,15 @@ export async function splitGroup(
   return specOf(parent, world, ranks, { id, name: `${parent.name}/split-${serial}:${color}` });
 }
 
+export interface GroupRequest extends Pick<GroupSpec, 'backend' | 'scheduling'> {
+  readonly name?: string;
+  readonly timeoutMs?: number;
+}
+
+function describeScheduling({ creditBytes, partitionBytes }: Scheduling): string {
+  return `, scheduled with a credit of ${creditBytes} bytes and parts of ${partitionBytes}`;
+}
+
 /** The group of some ranks of the parent, in this order; null on the others. Default name: the parent's and a number. Collective.
  *  @throws ShoalError `usage`; `mismatch` when ranks ask for different groups; `unsupported` when numbers are used up; what the
  *          all-gather throws. */
@@ -58,7 +67,7 @@ export async function groupOfRanks(
   parent: ParentGroup,
   world: ParentWorld,
   asked: readonly number[],
-  { name, backend, timeoutMs }: { readonly name?: string; readonly backend?: string; readonly timeoutMs?: number },
+  { name, backend, timeoutMs, scheduling }: GroupRequest,
 ): Promise<GroupSpec | null> {
   checkKind('newGroup: ranks', asked, 'list');
   // The caller's list may change while ranks agree.
@@ -73,11 +82,11 @@ export async function groupOfRanks(
   const all = new Int32Array(groupNumbersWords * parent.size);
   await parent.allGather(all, groupNumbers.encode(), {
     timeoutMs,
-    name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}`,
+    name: `newGroup ${ranks.join(',')}${backend === undefined ? '' : ` ${backend}`}${scheduling === undefined ? '' : describeScheduling(scheduling)}`,
   });
   const { id, serial } = groupNumbers.agree(all);
   if (!ranks.includes(parent.rank)) return null;
-  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend });
+  return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
 }
 
 /** 64-bit words of a rank's colour and key. */
@@ -103,7 +112,7 @@ function specOf(
   parent: ParentGroup,
   { info, client }: ParentWorld,
   ranks: readonly number[],
-  { id, ...given }: Pick<GroupSpec, 'name' | 'backend'> & { readonly id: number | undefined },
+  { id, ...given }: Pick<GroupSpec, 'name' | 'backend' | 'scheduling'> & { readonly id: number | undefined },
 ): GroupSpec {
   if (id === undefined)
     throw new ShoalError(

@@ -1,9 +1,21 @@
 /** The options of a group's calls, by call: what `checkOptions` lets through. */
 import { optionTable, type ValueKind } from '../../base/settings/options.ts';
-import type { AllToAllOptions, CallOptions, CountsOptions, PeerOptions, ProcessGroup, ReduceOptions, RootOptions } from './types.ts';
+import type {
+  AllToAllOptions,
+  CallOptions,
+  CountsOptions,
+  PeerOptions,
+  ProcessGroup,
+  ReduceOptions,
+  RootOptions,
+  ScheduledReduceOptions,
+  SchedulingOptions,
+} from './types.ts';
 
-type OptionsOf<Call extends 'split' | 'newGroup' | 'destroy'> = NonNullable<
-  Call extends 'destroy' ? Parameters<ProcessGroup['destroy']>[0] : Parameters<ProcessGroup[Exclude<Call, 'destroy'>]>[1]
+type OptionsOf<Call extends 'split' | 'newGroup' | 'scheduled' | 'destroy'> = NonNullable<
+  Call extends 'destroy' | 'scheduled'
+    ? Parameters<ProcessGroup[Call]>[0]
+    : Parameters<ProcessGroup[Exclude<Call, 'destroy' | 'scheduled'>]>[1]
 >;
 
 const call = { timeoutMs: 'number', name: 'string' } as const satisfies Record<string, ValueKind>;
@@ -11,6 +23,7 @@ const reduce = { op: 'string', factor: 'number' } as const satisfies Record<stri
 
 export const callOptions = optionTable<CallOptions>(call);
 export const reduceOptions = optionTable<ReduceOptions>({ ...reduce, ...call });
+export const scheduledReduceOptions = optionTable<ScheduledReduceOptions>({ priority: 'number', ...reduce, ...call });
 export const rootOptions = optionTable<RootOptions>({ root: 'number', ...call });
 export const reduceToRootOptions = optionTable<ReduceOptions & RootOptions>({ root: 'number', ...reduce, ...call });
 export const countsOptions = optionTable<CountsOptions>({ counts: 'list', ...call });
@@ -21,3 +34,6 @@ export const peerOptions = optionTable<PeerOptions>({ tag: 'number', ...call });
 export const splitOptions = optionTable<OptionsOf<'split'>>({ key: 'number', timeoutMs: 'number' });
 export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: 'string', backend: 'string', timeoutMs: 'number' });
 export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: 'number' });
+const scheduling = { creditBytes: 'number', partitionBytes: 'number' } as const satisfies Record<string, ValueKind>;
+export const schedulingOptions = optionTable<SchedulingOptions>(scheduling);
+export const scheduledOptions = optionTable<OptionsOf<'scheduled'>>({ ...scheduling, timeoutMs: 'number' });

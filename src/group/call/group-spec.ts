@@ -1,5 +1,14 @@
 /** What a group is: its number, its name, and its ranks. The same on all of them, but for who this rank is. */
+import type { Settings } from '../../base/settings/settings.ts';
 import type { Topology } from '../../plan/topology.ts';
+
+/** How all-reduces of a group are scheduled, in bytes. The same on all ranks. */
+export interface Scheduling {
+  /** In flight at most; one larger part may be alone. */
+  readonly creditBytes: number;
+  /** Tensors are cut into parts of at most so many. */
+  readonly partitionBytes: number;
+}
 
 export interface GroupSpec {
   readonly id: number;
@@ -14,6 +23,8 @@ export interface GroupSpec {
   readonly backend?: string;
   /** Calls that count as made when the group opens, for tests of what comes after many. The same on all ranks. Default: none. */
   readonly callsBefore?: number;
+  /** Its calls are all-reduces, in the order that ranks agree on. Default: in the order in which they are made. */
+  readonly scheduling?: Scheduling;
 }
 
 /** Number of the group of all ranks. */
@@ -39,4 +50,9 @@ export function restrictHosts(hosts: readonly (readonly number[])[], globalRanks
 /** The collectives of a group are Open MPI's. @param ofWorld what holds for groups that say nothing. */
 export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined): boolean {
   return (ofGroup ?? ofWorld) === 'mpi';
+}
+
+/** Where a program says nothing. */
+export function schedulingOf({ scheduleCreditBytes, schedulePartitionBytes }: Settings): Scheduling {
+  return { creditBytes: scheduleCreditBytes, partitionBytes: schedulePartitionBytes };
 }

@@ -46,6 +46,19 @@ export interface PeerOptions extends CallOptions {
   readonly tag?: number;
 }
 
+/** How all-reduces are scheduled; the same on all ranks. */
+export interface SchedulingOptions {
+  /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
+  readonly creditBytes?: number;
+  /** Tensors are cut into parts of at most so many bytes. Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
+  readonly partitionBytes?: number;
+}
+
+export interface ScheduledReduceOptions extends ReduceOptions {
+  /** Smaller is sooner, as in the order of a model's layers; the same on all ranks. Default: 0. */
+  readonly priority?: number;
+}
+
 /** A set of ranks that communicate together. Collectives must be called by every rank in the same order.
  *
  *  Elements are counted over a tensor's whole shape, which matters to no operation: only counts and dtypes have to agree, between
@@ -121,8 +134,23 @@ export interface ProcessGroup {
    *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. `name` is for
    *  messages; default: this group's and a number. Milliseconds. */
   newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
+  /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
+   *  over this whole group, which goes on. Milliseconds. */
+  scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** A process group whose all-reduces are scheduled. Ranks may make them in different orders: tensors are told apart by their names,
+ *  and a name that is used again by the order of its calls. Everything else is as in the group that it was made of. */
+export interface ScheduledGroup extends ProcessGroup {
+  /** In place: data := reduction over all ranks' data, as soon as priorities and credit allow. The bits are those of an all-reduce that
+   *  is not scheduled, however it is cut. `name` is the tensor's; default: all calls without a name count, and the n-th of one rank is
+   *  the n-th of the others. Ranks that give a tensor different priorities or sizes get a `mismatch`. */
+  allReduce(data: TensorLike, options?: ScheduledReduceOptions): Work;
+  /** Of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
+   *  each rank's own. */
+  setScheduling(options: SchedulingOptions): void;
 }

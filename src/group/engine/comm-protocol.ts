@@ -11,7 +11,7 @@ import type { Topology } from '../../plan/topology.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { NetworkPathProgress } from '../fast/network-path.ts';
-import type { GroupSpec } from '../call/group-spec.ts';
+import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
 import type { HostPathName, HostPathPosition } from '../fast/host-path.ts';
 import type { LoadedTuning } from '../call/tuning-file.ts';
 
@@ -53,6 +53,20 @@ export type Command =
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       readonly timeoutMs: number;
     }
+  /** An all-reduce of a scheduled group. */
+  | {
+      readonly type: 'scheduled';
+      readonly work: number;
+      readonly group: number;
+      /** Of the tensor. */
+      readonly name: string;
+      readonly priority: number;
+      readonly call: CollectiveCall;
+      readonly buffer: SharedBuffer;
+      readonly timeoutMs: number;
+    }
+  /** Of a scheduled group, from the next all-reduce on. */
+  | { readonly type: 'schedule'; readonly group: number; readonly scheduling: Partial<Scheduling> }
   /** An operation of the host path that the main thread leaves to the comm thread, having come to `position`. */
   | {
       readonly type: 'host-path';

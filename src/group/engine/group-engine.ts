@@ -98,7 +98,7 @@ export class GroupEngine implements OperationHost {
   readonly #hostPathQueues: Readonly<Record<HostPathName, HostPathQueue>>;
   readonly #networkPath: GroupNetworkPath;
   /** All ways that a call can take. */
-  readonly #queues: readonly CallQueue<PendingCall>[];
+  readonly #queues: CallQueue<PendingCall>[];
   readonly #watchdog: Watchdog<PendingCall>;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
@@ -358,6 +358,11 @@ export class GroupEngine implements OperationHost {
   #remember(sequence: number, call: CollectiveCall): void {
     this.#history.remember(sequence, call);
     this.#inquiry.onCalled(sequence);
+  }
+
+  /** Its calls come here later: it is given up first. */
+  attach(queue: CallQueue<PendingCall>): void {
+    this.#queues.unshift(queue);
   }
 
   // ── progress ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -622,7 +627,7 @@ export class GroupEngine implements OperationHost {
       group: this.spec,
       world: this.#world,
       members: this.#members,
-      hasPlans: this.#plans instanceof PlanRunner,
+      hasPlans: this.#plans instanceof PlanRunner && this.spec.scheduling === undefined,
       onUnopened: (thrown) => this.suspect(thrown),
       onReadable: () => this.pump(),
       onStarted: (entry) => this.#world.recorder.started(this.spec, entry),

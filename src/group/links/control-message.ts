@@ -1,7 +1,11 @@
 /** Rare events between the comm threads of two ranks, as JSON in a message of wire.ts. Every field is checked. */
 import * as z from 'zod/mini';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
+import { postsPerMessage } from '../../scheduler/order-agreement.ts';
 import { groupIdMax, MessageType, probeBytesMax } from './wire.ts';
+
+/** Characters of the name of a scheduled tensor. */
+export const scheduledNameMax = 256;
 
 const remoteRegion = z.object({
   rkey: z.int().check(z.gte(0)),
@@ -20,6 +24,15 @@ const errorData = z.object({
   timeoutMs: z.optional(z.number()),
   resource: z.optional(z.string().check(z.maxLength(256))),
   cause: z.optional(z.string().check(z.maxLength(65536))),
+});
+
+const orderPost = z.object({
+  key: z.string().check(z.maxLength(scheduledNameMax)),
+  priority: z.number(),
+  what: z.string().check(z.maxLength(64)),
+  bytes: z.int().check(z.gte(0)),
+  unitBytes: z.int().check(z.gte(1)),
+  parts: z.int().check(z.gte(1)),
 });
 
 const controlMessage = z.discriminatedUnion('type', [
@@ -67,6 +80,14 @@ const controlMessage = z.discriminatedUnion('type', [
     late: z.optional(z.boolean()),
     calls: z.optional(z.number()),
     timeoutMs: z.number(),
+  }),
+  /** What I have for the order of a scheduled group (order-agreement.ts). */
+  z.object({
+    type: z.literal('order'),
+    group: z.int(),
+    round: z.int().check(z.gte(0)),
+    batchBytes: z.int().check(z.gte(1)),
+    posts: z.array(orderPost).check(z.maxLength(postsPerMessage)),
   }),
   z.object({ type: z.literal('ping'), sentMs: z.number() }),
   z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),

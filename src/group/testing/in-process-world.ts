@@ -23,7 +23,7 @@ import type { GiveWay } from '../../comm/guest.ts';
 import { InlineHost } from '../../comm/comm-host.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
 import { InProcessMemory } from './in-process-memory.ts';
-import { worldSpec } from '../call/group-spec.ts';
+import { schedulingOf, worldSpec } from '../call/group-spec.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
 import { engineOnly } from '../dispatch/fast-path.ts';
 import { openHostPath } from '../api/open-host-path.ts';
@@ -163,6 +163,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
     memory,
     info,
     timeoutMs: settings.timeoutMs,
+    scheduling: schedulingOf(settings),
     openPaths: (spec) => (options.fastPath && openHostPath(opening, spec)) || engineOnly,
     algorithmOf: (spec, collective, bytes) =>
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),

@@ -22,7 +22,7 @@ import { noteCause } from '../world/ended-ranks.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
 import { HostPathClaim } from '../fast/host-path-claim.ts';
-import type { BoundBuffer, Buffers } from '../engine/operation.ts';
+import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import type { Store } from '../../store/store.ts';
 import { World } from '../world/world.ts';
@@ -131,6 +131,12 @@ export class CommCore {
       case 'collective':
         this.#attempt(command, () => this.#collective(command));
         return;
+      case 'scheduled':
+        this.#attempt(command, () => this.#scheduled(command));
+        return;
+      case 'schedule':
+        this.#open.schedules.setScheduling(command.group, command.scheduling);
+        return;
       case 'host-path':
         this.#attempt(command, () => this.#hostPath(command));
         return;
@@ -215,6 +221,11 @@ export class CommCore {
     const { work, sequence, call, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submit({ sequence, call, buffers, timeoutMs, complete: (error, how) => this.#done(work, error, how) });
+  }
+
+  #scheduled({ work, group, buffer, ...call }: Extract<Command, { type: 'scheduled' }>): void {
+    const complete: Complete = (error, how) => this.#done(work, error, how);
+    this.#open.schedules.post(group, { ...call, buffer: this.#bound(buffer), complete });
   }
 
   #networkPath(command: Extract<Command, { type: 'network-path' }>): void {

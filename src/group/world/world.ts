@@ -31,6 +31,7 @@ import { LastWords } from './last-words.ts';
 import { LinkProbe } from '../links/link-probe.ts';
 import { PeerLink } from '../links/peer-link.ts';
 import { PointToPoint } from '../engine/point-to-point.ts';
+import { Schedules } from '../schedule/schedules.ts';
 import { ScratchPool } from '../links/scratch-pool.ts';
 import { SharedRegions } from '../links/shared-regions.ts';
 import { WaitChains, type Culprit, type Wait } from '../diagnosis/wait-chain.ts';
@@ -92,6 +93,7 @@ export class World {
   readonly pointToPoint: PointToPoint;
   readonly linkProbe: LinkProbe;
   readonly lastWords: LastWords;
+  readonly schedules: Schedules;
   /** The user's rules for choosing algorithms. */
   readonly selection: readonly SelectionRule[];
   readonly tuning: Tuning | undefined;
@@ -158,6 +160,7 @@ export class World {
       tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
     });
     this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
+    this.schedules = new Schedules(this);
     this.lastWords = new LastWords(clock, () => this.links);
     this.linkProbe = new LinkProbe({ clock: options.clock, scratch: this.scratch });
   }
@@ -210,6 +213,7 @@ export class World {
   async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
     const group = await this.#newGroup(spec);
     this.#groups.set(spec.id, group);
+    this.schedules.open(group);
     this.recorder.addGroup(spec);
     const early = this.#early.get(spec.id) ?? [];
     this.#early.delete(spec.id);
@@ -279,6 +283,7 @@ export class World {
     if (!group) return;
     await group.leave(timeoutMs);
     this.#groups.delete(id);
+    this.schedules.close(id);
     if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
     this.recorder.removeGroup(group.spec);
     this.#leaving.set(id, group);
@@ -329,7 +334,7 @@ export class World {
 
   /** What has been waited for the longest. */
   #wait(): Wait | undefined {
-    const waits = [this.pointToPoint.wait, ...[...this.#groups.values()].map((group) => group.wait)];
+    const waits = [this.pointToPoint.wait, this.schedules.wait, ...[...this.#groups.values()].map((group) => group.wait)];
     return waits.find((wait) => wait !== undefined);
   }
 
@@ -416,11 +421,21 @@ export class World {
       default: {
         const group = this.#groups.get(message.group);
         const leaving = this.#leaving.get(message.group);
-        if (group) group.onControl(this.#groupRank(group, link), message);
+        if (group) this.#onGroupControl(group, link, message);
         else if (leaving) this.#onLeavingGroup(leaving, link, message);
         else this.#keepEarly(link, message);
       }
     }
+  }
+
+  #onGroupControl(group: GroupEngine, link: PeerLink, message: ControlMessage & { group: number }): void {
+    const rank = this.#groupRank(group, link);
+    if (message.type === 'order') {
+      this.schedules.onOrder(message.group, rank, message);
+      return;
+    }
+    group.onControl(rank, message);
+    if (message.type === 'leave') this.schedules.onLeft(message.group, rank);
   }
 
   /** Told of answers to pings; used while clocks are compared. */

@@ -1,10 +1,10 @@
 /** All ways in which ranks that agree on an order can go on: tensors become ready on any rank at any time, messages arrive at any
  *  time, in order between two ranks, what is agreed on starts when the credit allows, and an operation ends when all have started it. */
-import { OrderAgreement, type OrderMessage, type OrderState, type Turn } from '../order-agreement.ts';
+import { OrderAgreement, type OrderMessage, type OrderPost, type OrderState, type Turn } from '../order-agreement.ts';
 
 export interface OrderWorldOptions {
   readonly size: number;
-  /** Of each key: the bytes of its parts. */
+  /** Of each key, the soonest first: the bytes of its parts. */
   readonly parts: readonly (readonly number[])[];
   /** How often each key becomes ready on each rank. */
   readonly posts: number;
@@ -59,10 +59,16 @@ export function explore(options: OrderWorldOptions): Exploration {
 
 /** Which rank has which number makes no difference: worlds that differ in that alone mostly get the same numbers. */
 function renumbered({ states, channels, left, order, started, ended }: World): World {
-  const looks = states.map(({ heard: _heard, ...rest }, rank) => JSON.stringify([started[rank], left[rank], rest, channels[rank]]));
+  const looks = states.map(({ heard: _heard, undecided, ...rest }, rank) =>
+    JSON.stringify([started[rank], left[rank], undecided[rank], rest, channels[rank]]),
+  );
   const ranks = looks.map((_, rank) => rank).sort((a, b) => (looks[a] < looks[b] ? -1 : looks[a] > looks[b] ? 1 : 0));
   return {
-    states: ranks.map((rank) => ({ ...states[rank], heard: states[rank].heard.map((round) => ranks.map((other) => round[other])) })),
+    states: ranks.map((rank) => ({
+      ...states[rank],
+      undecided: ranks.map((other) => states[rank].undecided[other]),
+      heard: states[rank].heard.map((round) => ranks.map((other) => round[other])),
+    })),
     channels: ranks.map((from) => ranks.map((to) => channels[from][to])),
     left: ranks.map((rank) => left[rank]),
     order,
@@ -82,11 +88,11 @@ function eventsOf(options: OrderWorldOptions, world: World): Event[] {
   );
   if (ends.length > 0) return [(next) => void next.ended.push(ends[0])];
   const deliveries = ranks.flatMap((from) => ranks.flatMap((to) => (world.channels[from][to].length > 0 ? [{ from, to }] : [])));
-  // Counts that do not complete a round that the receiver has answered already: it only keeps them. Nothing that it, or anybody,
+  // Posts that do not complete a round that the receiver has answered already: it only keeps them. Nothing that it, or anybody,
   // does depends on them before the last ones have come.
   const kept = deliveries.find(({ from, to }) => {
     const { isOpen, heard } = world.states[to];
-    return isOpen && (heard[0][from] !== null || heard[0].filter((counts) => counts !== null).length < size - 2);
+    return isOpen && (heard[0][from] !== null || heard[0].filter((posts) => posts !== null).length < size - 2);
   });
   if (kept !== undefined) return [(next) => deliver(options, next, kept.from, kept.to)];
   const inFlight = (rank: number): number => world.started[rank] - world.ended.filter((turn) => turn < world.started[rank]).length;
@@ -111,7 +117,7 @@ function eventsOf(options: OrderWorldOptions, world: World): Event[] {
 function begin({ size, parts, posts }: OrderWorldOptions): World {
   const ofRanks = <T>(make: (rank: number) => T): T[] => Array.from({ length: size }, (_, rank) => make(rank));
   return {
-    states: ofRanks((rank) => new OrderAgreement({ rank, size, keys: parts.length }).state),
+    states: ofRanks((rank) => new OrderAgreement({ rank, size }).state),
     channels: ofRanks(() => ofRanks(() => [])),
     left: ofRanks(() => parts.map(() => posts)),
     order: [],
@@ -120,8 +126,14 @@ function begin({ size, parts, posts }: OrderWorldOptions): World {
   };
 }
 
-function agreementOf({ size, parts, batchBytes, lowBytes }: OrderWorldOptions, world: World, rank: number): OrderAgreement {
-  return new OrderAgreement({ rank, size, keys: parts.length, batchBytes, lowBytes }, world.states[rank]);
+function agreementOf({ size, batchBytes, lowBytes }: OrderWorldOptions, world: World, rank: number): OrderAgreement {
+  return new OrderAgreement({ rank, size, batchBytes, lowBytes }, world.states[rank]);
+}
+
+/** @param parts Their bytes; larger ones behind. */
+export function postOf(key: string, parts: readonly number[], priority: number): OrderPost {
+  const bytes = parts.reduce((sum, each) => sum + each, 0);
+  return { key, priority, what: 'sum', bytes, unitBytes: 1, parts: parts.length };
 }
 
 function send(world: World, from: number, messages: readonly OrderMessage[]): void {
@@ -135,7 +147,7 @@ function deliver(options: OrderWorldOptions, world: World, from: number, to: num
 
 function becomeReady(options: OrderWorldOptions, world: World, rank: number, key: number): void {
   world.left[rank][key]--;
-  send(world, rank, agreementOf(options, world, rank).ready(key, options.parts[key]));
+  send(world, rank, agreementOf(options, world, rank).ready(postOf(String(key), options.parts[key], key)));
 }
 
 function start(options: OrderWorldOptions, world: World, rank: number): void {

@@ -1,0 +1,222 @@
+/** A process group whose all-reduces are scheduled: they go, by priority and in parts, through a group of their own, in an order that
+ *  all ranks agree on. Everything else is done by the group that it was made of. It must not know how they are ordered. */
+import { totalmem } from 'node:os';
+import { ShoalError } from '../../base/errors.ts';
+import { checkFields, checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
+import type { DType } from '../../memory/dtype.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
+import { CallBuffers, operand } from '../dispatch/call-buffers.ts';
+import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../call/call-options.ts';
+import type { CollectiveCall } from '../call/contract.ts';
+import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import type {
+  AllToAllOptions,
+  CallOptions,
+  CountsOptions,
+  PeerOptions,
+  ProcessGroup,
+  ReduceOptions,
+  RootOptions,
+  ScheduledGroup,
+  ScheduledReduceOptions,
+  SchedulingOptions,
+  TensorLike,
+  Work,
+} from '../call/types.ts';
+import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import { scheduledNameMax } from '../links/control-message.ts';
+import type { CommClient } from '../thread/comm-client.ts';
+import type { TensorMemory } from '../dispatch/tensor-memory.ts';
+
+const destroyTimeoutMs = 10_000;
+
+export interface ScheduledCommGroupOptions {
+  readonly world: { readonly client: CommClient; readonly memory: TensorMemory; readonly timeoutMs: number };
+  /** Does everything but all-reduces. */
+  readonly group: ProcessGroup;
+  /** Of the group that all-reduces go through. */
+  readonly spec: GroupSpec;
+  /** `group` ends with this one. Default: it goes on. */
+  readonly ownsGroup?: boolean;
+}
+
+export class ScheduledCommGroup implements ScheduledGroup {
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+  readonly localRank: number;
+  readonly localSize: number;
+  readonly hosts: readonly (readonly number[])[];
+  readonly globalRanks: readonly number[];
+  readonly #options: ScheduledCommGroupOptions;
+  /** All-reduces without a name. */
+  #unnamed = 0;
+  #destroyed: Promise<void> | undefined;
+
+  constructor(options: ScheduledCommGroupOptions) {
+    this.#options = options;
+    const { group } = options;
+    this.name = group.name;
+    this.rank = group.rank;
+    this.size = group.size;
+    this.localRank = group.localRank;
+    this.localSize = group.localSize;
+    this.hosts = group.hosts;
+    this.globalRanks = group.globalRanks;
+  }
+
+  allReduce(data: TensorLike, options: ScheduledReduceOptions = noOptions): Work {
+    checkOptions('allReduce', options, scheduledReduceOptions);
+    this.#checkUsable();
+    const target = operand(data, 'the data of allReduce');
+    const { priority = 0 } = options;
+    if (!Number.isFinite(priority))
+      throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
+    const name = this.#nameOf(options.name);
+    const { world, spec } = this.#options;
+    const timeoutMs = checkTimeout(options.timeoutMs ?? world.timeoutMs);
+    const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
+    const reach = new CallBuffers(world.memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
+    const buffer = reach.share().data as SharedBuffer;
+    return world.client.start(
+      { type: 'scheduled', group: spec.id, name, priority, call, buffer, timeoutMs },
+      `all-reduce of '${name}' of group '${spec.name}'`,
+      reach.pend(),
+    );
+  }
+
+  setScheduling(options: SchedulingOptions): void {
+    this.#checkUsable();
+    const scheduling = checkedScheduling('setScheduling', options);
+    const { world, spec } = this.#options;
+    world.client.post({ type: 'schedule', group: spec.id, scheduling });
+  }
+
+  destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
+    checkOptions('destroy', options, destroyOptions);
+    this.#destroyed ??= this.#end(options.timeoutMs ?? destroyTimeoutMs);
+    return this.#destroyed;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.destroy();
+  }
+
+  async #end(timeoutMs: number): Promise<void> {
+    const { world, group, spec, ownsGroup } = this.#options;
+    await world.client.start({ type: 'close-group', group: spec.id, timeoutMs }, `destroying group '${spec.name}'`);
+    if (ownsGroup) await group.destroy({ timeoutMs });
+  }
+
+  // ── as the group does it ────────────────────────────────────────────────────────────────────────────────────────
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    return this.#options.group.tensor(dtype, shape);
+  }
+
+  release(tensor: Tensor): void {
+    this.#options.group.release(tensor);
+  }
+
+  broadcast(data: TensorLike, options?: RootOptions): Work {
+    return this.#options.group.broadcast(data, options);
+  }
+
+  reduce(data: TensorLike, options?: ReduceOptions & RootOptions): Work {
+    return this.#options.group.reduce(data, options);
+  }
+
+  allGather(output: TensorLike, input: TensorLike, options?: CountsOptions): Work {
+    return this.#options.group.allGather(output, input, options);
+  }
+
+  gather(output: TensorLike | null, input: TensorLike, options?: CountsOptions & RootOptions): Work {
+    return this.#options.group.gather(output, input, options);
+  }
+
+  scatter(output: TensorLike, input: TensorLike | null, options?: CountsOptions & RootOptions): Work {
+    return this.#options.group.scatter(output, input, options);
+  }
+
+  reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work {
+    return this.#options.group.reduceScatter(output, input, options);
+  }
+
+  allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work {
+    return this.#options.group.allToAll(output, input, options);
+  }
+
+  allGatherObject<T>(value: T, options?: CallOptions): Promise<T[]> {
+    return this.#options.group.allGatherObject(value, options);
+  }
+
+  gatherObject<T>(value: T, options?: RootOptions): Promise<T[] | null> {
+    return this.#options.group.gatherObject(value, options);
+  }
+
+  broadcastObject<T>(value: T | undefined, options?: RootOptions): Promise<T> {
+    return this.#options.group.broadcastObject(value, options);
+  }
+
+  scatterObject<T>(values: readonly T[] | null, options?: RootOptions): Promise<T> {
+    return this.#options.group.scatterObject(values, options);
+  }
+
+  send(data: TensorLike, peer: number, options?: PeerOptions): Work {
+    return this.#options.group.send(data, peer, options);
+  }
+
+  recv(data: TensorLike, peer: number, options?: PeerOptions): Work {
+    return this.#options.group.recv(data, peer, options);
+  }
+
+  barrier(options?: CallOptions): Work {
+    return this.#options.group.barrier(options);
+  }
+
+  monitoredBarrier(options?: CallOptions): Work {
+    return this.#options.group.monitoredBarrier(options);
+  }
+
+  split(color: number | null, options?: { key?: number; timeoutMs?: number }): Promise<ProcessGroup | null> {
+    return this.#options.group.split(color, options);
+  }
+
+  newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null> {
+    return this.#options.group.newGroup(ranks, options);
+  }
+
+  scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup> {
+    return this.#options.group.scheduled(options);
+  }
+
+  // ── checks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #nameOf(name: string | undefined): string {
+    if (name === undefined) return `all-reduce ${this.#unnamed++}`;
+    if (name.length <= scheduledNameMax) return name;
+    throw new ShoalError(
+      'usage',
+      `allReduce: the name has ${name.length} characters, more than ${scheduledNameMax}: '${name.slice(0, 32)}…'`,
+    );
+  }
+
+  #checkUsable(): void {
+    if (this.#destroyed) throw new ShoalError('closed', `group '${this.#options.spec.name}' was destroyed`, { rank: this.rank });
+  }
+}
+
+/** @throws ShoalError `usage` for credits and partitions that cannot be. */
+export function checkedScheduling(call: string, options: SchedulingOptions): Partial<Scheduling> {
+  checkFields(call, options, schedulingOptions);
+  const { creditBytes, partitionBytes } = options;
+  for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes })) {
+    if (bytes === undefined) continue;
+    if (!Number.isSafeInteger(bytes) || bytes <= 0)
+      throw new ShoalError('usage', `${call}: ${name} must be a positive integer, not ${describeValue(bytes)}`);
+    if (bytes > totalmem())
+      throw new ShoalError('usage', `${call}: ${name} is ${bytes} bytes, more than this machine's memory of ${totalmem()}`);
+  }
+  return { ...(creditBytes === undefined ? {} : { creditBytes }), ...(partitionBytes === undefined ? {} : { partitionBytes }) };
+}

@@ -1,0 +1,247 @@
+/** Scheduled all-reduces of one group on one rank, in the comm thread.
+ *
+ *      post ─▶ parts ─▶ told to all ranks ─▶ order (order-agreement.ts) ─▶ link of the core ── credit ─▶ engine of the group
+ *
+ *  The group is the schedule's own: its calls are numbered here, in the order that all ranks agree on. What fails the group ends
+ *  everything that was posted, and a rank that cannot start what the others start fails the group. */
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Core } from '../../scheduler/core.ts';
+import { OrderAgreement, type OrderMessage, type OrderPost } from '../../scheduler/order-agreement.ts';
+import type { CallQueue } from '../call/call-queue.ts';
+import type { CollectiveCall } from '../call/contract.ts';
+import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import { Watchdog, type Watched } from '../diagnosis/watchdog.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { Complete } from '../engine/operation.ts';
+import type { SubmittedCall } from '../engine/operation-queue.ts';
+import type { ControlMessage } from '../links/control-message.ts';
+import { AllReduceTask, type AllReduceRequest } from './all-reduce-task.ts';
+
+export interface ScheduledCall extends AllReduceRequest {
+  readonly complete: Complete;
+}
+
+export interface ScheduleOptions {
+  readonly group: GroupSpec;
+  readonly scheduling: Scheduling;
+  readonly core: Core;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly slowMs: number;
+  /** The group's engine. */
+  readonly engine: { submit(request: SubmittedCall): void; fail(error: ShoalError): void; pump(): void };
+  readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' }>) => void;
+  readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
+}
+
+/** A tensor that is posted, until all its parts have their turn. */
+interface Posted extends Watched {
+  readonly task: AllReduceTask;
+  /** Without a turn; in their order. */
+  readonly left: AllReduceTask[];
+}
+
+export class Schedule implements CallQueue<never> {
+  readonly pending: readonly never[] = [];
+  readonly runnable = false;
+  readonly #options: ScheduleOptions;
+  readonly #link: string;
+  readonly #agreement: OrderAgreement;
+  readonly #watchdog: Watchdog<Posted>;
+  /** By the name of the tensor, in the order of the posts. */
+  readonly #posted = new Map<string, Posted[]>();
+  /** Posted, and not ended. */
+  readonly #tasks = new Set<AllReduceTask>();
+  /** In order. */
+  readonly #leftRanks: number[] = [];
+  /** Calls of the group. */
+  #calls = 0;
+  #ended: ShoalError | undefined;
+
+  constructor(options: ScheduleOptions) {
+    this.#options = options;
+    const { group, core, scheduling, clock, slowMs } = options;
+    const { creditBytes, partitionBytes } = scheduling;
+    this.#link = linkOf(group);
+    core.setLink(this.#link, { order: 'arrival', creditBytes, partitionBytes });
+    // One part ahead of those that are in flight, so that a round takes as long as a part, and what is sooner waits for no more.
+    this.#agreement = new OrderAgreement({
+      rank: group.rank,
+      size: group.globalRanks.length,
+      batchBytes: partitionBytes,
+      lowBytes: 0,
+    });
+    this.#watchdog = new Watchdog({
+      clock,
+      slowMs,
+      pending: () => this.#waiting(),
+      onSlow: (posted) => this.#warnOf(posted),
+      onTimeout: (posted) => this.#timeOut(posted),
+    });
+  }
+
+  /** Tensors that have not ended. */
+  get size(): number {
+    return this.#tasks.size;
+  }
+
+  /** What this rank has waited for the longest; undefined: nothing. */
+  get wait(): Wait | undefined {
+    const [posted] = this.#waiting();
+    return posted && { text: this.#describe(posted), ranks: this.#absent(posted) };
+  }
+
+  /** It moves by what arrives, never by itself. */
+  advance(): boolean {
+    return false;
+  }
+
+  /** @throws ShoalError why it is not taken; then nothing is known of it. */
+  post({ complete, ...request }: ScheduledCall): void {
+    if (this.#ended) throw this.#ended;
+    const { core, clock } = this.#options;
+    const task: AllReduceTask = new AllReduceTask({
+      ...request,
+      link: this.#link,
+      run: (part) => this.#run(part),
+      onEnd: (error) => {
+        this.#tasks.delete(task);
+        complete(error);
+      },
+    });
+    core.post(task);
+    this.#tasks.add(task);
+    const parts = (task.children.length > 0 ? task.children : [task]) as readonly AllReduceTask[];
+    const { name, priority, bytes, unitBytes } = task;
+    const posted: Posted = { task, left: [...parts], submittedMs: clock.now(), timeoutMs: request.timeoutMs, warned: false };
+    const same = this.#posted.get(name);
+    if (same) same.push(posted);
+    else this.#posted.set(name, [posted]);
+    this.#watchdog.watch(posted);
+    const post: OrderPost = { key: name, priority, what: describe(request.call), bytes, unitBytes, parts: parts.length };
+    this.#agree(() => this.#agreement.ready(post));
+    this.#failIfLeft();
+  }
+
+  /** @throws ShoalError `protocol` for what no rank of this group would say. */
+  onOrder(rank: number, message: OrderMessage): void {
+    if (!this.#ended) this.#agree(() => this.#agreement.receive(rank, message));
+  }
+
+  /** A rank has left: what is not in the order by now, nobody will do. */
+  onLeft(rank: number): void {
+    this.#leftRanks.push(this.#options.group.globalRanks[rank]);
+    this.#failIfLeft();
+  }
+
+  #failIfLeft(): void {
+    const [posted] = [...this.#posted.values()].flat();
+    if (this.#leftRanks.length === 0 || posted === undefined || this.#ended) return;
+    const [peer] = this.#leftRanks;
+    const message = `rank ${peer} left before it scheduled ${this.#describe(posted)}; every rank makes the same calls before it destroys a group`;
+    this.#options.engine.fail(new ShoalError('mismatch', message, { peer }));
+  }
+
+  setScheduling({ creditBytes, partitionBytes }: Partial<Scheduling>): void {
+    this.#options.core.setLink(this.#link, { creditBytes, partitionBytes });
+  }
+
+  abandon(error: ShoalError): void {
+    this.#ended ??= error;
+    this.#watchdog.stop();
+    this.#posted.clear();
+    // Those that run are the engine's, which gives them up itself.
+    for (const task of this.#tasks) {
+      const parts = task.children.length > 0 ? task.children : [task];
+      for (const part of parts) if (part.state !== 'running') part.notifyFinish(error);
+    }
+  }
+
+  close(): void {
+    this.#watchdog.stop();
+    this.#options.core.removeLink(this.#link);
+  }
+
+  // ── the order ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Tells the others what there is to say, and queues what has its turn. Ranks that disagree fail the group. */
+  #agree(step: () => readonly OrderMessage[]): void {
+    try {
+      for (const message of step()) this.#tell(message);
+      for (let turn = this.#agreement.next(); turn !== undefined; turn = this.#agreement.next()) this.#queue(turn.key);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'protocol') throw error;
+      this.#options.engine.fail(error);
+    }
+  }
+
+  #tell(message: OrderMessage): void {
+    this.#options.tellOthers({ type: 'order', group: this.#options.group.id, ...message, posts: [...message.posts] });
+  }
+
+  #queue(name: string): void {
+    const posted = this.#posted.get(name);
+    const part = posted?.[0].left.shift();
+    if (posted === undefined || part === undefined) return; // given up while the order was made
+    if (posted[0].left.length === 0) posted.shift();
+    if (posted.length === 0) this.#posted.delete(name);
+    part.notifyReady();
+  }
+
+  #run(part: AllReduceTask): void {
+    if (this.#ended) throw this.#ended;
+    const { engine } = this.#options;
+    const { call, buffer, timeoutMs } = part;
+    try {
+      const complete: Complete = (error) => part.notifyFinish(error);
+      engine.submit({ sequence: this.#calls++, call, buffers: { data: buffer }, timeoutMs, complete });
+    } catch (thrown) {
+      // The others start it.
+      engine.fail(ShoalError.from(thrown));
+      throw thrown;
+    }
+    this.#agree(() => this.#agreement.started(part));
+  }
+
+  // ── late ranks ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Posted here, and not by all ranks; the oldest first. */
+  #waiting(): Posted[] {
+    return [...this.#posted.values()].flatMap(([first]) => (this.#absent(first).length > 0 ? [first] : []));
+  }
+
+  /** World ranks. */
+  #absent({ task }: Posted): number[] {
+    return this.#agreement.absent(task.name).map((rank) => this.#options.group.globalRanks[rank]);
+  }
+
+  #warnOf(posted: Posted): void {
+    this.#options.log.warn(`${this.#describe(posted)} waits for rank ${this.#absent(posted).join(', ')} to schedule it`);
+  }
+
+  #timeOut(posted: Posted): void {
+    const { engine, findCulprit } = this.#options;
+    const absent = this.#absent(posted);
+    findCulprit(absent, ({ rank: peer, text }) => {
+      if (this.#ended || this.#absent(posted).length === 0) return;
+      const { timeoutMs } = posted;
+      const what = `${this.#describe(posted)} timed out after ${timeoutMs} ms`;
+      engine.fail(new ShoalError('timeout', `${what}: rank ${absent.join(', ')} did not schedule it; ${text}`, { timeoutMs, peer }));
+    });
+  }
+
+  #describe({ task }: Posted): string {
+    return `'${task.name}' (${describe(task.call)}, priority ${task.priority}) of group '${this.#options.group.name}'`;
+  }
+}
+
+function linkOf({ id }: GroupSpec): string {
+  return `group ${id}`;
+}
+
+function describe({ kind, dtype, op }: CollectiveCall): string {
+  return `${kind} ${dtype} ${op ?? ''}`.trim();
+}

@@ -1,0 +1,94 @@
+/** The scheduled groups of a world, and the core that they share: one arbiter for all that a process communicates by the scheduler,
+ *  with a link for each group. It must not know how a group orders its calls. */
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Settings } from '../../base/settings/settings.ts';
+import { Core } from '../../scheduler/core.ts';
+import type { OrderMessage } from '../../scheduler/order-agreement.ts';
+import { schedulingOf, type Scheduling } from '../call/group-spec.ts';
+import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
+import type { GroupEngine } from '../engine/group-engine.ts';
+import { encodeControl } from '../links/control-message.ts';
+import { Schedule, type ScheduledCall } from './schedule.ts';
+
+/** Operations have limits of their own, which name who is late. */
+const never = 0x7fffffff;
+
+export interface SchedulesWorld {
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly settings: Settings;
+  findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+}
+
+export class Schedules {
+  readonly core: Core;
+  readonly #world: SchedulesWorld;
+  readonly #schedules = new Map<number, Schedule>();
+
+  constructor(world: SchedulesWorld) {
+    this.#world = world;
+    const { creditBytes, partitionBytes } = schedulingOf(world.settings);
+    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never });
+    this.core.start();
+  }
+
+  /** For a group that has just been made. */
+  open(engine: GroupEngine): void {
+    const { spec, links } = engine;
+    const { scheduling } = spec;
+    if (scheduling === undefined) return;
+    const { clock, log, settings } = this.#world;
+    const schedule = new Schedule({
+      group: spec,
+      scheduling,
+      core: this.core,
+      clock,
+      log,
+      slowMs: settings.slowMs,
+      engine,
+      tellOthers: (message) => {
+        const encoded = encodeControl(message);
+        for (const link of links) link?.post(encoded);
+      },
+      findCulprit: (ranks, onFound) => this.#world.findCulprit(ranks, onFound),
+    });
+    engine.attach(schedule);
+    this.#schedules.set(spec.id, schedule);
+  }
+
+  close(group: number): void {
+    this.#schedules.get(group)?.close();
+    this.#schedules.delete(group);
+  }
+
+  /** @throws ShoalError `closed`, or why the group has ended. */
+  post(group: number, call: ScheduledCall): void {
+    this.#of(group).post(call);
+  }
+
+  setScheduling(group: number, scheduling: Partial<Scheduling>): void {
+    this.#schedules.get(group)?.setScheduling(scheduling);
+  }
+
+  onOrder(group: number, rank: number, message: OrderMessage): void {
+    this.#of(group).onOrder(rank, message);
+  }
+
+  onLeft(group: number, rank: number): void {
+    this.#schedules.get(group)?.onLeft(rank);
+  }
+
+  /** What this rank has waited for the longest. */
+  get wait(): Wait | undefined {
+    for (const { wait } of this.#schedules.values()) if (wait) return wait;
+    return undefined;
+  }
+
+  #of(group: number): Schedule {
+    const schedule = this.#schedules.get(group);
+    if (schedule) return schedule;
+    throw new ShoalError('closed', `group ${group} is not scheduled, or was destroyed`);
+  }
+}
