@@ -11,6 +11,11 @@ export interface LocalRendezvousOptions {
   readonly incarnations?: Incarnations;
 }
 
+export interface DropOptions<V> {
+  /** Told of values that were sent and that nobody will receive. */
+  readonly onDropped?: (value: V) => void;
+}
+
 interface Meeting<V> {
   isSent: boolean;
   isAsked: boolean;
@@ -19,12 +24,12 @@ interface Meeting<V> {
 }
 
 export class LocalRendezvous<V> implements Rendezvous<V> {
-  readonly #options: LocalRendezvousOptions;
+  readonly #options: LocalRendezvousOptions & DropOptions<V>;
   readonly #meetings = new Map<string, Meeting<V>>();
   #aborted: ShoalError | undefined;
   #requests = 0;
 
-  constructor(options: LocalRendezvousOptions) {
+  constructor(options: LocalRendezvousOptions & DropOptions<V>) {
     this.#options = options;
   }
 
@@ -96,8 +101,9 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
     const meetings = [...this.#meetings.values()];
     this.#meetings.clear();
     for (const meeting of meetings) {
-      const { waiter } = meeting;
-      meeting.waiter = undefined;
+      const { waiter, value } = meeting;
+      meeting.waiter = meeting.value = undefined;
+      if (value !== undefined) this.#options.onDropped?.(value);
       waiter?.fail(cause);
     }
   }

@@ -1,7 +1,8 @@
 /** Where a Send meets its receive, in one step: the interface that a step sees, wherever the other end is. The local table and the
  *  rendezvous with other workers both keep this contract, and one suite checks them (conformance.ts).
  *
- *  - A key is sent once and received once in a step, in either order. A receive that was cancelled may be repeated.
+ *  - A key is sent once and received once in a step, in either order. A receive that was cancelled before its key was sent may
+ *    be repeated; later the value may have gone with it, and the repeated one fails.
  *  - `undefined` is a dead tensor: it travels like a value, and says that the sender's branch was not taken.
  *  - Values of different steps never meet.
  *  - `startAbort` fails what waits, and whatever is asked or sent later, with its cause; the first cause stays.
@@ -9,7 +10,7 @@
 import type { ShoalError } from '../../base/errors.ts';
 
 export interface RecvOptions {
-  /** Gives up with `aborted`; the key may be asked for again. */
+  /** Gives up with `aborted`. */
   readonly signal?: AbortSignal;
 }
 

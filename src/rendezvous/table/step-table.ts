@@ -1,7 +1,7 @@
 /** The steps of one worker: a local rendezvous for each that has begun. Requests of other workers may come first; they are parked until
  *  the step begins, up to a bound. Steps that have ended are remembered, up to a bound, so that what comes late fails at once. */
 import { ShoalError } from '../../base/errors.ts';
-import { LocalRendezvous } from './local-rendezvous.ts';
+import { LocalRendezvous, type DropOptions } from './local-rendezvous.ts';
 import type { Cancel, Incarnations, Waiter } from './rendezvous.ts';
 
 export interface StepTableOptions {
@@ -23,7 +23,7 @@ interface Parked<V> {
 }
 
 export class StepTable<V> {
-  readonly #options: Required<Omit<StepTableOptions, 'incarnations'>> & Pick<StepTableOptions, 'incarnations'>;
+  readonly #options: Required<Omit<StepTableOptions, 'incarnations'>> & Pick<StepTableOptions, 'incarnations'> & DropOptions<V>;
   readonly #steps = new Map<number, LocalRendezvous<V>>();
   readonly #parked = new Map<number, Set<Parked<V>>>();
   /** In the order in which they ended, with why. */
@@ -31,7 +31,7 @@ export class StepTable<V> {
   #parkedCount = 0;
   #closed: ShoalError | undefined;
 
-  constructor(options: StepTableOptions = {}) {
+  constructor(options: StepTableOptions & DropOptions<V> = {}) {
     this.#options = { stepsMax: 1024, keysMax: 1_000_000, parkedMax: 65_536, endedMax: 4096, ...options };
   }
 
@@ -50,13 +50,13 @@ export class StepTable<V> {
   begin(stepId: number): LocalRendezvous<V> {
     if (this.#closed !== undefined) throw this.#closed;
     checkStepId(stepId);
-    const { stepsMax, keysMax, incarnations } = this.#options;
+    const { stepsMax, keysMax, incarnations, onDropped } = this.#options;
     if (this.#steps.has(stepId)) throw new ShoalError('usage', `step ${stepId} has begun already`);
     const ended = this.#ended.get(stepId);
     if (ended !== undefined) throw new ShoalError('usage', `step ${stepId} cannot begin: ${ended.message}`, { cause: ended });
     if (this.#steps.size >= stepsMax)
       throw new ShoalError('out-of-memory', `${stepsMax} steps have begun and not ended; end some, or raise stepsMax`);
-    const step = new LocalRendezvous<V>({ keysMax, ...(incarnations && { incarnations }) });
+    const step = new LocalRendezvous<V>({ keysMax, ...(incarnations && { incarnations }), ...(onDropped && { onDropped }) });
     this.#steps.set(stepId, step);
     for (const parked of this.#unpark(stepId)) parked.cancel = takeFrom(step, parked.key, parked.waiter);
     return step;

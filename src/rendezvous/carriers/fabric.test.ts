@@ -1,0 +1,56 @@
+/** The suite on every fabric, directly and with copies, and on the table of one process. */
+import { describe } from 'vitest';
+import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { threadRegion } from '../../fabric/testing/regions.ts';
+import { loadNative } from '../../memory/native.ts';
+import type { Region } from '../../memory/region.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { fabricPair, type FabricPairOptions } from '../testing/fabric-pair.ts';
+import { describeRendezvous, type RendezvousWorld } from './conformance.ts';
+import { WorkerCore } from './worker-core.ts';
+
+async function world(options: FabricPairOptions, cleanUp: () => void = () => undefined): Promise<RendezvousWorld> {
+  const pair = await fabricPair(options);
+  return {
+    a: pair.a.core,
+    b: pair.b.core,
+    crash: pair.crash,
+    async close() {
+      await pair.close();
+      cleanUp();
+    },
+  };
+}
+
+describeRendezvous('one process', () => {
+  const core = new WorkerCore({ rank: 0, device: '/job:worker/task:0/device:CPU:0', incarnation: 1n });
+  return Promise.resolve({ a: core, b: core, close: () => core.close() });
+});
+
+for (const copies of [false, true]) {
+  const suffix = copies ? ', with copies' : '';
+  describeRendezvous(`loopback${suffix}`, () => {
+    const network = new LoopbackNetwork();
+    return world({ create: (options) => network.createFabric(options), region: threadRegion, copies });
+  });
+  describeRendezvous(`tcp${suffix}`, () =>
+    world({ create: (options: FabricOptions): Fabric => new TcpFabric(options), region: threadRegion, copies }),
+  );
+  const reason = shmUnavailable();
+  describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+    describeRendezvous(`shm${suffix}`, () => {
+      const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
+      const made: Region[] = [];
+      const region = (bytes: number): Region => {
+        made.push(regions.create(bytes));
+        return made.at(-1)!;
+      };
+      return world({ create: (options) => new ShmFabric({ ...options, regions }), region, copies }, () =>
+        made.forEach((each) => each.close()),
+      );
+    });
+  });
+}

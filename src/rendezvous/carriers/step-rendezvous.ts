@@ -1,0 +1,106 @@
+/** The rendezvous of one step of a worker: what is sent waits in the worker's own table; what is received comes from there, or over the
+ *  carrier to the worker that has the sending device. */
+import { ShoalError } from '../../base/errors.ts';
+import { cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
+import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
+import { parseRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
+import { checkTensorValue, type TensorValue } from '../value/tensor-value.ts';
+import type { SlotOutcome } from '../protocol/tensor-receiver.ts';
+import type { TensorCarrier } from './carrier.ts';
+
+export interface StepRendezvousOptions {
+  readonly stepId: number;
+  readonly local: LocalRendezvous<TensorValue>;
+  /** Undefined: the sending device is this worker's. @throws ShoalError when there is no such worker, or it has restarted. */
+  carrierOf(key: RendezvousKey): TensorCarrier | undefined;
+}
+
+export class StepRendezvous implements Rendezvous<TensorValue> {
+  readonly #options: StepRendezvousOptions;
+  /** What this step waits for from others, and how it is told. */
+  readonly #waiting = new Set<(cause: ShoalError) => void>();
+  #aborted: ShoalError | undefined;
+
+  constructor(options: StepRendezvousOptions) {
+    this.#options = options;
+  }
+
+  send(key: string, value: TensorValue | undefined): void {
+    this.#options.local.send(key, value === undefined ? undefined : checkTensorValue(value));
+  }
+
+  recvAsync(key: string, options?: RecvOptions): Promise<TensorValue | undefined> {
+    const { stepId, local } = this.#options;
+    if (this.#aborted !== undefined) return Promise.reject(this.#aborted);
+    let carrier: TensorCarrier | undefined;
+    try {
+      carrier = this.#options.carrierOf(parseRendezvousKey(key));
+    } catch (thrown) {
+      return Promise.reject(ShoalError.from(thrown));
+    }
+    if (carrier === undefined) return local.recvAsync(key, options);
+    const over = carrier;
+    return this.#wait(key, options?.signal, (receive, fail) => over.recv(stepId, key, { receive, fail }));
+  }
+
+  async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (TensorValue | undefined)[]> {
+    const { stepId, local } = this.#options;
+    if (this.#aborted !== undefined) throw this.#aborted;
+    if (keys.length === 0) throw new ShoalError('usage', 'a fused receive must have at least one key');
+    const carriers = new Set(keys.map((key) => this.#options.carrierOf(parseRendezvousKey(key))));
+    if (carriers.size > 1)
+      throw new ShoalError('usage', `a fused receive is from one worker; its ${keys.length} keys are from ${carriers.size}`);
+    const [carrier] = carriers;
+    if (carrier === undefined) return local.recvFused(keys, options);
+    const outcomes = await this.#wait<readonly SlotOutcome[]>(keys[0], options?.signal, (receive, fail) =>
+      carrier.recvFused(stepId, keys, { receive, fail }),
+    );
+    const failed = outcomes.findIndex((outcome) => 'cause' in outcome);
+    const values = outcomes.map((outcome) => ('value' in outcome ? outcome.value : undefined));
+    if (failed < 0) return values;
+    for (const value of values) value?.release?.();
+    throw slotError(failed, keys, (outcomes[failed] as { cause: ShoalError }).cause);
+  }
+
+  startAbort(cause: ShoalError): void {
+    if (this.#aborted !== undefined) return;
+    this.#aborted = cause;
+    this.#options.local.startAbort(cause);
+    for (const tell of [...this.#waiting]) tell(cause);
+  }
+
+  #wait<R>(
+    key: string,
+    signal: AbortSignal | undefined,
+    start: (receive: (result: R) => void, fail: (cause: ShoalError) => void) => Cancel,
+  ): Promise<R> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted === true) throw cancelled(key, signal);
+      let isSettled = false;
+      let cancel: Cancel | undefined;
+      const settle = (): boolean => {
+        if (isSettled) return false;
+        isSettled = true;
+        this.#waiting.delete(giveUp);
+        signal?.removeEventListener('abort', onAbort);
+        return true;
+      };
+      const giveUp = (cause: ShoalError): void => {
+        if (!settle()) return;
+        cancel?.();
+        reject(cause);
+      };
+      const onAbort = (): void => giveUp(cancelled(key, signal!));
+      this.#waiting.add(giveUp);
+      cancel = start(
+        (result) => {
+          if (settle()) resolve(result);
+        },
+        (cause) => {
+          if (settle()) reject(cause);
+        },
+      );
+      if (!isSettled) signal?.addEventListener('abort', onAbort, { once: true });
+    });
+  }
+}

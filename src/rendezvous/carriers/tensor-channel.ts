@@ -1,0 +1,209 @@
+/** RecvTensor over one connection of a fabric, both ways: the two state machines, what they share, and the connection. It belongs to
+ *  whatever thread made the fabric. */
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Connection } from '../../fabric/fabric.ts';
+import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
+import type { MemoryManager } from '../protocol/memory-manager.ts';
+import { Outbox } from '../protocol/outbox.ts';
+import { RecordReader } from '../protocol/record-codec.ts';
+import { nameBytesMax, RecordType } from '../protocol/records.ts';
+import type { StandingRequest } from '../protocol/standing-request.ts';
+import { TensorReceiver, type FusedWaiter } from '../protocol/tensor-receiver.ts';
+import { bytesOf } from '../protocol/tensor-request.ts';
+import { TensorSender } from '../protocol/tensor-sender.ts';
+import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import type { TensorCarrier } from './carrier.ts';
+
+/** A worker, as its first message says. */
+export interface WorkerIdentity {
+  readonly rank: number;
+  /** The device that its tensors are sent from: `/job:ps/task:0/device:CPU:0`. */
+  readonly device: string;
+  /** Of this start of the process. */
+  readonly incarnation: bigint;
+}
+
+export interface TensorChannelOptions {
+  readonly connection: Connection;
+  readonly self: WorkerIdentity;
+  readonly memory: MemoryManager;
+  readonly clock: Clock;
+  /** Where the peer's requests meet the Sends of this worker. */
+  take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  /** Of a request. */
+  readonly timeoutMs: number;
+  /** Peer memory is mapped: announcing a write costs a message of its own. */
+  readonly announcesApart: boolean;
+  readonly limits?: Partial<ChannelLimits>;
+  /** Through fixed staging buffers at both ends, as the design did that writes without copies replace: for comparison. */
+  readonly copies?: boolean;
+  readonly firstRequest?: number;
+  /** Default: at the end of the running microtasks. */
+  readonly atEndOfTurn?: (callback: () => void) => void;
+  onHello?(peer: WorkerIdentity): void;
+  /** Once. Undefined after an orderly end. */
+  onClose?(error: ShoalError | undefined): void;
+}
+
+export interface ChannelLimits {
+  /** Requests of one side that are not answered, slots counted. */
+  readonly requestsMax: number;
+  /** Tensors whose names and metadata are kept. */
+  readonly namesMax: number;
+  readonly regionsMax: number;
+}
+
+const defaultLimits: ChannelLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536 };
+
+export class TensorChannel implements TensorCarrier {
+  readonly counters: TensorCounters = tensorCounters();
+  readonly #options: TensorChannelOptions;
+  readonly #outbox: Outbox;
+  readonly #receiver: TensorReceiver;
+  readonly #sender: TensorSender;
+  #peer: WorkerIdentity | undefined;
+  #closed = false;
+
+  constructor(options: TensorChannelOptions) {
+    this.#options = options;
+    const { connection, memory, clock, timeoutMs, copies = false, firstRequest, announcesApart } = options;
+    const { counters } = this;
+    const limits = { ...defaultLimits, ...options.limits };
+    this.#outbox = new Outbox({
+      counters,
+      atEndOfTurn: options.atEndOfTurn ?? queueMicrotask,
+      wire: {
+        announcesApart,
+        send: (message) => this.#watch(connection.send(message)),
+        write: (source, target, immediate, onDone) => this.#watch(connection.write(source, target, immediate).finally(onDone)),
+      },
+    });
+    this.#receiver = new TensorReceiver({
+      ...limits,
+      outbox: this.#outbox,
+      memory,
+      counters,
+      clock,
+      timeoutMs,
+      copies,
+      peer: () => this.description,
+      ...(firstRequest !== undefined && { firstRequest }),
+    });
+    this.#sender = new TensorSender({
+      ...limits,
+      outbox: this.#outbox,
+      counters,
+      take: options.take,
+      ...(copies && { stage: (bytes) => this.#stage(bytes) }),
+    });
+    connection.setHandlers({
+      onMessage: (message) => this.#onMessage(message),
+      onImmediate: (immediate) => this.#receiver.onImmediate(immediate),
+      onClose: (error) => this.#onClose(error),
+    });
+    this.#sayHello();
+  }
+
+  /** Undefined until its first message has come. */
+  get peer(): WorkerIdentity | undefined {
+    return this.#peer;
+  }
+
+  get description(): string {
+    const { connection } = this.#options;
+    return `${this.#peer?.device ?? `worker ${connection.peer.rank}`} (${connection.description})`;
+  }
+
+  /** Requests that are not answered: of this side, and of the peer. */
+  get unanswered(): { readonly here: number; readonly there: number } {
+    return { here: this.#receiver.unanswered, there: this.#sender.unanswered };
+  }
+
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
+    return this.#receiver.recv(stepId, key, waiter);
+  }
+
+  recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
+    return this.#receiver.recvFused(stepId, keys, waiter);
+  }
+
+  stand(key: string, firstStep: number, depth: number): StandingRequest {
+    return this.#receiver.stand(key, firstStep, depth);
+  }
+
+  endStep(stepId: number): void {
+    this.#receiver.endStep(stepId);
+  }
+
+  /** The peer may forget a region. */
+  forget(rkey: number): void {
+    this.#receiver.forget(rkey);
+  }
+
+  async close(): Promise<void> {
+    await this.#options.connection.close();
+    this.#onClose(undefined);
+  }
+
+  #sayHello(): void {
+    const { device, incarnation } = this.#options.self;
+    const writer = this.#outbox.record(RecordType.Hello);
+    writer.u64(incarnation);
+    writer.text(device);
+  }
+
+  #onMessage(message: Uint8Array): void {
+    if (this.#closed) return;
+    const reader = new RecordReader(message);
+    this.counters.messagesReceived++;
+    if (!this.#outbox.onMessage(reader)) return;
+    while (!reader.done) {
+      const type = reader.u8();
+      if (type === RecordType.Hello) this.#onHello(reader);
+      else if (this.#peer === undefined) throw new ShoalError('protocol', `a control message of type ${type} before hello`);
+      else if (!this.#sender.onRecord(type, reader) && !this.#receiver.onRecord(type, reader))
+        throw new ShoalError('protocol', `a control message has type ${type}, which there is not`);
+    }
+  }
+
+  #onHello(reader: RecordReader): void {
+    const incarnation = reader.u64();
+    const device = reader.text(nameBytesMax);
+    if (this.#peer !== undefined) throw new ShoalError('protocol', 'the peer says hello twice');
+    this.#peer = { rank: this.#options.connection.peer.rank, device, incarnation };
+    this.#options.onHello?.(this.#peer);
+  }
+
+  #onClose(error: ShoalError | undefined): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#outbox.close();
+    this.#sender.close();
+    this.#options.memory.close();
+    this.#receiver.close(error ?? new ShoalError('closed', `the connection to ${this.description} was closed`));
+    this.#options.onClose?.(error);
+  }
+
+  /** What is lost with the connection is told by its end. */
+  #watch(posted: Promise<void>): void {
+    posted.catch((thrown: unknown) => {
+      if (this.#closed) return;
+      const error = ShoalError.from(thrown);
+      if (error.code === 'peer-lost' || error.code === 'closed' || error.code === 'protocol') return;
+      // Something was left out: what comes next would be in a wrong order.
+      void this.#options.connection.close(0);
+      this.#onClose(error);
+    });
+  }
+
+  #stage(bytes: ArrayBufferView): { bytes: ArrayBufferView; release: () => void } {
+    const { memory } = this.#options;
+    const buffer = memory.allocate(bytes.byteLength);
+    const staged = bytesOf(buffer, bytes.byteLength);
+    staged.set(new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
+    this.counters.bytesCopied += bytes.byteLength;
+    return { bytes: staged, release: () => memory.free(buffer) };
+  }
+}

@@ -1,0 +1,90 @@
+/** One worker's part in all steps: its table, and the carriers to other workers. Knows neither threads nor how carriers are made. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkIncarnation } from '../table/incarnation.ts';
+import { StepTable, type StepTableOptions } from '../table/step-table.ts';
+import { formatRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import type { TensorCarrier } from './carrier.ts';
+import { StepRendezvous } from './step-rendezvous.ts';
+import type { WorkerIdentity } from './tensor-channel.ts';
+
+interface Peer {
+  readonly identity: WorkerIdentity;
+  readonly carrier: TensorCarrier;
+  /** Why it cannot be asked any more. */
+  lost: ShoalError | undefined;
+}
+
+export class WorkerCore {
+  readonly self: WorkerIdentity;
+  readonly steps: StepTable<TensorValue>;
+  readonly #peers = new Map<string, Peer>();
+  readonly #open = new Map<number, StepRendezvous>();
+  #closed = false;
+
+  constructor(self: WorkerIdentity, options: StepTableOptions = {}) {
+    this.self = self;
+    const incarnations = (device: string): bigint | undefined => (device === self.device ? self.incarnation : undefined);
+    this.steps = new StepTable({ ...options, incarnations, onDropped: (value) => value.release?.() });
+  }
+
+  /** Tensors of the worker come over this carrier from now on; another of its incarnations is forgotten. */
+  attach(identity: WorkerIdentity, carrier: TensorCarrier): void {
+    if (identity.device === this.self.device)
+      throw new ShoalError(
+        'config',
+        `worker ${identity.rank} has device ${identity.device}, which is this worker's; devices have names of their own`,
+      );
+    this.#peers.set(identity.device, { identity, carrier, lost: undefined });
+  }
+
+  detach(carrier: TensorCarrier, cause: ShoalError): void {
+    for (const peer of this.#peers.values()) if (peer.carrier === carrier) peer.lost = cause;
+  }
+
+  /** Undefined: none is known, or it is lost. */
+  peer(device: string): WorkerIdentity | undefined {
+    const peer = this.#peers.get(device);
+    return peer?.lost === undefined ? peer?.identity : undefined;
+  }
+
+  /** What a tensor is called that goes from one worker's device to another's. */
+  key(name: string, from: WorkerIdentity, to: WorkerIdentity): string {
+    const { device: sendDevice, incarnation } = from;
+    return formatRendezvousKey({ sendDevice, incarnation, recvDevice: to.device, name, frame: 0, iteration: 0 });
+  }
+
+  beginStep(stepId: number): StepRendezvous {
+    const step = new StepRendezvous({ stepId, local: this.steps.begin(stepId), carrierOf: (key) => this.carrierOf(key) });
+    this.#open.set(stepId, step);
+    return step;
+  }
+
+  endStep(stepId: number, cause: ShoalError = new ShoalError('aborted', `step ${stepId} has ended`)): void {
+    this.steps.abort(stepId, cause);
+    this.#open.get(stepId)?.startAbort(cause);
+    this.#open.delete(stepId);
+    for (const { carrier, lost } of this.#peers.values()) if (lost === undefined) carrier.endStep(stepId);
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    const cause = new ShoalError('closed', `the rendezvous worker ${this.self.device} is closed`);
+    for (const stepId of [...this.#open.keys()]) this.endStep(stepId, cause);
+    this.steps.close(cause);
+    await Promise.all([...this.#peers.values()].map(({ carrier }) => carrier.close()));
+  }
+
+  /** Undefined: here. @throws ShoalError `usage`, `mismatch`, or what the carrier has ended with. */
+  carrierOf(key: RendezvousKey): TensorCarrier | undefined {
+    const { sendDevice, name } = key;
+    if (sendDevice === this.self.device) return undefined;
+    const peer = this.#peers.get(sendDevice);
+    if (peer === undefined)
+      throw new ShoalError('usage', `'${name}' is asked of ${sendDevice}, to which there is no connection; connect to its worker first`);
+    checkIncarnation(key, () => peer.identity.incarnation);
+    if (peer.lost !== undefined) throw peer.lost;
+    return peer.carrier;
+  }
+}

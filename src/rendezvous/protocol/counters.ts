@@ -1,0 +1,37 @@
+/** What one end of a connection has moved; always on. In the steady state each tensor is one request and one write, and nothing is
+ *  copied: tests read it here. */
+export interface TensorCounters {
+  /** Control messages, with records or only to give credits back. */
+  messagesSent: number;
+  creditMessagesSent: number;
+  messagesReceived: number;
+  /** Requests posted: a fused one counts once, a step of a standing one not at all. */
+  requests: number;
+  rerequests: number;
+  /** Tensors written, and writes that carried an immediate. */
+  writes: number;
+  immediates: number;
+  bytesWritten: number;
+  /** Bytes of tensors that this process has moved from memory to memory, beside the write itself. */
+  bytesCopied: number;
+  /** Bytes made from values that do not lie in memory as they travel. */
+  bytesSerialized: number;
+  /** Payload writes that were left out because the tensor has no bytes. */
+  emptyTensors: number;
+}
+
+export function tensorCounters(): TensorCounters {
+  return {
+    messagesSent: 0,
+    creditMessagesSent: 0,
+    messagesReceived: 0,
+    requests: 0,
+    rerequests: 0,
+    writes: 0,
+    immediates: 0,
+    bytesWritten: 0,
+    bytesCopied: 0,
+    bytesSerialized: 0,
+    emptyTensors: 0,
+  };
+}

@@ -1,0 +1,149 @@
+/** Memory that peers write tensors into, registered once and used again: registering for each request would cost round trips where
+ *  peers map what they write to. Large buffers are regions of their own; small ones share slabs.
+ *
+ *     size classes   64 B, 80, 96, 112, 128, 160 …          four per doubling: at most a fifth of a buffer is unused
+ *     slabs          4 MiB, for classes up to 256 KiB        one descriptor for many buffers
+ *
+ *  One per connection: no other peer can write there, and when the connection ends nothing of it is used again, so that a write which is
+ *  still landing does no harm. While it lasts, whoever holds a buffer frees it when the peer has answered, not before. */
+import { ShoalError } from '../../base/errors.ts';
+import type { RegisteredRegion } from '../../fabric/fabric.ts';
+import type { Region } from '../../memory/region.ts';
+
+/** All regions of a worker together. */
+export interface MemoryBudget {
+  readonly bytesMax: number;
+  bytes: number;
+}
+
+export interface MemoryManagerOptions {
+  /** Where regions come from. */
+  create(bytes: number): Region;
+  register(region: Region): RegisteredRegion;
+  readonly budget: MemoryBudget;
+  /** Told of regions that peers may forget. */
+  readonly onDeregister?: (rkey: number) => void;
+}
+
+/** Part of a registered region. */
+export interface ReceiveBuffer {
+  readonly registered: RegisteredRegion;
+  readonly offset: number;
+  /** Of its size class: at least what was asked for. */
+  readonly bytes: number;
+}
+
+const smallestBytes = 64;
+const slabBytes = 4 * 1024 * 1024;
+const slabClassBytesMax = 256 * 1024;
+const alignment = 64;
+
+export class MemoryManager {
+  readonly #options: MemoryManagerOptions;
+  readonly #free = new Map<number, ReceiveBuffer[]>();
+  readonly #regions = new Set<RegisteredRegion>();
+  #slab: { registered: RegisteredRegion; used: number } | undefined;
+  #bytes = 0;
+  #inUse = 0;
+  #closed = false;
+
+  constructor(options: MemoryManagerOptions) {
+    this.#options = options;
+  }
+
+  /** Of all regions, and of the buffers that are given out. */
+  get usage(): { readonly bytes: number; readonly inUse: number } {
+    return { bytes: this.#bytes, inUse: this.#inUse };
+  }
+
+  /** @throws ShoalError `out-of-memory` when `bytesMax` does not allow another, or the host has no more. */
+  allocate(bytes: number): ReceiveBuffer {
+    const size = sizeClass(bytes);
+    const buffer = this.#free.get(size)?.pop() ?? this.#make(size);
+    this.#inUse += size;
+    return buffer;
+  }
+
+  /** No peer will write to it any more. */
+  free(buffer: ReceiveBuffer): void {
+    this.#inUse -= buffer.bytes;
+    if (this.#closed) return;
+    const free = this.#free.get(buffer.bytes);
+    if (free === undefined) this.#free.set(buffer.bytes, [buffer]);
+    else free.push(buffer);
+  }
+
+  /** Values that were received stay readable. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const registered of [...this.#regions]) this.#giveUp(registered);
+    this.#free.clear();
+  }
+
+  #make(size: number): ReceiveBuffer {
+    if (this.#closed) throw new ShoalError('closed', 'memory for received tensors is closed');
+    if (size > slabClassBytesMax) {
+      return { registered: this.#addRegion(size), offset: 0, bytes: size };
+    }
+    if (this.#slab === undefined || this.#slab.used + size > slabBytes) this.#slab = { registered: this.#addRegion(slabBytes), used: 0 };
+    const { registered, used: offset } = this.#slab;
+    this.#slab.used += Math.ceil(size / alignment) * alignment;
+    return { registered, offset, bytes: size };
+  }
+
+  #addRegion(bytes: number): RegisteredRegion {
+    const { create, register, budget } = this.#options;
+    const { bytesMax } = budget;
+    if (budget.bytes + bytes > bytesMax) this.#evict(budget.bytes + bytes - bytesMax);
+    if (budget.bytes + bytes > bytesMax) {
+      throw new ShoalError(
+        'out-of-memory',
+        `no memory for a received tensor of ${bytes} bytes: ${budget.bytes} of ${bytesMax} bytes are taken, ${this.#inUse} by tensors of this peer; release what was received, or raise memoryBytesMax`,
+        { bytes },
+      );
+    }
+    const region = create(bytes);
+    try {
+      const registered = register(region);
+      this.#regions.add(registered);
+      this.#bytes += bytes;
+      budget.bytes += bytes;
+      return registered;
+    } catch (thrown) {
+      region.close();
+      throw thrown;
+    }
+  }
+
+  /** Gives back free regions, the largest first. */
+  #evict(bytes: number): void {
+    let left = bytes;
+    for (const size of [...this.#free.keys()].filter((each) => each > slabClassBytesMax).sort((a, b) => b - a)) {
+      const free = this.#free.get(size)!;
+      for (let buffer = free.pop(); buffer !== undefined; buffer = free.pop()) {
+        this.#giveUp(buffer.registered);
+        left -= size;
+        if (left <= 0) return;
+      }
+    }
+  }
+
+  #giveUp(registered: RegisteredRegion): void {
+    if (!this.#regions.delete(registered)) return;
+    this.#bytes -= registered.bytes;
+    this.#options.budget.bytes -= registered.bytes;
+    registered.deregister();
+    // Views of it may be in use.
+    registered.region.retire();
+    this.#options.onDeregister?.(registered.rkey);
+  }
+}
+
+/** The smallest class that holds so many bytes. */
+export function sizeClass(bytes: number): number {
+  if (bytes <= smallestBytes) return smallestBytes;
+  const doubling = 2 ** Math.floor(Math.log2(bytes - 1));
+  const step = Math.max(16, doubling / 4);
+  return Math.ceil(bytes / step) * step;
+}

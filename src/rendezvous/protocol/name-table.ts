@@ -1,0 +1,82 @@
+/** What a receiver knows of the tensors that it asks one sender for: the number that stands for the name on the wire, and the metadata it
+ *  had last. The oldest is forgotten when there are too many: its next request costs what a first one costs. */
+import { ShoalError } from '../../base/errors.ts';
+import { parseRendezvousKey } from '../table/rendezvous-key.ts';
+import type { TensorMetadata } from '../value/tensor-metadata.ts';
+import type { Outbox } from './outbox.ts';
+import type { RecordWriter } from './record-codec.ts';
+import { nameBytesMax, RecordType } from './records.ts';
+
+/** Of a key, what is behind its last semicolon. */
+export interface KeySuffix {
+  readonly frame: number;
+  readonly iteration: number;
+}
+
+export class TensorName {
+  /** The key up to its frame. */
+  readonly text: string;
+  readonly index: number;
+  /** What the tensor was like the last time. */
+  metadata: TensorMetadata | undefined;
+  isTold = false;
+
+  constructor(text: string, index: number) {
+    this.text = text;
+    this.index = index;
+  }
+
+  writeKey(writer: RecordWriter, { frame, iteration }: KeySuffix): void {
+    writer.u32(this.index);
+    writer.varint(frame);
+    writer.varint(iteration);
+  }
+}
+
+export class NameTable {
+  readonly #namesMax: number;
+  readonly #outbox: Outbox;
+  /** In the order in which they were added. */
+  readonly #names = new Map<string, TensorName>();
+
+  constructor(options: { readonly namesMax: number; readonly outbox: Outbox }) {
+    this.#namesMax = options.namesMax;
+    this.#outbox = options.outbox;
+  }
+
+  /** @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
+  find(key: string): { readonly name: TensorName; readonly suffix: KeySuffix } {
+    const end = key.lastIndexOf(';');
+    const text = key.slice(0, end);
+    const found = this.#names.get(text);
+    if (found !== undefined && key.endsWith(';0:0')) return { name: found, suffix: outsideLoops };
+    const { frame, iteration } = parseRendezvousKey(key);
+    return { name: found ?? this.#add(text), suffix: { frame, iteration } };
+  }
+
+  /** On the wire, before the first request that has it. */
+  tell(name: TensorName): void {
+    if (name.isTold) return;
+    name.isTold = true;
+    const writer = this.#outbox.record(RecordType.Name);
+    writer.u32(name.index);
+    writer.text(name.text);
+  }
+
+  #add(text: string): TensorName {
+    if (Buffer.byteLength(text) > nameBytesMax)
+      throw new ShoalError('usage', `the key of a tensor has ${Buffer.byteLength(text)} bytes; at most ${nameBytesMax} are allowed`);
+    let index = this.#names.size;
+    if (index >= this.#namesMax) {
+      // Its number is told anew: requests that came before are resolved already.
+      const [oldest] = this.#names.values();
+      this.#names.delete(oldest.text);
+      ({ index } = oldest);
+    }
+    const name = new TensorName(text, index);
+    this.#names.set(text, name);
+    return name;
+  }
+}
+
+const outsideLoops: KeySuffix = { frame: 0, iteration: 0 };

@@ -1,0 +1,220 @@
+/** What one end of a connection has to send: records, gathered into messages, and writes. All that is posted in one turn leaves together:
+ *
+ *     1. writes without immediates     slots of fused requests; small tensors that one `Done` record announces together
+ *     2. messages                      as many as there are credits for; without credits everything waits, in order
+ *     3. writes with immediates        they must not come before what a record says about them
+ *
+ *  Where a write carries its immediate for nothing (`tcp`), each has its own; where announcing costs a message of its own (`shm`), small
+ *  tensors that are ready in the same turn are announced together. */
+import { ShoalError } from '../../base/errors.ts';
+import { Fifo } from '../../base/fifo.ts';
+import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
+import type { TensorCounters } from './counters.ts';
+import { nothingToWrite } from '../value/tensor-value.ts';
+import { creditsMax, messageBytesWanted, messageHeaderBytes, nowhere, protocolVersion, RecordType } from './records.ts';
+import { RecordWriter, type RecordReader } from './record-codec.ts';
+
+/** The connection, as far as this needs it. */
+export interface Wire {
+  /** The message may be used again when this returns. */
+  send(message: Uint8Array): void;
+  /** `onDone` is called when the source may change: sent, or lost. */
+  write(source: Span, target: RemoteSpan, immediate: number | undefined, onDone: () => void): void;
+  /** An immediate costs a message of its own. */
+  readonly announcesApart: boolean;
+}
+
+export interface PendingWrite {
+  /** The request that it answers, with others or alone. */
+  readonly owner: number;
+  readonly source: Span;
+  readonly region: RemoteRegion;
+  readonly offset: number;
+  /** It is the last one of its request. */
+  completes: boolean;
+  onDone(): void;
+}
+
+export interface OutboxOptions {
+  readonly wire: Wire;
+  readonly counters: TensorCounters;
+  /** Calls back at the end of this turn. */
+  readonly atEndOfTurn: (callback: () => void) => void;
+}
+
+/** Larger tensors are announced one by one: each is of use before the others. */
+const announcedTogetherBytesMax = 64 * 1024;
+const doneCountMax = 8192;
+
+export class Outbox {
+  readonly #options: OutboxOptions;
+  readonly #writer = new RecordWriter(messageBytesWanted + 8192);
+  /** Messages that are full. */
+  readonly #sealed = new Fifo<Uint8Array>();
+  #writes: PendingWrite[] = [];
+  #scheduled = false;
+  #closed = false;
+  /** Messages that may be sent. */
+  #credits = creditsMax;
+  /** Messages of the peer that credits are still owed for. */
+  #owed = 0;
+
+  constructor(options: OutboxOptions) {
+    this.#options = options;
+    this.#beginMessage();
+  }
+
+  /** Begins a record. Its fields follow, in the same turn. */
+  record(type: number): RecordWriter {
+    if (this.#writer.length > messageBytesWanted) {
+      this.#sealed.push(Uint8Array.from(this.#writer.bytes));
+      this.#beginMessage();
+    }
+    this.#schedule();
+    this.#writer.u8(type);
+    return this.#writer;
+  }
+
+  write(write: PendingWrite): void {
+    this.#writes.push(write);
+    this.#schedule();
+  }
+
+  /** Everything of a request is posted: what was posted last says so if it is the request's, else a write of no bytes. */
+  complete(request: number): void {
+    const last = this.#writes.at(-1);
+    if (last?.owner === request) last.completes = true;
+    else this.write({ owner: request, source: nothingToWrite, region: nowhere.region, offset: 0, completes: true, onDone() {} });
+  }
+
+  /** Takes back the writes of one request that have not left. */
+  withdraw(owner: number): void {
+    if (!this.#writes.some((write) => write.owner === owner)) return;
+    const withdrawn = this.#writes.filter((write) => write.owner === owner);
+    this.#writes = this.#writes.filter((write) => write.owner !== owner);
+    for (const { onDone } of withdrawn) onDone();
+  }
+
+  /** The header of a message of the peer. @returns false when it has no records. @throws ShoalError `protocol`. */
+  onMessage(reader: RecordReader): boolean {
+    const version = reader.u8();
+    if (version !== protocolVersion)
+      throw new ShoalError(
+        'protocol',
+        `the peer speaks version ${version} of the rendezvous protocol, this process version ${protocolVersion}; run one version of shoal`,
+      );
+    if (reader.u8() !== 0) throw new ShoalError('protocol', 'a control message has unknown flags');
+    const returned = reader.u16();
+    if (returned > creditsMax - this.#credits)
+      throw new ShoalError('protocol', `the peer gives back ${returned} credits; ${creditsMax - this.#credits} are out`);
+    this.#credits += returned;
+    if (returned > 0 && (this.#sealed.length > 0 || this.#writer.length > messageHeaderBytes)) this.#schedule();
+    if (reader.done) return false;
+    if (++this.#owed > creditsMax)
+      throw new ShoalError('protocol', `the peer sends more than the ${creditsMax} messages it has credits for`);
+    if (this.#owed >= creditsMax / 2) this.#schedule();
+    return true;
+  }
+
+  close(): void {
+    this.#closed = true;
+    for (const { onDone } of this.#writes.splice(0)) onDone();
+  }
+
+  readonly #flush = (): void => {
+    this.#scheduled = false;
+    if (this.#closed) return;
+    const records = this.#sealed.length > 0 || this.#writer.length > messageHeaderBytes;
+    if (records && this.#credits === 0) return this.#giveCredits();
+    const writes = this.#writes;
+    this.#writes = [];
+    const small = this.#options.wire.announcesApart ? writes.filter(isSmall) : [];
+    const together = small.length > 1 ? small : [];
+    const alone: PendingWrite[] = [];
+    for (const write of writes) {
+      if (write.completes && !(together.length > 0 && isSmall(write))) alone.push(write);
+      else this.#post(write, undefined);
+    }
+    for (let first = 0; first < together.length; first += doneCountMax) this.#announce(together.slice(first, first + doneCountMax));
+    if (this.#send()) {
+      for (const write of alone) this.#post(write, write.owner);
+      this.#giveCredits();
+    } else this.#writes = alone.concat(this.#writes);
+  };
+
+  #announce(writes: readonly PendingWrite[]): void {
+    const writer = this.record(RecordType.Done);
+    writer.u16(writes.length);
+    for (const { owner } of writes) writer.u32(owner);
+  }
+
+  #post({ source, region, offset, onDone }: PendingWrite, immediate: number | undefined): void {
+    const { wire, counters } = this.#options;
+    if (immediate !== undefined) counters.immediates++;
+    if (source.bytes > 0) {
+      counters.writes++;
+      counters.bytesWritten += source.bytes;
+    }
+    if (source.bytes === 0 && immediate === undefined) return onDone();
+    wire.write(source, { region, offset }, immediate, onDone);
+  }
+
+  /** @returns false when messages are left for want of credits. */
+  #send(): boolean {
+    if (this.#writer.length > messageHeaderBytes) {
+      if (this.#sealed.length === 0 && this.#credits > 0) {
+        this.#sendMessage(this.#writer.bytes);
+        this.#beginMessage();
+        return true;
+      }
+      this.#sealed.push(Uint8Array.from(this.#writer.bytes));
+      this.#beginMessage();
+    }
+    while (this.#sealed.length > 0) {
+      if (this.#credits === 0) return false;
+      this.#sendMessage(this.#sealed.shift()!);
+    }
+    return true;
+  }
+
+  #sendMessage(message: Uint8Array): void {
+    this.#credits--;
+    this.#stamp(message);
+    this.#options.counters.messagesSent++;
+    this.#options.wire.send(message);
+  }
+
+  /** In a message of their own when half of them are owed and nothing else is to be said. */
+  #giveCredits(): void {
+    if (this.#owed < creditsMax / 2) return;
+    const message = new Uint8Array(messageHeaderBytes);
+    message[0] = protocolVersion;
+    this.#stamp(message);
+    this.#options.counters.messagesSent++;
+    this.#options.counters.creditMessagesSent++;
+    this.#options.wire.send(message);
+  }
+
+  #stamp(message: Uint8Array): void {
+    message[2] = this.#owed & 0xff;
+    message[3] = this.#owed >> 8;
+    this.#owed = 0;
+  }
+
+  #beginMessage(): void {
+    this.#writer.truncate(0);
+    this.#writer.u8(protocolVersion);
+    this.#writer.u8(0);
+    this.#writer.u16(0);
+  }
+
+  #schedule(): void {
+    if (this.#scheduled || this.#closed) return;
+    this.#scheduled = true;
+    this.#options.atEndOfTurn(this.#flush);
+  }
+}
+
+function isSmall({ completes, source }: PendingWrite): boolean {
+  return completes && source.bytes <= announcedTogetherBytesMax;
+}

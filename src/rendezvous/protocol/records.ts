@@ -1,0 +1,117 @@
+/** Control messages of RecvTensor. A message is a header and any number of records: what is posted in one turn travels in one.
+ *
+ *     message   u8 version │ u8 0 │ u16 credits given back │ record …
+ *     record    u8 type │ fields
+ *
+ *  Names and regions are told once and are numbers afterwards. The immediate of a write is the index of the request it answers. */
+import { ShoalError } from '../../base/errors.ts';
+import type { RemoteRegion } from '../../fabric/fabric.ts';
+import type { RecordReader, RecordWriter } from './record-codec.ts';
+import type { ReceiveBuffer } from './memory-manager.ts';
+
+export const protocolVersion = 1;
+export const messageHeaderBytes = 4;
+/** Records beyond go into the next message; one that is longer travels alone. */
+export const messageBytesWanted = 60_000;
+/** Messages that may be under way one way before the peer gives credits back. */
+export const creditsMax = 64;
+
+/** R: who receives tensors sends it; S: who sends them does. Append only. */
+export const RecordType = {
+  /** R and S, first: who this is. */
+  Hello: 1,
+  /** R: a number for a key's text before the frame. */
+  Name: 2,
+  /** R: a region that tensors may be written to. */
+  Region: 3,
+  /** R: it is no more. */
+  Forget: 4,
+  /** R: a tensor is wanted, at a destination, if it has these metadata. */
+  Request: 5,
+  /** S: it has others. */
+  Metadata: 6,
+  /** R: the destination for those. */
+  Rerequest: 7,
+  /** S: it is dead; nothing is written. */
+  Dead: 8,
+  /** S: what was written without immediates, or has no bytes. */
+  Done: 9,
+  /** S: it will not come. */
+  Error: 10,
+  /** R: it is no longer wanted. */
+  Cancel: 11,
+  /** S: it will not be written any more. */
+  Cancelled: 12,
+  /** R: several tensors are wanted, answered together. */
+  FusedRequest: 13,
+  /** S: slots of a fused request that are not simply written. */
+  FusedStatus: 14,
+  /** R: destinations for slots with other metadata. */
+  FusedRerequest: 15,
+  /** R: a tensor is wanted in each of the coming steps. */
+  Standing: 16,
+  /** R: further steps for a standing request. */
+  Renew: 17,
+} as const;
+
+/** How `Metadata` and a slot's status go on. */
+export const MetadataNext = {
+  /** The destination is too small: a re-request is awaited. */
+  Rerequest: 0,
+  /** It fits: the write follows. */
+  Written: 1,
+  /** The tensor has no bytes: it is complete. */
+  Empty: 2,
+} as const;
+
+export const SlotStatus = { Metadata: 0, Dead: 1, Error: 2 } as const;
+
+/** UTF-8 bytes of a name, a region's handle and an error's text. */
+export const nameBytesMax = 8192;
+const handleBytesMax = 1024;
+export const errorBytesMax = 1024;
+export const slotsMax = 65_535;
+export const standingDepthMax = 1024;
+
+/** Where a tensor may be written; on the wire rkey 0 is nowhere yet. */
+export interface Destination {
+  readonly region: RemoteRegion;
+  readonly offset: number;
+  readonly bytes: number;
+}
+
+export const nowhere: Destination = { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0, bytes: 0 };
+
+export function writeDestination(writer: RecordWriter, buffer: ReceiveBuffer | undefined): void {
+  writer.u32(buffer?.registered.rkey ?? 0);
+  if (buffer === undefined) return;
+  writer.varint(buffer.offset);
+  writer.varint(buffer.bytes);
+}
+
+/** @throws ShoalError `protocol` when it is not inside a region that was told. */
+export function readDestination(reader: RecordReader, regions: ReadonlyMap<number, RemoteRegion>): Destination {
+  const rkey = reader.u32();
+  if (rkey === 0) return nowhere;
+  const [offset, bytes] = [reader.varint(), reader.varint()];
+  const region = regions.get(rkey);
+  if (region === undefined) throw new ShoalError('protocol', `a request wants a tensor in region ${rkey}, which was not told`);
+  if (offset > region.bytes || bytes > region.bytes - offset)
+    throw new ShoalError(
+      'protocol',
+      `a request wants a tensor at bytes ${offset} to ${offset + bytes} of region ${rkey}, which has ${region.bytes}`,
+    );
+  return { region, offset, bytes };
+}
+
+export function writeRegion(writer: RecordWriter, { rkey, bytes, handle }: RemoteRegion): void {
+  writer.u32(rkey);
+  writer.varint(bytes);
+  writer.text(handle);
+}
+
+export function readRegion(reader: RecordReader): RemoteRegion {
+  const rkey = reader.u32();
+  if (rkey === 0) throw new ShoalError('protocol', 'region 0 is none');
+  return { rkey, bytes: reader.varint(), handle: reader.text(handleBytesMax) };
+}

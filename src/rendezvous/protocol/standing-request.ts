@@ -1,0 +1,219 @@
+/** A tensor that is asked for in every step, some steps ahead: the sender writes it without being asked again.
+ *
+ *     steps      7      8      9     10     11 …
+ *     slots      0      1      2      3      0 …           depth 4: each a buffer and a request index of its own
+ *                │read  │came  │asked │asked │
+ *                └──────┴─ half of the slots have been read and released ──▶ renew: asked for steps 11 and 12
+ *
+ *  Each slot is answered in each of its steps: by the tensor, or by `dead` or an error when its step ends without it. So slots are never
+ *  written late, and are renewed in order. */
+import { ShoalError } from '../../base/errors.ts';
+import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import type { MemoryManager, ReceiveBuffer } from './memory-manager.ts';
+import type { TensorName } from './name-table.ts';
+import { MetadataNext } from './records.ts';
+
+interface StandingRequestOptions {
+  readonly index: number;
+  readonly key: string;
+  readonly name: TensorName;
+  readonly firstStep: number;
+  readonly buffers: readonly (ReceiveBuffer | undefined)[];
+  readonly metadata: TensorMetadata | undefined;
+  readonly memory: MemoryManager;
+  renew(count: number): void;
+  stop(): void;
+}
+
+/** free: read and released, to be renewed. */
+type SlotState = 'asked' | 'came' | 'read' | 'free';
+
+class Slot {
+  stepId: number;
+  state: SlotState = 'asked';
+  buffer: ReceiveBuffer | undefined;
+  metadata: TensorMetadata | undefined;
+  waiter: Waiter<TensorValue> | undefined;
+  /** Undefined: a tensor came. */
+  end: { readonly cause: ShoalError | undefined } | undefined;
+  /** Nobody will read it. */
+  isUnwanted = false;
+  readonly #name: TensorName;
+
+  constructor(name: TensorName, stepId: number, buffer: ReceiveBuffer | undefined, metadata: TensorMetadata | undefined) {
+    this.#name = name;
+    this.stepId = stepId;
+    this.buffer = buffer;
+    this.metadata = metadata;
+  }
+
+  /** As `TensorRequest.recvTensorMetadata`. */
+  recvTensorMetadata(memory: MemoryManager, metadata: TensorMetadata, next: number): void {
+    const isFitting = metadata.bytes <= (this.buffer?.bytes ?? 0);
+    if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
+      throw new ShoalError(
+        'protocol',
+        `a tensor of ${metadata.bytes} bytes is announced wrongly for a standing request with ${this.buffer?.bytes ?? 0}`,
+      );
+    this.#name.metadata = metadata;
+    this.metadata = metadata;
+    if (next !== MetadataNext.Rerequest) return;
+    if (this.buffer !== undefined) memory.free(this.buffer);
+    this.buffer = undefined;
+    this.buffer = memory.allocate(metadata.bytes);
+  }
+}
+
+export class StandingRequest {
+  readonly kind = 'standing';
+  readonly index: number;
+  readonly key: string;
+  readonly #options: StandingRequestOptions;
+  readonly #slots: readonly Slot[];
+  /** The slot that is renewed next, and the step it is for then. */
+  #oldest = 0;
+  #nextStep: number;
+  #isStopped = false;
+
+  constructor(options: StandingRequestOptions) {
+    this.#options = options;
+    this.index = options.index;
+    this.key = options.key;
+    this.#slots = options.buffers.map((buffer, k) => new Slot(options.name, options.firstStep + k, buffer, options.metadata));
+    this.#nextStep = options.firstStep + this.#slots.length;
+  }
+
+  get depth(): number {
+    return this.#slots.length;
+  }
+
+  /** The step is one of those asked for, and nobody has read it. */
+  covers(stepId: number): boolean {
+    const slot = this.#slotOfStep(stepId);
+    return slot !== undefined && slot.waiter === undefined && (slot.state === 'asked' || slot.state === 'came');
+  }
+
+  recv(stepId: number, waiter: Waiter<TensorValue>): Cancel {
+    const slot = this.#slotOfStep(stepId)!;
+    slot.waiter = waiter;
+    if (slot.state === 'came') this.#deliver(slot);
+    return () => {
+      if (slot.waiter === waiter) slot.waiter = undefined;
+    };
+  }
+
+  slotOf(index: number): Slot {
+    return this.#slots[(index - this.index) >>> 0];
+  }
+
+  onContent(index: number): void {
+    const slot = this.slotOf(index);
+    if (slot.metadata === undefined)
+      throw new ShoalError('protocol', `request ${index} is said to be answered, but nothing is known of the tensor`);
+    this.#came(index, slot, undefined);
+  }
+
+  onEnd(index: number, cause: ShoalError | undefined): void {
+    this.#came(index, this.slotOf(index), { cause });
+  }
+
+  endStep(stepId: number): void {
+    const slot = this.#slotOfStep(stepId);
+    if (slot === undefined) return;
+    if (slot.state === 'came') this.#free(slot);
+    else if (slot.state === 'asked') slot.isUnwanted = true;
+  }
+
+  /** No more. @param cause that those who wait are told; default: `aborted`. */
+  stop(cause: ShoalError = new ShoalError('aborted', 'the standing request was stopped')): void {
+    if (this.#isStopped) return;
+    this.#isStopped = true;
+    this.#options.stop();
+    this.#fail(cause);
+  }
+
+  /** The connection is over. */
+  close(cause: ShoalError): void {
+    this.#isStopped = true;
+    this.#fail(cause);
+  }
+
+  /** Buffers that the sender may still write to; the others are given back. */
+  quarantined(): ReceiveBuffer[] {
+    const { memory } = this.#options;
+    const left: ReceiveBuffer[] = [];
+    for (const slot of this.#slots) {
+      if (slot.buffer === undefined || slot.state === 'read') continue;
+      if (slot.state === 'asked') left.push(slot.buffer);
+      else memory.free(slot.buffer);
+      slot.buffer = undefined;
+    }
+    return left;
+  }
+
+  #fail(cause: ShoalError): void {
+    for (const slot of this.#slots) {
+      const { waiter } = slot;
+      slot.waiter = undefined;
+      waiter?.fail(cause);
+    }
+  }
+
+  #came(index: number, slot: Slot, end: Slot['end']): void {
+    if (slot.state !== 'asked') throw new ShoalError('protocol', `request ${index} is answered twice in step ${slot.stepId}`);
+    slot.state = 'came';
+    slot.end = end;
+    if (slot.isUnwanted) this.#free(slot);
+    else if (slot.waiter !== undefined) this.#deliver(slot);
+  }
+
+  #deliver(slot: Slot): void {
+    const { waiter, end, metadata } = slot;
+    slot.waiter = undefined;
+    const value = end === undefined ? this.#read(slot, metadata!) : undefined;
+    if (value?.release === undefined) this.#free(slot);
+    if (end?.cause === undefined) waiter!.receive(value);
+    else waiter!.fail(end.cause);
+  }
+
+  /** What stays in the slot until it is released has a `release`. */
+  #read(slot: Slot, metadata: TensorMetadata): TensorValue {
+    const { buffer } = slot;
+    if (buffer === undefined) return readTensor(metadata, { buffer: new ArrayBuffer(0), offset: 0 });
+    const value = readTensor(metadata, { buffer: buffer.registered.region.buffer, offset: buffer.offset });
+    if (metadata.dtype === 'string' || metadata.bytes === 0) return value;
+    slot.state = 'read';
+    let isReleased = false;
+    const release = (): void => {
+      if (isReleased) return;
+      isReleased = true;
+      if (this.#isStopped) this.#options.memory.free(buffer);
+      else this.#free(slot);
+    };
+    return { ...value, release };
+  }
+
+  #free(slot: Slot): void {
+    slot.state = 'free';
+    slot.isUnwanted = false;
+    let count = 0;
+    while (count < this.#slots.length && this.#slots[(this.#oldest + count) % this.#slots.length].state === 'free') count++;
+    if (this.#isStopped || count < Math.ceil(this.#slots.length / 2)) return;
+    for (let k = 0; k < count; k++) {
+      const renewed = this.#slots[this.#oldest];
+      renewed.state = 'asked';
+      renewed.stepId = this.#nextStep++;
+      this.#oldest = (this.#oldest + 1) % this.#slots.length;
+    }
+    this.#options.renew(count);
+  }
+
+  #slotOfStep(stepId: number): Slot | undefined {
+    const ahead = this.#nextStep - 1 - stepId;
+    if (ahead < 0 || ahead >= this.#slots.length) return undefined;
+    const slot = this.#slots[(this.#oldest + this.#slots.length - 1 - ahead) % this.#slots.length];
+    return slot.stepId === stepId ? slot : undefined;
+  }
+}

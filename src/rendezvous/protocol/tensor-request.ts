@@ -1,0 +1,128 @@
+/** One tensor that is asked for, through its whole receive: RdmaTensorRequest of the document.
+ *
+ *     start ──▶ asked ──recvTensorMetadata──▶ asked again ──recvTensorContent──▶ a value
+ *                 └─────────────────recvTensorContent────────────────────────────▶ */
+import { ShoalError } from '../../base/errors.ts';
+import type { Waiter } from '../table/rendezvous.ts';
+import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import type { TensorCounters } from './counters.ts';
+import type { MemoryManager, ReceiveBuffer } from './memory-manager.ts';
+import type { KeySuffix, TensorName } from './name-table.ts';
+import type { RecordWriter } from './record-codec.ts';
+import { MetadataNext, writeDestination } from './records.ts';
+
+interface TensorRequestOptions {
+  readonly index: number;
+  readonly stepId: number;
+  readonly name: TensorName;
+  readonly suffix: KeySuffix;
+  readonly deadlineMs: number;
+  /** Undefined for slots of a fused request. */
+  readonly waiter: Waiter<TensorValue> | undefined;
+}
+
+export class TensorRequest {
+  readonly kind = 'plain';
+  readonly index: number;
+  readonly stepId: number;
+  readonly name: TensorName;
+  readonly deadlineMs: number;
+  readonly waiter: Waiter<TensorValue> | undefined;
+  readonly #suffix: KeySuffix;
+  /** Of this request: others may change what is known of the tensor meanwhile. */
+  #metadata: TensorMetadata | undefined;
+  #buffer: ReceiveBuffer | undefined;
+
+  constructor({ index, stepId, name, suffix, deadlineMs, waiter }: TensorRequestOptions) {
+    this.index = index;
+    this.stepId = stepId;
+    this.name = name;
+    this.deadlineMs = deadlineMs;
+    this.waiter = waiter;
+    this.#suffix = suffix;
+  }
+
+  get key(): string {
+    return `${this.name.text};${this.#suffix.frame}:${this.#suffix.iteration}`;
+  }
+
+  get buffer(): ReceiveBuffer | undefined {
+    return this.#buffer;
+  }
+
+  /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
+  start(memory: MemoryManager): void {
+    const { metadata } = this.name;
+    this.#metadata = metadata;
+    if (metadata !== undefined && metadata.bytes > 0) this.#buffer = memory.allocate(metadata.bytes);
+  }
+
+  write(writer: RecordWriter): void {
+    this.name.writeKey(writer, this.#suffix);
+    writeDestination(writer, this.#buffer);
+    writer.metadata(this.#metadata);
+  }
+
+  /** The tensor is another than expected. Its place is made larger where the sender asks for that.
+   *  @throws ShoalError `protocol` when what is said to fit does not, `out-of-memory`. */
+  recvTensorMetadata(memory: MemoryManager, metadata: TensorMetadata, next: number): void {
+    const isFitting = metadata.bytes <= (this.#buffer?.bytes ?? 0);
+    if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
+      throw new ShoalError(
+        'protocol',
+        `a tensor of ${metadata.bytes} bytes for request ${this.index}, which has a place for ${this.#buffer?.bytes ?? 0}, is announced wrongly`,
+      );
+    this.#metadata = metadata;
+    this.name.metadata = metadata;
+    if (next !== MetadataNext.Rerequest) return;
+    // The sender writes to the old place no more.
+    if (this.#buffer !== undefined) memory.free(this.#buffer);
+    this.#buffer = undefined;
+    this.#buffer = memory.allocate(metadata.bytes);
+  }
+
+  /** The tensor is in its place. @param copied counts the bytes of a copy to other memory; undefined: there is none.
+   *  @throws ShoalError `protocol` when nothing is known of it. */
+  recvTensorContent(memory: MemoryManager, copied: TensorCounters | undefined): TensorValue {
+    const metadata = this.#metadata;
+    const buffer = this.#buffer;
+    this.#buffer = undefined;
+    if (metadata === undefined)
+      throw new ShoalError('protocol', `request ${this.index} is said to be answered, but nothing is known of the tensor`);
+    return receivedValue(memory, metadata, buffer, copied);
+  }
+}
+
+/** The value in a buffer, which goes back when the value is released. */
+export function receivedValue(
+  memory: MemoryManager,
+  metadata: TensorMetadata,
+  buffer: ReceiveBuffer | undefined,
+  copied?: TensorCounters,
+): TensorValue {
+  if (buffer === undefined) return readTensor(metadata, { buffer: nothing, offset: 0 });
+  let place = buffer;
+  if (copied !== undefined) {
+    place = memory.allocate(metadata.bytes);
+    bytesOf(place, metadata.bytes).set(bytesOf(buffer, metadata.bytes));
+    memory.free(buffer);
+    copied.bytesCopied += metadata.bytes;
+  }
+  const value = readTensor(metadata, { buffer: place.registered.region.buffer, offset: place.offset });
+  let isReleased = false;
+  const release = (): void => {
+    if (isReleased) return;
+    isReleased = true;
+    memory.free(place);
+  };
+  if (metadata.dtype !== 'string') return { ...value, release };
+  release();
+  return value;
+}
+
+export function bytesOf({ registered, offset }: ReceiveBuffer, bytes: number): Uint8Array {
+  return new Uint8Array(registered.region.buffer, offset, bytes);
+}
+
+const nothing = new ArrayBuffer(0);

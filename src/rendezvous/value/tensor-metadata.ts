@@ -1,0 +1,57 @@
+/** What must be known of a tensor before there can be a place for it: dtype, shape, bytes. Whether it is dead is not part of it: a
+ *  branch that is taken every other step must not cost a round trip each time. Metadata never change: a tensor with others has others. */
+import { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo, viewOf, type DType } from '../../memory/dtype.ts';
+import { countOf } from '../../memory/tensor.ts';
+import { decodeStrings, encodeStrings } from './string-codec.ts';
+import { dimensionsMax, type TensorDType, type TensorValue } from './tensor-value.ts';
+
+export interface TensorMetadata {
+  readonly dtype: TensorDType;
+  readonly shape: readonly number[];
+  /** On the wire: those of the elements, or of the serialised strings. */
+  readonly bytes: number;
+}
+
+/** A value as it is written: its bytes, and what they are. */
+export interface WritableTensor {
+  readonly metadata: TensorMetadata;
+  readonly bytes: ArrayBufferView;
+  /** The bytes were made for the way, from a value that does not lie in memory as it travels. */
+  readonly isSerialized: boolean;
+}
+
+export function writable({ dtype, shape, data }: TensorValue): WritableTensor {
+  const isSerialized = dtype === 'string';
+  const bytes = isSerialized ? encodeStrings(data as readonly string[]) : (data as ArrayBufferView);
+  return { metadata: { dtype, shape, bytes: bytes.byteLength }, bytes, isSerialized };
+}
+
+/** The value that arrived in `memory`. @throws ShoalError `protocol` when it is not what the metadata say. */
+export function readTensor({ dtype, shape, bytes }: TensorMetadata, memory: { buffer: ArrayBufferLike; offset: number }): TensorValue {
+  if (dtype === 'string') return { dtype, shape, data: decodeStrings(new Uint8Array(memory.buffer, memory.offset, bytes), countOf(shape)) };
+  return { dtype, shape, data: viewOf(dtype, memory.buffer, memory.offset, bytes / dtypeInfo(dtype).bytes) };
+}
+
+export function sameMetadata(a: TensorMetadata, b: TensorMetadata): boolean {
+  return a === b || (a.bytes === b.bytes && a.dtype === b.dtype && sameShape(a.shape, b.shape));
+}
+
+function sameShape(a: readonly number[], b: readonly number[]): boolean {
+  if (a.length !== b.length) return false;
+  for (let axis = 0; axis < a.length; axis++) if (a[axis] !== b[axis]) return false;
+  return true;
+}
+
+/** Of metadata from outside. @throws ShoalError `protocol` when dtype, shape and bytes disagree. */
+export function checkMetadata(dtype: TensorDType, shape: readonly number[], bytes: number): TensorMetadata {
+  if (shape.length > dimensionsMax)
+    throw new ShoalError('protocol', `a tensor has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
+  const count = countOf(shape);
+  const expected = dtype === 'string' ? bytes : count * dtypeInfo(dtype as DType).bytes;
+  // A string takes at least its tag and its length.
+  const fits = dtype === 'string' ? bytes >= 2 * count : bytes === expected;
+  if (!fits || !Number.isSafeInteger(count) || !Number.isSafeInteger(bytes))
+    throw new ShoalError('protocol', `a tensor ${dtype}[${shape.join(', ')}] cannot have ${bytes} bytes`);
+  return Object.freeze({ dtype, shape: Object.freeze([...shape]), bytes });
+}

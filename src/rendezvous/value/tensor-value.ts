@@ -1,0 +1,62 @@
+/** What travels between workers: dense tensors as they lie in memory, and strings, which are serialised. Tensors of Shoal are such
+ *  values as they are. Ownership goes with the value: who takes it last calls `release`. */
+import { ShoalError } from '../../base/errors.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
+import type { Region, RegionShare } from '../../memory/region.ts';
+import { countOf } from '../../memory/tensor.ts';
+import type { Span } from '../../fabric/fabric.ts';
+
+export type TensorDType = DType | 'string';
+
+export interface TensorValue {
+  readonly dtype: TensorDType;
+  readonly shape: readonly number[];
+  /** Row-major: the typed array of the dtype, or strings. */
+  readonly data: TypedArray | readonly string[];
+  /** Nobody will look at it any more: memory of a received value is used again, that of a sent one may be changed. Idempotent. */
+  release?(): void;
+}
+
+export const dimensionsMax = 32;
+
+/** @throws ShoalError `usage` for what is no value: its dtype, its shape, or data that are not as both say. */
+export function checkTensorValue(value: TensorValue): TensorValue {
+  if (typeof value !== 'object' || value === null || !Array.isArray(value.shape))
+    throw new ShoalError('usage', `a value to send must have dtype, shape and data, but is ${describeValue(value)}`);
+  const { dtype, shape, data } = value;
+  const count = countOf(shape);
+  if (shape.length > dimensionsMax)
+    throw new ShoalError('usage', `a value to send has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
+  const length = Array.isArray(data) || ArrayBuffer.isView(data) ? data.length : -1;
+  if (length !== count)
+    throw new ShoalError('usage', `${dtype}[${shape.join(', ')}] must have ${count} elements, but its data are ${describeData(data)}`);
+  if (dtype === 'string') {
+    if (!Array.isArray(data) || !data.every((each) => typeof each === 'string'))
+      throw new ShoalError('usage', `a value of dtype string must have a list of strings, not ${describeData(data)}`);
+    return value;
+  }
+  const { bytes } = dtypeInfo(dtype);
+  if (!ArrayBuffer.isView(data) || data.BYTES_PER_ELEMENT !== bytes)
+    throw new ShoalError('usage', `a value of dtype ${dtype} must have a typed array of ${bytes}-byte elements, not ${describeData(data)}`);
+  return value;
+}
+
+function describeData(data: unknown): string {
+  const length = Array.isArray(data) || ArrayBuffer.isView(data) ? ` of ${(data as unknown as { length: number }).length}` : '';
+  return `${describeValue(data)}${length}`;
+}
+
+/** Any memory of this thread as the source of a write: a write needs its bytes only. */
+export function spanOf(data: ArrayBufferView): Span {
+  const { buffer, byteOffset, byteLength } = data;
+  return { region: memoryRegion(buffer), offset: byteOffset, bytes: byteLength };
+}
+
+/** Not to be shared with anybody. */
+function memoryRegion(buffer: ArrayBufferLike): Region {
+  const share: RegionShare = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer };
+  return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
+}
+
+export const nothingToWrite: Span = spanOf(new Uint8Array(0));
