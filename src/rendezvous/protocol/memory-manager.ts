@@ -21,6 +21,8 @@ export interface MemoryManagerOptions {
   create(bytes: number): Region;
   register(region: Region): RegisteredRegion;
   readonly budget: MemoryBudget;
+  /** Shared by buffers of up to a sixteenth of it. Default 4 MiB. */
+  readonly slabBytes?: number;
   /** Told of regions that peers may forget. */
   readonly onDeregister?: (rkey: number) => void;
 }
@@ -34,12 +36,13 @@ export interface ReceiveBuffer {
 }
 
 const smallestBytes = 64;
-const slabBytes = 4 * 1024 * 1024;
-const slabClassBytesMax = 256 * 1024;
+const defaultSlabBytes = 4 * 1024 * 1024;
+const slabShare = 16;
 const alignment = 64;
 
 export class MemoryManager {
   readonly #options: MemoryManagerOptions;
+  readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
   readonly #regions = new Set<RegisteredRegion>();
   #slab: { registered: RegisteredRegion; used: number } | undefined;
@@ -49,6 +52,7 @@ export class MemoryManager {
 
   constructor(options: MemoryManagerOptions) {
     this.#options = options;
+    this.#slabBytes = options.slabBytes ?? defaultSlabBytes;
   }
 
   /** Of all regions, and of the buffers that are given out. */
@@ -83,10 +87,11 @@ export class MemoryManager {
 
   #make(size: number): ReceiveBuffer {
     if (this.#closed) throw new ShoalError('closed', 'memory for received tensors is closed');
-    if (size > slabClassBytesMax) {
+    if (size > this.#slabBytes / slabShare) {
       return { registered: this.#addRegion(size), offset: 0, bytes: size };
     }
-    if (this.#slab === undefined || this.#slab.used + size > slabBytes) this.#slab = { registered: this.#addRegion(slabBytes), used: 0 };
+    if (this.#slab === undefined || this.#slab.used + size > this.#slabBytes)
+      this.#slab = { registered: this.#addRegion(this.#slabBytes), used: 0 };
     const { registered, used: offset } = this.#slab;
     this.#slab.used += Math.ceil(size / alignment) * alignment;
     return { registered, offset, bytes: size };
@@ -119,7 +124,7 @@ export class MemoryManager {
   /** Gives back free regions, the largest first. */
   #evict(bytes: number): void {
     let left = bytes;
-    for (const size of [...this.#free.keys()].filter((each) => each > slabClassBytesMax).sort((a, b) => b - a)) {
+    for (const size of [...this.#free.keys()].filter((each) => each > this.#slabBytes / slabShare).sort((a, b) => b - a)) {
       const free = this.#free.get(size)!;
       for (let buffer = free.pop(); buffer !== undefined; buffer = free.pop()) {
         this.#giveUp(buffer.registered);

@@ -48,7 +48,7 @@ const doneCountMax = 8192;
 
 export class Outbox {
   readonly #options: OutboxOptions;
-  readonly #writer = new RecordWriter(messageBytesWanted + 8192);
+  readonly #writer = new RecordWriter(4096);
   /** Messages that are full. */
   readonly #sealed = new Fifo<Uint8Array>();
   #writes: PendingWrite[] = [];

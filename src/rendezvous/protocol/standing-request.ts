@@ -110,8 +110,8 @@ export class StandingRequest {
 
   onContent(index: number): void {
     const slot = this.slotOf(index);
-    if (slot.metadata === undefined)
-      throw new ShoalError('protocol', `request ${index} is said to be answered, but nothing is known of the tensor`);
+    if (slot.metadata === undefined || slot.metadata.bytes > (slot.buffer?.bytes ?? 0))
+      throw new ShoalError('protocol', `request ${index} is said to be answered, but has no place for the tensor`);
     this.#came(index, slot, undefined);
   }
 

@@ -349,15 +349,14 @@ export class TensorReceiver {
 
   #completeFused(index: number, { slots, outcomes, waiter }: FusedRequest): void {
     const { memory, copies, counters } = this.#options;
+    const received = slots.map((slot, k): SlotOutcome => {
+      const known = outcomes[k];
+      if (known === undefined) return { value: slot.recvTensorContent(memory, copies ? counters : undefined) };
+      if (slot.buffer !== undefined) memory.free(slot.buffer);
+      return known;
+    });
     this.#remove(index, slots.length);
-    waiter.receive(
-      slots.map((slot, k): SlotOutcome => {
-        const known = outcomes[k];
-        if (known === undefined) return { value: slot.recvTensorContent(memory, copies ? counters : undefined) };
-        if (slot.buffer !== undefined) memory.free(slot.buffer);
-        return known;
-      }),
-    );
+    waiter.receive(received);
   }
 
   #onCancelled(index: number): void {

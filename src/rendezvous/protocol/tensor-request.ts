@@ -88,8 +88,8 @@ export class TensorRequest {
     const metadata = this.#metadata;
     const buffer = this.#buffer;
     this.#buffer = undefined;
-    if (metadata === undefined)
-      throw new ShoalError('protocol', `request ${this.index} is said to be answered, but nothing is known of the tensor`);
+    if (metadata === undefined || metadata.bytes > (buffer?.bytes ?? 0))
+      throw new ShoalError('protocol', `request ${this.index} is said to be answered, but has no place for the tensor`);
     return receivedValue(memory, metadata, buffer, copied);
   }
 }

@@ -1,0 +1,422 @@
+/** What RecvTensor costs, and what never happens: counted and played on a connection that delivers when it is told to. */
+import { describe, expect, it } from 'vitest';
+import { ShoalError } from '../../base/errors.ts';
+import { RecordWriter } from '../protocol/record-codec.ts';
+import { creditsMax, protocolVersion, RecordType } from '../protocol/records.ts';
+import { fakePair, type FakePair, type FakeSide } from '../testing/fake-pair.ts';
+import type { TensorValue } from '../value/tensor-value.ts';
+import { dense, plain, strings } from './conformance.ts';
+
+/** What a waiter is told. */
+function inbox() {
+  const told: unknown[] = [];
+  const values: (TensorValue | undefined)[] = [];
+  return {
+    told,
+    values,
+    receive(value: TensorValue | undefined) {
+      values.push(value);
+      told.push(plain(value));
+    },
+    fail: ({ code }: ShoalError) => void told.push(code),
+  };
+}
+
+function recv({ b, key }: FakePair, stepId: number, name: string) {
+  const box = inbox();
+  const cancel = b.channel.recv(stepId, key(name), box);
+  return { ...box, cancel };
+}
+
+/** Messages, writes and immediates that leave both sides while `run` runs and until all is quiet. */
+function costOf(pair: FakePair, run: () => void): { messages: number; writes: number; immediates: number } {
+  const before = [pair.a, pair.b].map(({ connection }) => ({ ...connection.sent }));
+  run();
+  pair.settle();
+  const sum = (what: 'messages' | 'writes' | 'immediates'): number =>
+    [pair.a, pair.b].reduce((all, { connection }, side) => all + connection.sent[what] - before[side][what], 0);
+  return { messages: sum('messages'), writes: sum('writes'), immediates: sum('immediates') };
+}
+
+/** One step in which `a` sends what `b` asks for first. */
+function exchange(pair: FakePair, stepId: number, values: Record<string, TensorValue | undefined>): unknown[] {
+  const step = pair.a.core.beginStep(stepId);
+  const boxes = Object.keys(values).map((name) => recv(pair, stepId, name));
+  for (const [name, value] of Object.entries(values)) step.send(pair.key(name), value);
+  pair.settle();
+  pair.a.core.endStep(stepId);
+  return boxes.flatMap(({ told, values: received }) => {
+    for (const value of received) value?.release?.();
+    return told;
+  });
+}
+
+describe('RecvTensor', () => {
+  it('costs one request, one write and no copy; for the first time a round trip more', () => {
+    const pair = fakePair();
+    const value = dense([1, 2, 3]);
+    expect(costOf(pair, () => expect(exchange(pair, 1, { x: value })).toEqual([plain(value)]))).toEqual({
+      messages: 3,
+      writes: 1,
+      immediates: 1,
+    });
+    for (let stepId = 2; stepId < 20; stepId++)
+      expect(costOf(pair, () => expect(exchange(pair, stepId, { x: value })).toEqual([plain(value)]))).toEqual({
+        messages: 1,
+        writes: 1,
+        immediates: 1,
+      });
+    for (const { channel } of [pair.a, pair.b]) expect(channel.counters).toMatchObject({ bytesCopied: 0, bytesSerialized: 0 });
+    expect(pair.a.channel.counters.bytesWritten).toBe(12 * 19);
+    expect(pair.b.channel.counters).toMatchObject({ requests: 19, rerequests: 1 });
+    expect(pair.b.memory.usage.inUse).toBe(0);
+  });
+
+  it('costs no round trip more for a dead tensor, a smaller one, a growing string, an empty one', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense(new Float32Array(100)), s: strings('a'.repeat(260)) });
+    const cases: [TensorValue | undefined, object][] = [
+      [undefined, { messages: 2, writes: 0, immediates: 0 }],
+      [dense(new Float32Array(100)), { messages: 1, writes: 1, immediates: 1 }],
+      [undefined, { messages: 2, writes: 0, immediates: 0 }],
+      [dense([5]), { messages: 2, writes: 1, immediates: 1 }],
+    ];
+    cases.forEach(([value, cost], k) =>
+      expect(costOf(pair, () => expect(exchange(pair, k + 2, { x: value })).toEqual([plain(value)]))).toEqual(cost),
+    );
+    for (let k = 0; k < 10; k++) expect(costOf(pair, () => exchange(pair, 20 + k, { s: strings('a'.repeat(261 + k * 5)) })).writes).toBe(1);
+    expect(pair.b.channel.counters.rerequests).toBe(2);
+    exchange(pair, 40, { e: dense([], [0, 3]) });
+    expect(costOf(pair, () => expect(exchange(pair, 41, { e: dense([], [0, 3]) })).toEqual([plain(dense([], [0, 3]))]))).toEqual({
+      messages: 1,
+      writes: 0,
+      immediates: 1,
+    });
+    expect(pair.a.channel.counters.emptyTensors).toBe(2);
+  });
+
+  it('puts requests of one turn into one message, and answers of one turn into one announcement where that saves messages', () => {
+    const names = Object.fromEntries(Array.from({ length: 1000 }, (_, k) => [`tensor${k}`, dense([k, k])]));
+    for (const announcesApart of [false, true]) {
+      const pair = fakePair({ announcesApart });
+      exchange(pair, 1, names);
+      const cost = costOf(pair, () => expect(exchange(pair, 2, names)).toEqual(Object.values(names).map(plain)));
+      expect(cost).toEqual(announcesApart ? { messages: 2, writes: 1000, immediates: 0 } : { messages: 1, writes: 1000, immediates: 1000 });
+      expect(costOf(pair, () => exchange(pair, 3, { tensor0: dense([1, 1]) }))).toEqual({ messages: 1, writes: 1, immediates: 1 });
+    }
+  });
+
+  it('answers a fused request of N slots with N writes and one immediate', () => {
+    const pair = fakePair();
+    const keys = Array.from({ length: 20 }, (_, k) => pair.key(`slot${k}`));
+    for (let stepId = 1; stepId <= 3; stepId++) {
+      const step = pair.a.core.beginStep(stepId);
+      let slots: unknown;
+      const cost = costOf(pair, () => {
+        pair.b.channel.recvFused(stepId, keys, {
+          receive: (outcomes) => (slots = outcomes.map((each) => ('value' in each ? plain(each.value) : each.cause.code))),
+          fail: () => undefined,
+        });
+        keys.forEach((key, k) => step.send(key, stepId === 3 && k === 7 ? undefined : dense([k, stepId])));
+      });
+      expect(slots).toEqual(keys.map((_, k) => (stepId === 3 && k === 7 ? undefined : plain(dense([k, stepId])))));
+      // With the status of slots: metadata the first time, a dead one in the third step.
+      expect(cost).toEqual({ messages: [3, 1, 2][stepId - 1], writes: stepId === 3 ? 19 : 20, immediates: 1 });
+    }
+  });
+
+  it('goes on around 2^32', () => {
+    const pair = fakePair({ firstRequest: 0xfffffffd });
+    for (let stepId = 1; stepId <= 6; stepId++) {
+      const values = Object.fromEntries(Array.from({ length: 5 }, (_, k) => [`t${k}`, dense([stepId, k])]));
+      expect(exchange(pair, stepId, values)).toEqual(Object.values(values).map(plain));
+    }
+    // One index stays taken: the others go around it.
+    const held = recv(pair, 1000, 'never');
+    const standing = fakePair({ firstRequest: 0xfffffffe });
+    exchange(standing, 1, { x: dense([1]) });
+    standing.b.channel.stand(standing.key('x'), 2, 8);
+    for (let stepId = 2; stepId < 40; stepId++)
+      expect(exchange(standing, stepId, { x: dense([stepId]) })).toEqual([plain(dense([stepId]))]);
+    expect(held.told).toEqual([]);
+  });
+
+  it('keeps the destination of a cancelled request to itself until the sender has said that it will not write', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense([1, 1]), y: dense([2, 2]) });
+    const step = pair.a.core.beginStep(2);
+    const x = recv(pair, 2, 'x');
+    pair.b.endTurn();
+    pair.b.connection.deliver();
+    step.send(pair.key('x'), dense([6, 6]));
+    // The write is under way when the receiver loses interest.
+    pair.a.endTurn();
+    x.cancel();
+    const y = recv(pair, 2, 'y');
+    step.send(pair.key('y'), dense([7, 7]));
+    expect(pair.b.channel.unanswered.here).toBe(2);
+    pair.settle();
+    expect([x.told, y.told]).toEqual([[], [plain(dense([7, 7]))]]);
+    expect(plain(y.values[0])).toEqual(plain(dense([7, 7])));
+    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.memory.usage.inUse).toBe(64);
+  });
+
+  it('takes back what has not left when a request is cancelled, wherever it is', () => {
+    const pair = fakePair();
+    let released = 0;
+    const value = (): TensorValue => ({ ...dense([1, 1]), release: () => released++ });
+    const step = pair.a.core.beginStep(1);
+    const offered = recv(pair, 1, 'x');
+    step.send(pair.key('x'), value());
+    for (const side of [pair.b, pair.a]) {
+      side.endTurn();
+      side.connection.deliver();
+    }
+    // The sender waits for a destination.
+    offered.cancel();
+    pair.settle();
+    const parked = recv(pair, 2, 'x');
+    const fused = pair.b.channel.recvFused(1, [pair.key('y'), pair.key('z')], inbox() as never);
+    pair.settle();
+    step.send(pair.key('y'), value());
+    parked.cancel();
+    fused();
+    pair.settle();
+    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.a.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect([offered.told, parked.told, released]).toEqual([[], [], 2]);
+    expect(pair.b.memory.usage.inUse).toBe(0);
+  });
+
+  it('fails a request at its time limit, and lets the tensor come late without harm', () => {
+    const pair = fakePair({ timeoutMs: 1000 });
+    exchange(pair, 1, { x: dense([1, 1]) });
+    const step = pair.a.core.beginStep(2);
+    const early = recv(pair, 2, 'x');
+    pair.clock.advance(600);
+    const later = recv(pair, 2, 'y');
+    pair.settle();
+    pair.clock.advance(400);
+    expect([early.told, later.told]).toEqual([['timeout'], []]);
+    step.send(pair.key('x'), dense([9, 9]));
+    step.send(pair.key('y'), dense([3]));
+    pair.settle();
+    expect([early.told, later.told]).toEqual([['timeout'], [plain(dense([3]))]]);
+    pair.clock.advance(10_000);
+    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+  });
+
+  it('fails one receive, and no other, when there is no memory for it', () => {
+    const pair = fakePair({ bytesMax: 5 << 20 });
+    const values = { large: dense(new Float32Array(1 << 21)), small: dense([1]) };
+    expect(exchange(pair, 1, values)).toEqual(['out-of-memory', plain(values.small)]);
+    expect(exchange(pair, 2, { small: dense([2]) })).toEqual([plain(dense([2]))]);
+    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+  });
+
+  it('sends no more messages than it has credits for, and the rest when they come back', () => {
+    const pair = fakePair();
+    const step = pair.a.core.beginStep(1);
+    const boxes = Array.from({ length: 3 * creditsMax }, (_, k) => {
+      const box = recv(pair, 1, `x${k}`);
+      pair.b.endTurn();
+      return box;
+    });
+    // The first was hello.
+    expect(pair.b.connection.sent.messages).toBe(creditsMax);
+    boxes.forEach((_, k) => step.send(pair.key(`x${k}`), dense([k])));
+    pair.settle();
+    expect(boxes.map(({ told }) => told)).toEqual(boxes.map((_, k) => [plain(dense([k]))]));
+    expect(pair.a.channel.counters.creditMessagesSent + pair.b.channel.counters.creditMessagesSent).toBeLessThan(6);
+  });
+
+  it('forgets the oldest names beyond its bound, at the cost of a first request', () => {
+    const pair = fakePair({ limits: { namesMax: 4 } });
+    for (let stepId = 1; stepId <= 3; stepId++) {
+      const values = Object.fromEntries(Array.from({ length: 7 }, (_, k) => [`n${k}`, dense([k, stepId])]));
+      expect(exchange(pair, stepId, values)).toEqual(Object.values(values).map(plain));
+    }
+    expect(pair.b.channel.counters.rerequests).toBe(21);
+  });
+
+  it('loses nothing of others when the sender is lost, and uses nothing again that it may still write to', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense([1, 1]) });
+    const kept = recv(pair, 2, 'x');
+    const step = pair.a.core.beginStep(2);
+    step.send(pair.key('x'), dense([5, 5]));
+    pair.settle();
+    const waiting = recv(pair, 2, 'y');
+    pair.b.connection.lose(new ShoalError('peer-lost', 'gone'));
+    const late = recv(pair, 3, 'x');
+    expect([kept.told, waiting.told, late.told]).toEqual([[plain(dense([5, 5]))], ['peer-lost'], ['peer-lost']]);
+    expect(plain(kept.values[0])).toEqual(plain(dense([5, 5])));
+    expect(pair.b.memory.usage.bytes).toBe(0);
+  });
+});
+
+describe('a standing request', () => {
+  it('costs one write per step, and a message each few steps', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense([0, 0]) });
+    const standing = pair.b.channel.stand(pair.key('x'), 2, 8);
+    pair.settle();
+    const cost = costOf(pair, () => {
+      for (let stepId = 2; stepId < 66; stepId++)
+        expect(exchange(pair, stepId, { x: dense([stepId, 1]) })).toEqual([plain(dense([stepId, 1]))]);
+    });
+    expect(cost).toEqual({ messages: 16, writes: 64, immediates: 64 });
+    standing.stop();
+    pair.settle();
+    expect(pair.b.channel.unanswered).toEqual({ here: 0, there: 0 });
+    expect(pair.b.memory.usage.inUse).toBe(0);
+    expect(exchange(pair, 66, { x: dense([5, 5]) })).toEqual([plain(dense([5, 5]))]);
+  });
+
+  it('brings the tensor before it is asked for', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense([0]) });
+    pair.b.channel.stand(pair.key('x'), 2, 4);
+    pair.settle();
+    pair.a.core.beginStep(2).send(pair.key('x'), dense([2]));
+    pair.settle();
+    expect(recv(pair, 2, 'x').told).toEqual([plain(dense([2]))]);
+  });
+
+  it('takes other metadata, dead tensors, steps without it and steps that nobody reads', () => {
+    const pair = fakePair();
+    pair.b.channel.stand(pair.key('x'), 1, 4);
+    for (let stepId = 1; stepId < 60; stepId++) {
+      pair.a.core.beginStep(stepId);
+      const step = pair.a.core.steps.find(stepId)!;
+      const kind = stepId % 5;
+      const box = kind === 4 ? undefined : recv(pair, stepId, 'x');
+      const value =
+        kind === 0 ? undefined : kind === 1 ? strings('x'.repeat(stepId * 20)) : dense(new Float32Array(stepId * kind).fill(stepId));
+      if (kind !== 3) step.send(pair.key('x'), value);
+      pair.settle();
+      pair.a.core.endStep(stepId);
+      pair.settle();
+      expect(box?.told).toEqual(kind === 4 ? undefined : kind === 3 ? ['aborted'] : [plain(value)]);
+      box?.values[0]?.release?.();
+      pair.b.channel.endStep(stepId);
+    }
+    expect(pair.b.memory.usage.inUse).toBeLessThan(4 * 20_000);
+  });
+
+  it('ends with its connection, and refuses what it cannot be', () => {
+    const pair = fakePair();
+    expect(() => pair.b.channel.stand(pair.key('x'), 1, 0)).toThrow(/1 to 1024 steps/);
+    pair.b.channel.stand(pair.key('x'), 1, 2);
+    expect(() => pair.b.channel.stand(pair.key('x'), 1, 2)).toThrow(/a standing request already/);
+    const waiting = recv(pair, 1, 'x');
+    pair.b.connection.lose(new ShoalError('peer-lost', 'gone'));
+    expect(waiting.told).toEqual(['peer-lost']);
+    expect(() => pair.b.channel.stand(pair.key('y'), 1, 2)).toThrow('gone');
+  });
+});
+
+describe('control messages from outside', () => {
+  const message = (...records: ((writer: RecordWriter) => void)[]): Uint8Array => {
+    const writer = new RecordWriter(64);
+    writer.u8(protocolVersion);
+    writer.u8(0);
+    writer.u16(0);
+    for (const record of records) record(writer);
+    return Uint8Array.from(writer.bytes);
+  };
+  const numbers =
+    (type: number, ...values: number[]) =>
+    (writer: RecordWriter): void => {
+      writer.u8(type);
+      for (const value of values) writer.u32(value);
+    };
+  const to = (side: FakeSide, bytes: Uint8Array) => (): void => side.connection.handlers.onMessage(bytes);
+  const name =
+    (index: number, text = '/job:worker/task:0/device:CPU:0;0000000000000001;/job:worker/task:1/device:CPU:0;x') =>
+    (writer: RecordWriter): void => {
+      writer.u8(RecordType.Name);
+      writer.u32(index);
+      writer.text(text);
+    };
+  const region =
+    (rkey: number, bytes: number) =>
+    (writer: RecordWriter): void => {
+      writer.u8(RecordType.Region);
+      writer.u32(rkey);
+      writer.varint(bytes);
+      writer.text('');
+    };
+  const request =
+    (index: number, tensor: number, [rkey, offset, bytes]: number[], metadata = [255]) =>
+    (writer: RecordWriter): void => {
+      writer.u8(RecordType.Request);
+      writer.u32(index);
+      writer.varint(1);
+      writer.u32(tensor);
+      writer.varint(0);
+      writer.varint(0);
+      writer.u32(rkey);
+      if (rkey !== 0) {
+        writer.varint(offset);
+        writer.varint(bytes);
+      }
+      for (const byte of metadata) writer.u8(byte);
+    };
+
+  it.each([
+    ['another version', () => Uint8Array.of(9, 0, 0, 0)],
+    ['flags that are not known', () => Uint8Array.of(protocolVersion, 1, 0, 0)],
+    ['less than a header', () => Uint8Array.of(protocolVersion, 0)],
+    ['credits that were not given', () => Uint8Array.of(protocolVersion, 0, 9, 0)],
+    ['a type that there is not', () => message(numbers(200))],
+    ['half a record', () => message(numbers(RecordType.Request, 1))],
+    ['a tensor that was not named', () => message(request(1, 77, [0]))],
+    ['a region that was not told', () => message(name(0), request(1, 0, [5, 0, 8]))],
+    ['a destination behind the end of its region', () => message(name(0), region(5, 100), request(1, 0, [5, 96, 8]))],
+    [
+      'a destination whose end is beyond all numbers',
+      () => message(name(0), region(5, 100), request(1, 0, [5, Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER])),
+    ],
+    ['a dtype code that no dtype has', () => message(name(0), request(1, 0, [0], [77, 0, 4]))],
+    ['a shape and bytes that disagree', () => message(name(0), request(1, 0, [0], [1, 1, 2, 12]))],
+    ['more dimensions than there are', () => message(name(0), request(1, 0, [0], [1, 33]))],
+    ['a number beyond 2^53', () => message(name(0), request(1, 0, [0], [1, 1, 255, 255, 255, 255, 255, 255, 255, 127]))],
+    ['a name of 64 KiB', () => message(name(0, 'x'.repeat(65_535)))],
+    ['a request twice', () => message(name(0), request(1, 0, [0]), request(1, 0, [0]))],
+    ['a re-request of nothing', () => message(numbers(RecordType.Rerequest, 1, 0))],
+    ['a renewal of nothing', () => message((writer) => (writer.u8(RecordType.Renew), writer.u32(1), writer.u16(1)))],
+    ['hello twice', () => message((writer) => (writer.u8(RecordType.Hello), writer.u64(1n), writer.text('x')))],
+    ['an answer to nothing', () => message(numbers(RecordType.Dead, 1))],
+    ['an answer to nothing, written', () => message((writer) => (writer.u8(RecordType.Done), writer.u16(1), writer.u32(9)))],
+    ['a cancellation that nobody asked for', () => message(numbers(RecordType.Cancelled, 1))],
+  ])('%s ends the connection with `protocol`', (_, bytes) => {
+    const pair = fakePair();
+    expect(to(pair.a, bytes())).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  it('an immediate for nothing ends the connection with `protocol`', () => {
+    expect(() => fakePair().b.connection.handlers.onImmediate(3)).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  it('an answer that says the tensor is there before anything is known of it ends the connection with `protocol`', () => {
+    const pair = fakePair();
+    recv(pair, 1, 'x');
+    pair.settle();
+    expect(() => pair.b.connection.handlers.onImmediate(0)).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+
+  it('a tensor that is said to fit and does not ends the connection with `protocol`', () => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: dense([1]) });
+    recv(pair, 2, 'x');
+    const larger = message((writer) => {
+      writer.u8(RecordType.Metadata);
+      writer.u32(1);
+      writer.u8(1);
+      writer.metadata({ dtype: 'float32', shape: [1000], bytes: 4000 });
+    });
+    expect(to(pair.b, larger)).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+});

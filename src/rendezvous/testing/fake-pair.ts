@@ -1,0 +1,86 @@
+/** Two workers on a fake connection: turns end, messages arrive and time passes when the test says so. */
+import { VirtualClock } from '../../base/clock.ts';
+import { threadRegion } from '../../fabric/testing/regions.ts';
+import { TensorChannel, type TensorChannelOptions } from '../carriers/tensor-channel.ts';
+import { WorkerCore } from '../carriers/worker-core.ts';
+import { MemoryManager } from '../protocol/memory-manager.ts';
+import { fakeConnections, type FakeConnection } from './fake-connection.ts';
+
+export interface FakeSide {
+  readonly core: WorkerCore;
+  readonly channel: TensorChannel;
+  readonly connection: FakeConnection;
+  readonly memory: MemoryManager;
+  /** The running turn ends: what was posted in it leaves. */
+  endTurn(): void;
+}
+
+export interface FakePair {
+  readonly a: FakeSide;
+  readonly b: FakeSide;
+  readonly clock: VirtualClock;
+  /** Until nothing is under way. */
+  settle(): void;
+  /** What `a` calls a tensor for `b`. */
+  key(name: string): string;
+}
+
+type Options = Partial<Pick<TensorChannelOptions, 'copies' | 'timeoutMs' | 'limits' | 'firstRequest' | 'announcesApart'>> & {
+  readonly bytesMax?: number;
+  readonly slabBytes?: number;
+};
+
+export function fakePair(options: Options = {}): FakePair {
+  const { bytesMax = 2 ** 26, slabBytes } = options;
+  const clock = new VirtualClock();
+  const connections = fakeConnections();
+  const [a, b] = connections.map((connection, rank): FakeSide => {
+    const self = { rank, device: `/job:worker/task:${rank}/device:CPU:0`, incarnation: BigInt(rank + 1) };
+    const core = new WorkerCore(self);
+    const budget = { bytesMax, bytes: 0 };
+    const due: (() => void)[] = [];
+    const memory: MemoryManager = new MemoryManager({
+      create: threadRegion,
+      register: (region) => connection.register(region),
+      budget,
+      ...(slabBytes !== undefined && { slabBytes }),
+      onDeregister: (rkey) => channel.forget(rkey),
+    });
+    const channel: TensorChannel = new TensorChannel({
+      timeoutMs: 1000,
+      announcesApart: false,
+      ...options,
+      connection,
+      self,
+      memory,
+      clock,
+      take: (stepId, key, waiter) => core.steps.take(stepId, key, waiter),
+      atEndOfTurn: (callback) => due.push(callback),
+      onHello: (peer) => core.attach(peer, channel),
+      onClose: (error) => {
+        if (error !== undefined) core.detach(channel, error);
+      },
+    });
+    return {
+      core,
+      channel,
+      connection,
+      memory,
+      endTurn() {
+        for (const callback of due.splice(0)) callback();
+      },
+    };
+  });
+  const settle = (): void => {
+    for (let moved = true; moved;) {
+      moved = false;
+      for (const side of [a, b]) {
+        side.endTurn();
+        while (side.connection.deliver()) moved = true;
+        side.endTurn();
+      }
+    }
+  };
+  settle();
+  return { a, b, clock, settle, key: (name) => a.core.key(name, a.core.self, b.core.self) };
+}
