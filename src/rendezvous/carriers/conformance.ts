@@ -34,7 +34,21 @@ export function plain(value: TensorValue | undefined): unknown {
     : { dtype: value.dtype, shape: [...value.shape], data: Array.from(value.data as ArrayLike<unknown>) };
 }
 
-export function describeRendezvous(name: string, makeWorld: () => Promise<RendezvousWorld>): void {
+export interface Skip {
+  readonly test: string;
+  readonly reason: string;
+}
+
+export function describeRendezvous(
+  name: string,
+  makeWorld: () => Promise<RendezvousWorld>,
+  options: { readonly skips?: readonly Skip[] } = {},
+): void {
+  const test = (title: string, body: () => Promise<void>): void => {
+    const skip = options.skips?.find((each) => each.test === title);
+    if (skip === undefined) it(title, body);
+    else it.skip(`${title} (skipped: ${skip.reason})`, () => undefined);
+  };
   describe(`rendezvous conformance: ${name}`, () => {
     const worlds: RendezvousWorld[] = [];
     afterEach(async () => {
@@ -59,7 +73,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       return { world, isOne, begin, end, ab, ba };
     };
 
-    it('brings values of every dtype, sent before or after they are asked for', async () => {
+    test('brings values of every dtype, sent before or after they are asked for', async () => {
       const { begin, ab } = await start();
       const values = dtypes.map(({ name: dtype, bytes }): TensorValue => {
         const buffer = Uint8Array.from({ length: 6 * bytes }, (_, k) => (dtype === 'bool' ? k % 2 : (k * 37) & 0x3f)).buffer;
@@ -72,7 +86,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       expect((await Promise.all(received)).map(plain)).toEqual(values.map(plain));
     });
 
-    it('brings strings, empty tensors, scalars and dead ones', async () => {
+    test('brings strings, empty tensors, scalars and dead ones', async () => {
       const { begin, ab } = await start();
       const values: Record<string, TensorValue | undefined> = {
         strings: strings('', 'shoal', 'größer ☂', 'x'.repeat(300)),
@@ -89,7 +103,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       }
     });
 
-    it('brings 5 MiB, both ways at once', async () => {
+    test('brings 5 MiB, both ways at once', async () => {
       const { begin, ab, ba } = await start();
       const { a, b } = begin(1);
       const large = dense(Float32Array.from({ length: 5 << 18 }, (_, k) => k));
@@ -102,7 +116,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
         );
     });
 
-    it('brings many tensors in steps that overlap, to the step they were sent in', async () => {
+    test('brings many tensors in steps that overlap, to the step they were sent in', async () => {
       const { begin, end, ab } = await start();
       const steps = [1, 2, 3].map(begin);
       const names = Array.from({ length: 200 }, (_, k) => `t${k}`);
@@ -115,7 +129,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       }
     });
 
-    it('answers several keys together, dead ones slot by slot', async () => {
+    test('answers several keys together, dead ones slot by slot', async () => {
       const { begin, ab } = await start();
       for (const stepId of [1, 2, 3]) {
         const { a, b } = begin(stepId);
@@ -132,7 +146,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       }
     });
 
-    it('says which slot of several has failed', async () => {
+    test('says which slot of several has failed', async () => {
       const { begin, ab, isOne } = await start();
       const { a, b } = begin(1);
       a.send(ab('x'), dense([1]));
@@ -142,7 +156,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       await expect(failed).rejects.toThrow(isOne ? /slot 1 of 2, 'y' from .*asked for twice/ : /slot 1 of 2, 'y' from .*asked for twice/);
     });
 
-    it('keeps iterations of loops apart', async () => {
+    test('keeps iterations of loops apart', async () => {
       const { begin, ab } = await start();
       const { a, b } = begin(1);
       const inLoop = (iteration: number): string => formatRendezvousKey({ ...parseRendezvousKey(ab('x')), frame: 3, iteration });
@@ -151,7 +165,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       expect((await Promise.all(received)).map(plain)).toEqual([2, 0, 1].map((k) => plain(dense([k]))));
     });
 
-    it('waits for a step that has not begun where the tensor is sent', async () => {
+    test('waits for a step that has not begun where the tensor is sent', async () => {
       const { world, isOne, ab } = await start();
       if (isOne) return;
       const b = world.b.beginStep(7);
@@ -165,7 +179,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       expect((await received[1]).map(plain)).toEqual([dense([1]), dense([2])].map(plain));
     });
 
-    it('takes other metadata in every step, and dead every other step', async () => {
+    test('takes other metadata in every step, and dead every other step', async () => {
       const { begin, end, ab } = await start();
       for (let stepId = 1; stepId <= 20; stepId++) {
         const { a, b } = begin(stepId);
@@ -181,7 +195,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       }
     });
 
-    it('fails what waits, and what comes later, when the sender aborts the step', async () => {
+    test('fails what waits, and what comes later, when the sender aborts the step', async () => {
       const { world, begin, ab } = await start();
       const { b } = begin(1);
       const other = begin(2);
@@ -198,7 +212,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       expect(plain(await unharmed)).toEqual(plain(dense([5])));
     });
 
-    it('fails what waits when the receiver aborts the step, and lets nothing late in', async () => {
+    test('fails what waits when the receiver aborts the step, and lets nothing late in', async () => {
       const { begin, ab, world, isOne } = await start();
       const { a, b } = begin(1);
       const waiting = [b.recvAsync(ab('x')), b.recvFused([ab('y'), ab('z')])];
@@ -213,7 +227,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       await world.a.close();
     });
 
-    it('gives up a receive by its signal, after which the key may be asked for again', async () => {
+    test('gives up a receive by its signal, after which the key may be asked for again', async () => {
       const { begin, ab } = await start();
       const { a, b } = begin(1);
       for (let attempt = 0; attempt < 3; attempt++) {
@@ -232,7 +246,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       expect(((await again[1]) as TensorValue[]).map(plain)).toEqual([dense([7]), dense([7])].map(plain));
     });
 
-    it('refuses a key twice, of another incarnation, of nobody, and values that are none', async () => {
+    test('refuses a key twice, of another incarnation, of nobody, and values that are none', async () => {
       const { begin, ab, world, isOne } = await start();
       const { a, b } = begin(1);
       a.send(ab('x'), dense([1]));
@@ -268,7 +282,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
         expect(() => a.send(ab('bad'), bad as TensorValue), JSON.stringify(bad)).toThrow(ShoalError);
     });
 
-    it('fails what waits for a worker that dies, and nothing else', async () => {
+    test('fails what waits for a worker that dies, and nothing else', async () => {
       const { world, begin, ab, ba } = await start();
       if (world.crash === undefined) return;
       const { b } = begin(1);
@@ -282,7 +296,7 @@ export function describeRendezvous(name: string, makeWorld: () => Promise<Rendez
       b.send(ba('unasked'), dense([1]));
     });
 
-    it('does what the model says, whatever the order of sends, receives, cancels and aborts', async () => {
+    test('does what the model says, whatever the order of sends, receives, cancels and aborts', async () => {
       const { begin, end, ab, world, isOne } = await start();
       let stepId = 100;
       const action = fc.record({

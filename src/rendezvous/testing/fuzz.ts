@@ -56,7 +56,8 @@ function play(random: Random, count: FuzzCount): void {
     step.send(pair.key('standing'), values[0]);
     if (random.integer(3) === 0) {
       cancels[0]();
-      ends[ends.length - (stepId > 2 ? 5 : 4)]++;
+      // One that failed at once was told.
+      ends[ends.length - (stepId > 2 ? 5 : 4)] ||= 1;
     }
     for (let turn = 0; turn < 4; turn++) {
       for (const { connection, endTurn } of [pair.b, pair.a]) {
