@@ -151,7 +151,7 @@ class PartitionRun {
       }
       case 'merge': {
         const index = inputs.findIndex((input) => input !== undefined);
-        return this.#machine.complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) } as Value]);
+        return this.#machine.complete(ready, [inputOf(ready, index), { dtype: 'int32', shape: [], data: Int32Array.of(index) }]);
       }
       case 'enter':
       case 'exit':
@@ -206,8 +206,11 @@ class PartitionRun {
 /** A variable as its value, unless the operation changes it. */
 function inputOf({ program, inputs }: ReadyNode, index: number): Value {
   const value = must(inputs[index], () => `input ${index} of '${program.node.name}' has come`);
+  if (!(value instanceof Reference)) return value;
   const specs = program.node.definition.inputs;
-  return value instanceof Reference && specs[Math.min(index, specs.length - 1)].isRef !== true ? value.read() : value;
+  const { isRef, isCopied } = specs[Math.min(index, specs.length - 1)];
+  if (isRef === true) return value;
+  return isCopied === true ? value.peek() : value.read();
 }
 
 function isTrue(pred: Value): boolean {

@@ -1,16 +1,19 @@
-/** The values of variables, from step to step. One store per session and process. */
+/** The values of variables, from step to step. One store per session in a process, or per server: sessions of other processes share it. */
 import { ShoalError } from '../../base/errors.ts';
 import type { OutputSpec } from '../structure/definition.ts';
 import { describeNode, type Node } from '../structure/node.ts';
 import { formatShape } from '../structure/shape.ts';
 import { fits, formatValue, type Value } from '../structure/value.ts';
 
-/** A variable as an operation that changes it sees it. Writing replaces the value: whoever has the old one keeps it. */
+/** A variable as an operation that changes it sees it. Writing replaces the value: whoever has the old one keeps it. What changes in
+ *  place goes through `change`, which copies first when somebody may have the value. */
 export class Reference implements Value {
   readonly dtype: string;
   readonly #label: string;
   readonly #spec: OutputSpec;
   #value: Value | undefined;
+  /** Somebody else may have the value. */
+  #isShared = true;
 
   constructor(node: Node) {
     [this.#spec] = node.outputs;
@@ -19,7 +22,7 @@ export class Reference implements Value {
   }
 
   get shape(): readonly number[] {
-    return this.read().shape;
+    return this.peek().shape;
   }
 
   get isInitialized(): boolean {
@@ -28,6 +31,12 @@ export class Reference implements Value {
 
   /** @throws ShoalError `usage` before the first write. */
   read(): Value {
+    this.#isShared = true;
+    return this.peek();
+  }
+
+  /** The value for whoever does not keep it: valid until the next change. @throws ShoalError `usage` before the first write. */
+  peek(): Value {
     if (this.#value !== undefined) return this.#value;
     throw new ShoalError('usage', `${this.#label} has no value yet; run an Assign to it first`);
   }
@@ -38,6 +47,18 @@ export class Reference implements Value {
     if (!fits(value, dtype, shape))
       throw new ShoalError('usage', `${this.#label} holds ${dtype}${formatShape(shape)}, not ${formatValue(value)}`);
     this.#value = value;
+    this.#isShared = true;
+  }
+
+  /** The value, to be changed in place before anything else happens; `copy` is called when somebody may have what is there.
+   *  @throws ShoalError `usage` before the first write. */
+  change<V extends Value>(copy: (value: Value) => V): V {
+    const value = this.peek();
+    if (!this.#isShared) return value as V;
+    const own = copy(value);
+    this.write(own);
+    this.#isShared = false;
+    return own;
   }
 }
 
@@ -50,5 +71,10 @@ export class VariableStore {
     const reference = this.#references.get(key) ?? new Reference(node);
     this.#references.set(key, reference);
     return reference;
+  }
+
+  /** By device and name, as `device;name`. */
+  get all(): ReadonlyMap<string, Reference> {
+    return this.#references;
   }
 }

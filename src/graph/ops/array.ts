@@ -189,6 +189,24 @@ export const shapeOf = op<
   infer: ({ inputs: [{ shape }], dtype }) => [{ dtype: dtype('out_type'), shape: shape === 'unknown' ? [null] : [shape.length] }],
 });
 
+/** How many elements a tensor has. */
+export const sizeOf = op<(g: GraphBuilder, input: Output, options?: NodeOptions) => Output<'int32'>>({
+  name: 'Size',
+  inputs: [{ name: 'input', dtype: 'T' }],
+  attributes: anyType,
+  infer: () => [{ dtype: 'int32', shape: [] }],
+});
+
+/** start, start + delta, … below limit. */
+export const range = op<
+  (g: GraphBuilder, start: Output<'int32'>, limit: Output<'int32'>, delta: Output<'int32'>, options?: NodeOptions) => Output<'int32'>
+>({
+  name: 'Range',
+  inputs: ['start', 'limit', 'delta'].map((name) => ({ name, dtype: 'int32' })),
+  attributes: {},
+  infer: () => [{ dtype: 'int32', shape: [null] }],
+});
+
 export const zerosLike = op<Unary<GraphDType>>({
   name: 'ZerosLike',
   inputs: [{ name: 'x', dtype: 'T' }],
@@ -201,5 +219,5 @@ export const arrayOps: readonly OpDefinition[] = [
   constantDefinition,
   castDefinition,
   splitDefinition,
-  ...[identity, reshape, transpose, expandDims, slice, concat, pack, shapeOf, zerosLike].map(({ definition }) => definition),
+  ...[identity, reshape, transpose, expandDims, slice, concat, pack, shapeOf, sizeOf, range, zerosLike].map(({ definition }) => definition),
 ];

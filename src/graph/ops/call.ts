@@ -5,10 +5,24 @@ import type { GraphDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import type { Shape } from '../structure/shape.ts';
 
-const callDefinition: OpDefinition = {
+/** Of a call that was given none. */
+export const noGradient: CallFunction = () => [];
+
+export interface CallOptions extends NodeOptions {
+  /** The other way, for `gradients`: gets the inputs and then the gradient of every output, gives a gradient for every floating-point
+   *  input: a vjp. */
+  readonly gradient?: CallFunction;
+}
+
+export const callDefinition: OpDefinition = {
   name: 'Call',
   inputs: [{ name: 'inputs', dtype: 'any', isList: true }],
-  attributes: { function: { kind: 'function' }, output_types: { kind: 'list(type)' }, output_shapes: { kind: 'list(shape)' } },
+  attributes: {
+    function: { kind: 'function' },
+    gradient: { kind: 'function', default: noGradient },
+    output_types: { kind: 'list(type)' },
+    output_shapes: { kind: 'list(shape)' },
+  },
   infer: ({ attributes, fail }) => {
     const [dtypes, shapes] = [attributes.output_types as readonly GraphDType[], attributes.output_shapes as readonly Shape[]];
     if (dtypes.length !== shapes.length) fail(`${dtypes.length} output_types, but ${shapes.length} output_shapes`);
@@ -23,10 +37,11 @@ export function call(
   compute: CallFunction,
   inputs: readonly Output[],
   outputs: readonly { readonly dtype: GraphDType; readonly shape: Shape }[],
-  options: NodeOptions = {},
+  { gradient, ...options }: CallOptions = {},
 ): readonly Output[] {
   const attributes = {
     function: compute,
+    gradient,
     output_types: outputs.map(({ dtype }) => dtype),
     output_shapes: outputs.map(({ shape }) => shape),
   };

@@ -44,6 +44,9 @@ export const sub = op<Binary<NumericDType>>(arithmetic('Sub'));
 export const mul = op<Binary<NumericDType>>(arithmetic('Mul'));
 export const div = op<Binary<NumericDType>>(arithmetic('RealDiv'));
 export const pow = op<Binary<NumericDType>>(arithmetic('Pow'));
+export const floorDiv = op<Binary<NumericDType>>(arithmetic('FloorDiv'));
+/** With the sign of the divisor. */
+export const floorMod = op<Binary<NumericDType>>(arithmetic('FloorMod'));
 export const maximum = op<Binary<NumericDType>>(arithmetic('Maximum'));
 export const minimum = op<Binary<NumericDType>>(arithmetic('Minimum'));
 export const squaredDifference = op<Binary<NumericDType>>(arithmetic('SquaredDifference'));
@@ -100,7 +103,7 @@ export const select = op<
 });
 
 export const mathOps: readonly OpDefinition[] = [
-  ...[add, sub, mul, div, pow, maximum, minimum, squaredDifference],
+  ...[add, sub, mul, div, floorDiv, floorMod, pow, maximum, minimum, squaredDifference],
   ...[less, lessEqual, greater, equal, logicalAnd, logicalOr, logicalNot],
   ...[neg, abs, sign, square, sqrt, rsqrt, exp, log, addN, select],
 ].map(({ definition }) => definition);

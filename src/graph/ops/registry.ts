@@ -3,11 +3,13 @@ import type { OpDefinition } from '../structure/definition.ts';
 import { arrayOps } from './array.ts';
 import { callOps } from './call.ts';
 import { controlFlowOps } from './control-flow.ts';
+import { gradientOps } from './gradient.ts';
 import { mathOps } from './math.ts';
 import { matrixOps } from './matrix.ts';
 import { nnOps } from './nn.ts';
 import { reductionOps } from './reduction.ts';
 import { stateOps } from './state.ts';
+import { trainingOps } from './training.ts';
 import { transferOps } from './transfer.ts';
 
 /** By family. */
@@ -18,6 +20,8 @@ export const operations: readonly OpDefinition[] = [
   ...reductionOps,
   ...nnOps,
   ...stateOps,
+  ...trainingOps,
+  ...gradientOps,
   ...controlFlowOps,
   ...callOps,
   ...transferOps,

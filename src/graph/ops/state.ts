@@ -3,7 +3,7 @@ import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, numericDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
-import { formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
+import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
 import { op } from './op.ts';
 
 const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
@@ -44,7 +44,7 @@ type Gather = <D extends GraphDType>(g: GraphBuilder, params: Output<D>, indices
 export const gather = op<Gather>({
   name: 'GatherV2',
   inputs: [
-    { name: 'params', dtype: 'T' },
+    { name: 'params', dtype: 'T', isCopied: true },
     { name: 'indices', dtype: 'Tindices' },
   ],
   attributes: indexed,
@@ -73,8 +73,68 @@ export const scatterUpdate = op<Scatter<GraphDType>>(scatter('ScatterUpdate', in
 export const scatterAdd = op<Scatter<NumericDType>>(scatter('ScatterAdd', { ...indexed, ...numeric }));
 export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...indexed, ...numeric }));
 
+const partitionDefinition: OpDefinition = {
+  name: 'DynamicPartition',
+  inputs: [
+    { name: 'data', dtype: 'T' },
+    { name: 'partitions', dtype: 'int32' },
+  ],
+  attributes: { T: { kind: 'type' }, num_partitions: { kind: 'int', least: 1 } },
+  infer: ({ inputs: [data, partitions], integer, fail }) => {
+    const parts = (shape: Shape): OutputSpec[] => Array.from({ length: integer('num_partitions') }, () => ({ dtype: data.dtype, shape }));
+    if (data.shape === 'unknown' || partitions.shape === 'unknown') return parts('unknown');
+    const { length } = partitions.shape;
+    if (mergeShapes(data.shape.slice(0, length), partitions.shape) === undefined)
+      fail(`partitions of ${formatShape(partitions.shape)} do not fit data of ${formatShape(data.shape)}`);
+    return parts([null, ...data.shape.slice(length)]);
+  },
+};
+
+/** The rows of `data` whose entry in `partitions` is k, in output k, in their order. */
+export function dynamicPartition<D extends GraphDType>(
+  g: GraphBuilder,
+  data: Output<D>,
+  partitions: Output<'int32'>,
+  count: number,
+  options: NodeOptions = {},
+): readonly Output<D>[] {
+  return g.node(partitionDefinition, [data, partitions], { num_partitions: count }, options).outputs as readonly Output<D>[];
+}
+
+const stitchDefinition: OpDefinition = {
+  name: 'DynamicStitch',
+  inputs: [{ name: 'indices_and_data', dtype: 'any', isList: true, least: 2 }],
+  attributes: { T: { kind: 'type' } },
+  infer: ({ inputs, dtype, fail }) => {
+    const half = inputs.length / 2;
+    if (!Number.isInteger(half)) fail('takes as many indices as data');
+    let rest: Shape = 'unknown';
+    inputs.slice(0, half).forEach((indices, k) => {
+      const data = inputs[half + k];
+      if (indices.dtype !== 'int32' || data.dtype !== dtype('T'))
+        fail(`indices are int32 and data ${dtype('T')}, not ${indices.dtype} and ${data.dtype}`);
+      if (indices.shape === 'unknown' || data.shape === 'unknown') return;
+      const own = data.shape.slice(indices.shape.length);
+      rest = mergeShapes(rest, own) ?? fail(`rows of ${formatShape(own)} and of ${formatShape(rest)} in one tensor`);
+    });
+    return [{ dtype: dtype('T'), shape: rest === 'unknown' ? rest : [null, ...(rest as readonly Dimension[])] }];
+  },
+};
+
+/** Row `indices[k][i]` of the result is row i of `data[k]`: puts together what `dynamicPartition` took apart. */
+export function dynamicStitch<D extends GraphDType>(
+  g: GraphBuilder,
+  indices: readonly Output<'int32'>[],
+  data: readonly Output<D>[],
+  options: NodeOptions = {},
+): Output<D> {
+  return g.node(stitchDefinition, [...indices, ...data], { T: data[0]?.dtype }, options).outputs[0] as Output<D>;
+}
+
 export const stateOps: readonly OpDefinition[] = [
   variableDefinition,
+  partitionDefinition,
+  stitchDefinition,
   ...[assign, assignAdd, assignSub, gather, scatterUpdate, scatterAdd, scatterSub].map(({ definition }) => definition),
 ];
 

@@ -5,6 +5,8 @@ import type { Shape } from './shape.ts';
 export interface Value {
   readonly dtype: string;
   readonly shape: readonly number[];
+  /** Whatever it is: elements, or what brings them. */
+  readonly data?: unknown;
 }
 
 /** A value with its elements, row-major. */

@@ -16,7 +16,7 @@ export function numbersOf(value: Value | undefined): readonly number[] {
 }
 
 function unary(compute: (x: number) => number): Kernel {
-  return ({ inputs: [x] }) => [{ ...x, data: numbersOf(x).map(compute) } as Value];
+  return ({ inputs: [x] }) => [{ ...x, data: numbersOf(x).map(compute) }];
 }
 
 function binary(compute: (x: number, y: number) => number, dtype?: string): Kernel {

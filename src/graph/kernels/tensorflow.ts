@@ -1,0 +1,214 @@
+/** `shoal/graph/tfjs`: dense kernels by TensorFlow.js, whatever backend it is set to (cpu, wasm, …). A kernel takes the elements of its
+ *  inputs to TensorFlow.js and brings those of its outputs back: what flows between nodes is plain, and nothing has to be disposed of. */
+import type * as tfjs from '@tensorflow/tfjs';
+import { ShoalError } from '../../base/errors.ts';
+import type { Kernel, KernelTable } from '../execute/kernel.ts';
+import type { Node } from '../structure/node.ts';
+import { formatValue, type Value } from '../structure/value.ts';
+import { countOf, elementsOf, elementsValue, emptyElements } from './elements.ts';
+
+type Tensor = tfjs.Tensor;
+type TensorFlow = typeof tfjs;
+/** What TensorFlow.js is asked for; `Tensor`s of a call live until it returns. */
+type Compute = (tf: TensorFlow, inputs: readonly Tensor[], node: Node) => Tensor | readonly Tensor[];
+
+/** @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
+export function tensorflowKernels(tf: TensorFlow): KernelTable {
+  return Object.fromEntries(Object.entries(computations).map(([name, compute]) => [name, kernel(tf, compute)]));
+}
+
+function kernel(tf: TensorFlow, compute: Compute): Kernel {
+  return ({ node, inputs }) => {
+    let values: readonly Value[] = [];
+    // What a tidy gives is searched for tensors, element by element: nothing is given.
+    tf.tidy(() => {
+      const made = compute(
+        tf,
+        inputs.map((input) => tensorOf(tf, input)),
+        node,
+      );
+      const outputs = Array.isArray(made) ? (made as readonly Tensor[]) : [made as Tensor];
+      values = outputs.map((output, slot) => valueOf(output, node.outputs[slot].dtype));
+    });
+    return values;
+  };
+}
+
+/** Dtypes of both; 64-bit integers are known to tables only. */
+const shared = new Set(['float32', 'int32', 'bool']);
+
+function tensorOf(tf: TensorFlow, value: Value): Tensor {
+  if (!shared.has(value.dtype))
+    throw new ShoalError('unsupported', `TensorFlow.js has no ${formatValue(value)}; cast it to float32 or int32`);
+  return tf.tensor(elementsOf(value) as Float32Array, [...value.shape], value.dtype as 'float32');
+}
+
+function valueOf(tensor: Tensor, dtype: string): Value {
+  const data = tensor.dataSync();
+  const { shape } = tensor;
+  const elements = emptyElements(dtype, countOf(shape));
+  if (elements instanceof BigInt64Array || elements instanceof BigUint64Array)
+    for (let k = 0; k < data.length; k++) elements[k] = BigInt(data[k]);
+  else elements.set(data);
+  return elementsValue(dtype, [...shape], elements);
+}
+
+const integer = (node: Node, name: string): number => node.attributes[name] as number;
+const integers = (node: Node, name: string): number[] => [...(node.attributes[name] as readonly number[])];
+const flag = (node: Node, name: string): boolean => node.attributes[name] as boolean;
+
+/** Undefined: all axes. */
+function axesOf(node: Node): number[] | undefined {
+  const axis = integers(node, 'axis');
+  return axis.length === 0 ? undefined : axis;
+}
+
+const elementwise = (
+  name: 'neg' | 'abs' | 'sign' | 'square' | 'sqrt' | 'rsqrt' | 'exp' | 'log' | 'relu' | 'sigmoid' | 'tanh' | 'softplus',
+): Compute => {
+  return (tf, [x]) => tf[name](x);
+};
+const pairwise = (
+  name:
+    | ('add' | 'sub' | 'mul' | 'div' | 'floorDiv' | 'mod' | 'pow' | 'maximum' | 'minimum' | 'squaredDifference')
+    | ('less' | 'lessEqual' | 'greater' | 'equal' | 'logicalAnd' | 'logicalOr'),
+): Compute => {
+  return (tf, [x, y]) => tf[name](x, y);
+};
+const reducing = (name: 'sum' | 'mean' | 'max' | 'min' | 'prod'): Compute => {
+  return (tf, [x], node) => tf[name](x, axesOf(node), flag(node, 'keep_dims'));
+};
+
+/** Per row, stable: log Σ exp − Σ labels · logits. */
+function softmaxLoss(tf: TensorFlow, features: Tensor, labels: Tensor): readonly Tensor[] {
+  const logs = tf.logSoftmax(features, -1);
+  return [tf.neg(tf.sum(tf.mul(labels, logs), -1)), tf.sub(tf.exp(logs), labels)];
+}
+
+const computations: Readonly<Record<string, Compute>> = {
+  Neg: elementwise('neg'),
+  Abs: elementwise('abs'),
+  Sign: elementwise('sign'),
+  Square: elementwise('square'),
+  Sqrt: elementwise('sqrt'),
+  Rsqrt: elementwise('rsqrt'),
+  Exp: elementwise('exp'),
+  Log: elementwise('log'),
+  Relu: elementwise('relu'),
+  Sigmoid: elementwise('sigmoid'),
+  Tanh: elementwise('tanh'),
+  Softplus: elementwise('softplus'),
+  Softmax: (tf, [x]) => tf.softmax(x, -1),
+  LogSoftmax: (tf, [x]) => tf.logSoftmax(x, -1),
+  LeakyRelu: (tf, [x], node) => tf.leakyRelu(x, integer(node, 'alpha')),
+  LogicalNot: (tf, [x]) => tf.logicalNot(x),
+
+  AddV2: pairwise('add'),
+  Sub: pairwise('sub'),
+  Mul: pairwise('mul'),
+  RealDiv: pairwise('div'),
+  FloorDiv: pairwise('floorDiv'),
+  FloorMod: pairwise('mod'),
+  Pow: pairwise('pow'),
+  Maximum: pairwise('maximum'),
+  Minimum: pairwise('minimum'),
+  SquaredDifference: pairwise('squaredDifference'),
+  Less: pairwise('less'),
+  LessEqual: pairwise('lessEqual'),
+  Greater: pairwise('greater'),
+  Equal: pairwise('equal'),
+  LogicalAnd: pairwise('logicalAnd'),
+  LogicalOr: pairwise('logicalOr'),
+  AddN: (tf, inputs) => inputs.reduce((sum, each) => tf.add(sum, each)),
+  SelectV2: (tf, [condition, x, y]) => tf.where(condition, x, y),
+
+  MatMul: (tf, [a, b], node) => tf.matMul(a, b, flag(node, 'transpose_a'), flag(node, 'transpose_b')),
+  BatchMatMulV2: (tf, [x, y], node) => tf.matMul(x, y, flag(node, 'adj_x'), flag(node, 'adj_y')),
+  BiasAdd: (tf, [value, bias]) => tf.add(value, bias),
+
+  Sum: reducing('sum'),
+  Mean: reducing('mean'),
+  Max: reducing('max'),
+  Min: reducing('min'),
+  Prod: reducing('prod'),
+  ArgMax: (tf, [x], node) => tf.argMax(x, integer(node, 'axis')),
+
+  Cast: (tf, [x], node) => {
+    const to = node.attributes.DstT as string;
+    if (!shared.has(to)) throw new ShoalError('unsupported', `TensorFlow.js has no ${to}`);
+    return tf.cast(x, to as 'float32');
+  },
+  Reshape: (tf, [x], node) => {
+    const shape = node.attributes.shape as 'unknown' | readonly (number | null)[];
+    return shape === 'unknown'
+      ? x
+      : tf.reshape(
+          x,
+          shape.map((each) => each ?? -1),
+        );
+  },
+  Transpose: (tf, [x], node) => tf.transpose(x, integers(node, 'perm')),
+  ExpandDims: (tf, [x], node) => tf.expandDims(x, integer(node, 'axis')),
+  Slice: (tf, [x], node) => tf.slice(x, integers(node, 'begin'), integers(node, 'size')),
+  ConcatV2: (tf, inputs, node) => tf.concat([...inputs], integer(node, 'axis')),
+  Pack: (tf, inputs) => tf.stack([...inputs]),
+  Split: (tf, [x], node) => tf.split(x, integer(node, 'num_split'), integer(node, 'axis')),
+  Shape: (tf, [x]) => tf.tensor1d(x.shape, 'int32'),
+  Size: (tf, [x]) => tf.scalar(x.size, 'int32'),
+  Range: (tf, [start, limit, delta]) => {
+    const [from, to, by] = [start, limit, delta].map((each) => each.dataSync()[0]);
+    return tf.range(from, to, by, 'int32');
+  },
+  ZerosLike: (tf, [x]) => tf.zerosLike(x),
+
+  L2Loss: (tf, [t]) => tf.div(tf.sum(tf.square(t)), 2),
+  SigmoidCrossEntropyWithLogits: (tf, [labels, logits]) =>
+    // max(x, 0) − x · z + log(1 + exp(−|x|)): no overflow on either side.
+    tf.add(tf.sub(tf.relu(logits), tf.mul(logits, labels)), tf.log1p(tf.exp(tf.neg(tf.abs(logits))))),
+  SoftmaxCrossEntropyWithLogits: (tf, [features, labels]) => softmaxLoss(tf, features, labels),
+  SparseSoftmaxCrossEntropyWithLogits: (tf, [features, labels]) =>
+    softmaxLoss(tf, features, tf.cast(tf.oneHot(labels as tfjs.Tensor1D, features.shape[1] ?? 0), 'float32')),
+
+  SumLike: (tf, [value, like]) => sumLike(tf, value, like),
+  BroadcastLike: (tf, [value, like], node) => broadcastLike(tf, value, like, node),
+  ReshapeLike: (tf, [value, like]) => tf.reshape(value, like.shape),
+  InverseCount: (tf, [x], node) => {
+    const axes = axesOf(node);
+    const count = axes === undefined ? x.size : axes.reduce((product, axis) => product * (x.shape.at(axis) ?? 1), 1);
+    return tf.scalar(1 / count);
+  },
+  SliceGrad: (tf, [value, like], node) => {
+    const begin = integers(node, 'begin');
+    return tf.pad(
+      value,
+      begin.map((from, axis) => [from, like.shape[axis] - from - value.shape[axis]] as [number, number]),
+    );
+  },
+  ConcatGrad: (tf, [value, ...inputs], node) => {
+    const axis = integer(node, 'axis');
+    return tf.split(
+      value,
+      inputs.map(({ shape }) => shape.at(axis) ?? 0),
+      axis,
+    );
+  },
+  ReluGrad: (tf, [gradients, features]) => tf.mul(gradients, tf.step(features)),
+  LeakyReluGrad: (tf, [gradients, features], node) => tf.mul(gradients, tf.step(features, integer(node, 'alpha'))),
+  SigmoidGrad: (tf, [gradients, y]) => tf.mul(gradients, tf.mul(y, tf.sub(1, y))),
+  TanhGrad: (tf, [gradients, y]) => tf.mul(gradients, tf.sub(1, tf.square(y))),
+  SoftmaxGrad: (tf, [gradients, y]) => tf.mul(tf.sub(gradients, tf.sum(tf.mul(gradients, y), -1, true)), y),
+};
+
+function sumLike(tf: TensorFlow, value: Tensor, like: Tensor): Tensor {
+  const extra = value.rank - like.rank;
+  const axes: number[] = [];
+  for (let axis = 0; axis < value.rank; axis++)
+    if (axis < extra || (like.shape[axis - extra] === 1 && value.shape[axis] !== 1)) axes.push(axis);
+  return tf.reshape(axes.length === 0 ? value : tf.sum(value, axes), like.shape);
+}
+
+function broadcastLike(tf: TensorFlow, value: Tensor, like: Tensor, node: Node): Tensor {
+  const axes = new Set(integers(node, 'axis').map((axis) => (axis < 0 ? axis + like.rank : axis)));
+  const kept = like.shape.map((dimension, axis) => (axes.size === 0 || axes.has(axis) ? 1 : dimension));
+  return tf.broadcastTo(tf.reshape(value, kept), like.shape);
+}

@@ -1,0 +1,114 @@
+/** What symbolic gradients need beyond the operations of models: shapes that are only known when a step runs. */
+import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
+import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import { floatDTypes, indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
+import type { Output } from '../structure/node.ts';
+import { op, type Binary, type Unary } from './op.ts';
+
+const anyType = { T: { kind: 'type' } } as const;
+const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+
+type Like = <D extends GraphDType>(
+  g: GraphBuilder,
+  value: Output<D>,
+  like: Output,
+  options?: NodeOptions & { readonly axis?: readonly number[]; readonly keep_dims?: boolean },
+) => Output<D>;
+
+function likeSecond({ inputs: [value, like] }: InferContext): readonly OutputSpec[] {
+  return [{ dtype: value.dtype, shape: like.shape }];
+}
+
+function like(name: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
+  const inputs = [
+    { name: 'value', dtype: 'T' },
+    { name: 'like', dtype: 'L' },
+  ];
+  return { name, inputs, attributes: { ...anyType, L: { kind: 'type' }, ...attributes }, infer: likeSecond };
+}
+
+/** Sums over the axes along which `like` was broadcast: the other way of broadcasting. */
+export const sumLike = op<Like>(like('SumLike'));
+
+/** The other way of a reduction of `like` over `axis`: its elements again along them. */
+export const broadcastLike = op<Like>(
+  like('BroadcastLike', { axis: { kind: 'list(int)', default: [] }, keep_dims: { kind: 'bool', default: false } }),
+);
+
+/** The same elements in the shape of `like`. */
+export const reshapeLike = op<Like>(like('ReshapeLike'));
+
+/** 1 / (number of elements of `x` over `axis`), a scalar. */
+export const inverseCount = op<Unary<FloatDType, { readonly axis?: readonly number[] }>>({
+  name: 'InverseCount',
+  inputs: [{ name: 'x', dtype: 'T' }],
+  attributes: { ...floating, axis: { kind: 'list(int)', default: [] } },
+  infer: ({ dtype }) => [{ dtype: dtype('T'), shape: [] }],
+});
+
+/** `value` at `begin` in zeros of the shape of `like`: the other way of Slice. */
+export const sliceGrad = op<
+  <D extends GraphDType>(
+    g: GraphBuilder,
+    value: Output<D>,
+    like: Output,
+    options: NodeOptions & { readonly begin: readonly number[] },
+  ) => Output<D>
+>(like('SliceGrad', { begin: { kind: 'list(int)' } }));
+
+/** Rows in zeros of the shape of `like`; a row that is named several times is a sum. */
+export const slicesToDense = op<
+  <D extends FloatDType>(g: GraphBuilder, values: Output<D>, indices: Output<IndexDType>, like: Output, options?: NodeOptions) => Output<D>
+>({
+  name: 'SlicesToDense',
+  inputs: [
+    { name: 'values', dtype: 'T' },
+    { name: 'indices', dtype: 'Tindices' },
+    { name: 'like', dtype: 'T', isCopied: true },
+  ],
+  attributes: { ...floating, Tindices: { kind: 'type', allowed: indexDTypes } },
+  infer: ({ inputs: [values, , { shape }] }) => [{ dtype: values.dtype, shape }],
+  isSparse: true,
+});
+
+/** The parts of `value` along `axis` as long as those of the inputs that were concatenated. */
+export const concatGrad = op<
+  <D extends GraphDType>(
+    g: GraphBuilder,
+    value: Output<D>,
+    inputs: readonly Output<D>[],
+    options: NodeOptions & { readonly axis: number },
+  ) => Output<D> | readonly Output<D>[]
+>({
+  name: 'ConcatGrad',
+  inputs: [
+    { name: 'value', dtype: 'T' },
+    { name: 'inputs', dtype: 'T', isList: true, least: 1 },
+  ],
+  attributes: { ...anyType, axis: { kind: 'int' } },
+  infer: ({ inputs: [value, ...inputs] }) => inputs.map(({ shape }) => ({ dtype: value.dtype, shape })),
+});
+
+function activationGrad(name: string, second: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
+  const inputs = [
+    { name: 'gradients', dtype: 'T' },
+    { name: second, dtype: 'T' },
+  ];
+  return { name, inputs, attributes: { ...floating, ...attributes }, infer: likeSecond };
+}
+
+export const reluGrad = op<Binary<FloatDType>>(activationGrad('ReluGrad', 'features'));
+export const leakyReluGrad = op<Binary<FloatDType, { readonly alpha: number }>>(
+  activationGrad('LeakyReluGrad', 'features', { alpha: { kind: 'float', default: 0.2 } }),
+);
+/** gradients · y · (1 − y), of the sigmoid's output. */
+export const sigmoidGrad = op<Binary<FloatDType>>(activationGrad('SigmoidGrad', 'y'));
+/** gradients · (1 − y²), of the tanh's output. */
+export const tanhGrad = op<Binary<FloatDType>>(activationGrad('TanhGrad', 'y'));
+/** (gradients − Σ gradients · y) · y along the last axis, of the softmax's output. */
+export const softmaxGrad = op<Binary<FloatDType>>(activationGrad('SoftmaxGrad', 'y'));
+
+export const gradientOps: readonly OpDefinition[] = [
+  ...[sumLike, broadcastLike, reshapeLike, inverseCount, sliceGrad, slicesToDense, concatGrad],
+  ...[reluGrad, leakyReluGrad, sigmoidGrad, tanhGrad, softmaxGrad],
+].map(({ definition }) => definition);
