@@ -1,8 +1,10 @@
-/** Runs steps of a graph in this process, one executor per device: TensorFlow's Session. A step computes what its fetches need, from what
+/** Runs steps of a graph, one executor per device: TensorFlow's Session. A step computes what its fetches need, from what
  *  it is fed; each kind of step, by its feeds and fetches, is placed, pruned and partitioned once. */
+import { setMaxListeners } from 'node:events';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkFields, checkOptions, describeValue, optionTable } from '../../base/settings/options.ts';
+import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
 import { partitionGraph, type PartitionedGraph } from '../partition/partition.ts';
 import { prune } from '../partition/prune.ts';
 import type { FuseOptions } from '../passes/fuse-recv.ts';
@@ -73,9 +75,25 @@ export type Fetched<F extends readonly Fetch[]> = {
   -readonly [K in keyof F]: F[K] extends Output ? Value : F[K] extends Node ? undefined : Value | undefined;
 };
 
-interface Prepared {
-  readonly partitioned: PartitionedGraph;
-  readonly executors: readonly Executor[];
+/** What one step is given. */
+export interface PreparedRun {
+  readonly feeds: readonly Value[];
+  readonly fetchCount: number;
+  readonly timeoutMs: number;
+  readonly signal: AbortSignal;
+}
+
+/** A kind of step, ready to be run any number of times. */
+export interface PreparedStep {
+  /** @throws ShoalError what failed first. */
+  run(run: PreparedRun): Promise<StepOutcome>;
+  /** No more steps of it. */
+  release(): void;
+}
+
+/** Where partitions run: this process, or the tasks of a cluster. */
+export interface StepBackend {
+  prepare(partitioned: PartitionedGraph): Promise<PreparedStep>;
 }
 
 export class Session {
@@ -84,15 +102,16 @@ export class Session {
   readonly #fuse: FuseOptions | undefined;
   readonly #devices: DeviceSet;
   readonly #placement: Placement;
-  readonly #kernels: KernelTable;
+  readonly #backend: StepBackend;
   /** By feeds and fetches; the least recently used first. */
-  readonly #prepared = new Map<string, Prepared>();
+  readonly #prepared = new Map<string, Promise<PreparedStep>>();
   readonly #closing = new AbortController();
+  readonly #stats = { steps: 0, requests: 0 };
   #stepsInFlight = 0;
-  #stepId = 0;
 
-  /** @throws ShoalError `usage` for options, and for devices that the graph asks for and that are not there. */
-  constructor(graph: Graph, options: SessionOptions) {
+  /** @param backend default: all devices are in this process.
+   *  @throws ShoalError `usage` for options, and for devices that the graph asks for and that are not there. */
+  constructor(graph: Graph, options: SessionOptions, backend?: StepBackend) {
     checkFields('Session', options, sessionOptionKeys);
     const { devices, defaultDevice, fuse, ...rest } = options;
     this.#graph = graph;
@@ -102,9 +121,16 @@ export class Session {
         throw new ShoalError('usage', `Session: option '${key}' must be at least 1, not ${this.#options[key]}`);
     }
     this.#fuse = fuse;
+    // One for every step in flight.
+    setMaxListeners(0, this.#closing.signal);
     this.#devices = new DeviceSet(devices);
     this.#placement = place(graph, this.#devices, defaultDevice);
-    this.#kernels = { ...structuralKernels(new VariableStore()), ...this.#options.kernels };
+    this.#backend = backend ?? new LocalBackend(this.#options);
+  }
+
+  /** Since the session began: steps that ended well, and requests for tensors that their receives made. */
+  get stats(): Readonly<SessionStats> {
+    return { ...this.#stats };
   }
 
   /** One step. Steps may overlap, up to `stepsMax`.
@@ -114,7 +140,7 @@ export class Session {
     const fed = feeds.map(([target, value]) => this.#checkFeed(target, value));
     const wanted = fetches.map((fetch) => this.#fetch(fetch));
     const outputs = wanted.filter((each) => each instanceof Output);
-    const prepared = this.#prepare(
+    const prepared = await this.#prepare(
       fed,
       outputs,
       wanted.filter((each) => each instanceof Node),
@@ -137,20 +163,23 @@ export class Session {
     const wanted = fetches.map((fetch) => this.#fetch(fetch));
     const fed = feeds.map((feed) => this.#output(feed));
     const isOutput = (each: Output | Node): each is Output => each instanceof Output;
-    return this.#prepare(
+    return this.#partition(
       fed,
       wanted.filter(isOutput),
       wanted.filter((each) => each instanceof Node),
-    ).partitioned;
+    );
   }
 
   /** Ends the steps in flight with `closed`; there will be no more. */
   close(): void {
+    if (this.#closing.signal.aborted) return;
     this.#closing.abort(closed());
+    for (const prepared of this.#prepared.values()) release(prepared);
+    this.#prepared.clear();
   }
 
-  async #step(prepared: Prepared, feeds: readonly Value[], fetchCount: number, options: RunOptions): Promise<StepOutcome> {
-    const { timeoutMs, stepsMax, clock, rendezvousKeysMax } = this.#options;
+  async #step(prepared: PreparedStep, feeds: readonly Value[], fetchCount: number, options: RunOptions): Promise<StepOutcome> {
+    const { timeoutMs, stepsMax } = this.#options;
     if (this.#closing.signal.aborted) throw closed();
     if (this.#stepsInFlight >= stepsMax) {
       throw new ShoalError('usage', `run: ${stepsMax} steps are in flight already; await some, or raise stepsMax`);
@@ -158,15 +187,10 @@ export class Session {
     this.#stepsInFlight++;
     const signal = options.signal === undefined ? this.#closing.signal : AbortSignal.any([options.signal, this.#closing.signal]);
     try {
-      return await runStep(prepared.executors, {
-        stepId: ++this.#stepId,
-        feeds,
-        fetchCount,
-        timeoutMs: options.timeoutMs ?? timeoutMs,
-        clock,
-        signal,
-        rendezvousKeysMax,
-      });
+      const outcome = await prepared.run({ feeds, fetchCount, timeoutMs: options.timeoutMs ?? timeoutMs, signal });
+      this.#stats.steps++;
+      this.#stats.requests += outcome.requests;
+      return outcome;
     } catch (thrown) {
       if (this.#closing.signal.aborted && options.signal?.aborted !== true) throw closed(thrown);
       throw thrown;
@@ -175,29 +199,33 @@ export class Session {
     }
   }
 
-  #prepare(feeds: readonly Output[], fetches: readonly Output[], targets: readonly Node[]): Prepared {
-    const names = [feeds, fetches, targets].map((each) => each.map(({ name }) => name).join(' '));
-    const signature = names.join(' | ');
+  #prepare(feeds: readonly Output[], fetches: readonly Output[], targets: readonly Node[]): Promise<PreparedStep> {
+    if (this.#closing.signal.aborted) throw closed();
+    const signature = [feeds, fetches, targets].map((each) => each.map(({ name }) => name).join(' ')).join(' | ');
     const found = this.#prepared.get(signature);
     if (found !== undefined) {
       this.#prepared.delete(signature);
       this.#prepared.set(signature, found);
       return found;
     }
-    if (new Set(feeds).size < feeds.length) throw new ShoalError('usage', `run: something is fed twice: ${names[0]}`);
-    const { doFuseRecv, interOpParallelism, preparedMax } = this.#options;
-    const pruned = prune(this.#graph, this.#placement, { feeds, fetches, targets });
-    const partitioned = partitionGraph(pruned, { devices: this.#devices, doFuseRecv, fuse: this.#fuse });
-    const executors = partitioned.partitions.map(
-      ({ device, graph }) => new Executor(device.name, graph, { kernels: this.#kernels, interOpParallelism }),
-    );
-    const prepared = { partitioned, executors };
+    const prepared = this.#backend.prepare(this.#partition(feeds, fetches, targets));
     this.#prepared.set(signature, prepared);
-    for (const oldest of this.#prepared.keys()) {
-      if (this.#prepared.size <= preparedMax) break;
+    prepared.catch(() => {
+      if (this.#prepared.get(signature) === prepared) this.#prepared.delete(signature);
+    });
+    for (const [oldest, step] of this.#prepared) {
+      if (this.#prepared.size <= this.#options.preparedMax) break;
       this.#prepared.delete(oldest);
+      release(step);
     }
     return prepared;
+  }
+
+  #partition(feeds: readonly Output[], fetches: readonly Output[], targets: readonly Node[]): PartitionedGraph {
+    if (new Set(feeds).size < feeds.length)
+      throw new ShoalError('usage', `run: something is fed twice: ${feeds.map(({ name }) => name).join(' ')}`);
+    const pruned = prune(this.#graph, this.#placement, { feeds, fetches, targets });
+    return partitionGraph(pruned, { devices: this.#devices, doFuseRecv: this.#options.doFuseRecv, fuse: this.#fuse });
   }
 
   #checkFeed(target: Output | string, value: Value): Output {
@@ -222,6 +250,40 @@ export class Session {
     if (typeof given !== 'string') return this.#output(given as Output);
     return given.includes(':') ? this.#graph.output(given) : this.#graph.node(given);
   }
+}
+
+export interface SessionStats {
+  readonly steps: number;
+  readonly requests: number;
+}
+
+/** All devices are in this process. */
+class LocalBackend implements StepBackend {
+  readonly #options: Required<Pick<SessionOptions, 'clock' | 'interOpParallelism' | 'rendezvousKeysMax'>>;
+  readonly #kernels: KernelTable;
+  #stepId = 0;
+
+  constructor(options: Required<Pick<SessionOptions, 'clock' | 'interOpParallelism' | 'rendezvousKeysMax' | 'kernels'>>) {
+    this.#options = options;
+    this.#kernels = { ...structuralKernels(new VariableStore()), ...options.kernels };
+  }
+
+  async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
+    const { clock, interOpParallelism, rendezvousKeysMax: keysMax } = this.#options;
+    const executors = partitions.map(
+      ({ device, graph }) => new Executor(device.name, graph, { kernels: this.#kernels, interOpParallelism }),
+    );
+    const run = (given: PreparedRun): Promise<StepOutcome> =>
+      runStep(executors, { ...given, stepId: ++this.#stepId, clock, rendezvous: new LocalRendezvous<Value>({ keysMax }) });
+    return { run, release: () => {} };
+  }
+}
+
+function release(prepared: Promise<PreparedStep>): void {
+  prepared.then(
+    (step) => step.release(),
+    () => undefined,
+  );
 }
 
 const defaults = {

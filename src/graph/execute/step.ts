@@ -1,13 +1,21 @@
-/** One step over the partitions of this process: all of them start at once and meet in one rendezvous. The first that fails ends the
- *  step everywhere, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
+/** One step over partitions of this process: all of them start at once and meet in one rendezvous. The first that fails ends the step on
+ *  all of them, with its cause; so do the caller's signal and the time limit. What kernels give later is not looked at. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
+import type { Rendezvous } from '../../rendezvous/table/rendezvous.ts';
 import { describeKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { describeNode } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Executor } from './executor.ts';
 import type { Flow } from './step-machine.ts';
+
+/** Where the partitions of a step meet each other, and those of other processes. */
+export interface StepRendezvous extends Rendezvous<Value> {
+  /** Keys that are asked for and have not come. */
+  readonly awaited: readonly string[];
+  /** Requests so far: a fused receive counts once. */
+  readonly requests: number;
+}
 
 export interface StepOptions {
   readonly stepId: number;
@@ -16,7 +24,7 @@ export interface StepOptions {
   readonly timeoutMs: number;
   readonly clock: Clock;
   readonly signal?: AbortSignal;
-  readonly rendezvousKeysMax: number;
+  readonly rendezvous: StepRendezvous;
 }
 
 export interface StepOutcome {
@@ -28,8 +36,7 @@ export interface StepOutcome {
 
 /** @throws ShoalError that names the step: what failed first, `timeout` with what was waited for, `aborted` by the signal. */
 export async function runStep(executors: readonly Executor[], options: StepOptions): Promise<StepOutcome> {
-  const { stepId, feeds, fetchCount, timeoutMs, clock, signal } = options;
-  const rendezvous = new LocalRendezvous<Value>({ keysMax: options.rendezvousKeysMax });
+  const { stepId, feeds, fetchCount, timeoutMs, clock, signal, rendezvous } = options;
   const abort = new AbortController();
   const results: Flow[] = Array.from({ length: fetchCount });
   const deadlineMs = clock.now() + timeoutMs;
@@ -54,7 +61,7 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
     ];
     return new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: it waits ${listed(waiting)}`, { timeoutMs });
   };
-  const onAbort = (): void => stop(new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause: signal?.reason }));
+  const onAbort = (): void => stop(cancelledStep(stepId, signal));
   const timer = clock.setTimer(timeoutMs, () => stop(timedOut()), { keepAlive: true });
   signal?.addEventListener('abort', onAbort, { once: true });
   try {
@@ -74,6 +81,11 @@ export async function runStep(executors: readonly Executor[], options: StepOptio
     timer.cancel();
     signal?.removeEventListener('abort', onAbort);
   }
+}
+
+/** The caller's signal ended the step; with the cause where it is one. */
+export function cancelledStep(stepId: number, signal: AbortSignal | undefined): ShoalError {
+  return new ShoalError('aborted', `step ${stepId} was cancelled by its signal`, { cause: signal?.reason });
 }
 
 function named(stepId: number, cause: ShoalError): ShoalError {

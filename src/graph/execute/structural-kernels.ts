@@ -2,24 +2,36 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { CallFunction } from '../structure/definition.ts';
+import type { Node } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 import type { Kernel, KernelTable } from './kernel.ts';
 import type { Reference, VariableStore } from './variable-store.ts';
 
-export function structuralKernels(variables: VariableStore): KernelTable {
+/** What a `Call` may name instead of having it: functions of the process that runs it. */
+export type FunctionTable = Readonly<Record<string, CallFunction>>;
+
+export function structuralKernels(variables: VariableStore, functions: FunctionTable = {}): KernelTable {
   const pass: Kernel = ({ inputs: [value] }) => [value];
   return {
     Const: ({ node }) => [node.attributes.value as Value],
     Identity: pass,
     LoopCond: pass,
     NoOp: () => [],
-    Call: ({ node, inputs, signal, stepId }) => (node.attributes.function as CallFunction)(inputs, { signal, stepId }),
+    Call: ({ node, inputs, signal, stepId }) => functionOf(node, functions)(inputs, { signal, stepId }),
     VariableV2: ({ node }) => [variables.reference(node)],
     Assign: ({ inputs: [reference, value] }) => {
       (reference as Reference).write(value);
       return [reference];
     },
   };
+}
+
+/** @throws ShoalError `usage` for a name that is not in the table. */
+function functionOf(node: Node, functions: FunctionTable): CallFunction {
+  const given = node.attributes.function as CallFunction | string;
+  if (typeof given !== 'string') return given;
+  if (Object.hasOwn(functions, given)) return functions[given];
+  throw new ShoalError('usage', `there is no function '${given}' in this process; it has ${Object.keys(functions).join(', ') || 'none'}`);
 }
 
 /** Of a value with one element; of foreign tensors as well: TensorFlow.js has `dataSync`, jax-js `item`.

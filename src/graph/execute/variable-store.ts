@@ -35,6 +35,12 @@ export class Reference implements Value {
     return this.peek();
   }
 
+  /** @throws ShoalError `mismatch` for a node of another dtype or shape. */
+  checkSame({ outputs: [{ dtype, shape }] }: Node): void {
+    const [own, other] = [this.#spec, { dtype, shape }].map((spec) => `${spec.dtype}${formatShape(spec.shape)}`);
+    if (own !== other) throw new ShoalError('mismatch', `${this.#label} holds ${own}, and is ${other} in another graph`);
+  }
+
   /** The value for whoever does not keep it: valid until the next change. @throws ShoalError `usage` before the first write. */
   peek(): Value {
     if (this.#value !== undefined) return this.#value;
@@ -65,10 +71,12 @@ export class Reference implements Value {
 export class VariableStore {
   readonly #references = new Map<string, Reference>();
 
-  /** The same for the same device and name. As many as the graph has variables. */
+  /** The same for the same device and name. As many as graphs have variables.
+   *  @throws ShoalError `mismatch` when another graph has a variable of that name with another dtype or shape. */
   reference(node: Node): Reference {
     const key = `${node.device};${node.name}`;
     const reference = this.#references.get(key) ?? new Reference(node);
+    reference.checkSame(node);
     this.#references.set(key, reference);
     return reference;
   }

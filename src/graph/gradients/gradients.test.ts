@@ -5,7 +5,7 @@ import { seededRandom } from '../../base/random.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { Session } from '../execute/session.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
-import { elementsOf } from '../kernels/elements.ts';
+import { elementsOf } from '../structure/elements.ts';
 import { tensorflowKernels } from '../kernels/tensorflow.ts';
 import * as array from '../ops/array.ts';
 import { call } from '../ops/call.ts';

@@ -166,7 +166,7 @@ export function joined(g: GraphBuilder, parts: readonly IndexedSlices[]): Indexe
 }
 
 function ones(g: GraphBuilder, y: Floats): Floats {
-  const one = constant(g, { dtype: y.dtype, shape: [], data: Float32Array.of(1) }) as Floats;
+  const one = constant(g, { dtype: y.dtype, shape: [], data: Float32Array.of(1) });
   return y.shape !== 'unknown' && y.shape.length === 0 ? one : broadcastLike(g, one, y);
 }
 

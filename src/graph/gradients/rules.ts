@@ -107,7 +107,7 @@ const softmaxLoss: GradientRule = ({ g, node, gradients: [dy, dGradient], output
 };
 
 const callRule: GradientRule = ({ g, node, inputs, outputs, gradients }) => {
-  const vjp = node.attributes.gradient as CallFunction;
+  const vjp = node.attributes.gradient as CallFunction | string;
   if (vjp === noGradient)
     throw new ShoalError(
       'unsupported',

@@ -4,7 +4,7 @@ import type { TypedArray } from '../../memory/dtype.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Reference } from '../execute/variable-store.ts';
 import type { Value } from '../structure/value.ts';
-import { countOf, elementsOf, elementsValue, emptyElements, rowNumbers, rowWidth, type ElementsValue } from './elements.ts';
+import { countOf, elementsOf, elementsValue, emptyElements, rowNumbers, rowWidth, type ElementsValue } from '../structure/elements.ts';
 
 /** Rows of a table. */
 const gather: Kernel = ({ inputs: [params, indices] }) => {

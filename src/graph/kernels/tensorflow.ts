@@ -5,7 +5,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Node } from '../structure/node.ts';
 import { formatValue, type Value } from '../structure/value.ts';
-import { countOf, elementsOf, elementsValue, emptyElements } from './elements.ts';
+import { countOf, elementsOf, elementsValue, emptyElements } from '../structure/elements.ts';
 
 type Tensor = tfjs.Tensor;
 type TensorFlow = typeof tfjs;

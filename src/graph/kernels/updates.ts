@@ -6,7 +6,7 @@ import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Reference } from '../execute/variable-store.ts';
 import type { Attributes } from '../structure/definition.ts';
 import type { Value } from '../structure/value.ts';
-import { realsOf, rowNumbers, rowWidth } from './elements.ts';
+import { realsOf, rowNumbers, rowWidth } from '../structure/elements.ts';
 import { changed } from './sparse.ts';
 
 interface Update {

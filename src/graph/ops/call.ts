@@ -11,7 +11,7 @@ export const noGradient: CallFunction = () => [];
 export interface CallOptions extends NodeOptions {
   /** The other way, for `gradients`: gets the inputs and then the gradient of every output, gives a gradient for every floating-point
    *  input: a vjp. */
-  readonly gradient?: CallFunction;
+  readonly gradient?: CallFunction | string;
 }
 
 export const callDefinition: OpDefinition = {
@@ -31,10 +31,11 @@ export const callDefinition: OpDefinition = {
   isStateful: true,
 };
 
-/** @param outputs what `compute` gives; every result is checked against it. */
+/** @param compute a function, or the name of one that the process of the node's device has: only names go to other processes.
+ *  @param outputs what `compute` gives; every result is checked against it. */
 export function call(
   g: GraphBuilder,
-  compute: CallFunction,
+  compute: CallFunction | string,
   inputs: readonly Output[],
   outputs: readonly { readonly dtype: GraphDType; readonly shape: Shape }[],
   { gradient, ...options }: CallOptions = {},

@@ -131,7 +131,7 @@ const kindNames: { readonly [Kind in AttributeKind]: string } = {
   bool: 'true or false',
   string: 'a string',
   value: 'a value with dtype and shape',
-  function: 'a function',
+  function: 'a function, or the name of one',
   'list(int)': 'a list of integers',
   'list(int64)': 'a list of bigints',
   'list(type)': 'a list of dtypes',
@@ -159,7 +159,7 @@ function isOfKind(value: unknown, kind: AttributeKind): boolean {
     case 'value':
       return isValue(value) && isGraphDType(value.dtype);
     case 'function':
-      return typeof value === 'function';
+      return typeof value === 'function' || typeof value === 'string';
     case 'list(int)':
       return list(Number.isSafeInteger);
     case 'list(int64)':

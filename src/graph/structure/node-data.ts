@@ -3,7 +3,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { checkFields, optionTable } from '../../base/settings/options.ts';
 import { checkName, GraphBuilder } from './builder.ts';
-import type { Attribute, OpDefinition } from './definition.ts';
+import type { Attribute, Attributes, OpDefinition } from './definition.ts';
 import { digraph } from './digraph.ts';
 import type { Graph } from './graph.ts';
 import { describeNode, type Node, type Output } from './node.ts';
@@ -79,8 +79,12 @@ export function importNodes(nodes: readonly NodeData[], operations: readonly OpD
 export function exportNodes({ nodes }: Graph): NodeData[] {
   return nodes.map(({ name, op, inputs, controlInputs, device, colocateWith, attributes }) => {
     for (const [key, value] of Object.entries(attributes)) {
-      if (typeof value === 'function')
-        throw new ShoalError('unsupported', `${describeNode(op, name)}: its ${key} is a function, which is no data`);
+      // A gradient is for the program that builds graphs.
+      if (typeof value === 'function' && key !== 'gradient')
+        throw new ShoalError(
+          'unsupported',
+          `${describeNode(op, name)}: its ${key} is a function, which is no data; give it a name instead`,
+        );
     }
     const names = [
       ...inputs.map((input) => (input.slot === 0 ? input.node.name : input.name)),
@@ -92,9 +96,14 @@ export function exportNodes({ nodes }: Graph): NodeData[] {
       inputs: names,
       ...(device === '' ? {} : { device }),
       ...(colocateWith === undefined ? {} : { colocateWith: colocateWith.name }),
-      attributes,
+      attributes: withoutFunctions(attributes),
     };
   });
+}
+
+function withoutFunctions(attributes: Attributes): Attributes {
+  if (!Object.values(attributes).some((value) => typeof value === 'function')) return attributes;
+  return Object.fromEntries(Object.entries(attributes).filter(([, value]) => typeof value !== 'function'));
 }
 
 function definitionsOf(nodes: readonly NodeData[], operations: readonly OpDefinition[]): OpDefinition[] {

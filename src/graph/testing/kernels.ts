@@ -12,7 +12,7 @@ export function scalarOf(value: number, dtype = 'float32'): DenseValue {
 }
 
 export function numbersOf(value: Value | undefined): readonly number[] {
-  return (value as DenseValue).data as readonly number[];
+  return Array.from((value as DenseValue).data as ArrayLike<number>);
 }
 
 function unary(compute: (x: number) => number): Kernel {

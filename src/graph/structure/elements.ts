@@ -2,7 +2,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Reals } from '../../memory/parameter-kernels.ts';
-import { formatValue, type DenseValue, type Value } from '../structure/value.ts';
+import { formatValue, type DenseValue, type Value } from './value.ts';
 
 /** A value whose elements are at hand. */
 export interface ElementsValue extends DenseValue {

@@ -1,0 +1,229 @@
+/** Runs the steps of a session on the tasks of a cluster: partitions are registered with the tasks of their devices once, then every step
+ *  is one request per task. The first that fails ends the step on all of them, with its cause. */
+import { setMaxListeners } from 'node:events';
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
+import { cancelledStep, type StepOutcome } from '../execute/step.ts';
+import type { Executor } from '../execute/executor.ts';
+import type { Flow } from '../execute/step-machine.ts';
+import type { Partition, PartitionedGraph } from '../partition/partition.ts';
+import type { RpcLink } from '../rpc/rpc.ts';
+import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
+import type { Slot } from '../wire/values.ts';
+import { Method, parse, ranSchema } from './methods.ts';
+import { taskOf } from './task-rendezvous.ts';
+import { ownCaller, type WorkerService } from './worker-service.ts';
+
+export interface ClusterBackendOptions {
+  readonly clock: Clock;
+  /** Of this process: its partitions run without requests. */
+  readonly service: WorkerService;
+  readonly linkTo: (task: string) => Promise<RpcLink>;
+  /** Differs for every step of every session in the cluster. */
+  readonly nextStepId: () => number;
+  readonly nextHandle: () => string;
+  readonly interOpParallelism: number;
+}
+
+/** Beyond a step's time, until those who do not answer are given up: they say better what they wait for. */
+const marginMs = 1000;
+
+export class ClusterBackend implements StepBackend {
+  readonly #options: ClusterBackendOptions;
+
+  constructor(options: ClusterBackendOptions) {
+    this.#options = options;
+  }
+
+  async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
+    const byTask = new Map<string, Partition[]>();
+    for (const partition of partitions) {
+      const task = taskOf(partition.device.name);
+      const own = byTask.get(task);
+      if (own === undefined) byTask.set(task, [partition]);
+      else own.push(partition);
+    }
+    const shares = await Promise.all([...byTask].map(([task, own]) => this.#share(task, own)));
+    return new ClusterStep(shares, this.#options);
+  }
+
+  async #share(task: string, partitions: readonly Partition[]): Promise<Share> {
+    return task === this.#options.service.task ? this.#ownShare(partitions) : this.#remoteShare(task, partitions);
+  }
+
+  #ownShare(partitions: readonly Partition[]): Share {
+    const { service, interOpParallelism } = this.#options;
+    const executors = service.makeExecutors(
+      partitions.map(({ device, graph }) => ({ device: device.name, graph })),
+      interOpParallelism,
+    );
+    return new OwnShare(service, executors);
+  }
+
+  async #remoteShare(task: string, partitions: readonly Partition[]): Promise<Share> {
+    const { linkTo, nextHandle, interOpParallelism } = this.#options;
+    const handle = nextHandle();
+    const values: Slot[] = [];
+    const graphs = partitions.map(({ device, graph }) => ({ device: device.name, nodes: graphData(graph, values) }));
+    const link = await linkTo(task);
+    await link.call(Method.register, encodeMessage({ handle, interOpParallelism, partitions: graphs }, values));
+    return new RemoteShare(task, link, handle, { feeds: indexesOf(partitions, 'argument'), fetches: indexesOf(partitions, 'return') });
+  }
+}
+
+/** What of a step one task does. */
+interface Share {
+  readonly task: string;
+  run(stepId: number, run: PreparedRun): Promise<StepOutcome>;
+  end(stepId: number): void;
+  abort(stepId: number, cause: ShoalError): void;
+  release(): void;
+}
+
+class OwnShare implements Share {
+  readonly task: string;
+  readonly #service: WorkerService;
+  readonly #executors: readonly Executor[];
+
+  constructor(service: WorkerService, executors: readonly Executor[]) {
+    this.task = service.task;
+    this.#service = service;
+    this.#executors = executors;
+  }
+
+  run(stepId: number, run: PreparedRun): Promise<StepOutcome> {
+    return this.#service.runStep(this.#executors, { ...run, stepId, caller: ownCaller });
+  }
+
+  end(stepId: number): void {
+    this.#service.endStep(stepId);
+  }
+
+  abort(stepId: number, cause: ShoalError): void {
+    this.#service.abortStep(stepId, cause);
+  }
+
+  release(): void {}
+}
+
+class RemoteShare implements Share {
+  readonly task: string;
+  readonly #link: RpcLink;
+  readonly #handle: string;
+  readonly #indexes: { readonly feeds: readonly number[]; readonly fetches: readonly number[] };
+
+  constructor(task: string, link: RpcLink, handle: string, indexes: { feeds: readonly number[]; fetches: readonly number[] }) {
+    this.task = task;
+    this.#link = link;
+    this.#handle = handle;
+    this.#indexes = indexes;
+  }
+
+  async run(stepId: number, { feeds, fetchCount, timeoutMs, signal }: PreparedRun): Promise<StepOutcome> {
+    const fields = { handle: this.#handle, stepId, timeoutMs, fetchCount, feeds: this.#indexes.feeds };
+    const body = encodeMessage(
+      fields,
+      this.#indexes.feeds.map((feed) => feeds[feed]),
+    );
+    const answer = decodeMessage(await this.#link.call(Method.run, body, { signal }));
+    const { requests, fetches } = parse(`the answer of ${this.task}`, ranSchema, answer.fields);
+    const results: Flow[] = [];
+    fetches.forEach((fetch, k) => {
+      const value = answer.values[k];
+      if (value instanceof ShoalError || !this.#indexes.fetches.includes(fetch))
+        throw new ShoalError('protocol', `${this.task} answered fetch ${fetch}, which it was not asked for`);
+      results[fetch] = value;
+    });
+    return { requests, results };
+  }
+
+  end(stepId: number): void {
+    this.#tell(Method.endStep, { stepId });
+  }
+
+  abort(stepId: number, { code, message }: ShoalError): void {
+    this.#tell(Method.abortStep, { stepId, code, message: message.slice(0, messageMax) });
+  }
+
+  release(): void {
+    this.#tell(Method.deregister, { handle: this.#handle });
+  }
+
+  /** Nothing depends on the answer: a task that is gone has no step either. */
+  #tell(method: number, fields: unknown): void {
+    this.#link.call(method, encodeMessage(fields)).catch(() => undefined);
+  }
+}
+
+const messageMax = 4000;
+
+class ClusterStep implements PreparedStep {
+  readonly #shares: readonly Share[];
+  readonly #options: ClusterBackendOptions;
+
+  constructor(shares: readonly Share[], options: ClusterBackendOptions) {
+    this.#shares = shares;
+    this.#options = options;
+  }
+
+  async run(given: PreparedRun): Promise<StepOutcome> {
+    const { clock, nextStepId } = this.#options;
+    const { timeoutMs, fetchCount, signal } = given;
+    const stepId = nextStepId();
+    const abort = new AbortController();
+    // One for every task.
+    setMaxListeners(0, abort.signal);
+    const unanswered = new Set(this.#shares);
+    let fail: (cause: ShoalError) => void = () => {};
+    const failed = new Promise<never>((_, reject) => {
+      fail = (cause) => {
+        if (abort.signal.aborted) return;
+        reject(cause);
+        for (const share of this.#shares) share.abort(stepId, cause);
+        abort.abort(cause);
+      };
+    });
+    failed.catch(() => {});
+    const onAbort = (): void => fail(cancelledStep(stepId, signal));
+    const timer = clock.setTimer(
+      timeoutMs + marginMs,
+      () => {
+        const tasks = [...unanswered].map(({ task }) => task).join(', ');
+        fail(new ShoalError('timeout', `step ${stepId} did not end within ${timeoutMs} ms: no answer from ${tasks}`, { timeoutMs }));
+      },
+      { keepAlive: true },
+    );
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      if (signal.aborted) onAbort();
+      const outcomes = this.#shares.map(async (share) => {
+        const outcome = await share.run(stepId, { ...given, signal: abort.signal });
+        unanswered.delete(share);
+        return outcome;
+      });
+      for (const outcome of outcomes) outcome.catch((thrown: unknown) => fail(ShoalError.from(thrown)));
+      const all = await Promise.race([failed, Promise.all(outcomes).catch(() => failed)]);
+      for (const share of this.#shares) share.end(stepId);
+      const results: Flow[] = Array.from({ length: fetchCount });
+      for (const outcome of all)
+        outcome.results.forEach((value, fetch) => {
+          results[fetch] ??= value;
+        });
+      return { results, requests: all.reduce((sum, { requests }) => sum + requests, 0) };
+    } finally {
+      timer.cancel();
+      signal.removeEventListener('abort', onAbort);
+    }
+  }
+
+  release(): void {
+    for (const share of this.#shares) share.release();
+  }
+}
+
+function indexesOf(partitions: readonly Partition[], control: 'argument' | 'return'): number[] {
+  return partitions.flatMap(({ graph }) =>
+    graph.nodes.filter((node) => node.control === control).map(({ attributes }) => attributes.index as number),
+  );
+}

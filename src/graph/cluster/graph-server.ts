@@ -1,0 +1,250 @@
+/** A task of a cluster: what TensorFlow calls a server. It serves partitions of all tasks' sessions, and makes sessions of its own.
+ *
+ *      /job:worker/task:0 ── session ─▶ partitions on /job:worker/task:0, /job:ps/task:0, …
+ *      /job:ps/task:0     ── join                     variables live here, whoever's session they are of */
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Random } from '../../base/random.ts';
+import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import type { Store } from '../../store/store.ts';
+import type { KernelTable } from '../execute/kernel.ts';
+import { Session, type SessionOptions } from '../execute/session.ts';
+import { structuralKernels, type FunctionTable } from '../execute/structural-kernels.ts';
+import { VariableStore } from '../execute/variable-store.ts';
+import { tableKernels } from '../kernels/table-kernels.ts';
+import type { Device } from '../placement/devices.ts';
+import type { RpcCarrier, RpcLink, RpcStats } from '../rpc/rpc.ts';
+import type { Graph } from '../structure/graph.ts';
+import { ClusterBackend } from './cluster-backend.ts';
+import { taskName } from './task-rendezvous.ts';
+import { TensorReceiver } from './tensor-receiver.ts';
+import { WorkerService } from './worker-service.ts';
+
+/** Tasks of each job: `{ worker: 3, ps: 2 }`. */
+export type ClusterSpec = Readonly<Record<string, number>>;
+
+export interface GraphServerOptions {
+  readonly cluster: ClusterSpec;
+  readonly job: string;
+  readonly task: number;
+  /** Of the job that all tasks are processes of. */
+  readonly store: Store;
+  readonly carrier: RpcCarrier;
+  readonly clock: Clock;
+  readonly random: Random;
+  readonly parameterKernels: ParameterKernels;
+  /** Beside those of tables, optimisers, and operations that only move values. */
+  readonly kernels?: KernelTable;
+  /** What `call`s of any task's graph may name. */
+  readonly functions?: FunctionTable;
+  /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
+  readonly recvSome?: boolean;
+  /** How long other tasks may take to start. Default 5 minutes. */
+  readonly joinTimeoutMs?: number;
+}
+
+export type ClusterSessionOptions = Omit<SessionOptions, 'devices' | 'kernels' | 'clock' | 'rendezvousKeysMax'>;
+
+export interface GraphServerStats {
+  /** Requests for tensors of other tasks, fused ones once. */
+  readonly requests: number;
+  /** Tensors that came with them. */
+  readonly tensors: number;
+  /** All calls of other tasks, and their bytes in both directions. */
+  readonly calls: number;
+  readonly bytes: number;
+}
+
+const foreverMs = 2 ** 31 - 1;
+
+export class GraphServer implements AsyncDisposable {
+  readonly job: string;
+  readonly task: number;
+  readonly #options: GraphServerOptions & { readonly joinTimeoutMs: number };
+  readonly #service: WorkerService;
+  readonly #receiver: TensorReceiver;
+  readonly #links = new Map<string, Promise<RpcLink>>();
+  readonly #linkStats: Readonly<RpcStats>[] = [];
+  readonly #sessions = new Set<Session>();
+  /** Of this process: differs for all processes of a cluster, with almost certainty, in the upper half of step ids. */
+  readonly #stepBase: number;
+  #steps = 0;
+  #handles = 0;
+  #closed = false;
+
+  private constructor(options: GraphServerOptions) {
+    const { job, task, clock, random, parameterKernels, kernels = {}, functions, recvSome = false } = options;
+    this.job = job;
+    this.task = task;
+    this.#options = { joinTimeoutMs: 300_000, ...options };
+    this.#receiver = new TensorReceiver({ clock, recvSome, linkTo: (name) => this.#linkTo(name) });
+    this.#service = new WorkerService({
+      task: this.name,
+      incarnation: new DataView(random.bytes(8).buffer).getBigUint64(0) >> 1n,
+      clock,
+      kernels: { ...structuralKernels(new VariableStore(), functions), ...tableKernels(parameterKernels), ...kernels },
+      receiver: this.#receiver,
+    });
+    this.#stepBase = random.integer(2 ** 25) * 2 ** 28;
+  }
+
+  /** Starts to serve, and tells the cluster. @throws ShoalError `usage` for a task that is not in the cluster. */
+  static async start(options: GraphServerOptions): Promise<GraphServer> {
+    checkCluster(options);
+    const server = new GraphServer(options);
+    const address = await options.carrier.listen(server.#service);
+    const record: TaskRecord = { address, incarnation: server.#service.incarnation.toString() };
+    await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
+    return server;
+  }
+
+  /** `/job:ps/task:1`. */
+  get name(): string {
+    return taskName(this.job, this.task);
+  }
+
+  /** The device of this task. */
+  get device(): string {
+    return deviceOf(this.name);
+  }
+
+  get stats(): GraphServerStats {
+    const { requests, tensors } = this.#receiver.stats;
+    let calls = 0;
+    let bytes = 0;
+    for (const link of this.#linkStats) {
+      calls += link.calls;
+      bytes += link.bytesSent + link.bytesReceived;
+    }
+    return { requests, tensors, calls, bytes };
+  }
+
+  /** A session over all devices of the cluster; nodes that do not say where run on this task. Waits until all tasks have started.
+   *  @throws ShoalError `timeout` that names the tasks that have not. */
+  async session(graph: Graph, options: ClusterSessionOptions = {}): Promise<Session> {
+    if (this.#closed) throw new ShoalError('closed', `${this.name} is closed`);
+    const devices = await this.#devices();
+    const { clock } = this.#options;
+    const backend = new ClusterBackend({
+      clock,
+      service: this.#service,
+      linkTo: (task) => this.#linkTo(task),
+      nextStepId: () => this.#stepBase + (this.#steps++ % 2 ** 28),
+      nextHandle: () => `graph-${this.#handles++}`,
+      interOpParallelism: options.interOpParallelism ?? 8,
+    });
+    const session = new Session(graph, { ...options, devices, clock, defaultDevice: options.defaultDevice ?? this.device }, backend);
+    this.#sessions.add(session);
+    return session;
+  }
+
+  /** Serves until every task of the cluster has joined or closed. */
+  async join(): Promise<void> {
+    await this.#done();
+    const { cluster, store } = this.#options;
+    await store.wait(tasksOf(cluster).map(doneKey), { timeoutMs: foreverMs });
+  }
+
+  /** Waits until all tasks of this job are here. */
+  async barrier(name: string): Promise<void> {
+    const { store, cluster } = this.#options;
+    const key = `graph/barrier/${this.job}/${name}`;
+    if ((await store.add(key, 1)) === cluster[this.job]) await store.set(`${key}/all`, Buffer.from('1'));
+    await store.wait([`${key}/all`], { timeoutMs: foreverMs });
+  }
+
+  /** Ends the sessions and what is served for others. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const session of this.#sessions) session.close();
+    await this.#done().catch(() => undefined);
+    this.#service.close(new ShoalError('closed', `${this.name} is closed`));
+    await this.#options.carrier.close();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #done(): Promise<void> {
+    await this.#options.store.set(doneKey(this.name), Buffer.from('1'));
+  }
+
+  async #devices(): Promise<Device[]> {
+    const { cluster } = this.#options;
+    const tasks = tasksOf(cluster);
+    const records = await this.#records(tasks);
+    const devices = tasks.map((task, k) => ({ name: deviceOf(task), incarnation: BigInt(records[k].incarnation) }));
+    return [...devices.filter(({ name }) => name === this.device), ...devices.filter(({ name }) => name !== this.device)];
+  }
+
+  async #records(tasks: readonly string[]): Promise<TaskRecord[]> {
+    const { store, joinTimeoutMs } = this.#options;
+    const texts = await store.multiGet(tasks.map(recordKey), { timeoutMs: joinTimeoutMs });
+    return texts.map((text, k) => readRecord(tasks[k], text));
+  }
+
+  #linkTo(task: string): Promise<RpcLink> {
+    const found = this.#links.get(task);
+    if (found !== undefined) return found;
+    const link = this.#connect(task);
+    this.#links.set(task, link);
+    // A task that comes back is another process at another address.
+    const forget = (): void => {
+      if (this.#links.get(task) === link) this.#links.delete(task);
+    };
+    link.then(({ lost }) => lost.then(forget), forget);
+    return link;
+  }
+
+  async #connect(task: string): Promise<RpcLink> {
+    if (this.#closed) throw new ShoalError('closed', `${this.name} is closed`);
+    if (!tasksOf(this.#options.cluster).includes(task)) throw new ShoalError('usage', `${task} is not in the cluster`);
+    const [{ address }] = await this.#records([task]);
+    const link = await this.#options.carrier.connect(address, task);
+    this.#linkStats.push(link.stats);
+    return link;
+  }
+}
+
+interface TaskRecord {
+  readonly address: string;
+  readonly incarnation: string;
+}
+
+function readRecord(task: string, text: Uint8Array): TaskRecord {
+  try {
+    const { address, incarnation } = JSON.parse(Buffer.from(text).toString()) as TaskRecord;
+    if (typeof address === 'string' && /^\d{1,19}$/.test(incarnation)) return { address, incarnation };
+  } catch {
+    // As below.
+  }
+  throw new ShoalError('protocol', `${task} published a malformed record; do all tasks run the same version?`);
+}
+
+function recordKey(task: string): string {
+  return `graph/task${task}`;
+}
+
+function doneKey(task: string): string {
+  return `graph/done${task}`;
+}
+
+function deviceOf(task: string): string {
+  return `${task}/device:CPU:0`;
+}
+
+function tasksOf(cluster: ClusterSpec): string[] {
+  return Object.entries(cluster).flatMap(([job, count]) => Array.from({ length: count }, (_, task) => taskName(job, task)));
+}
+
+function checkCluster({ cluster, job, task }: GraphServerOptions): void {
+  for (const [name, count] of Object.entries(cluster)) {
+    if (!/^[a-z][a-z0-9_]*$/i.test(name) || !Number.isSafeInteger(count) || count < 1)
+      throw new ShoalError('usage', `a cluster has jobs and how many tasks each has, not '${name}': ${count}`);
+  }
+  const count = Object.hasOwn(cluster, job) ? cluster[job] : 0;
+  if (!Number.isSafeInteger(task) || task < 0 || task >= count)
+    throw new ShoalError('usage', `${taskName(job, task)} is not in the cluster: ${JSON.stringify(cluster)}`);
+}

@@ -1,0 +1,150 @@
+/** Receives of tensors from other tasks, for all steps of one task. *Direct*: a request per receive, answered when all its keys are there
+ *  (RecvTensor, FuseRecvTensor). *recvSome*: receives of one sender gather for a moment and go as one request; the sender streams
+ *  back what is ready, each key by itself. */
+import type { Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { cancelled, slotError } from '../../rendezvous/table/local-rendezvous.ts';
+import type { RpcLink } from '../rpc/rpc.ts';
+import type { Value } from '../structure/value.ts';
+import { decodeMessage, encodeMessage } from '../wire/graphs.ts';
+import type { Slot } from '../wire/values.ts';
+import { keysMax, Method, parse, someSchema } from './methods.ts';
+import { ReceiveWindow } from './receive-window.ts';
+
+export interface TensorReceiverOptions {
+  readonly clock: Clock;
+  readonly linkTo: (task: string) => Promise<RpcLink>;
+  /** True: fusion at run time. */
+  readonly recvSome: boolean;
+}
+
+export interface ReceiveStats {
+  /** Requests that were sent. */
+  requests: number;
+  /** Tensors that came. */
+  tensors: number;
+}
+
+/** One key on its way. */
+interface Item {
+  readonly stepId: number;
+  readonly key: string;
+  readonly settle: (slot: Slot) => void;
+  isOver: boolean;
+}
+
+export class TensorReceiver {
+  readonly stats: ReceiveStats = { requests: 0, tensors: 0 };
+  readonly #options: TensorReceiverOptions;
+  readonly #windows = new Map<string, ReceiveWindow<Item>>();
+
+  constructor(options: TensorReceiverOptions) {
+    this.#options = options;
+  }
+
+  /** One request for these keys, or a share of one. @returns by key. @throws ShoalError that names slot, key and sender. */
+  async recv(
+    task: string,
+    stepId: number,
+    keys: readonly string[],
+    signal: AbortSignal | undefined,
+  ): Promise<readonly (Value | undefined)[]> {
+    if (signal?.aborted === true) throw cancelled(keys[0], signal);
+    const slots = this.#options.recvSome
+      ? await this.#recvSome(task, stepId, keys, signal)
+      : await this.#recvDirect(task, stepId, keys, signal);
+    return slots.map((slot, index) => {
+      if (!(slot instanceof ShoalError)) return slot;
+      throw keys.length === 1 ? slot : slotError(index, keys, slot);
+    });
+  }
+
+  async #recvDirect(task: string, stepId: number, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+    const link = await this.#options.linkTo(task);
+    this.stats.requests++;
+    const answer = await link.call(Method.recvTensor, encodeMessage({ stepId, keys }), { signal });
+    const { values } = decodeMessage(answer);
+    if (values.length !== keys.length)
+      throw new ShoalError('protocol', `${task} answered ${values.length} tensors for ${keys.length} keys`);
+    this.stats.tensors += values.length;
+    return values;
+  }
+
+  #recvSome(task: string, stepId: number, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+    const window = this.#windowOf(task);
+    return new Promise((resolve, reject) => {
+      const slots: Slot[] = Array.from({ length: keys.length });
+      let missing = keys.length;
+      const items = keys.map((key, index): Item => {
+        const item = {
+          stepId,
+          key,
+          isOver: false,
+          settle: (slot: Slot) => {
+            if (item.isOver) return;
+            item.isOver = true;
+            slots[index] = slot;
+            if (--missing > 0) return;
+            signal?.removeEventListener('abort', onAbort);
+            resolve(slots);
+          },
+        };
+        return item;
+      });
+      // The others of the request go on; what still comes for these is dropped.
+      const onAbort = (): void => {
+        for (const item of items) {
+          item.isOver = true;
+          window.remove(item);
+        }
+        reject(cancelled(keys[0], signal as AbortSignal));
+      };
+      signal?.addEventListener('abort', onAbort, { once: true });
+      for (const item of items) window.add(item);
+    });
+  }
+
+  #windowOf(task: string): ReceiveWindow<Item> {
+    const found = this.#windows.get(task);
+    if (found !== undefined) return found;
+    const window: ReceiveWindow<Item> = new ReceiveWindow<Item>({
+      clock: this.#options.clock,
+      itemsMax: keysMax,
+      send: (items) => {
+        this.#request(task, items, window).catch((thrown: unknown) => {
+          for (const item of items) item.settle(ShoalError.from(thrown));
+        });
+      },
+    });
+    this.#windows.set(task, window);
+    return window;
+  }
+
+  async #request(task: string, items: readonly Item[], window: ReceiveWindow<Item>): Promise<void> {
+    const { clock } = this.#options;
+    const link = await this.#options.linkTo(task);
+    this.stats.requests++;
+    const startMs = clock.now();
+    let isFirst = true;
+    const onPart = (body: Uint8Array): void => {
+      if (isFirst) window.observeRoundTrip(clock.now() - startMs);
+      isFirst = false;
+      try {
+        this.#take(task, items, body);
+      } catch (thrown) {
+        for (const item of items) item.settle(ShoalError.from(thrown));
+      }
+    };
+    await link.call(Method.recvSome, encodeMessage({ items: items.map(({ stepId, key }) => [stepId, key]) }), { onPart });
+    for (const { key, settle } of items) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
+  }
+
+  #take(task: string, items: readonly Item[], body: Uint8Array): void {
+    const { fields, values } = decodeMessage(body);
+    const { items: indexes } = parse(`an answer of ${task}`, someSchema, fields);
+    if (indexes.length !== values.length || indexes.some((index) => index >= items.length))
+      throw new ShoalError('protocol', `${task} answered what was not asked`);
+    this.stats.tensors += values.length;
+    indexes.forEach((index, k) => items[index].settle(values[k]));
+  }
+}

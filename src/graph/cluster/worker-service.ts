@@ -1,0 +1,294 @@
+/** One task's part of other tasks' sessions: graphs that are registered here, steps of them, and the tensors that others fetch from here.
+ *
+ *      register ─▶ run (step) ─▶ endStep            recvTensor: all keys, one answer
+ *                    │    ▲                         recvSome: each key as soon as it is there
+ *                    └▶ abortStep, caller gone      before a step has begun here, its receives are parked */
+import type { Clock } from '../../base/clock.ts';
+import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';
+import { StepTable } from '../../rendezvous/table/step-table.ts';
+import { Executor } from '../execute/executor.ts';
+import type { KernelTable } from '../execute/kernel.ts';
+import { runStep, type StepOutcome } from '../execute/step.ts';
+import type { Pieces, RpcCall, RpcService } from '../rpc/rpc.ts';
+import type { Graph } from '../structure/graph.ts';
+import type { Value } from '../structure/value.ts';
+import { decodeMessage, encodeMessage, graphOf } from '../wire/graphs.ts';
+import type { Slot } from '../wire/values.ts';
+import type { ranSchema } from './methods.ts';
+import { abortSchema, handleSchema, Method, parse, recvSchema, recvSomeSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
+import { TaskRendezvous } from './task-rendezvous.ts';
+import type { TensorReceiver } from './tensor-receiver.ts';
+
+export interface WorkerServiceOptions {
+  /** `/job:ps/task:1`. */
+  readonly task: string;
+  /** Of the devices of this process; new with every start. */
+  readonly incarnation: bigint;
+  readonly clock: Clock;
+  readonly kernels: KernelTable;
+  readonly receiver: TensorReceiver;
+  /** Graphs that others may have registered here. Default 4096. */
+  readonly graphsMax?: number;
+  /** Elements of an answer of recvSome, in bytes, unless one tensor has more: smaller ones are not behind larger ones. Default 1 MiB. */
+  readonly partBytesMax?: number;
+}
+
+/** Partitions of one kind of step, on the devices of this task. */
+export interface TaskGraph {
+  readonly executors: readonly Executor[];
+  readonly caller: string;
+}
+
+export interface TaskStep {
+  readonly stepId: number;
+  readonly timeoutMs: number;
+  readonly fetchCount: number;
+  /** By feed; only those of this task's devices are looked at. */
+  readonly feeds: readonly Value[];
+  readonly signal: AbortSignal;
+  readonly caller: string;
+}
+
+/** Sessions of this very process. */
+export const ownCaller = 'own';
+
+export class WorkerService implements RpcService {
+  readonly #options: Required<WorkerServiceOptions>;
+  readonly #graphs = new Map<string, TaskGraph>();
+  readonly #steps: StepTable<Value>;
+  /** Steps that have begun and not ended. */
+  readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string }>();
+
+  constructor(options: WorkerServiceOptions) {
+    this.#options = { graphsMax: 4096, partBytesMax: 1024 * 1024, ...options };
+    // Keys of partitions that were made for an earlier process of this task.
+    this.#steps = new StepTable<Value>({
+      incarnations: (device) => (device.startsWith(`${options.task}/`) ? options.incarnation : undefined),
+    });
+  }
+
+  get task(): string {
+    return this.#options.task;
+  }
+
+  get incarnation(): bigint {
+    return this.#options.incarnation;
+  }
+
+  /** Steps that have begun here and not ended. */
+  get stepsInFlight(): number {
+    return this.#running.size;
+  }
+
+  // ── called by sessions of this process, and for those of others ────────────────────────────────────────────────
+
+  /** @throws ShoalError `unsupported` for operations without a kernel, `usage` for devices of another task. */
+  makeExecutors(partitions: readonly { readonly device: string; readonly graph: Graph }[], interOpParallelism: number): Executor[] {
+    return partitions.map(({ device, graph }) => {
+      if (!device.startsWith(`${this.#options.task}/`)) throw new ShoalError('usage', `${device} is not a device of ${this.#options.task}`);
+      return new Executor(device, graph, { kernels: this.#options.kernels, interOpParallelism });
+    });
+  }
+
+  /** What the step sends stays until `endStep`. @throws ShoalError what failed first; the step is over here then. */
+  async runStep(executors: readonly Executor[], { stepId, timeoutMs, fetchCount, feeds, signal, caller }: TaskStep): Promise<StepOutcome> {
+    const { task, clock, receiver } = this.#options;
+    const local = this.#steps.begin(stepId);
+    const abort = new AbortController();
+    this.#running.set(stepId, { abort, caller });
+    const rendezvous = new TaskRendezvous({ local, receiver, task, stepId });
+    try {
+      const either = AbortSignal.any([signal, abort.signal]);
+      return await runStep(executors, { stepId, feeds, fetchCount, timeoutMs, clock, signal: either, rendezvous });
+    } catch (thrown) {
+      // A task that was told why says that, not that it was told.
+      const error = abort.signal.aborted ? (abort.signal.reason as ShoalError) : ShoalError.from(thrown);
+      this.abortStep(stepId, error);
+      throw error;
+    }
+  }
+
+  endStep(stepId: number): void {
+    this.#running.delete(stepId);
+    this.#steps.end(stepId);
+  }
+
+  /** Also of a step that has not begun here: it will not. */
+  abortStep(stepId: number, cause: ShoalError): void {
+    const running = this.#running.get(stepId);
+    this.#running.delete(stepId);
+    running?.abort.abort(cause);
+    this.#steps.abort(stepId, cause);
+  }
+
+  close(cause: ShoalError): void {
+    for (const stepId of this.#running.keys()) this.abortStep(stepId, cause);
+    this.#steps.close(cause);
+    this.#graphs.clear();
+  }
+
+  // ── calls of other tasks ───────────────────────────────────────────────────────────────────────────────────────
+
+  readonly callerGone = (caller: string): void => {
+    for (const [handle, graph] of this.#graphs) if (graph.caller === caller) this.#graphs.delete(handle);
+    const cause = new ShoalError('peer-lost', `${this.#options.task}: the process whose session ran the step is gone`);
+    for (const [stepId, running] of this.#running) if (running.caller === caller) this.abortStep(stepId, cause);
+  };
+
+  readonly handle = async (call: RpcCall): Promise<Pieces> => {
+    const { fields, values } = decodeMessage(call.body);
+    switch (call.method) {
+      case Method.register:
+        return this.#register(call, fields, values);
+      case Method.deregister:
+        this.#graphs.delete(graphKey(call, parse('a request to forget a graph', handleSchema, fields).handle));
+        return encodeMessage({});
+      case Method.run:
+        return this.#run(call, fields, values);
+      case Method.endStep:
+        this.endStep(parse('the end of a step', stepSchema, fields).stepId);
+        return encodeMessage({});
+      case Method.abortStep: {
+        const { stepId, code, message } = parse('the end of a step', abortSchema, fields);
+        this.abortStep(stepId, new ShoalError(codeOf(code), message));
+        return encodeMessage({});
+      }
+      case Method.recvTensor: {
+        const { stepId, keys } = parse('a request for tensors', recvSchema, fields);
+        return encodeMessage(
+          {},
+          await this.#recvAll(
+            call,
+            keys.map((key) => [stepId, key] as const),
+          ),
+        );
+      }
+      case Method.recvSome: {
+        const { items } = parse('a request for tensors', recvSomeSchema, fields);
+        await this.#recvSome(call, items);
+        return encodeMessage({});
+      }
+      default:
+        throw new ShoalError('protocol', `there is no method ${call.method}`);
+    }
+  };
+
+  #register({ caller, ...call }: RpcCall, fields: unknown, values: readonly Slot[]): Pieces {
+    const { handle, interOpParallelism, partitions } = parse('a graph', registerSchema, fields);
+    if (this.#graphs.size >= this.#options.graphsMax)
+      throw new ShoalError('out-of-memory', `${this.#options.task} has ${this.#graphs.size} graphs of sessions already; close some`);
+    const graphs = partitions.map(({ device, nodes }) => ({ device, graph: graphOf(nodes, values) }));
+    const executors = this.makeExecutors(graphs, interOpParallelism);
+    this.#graphs.set(graphKey({ caller, ...call }, handle), { executors, caller });
+    return encodeMessage({});
+  }
+
+  async #run(call: RpcCall, fields: unknown, values: readonly Slot[]): Promise<Pieces> {
+    const { handle, stepId, timeoutMs, fetchCount, feeds } = parse('a request for a step', runSchema, fields);
+    const { caller, signal } = call;
+    const graph = this.#graphs.get(graphKey(call, handle));
+    if (graph === undefined) throw new ShoalError('usage', `${this.#options.task} has no such graph; has its process restarted?`);
+    const fed: Value[] = [];
+    feeds.forEach((feed, k) => {
+      const value = values[k];
+      if (value === undefined || value instanceof ShoalError || feed > feedsMax) throw new ShoalError('protocol', 'a feed is missing');
+      fed[feed] = value;
+    });
+    if (fetchCount > feedsMax) throw new ShoalError('protocol', `${fetchCount} fetches`);
+    const { results, requests } = await this.runStep(graph.executors, { stepId, timeoutMs, fetchCount, feeds: fed, signal, caller });
+    const fetches = results.flatMap((value, fetch) => (value === undefined ? [] : [fetch]));
+    return encodeMessage(
+      { requests, fetches } satisfies (typeof ranSchema)['_zod']['output'],
+      fetches.map((fetch) => results[fetch]),
+    );
+  }
+
+  /** A counter; at zero the answer goes. What went wrong with one key is said of that key. */
+  #recvAll(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<readonly Slot[]> {
+    return new Promise((resolve) => {
+      const slots: Slot[] = Array.from({ length: items.length });
+      let missing = items.length;
+      const settle = (index: number, slot: Slot): void => {
+        slots[index] = slot;
+        if (--missing === 0) resolve(slots);
+      };
+      if (missing === 0) resolve(slots);
+      else this.#take(call, items, settle);
+    });
+  }
+
+  /** What is ready leaves at the end of the turn, in the order in which it was asked for; the rest stays asked for. */
+  #recvSome(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<void> {
+    const { clock, partBytesMax } = this.#options;
+    return new Promise((resolve) => {
+      const ready = new Map<number, Slot>();
+      let missing = items.length;
+      let isDue = false;
+      const flush = (): void => {
+        isDue = false;
+        const order = [...ready.keys()].sort((a, b) => a - b);
+        let part: number[] = [];
+        let bytes = 0;
+        const send = (): void => {
+          if (part.length > 0)
+            call.part(
+              encodeMessage(
+                { items: part },
+                part.map((index) => ready.get(index)),
+              ),
+            );
+          part = [];
+          bytes = 0;
+        };
+        for (const index of order) {
+          const own = bytesOf(ready.get(index));
+          if (bytes + own > partBytesMax) send();
+          part.push(index);
+          bytes += own;
+        }
+        send();
+        missing -= order.length;
+        ready.clear();
+        if (missing === 0) resolve();
+      };
+      const settle = (index: number, slot: Slot): void => {
+        ready.set(index, slot);
+        if (isDue) return;
+        isDue = true;
+        clock.setTimer(0, flush, { keepAlive: true });
+      };
+      if (missing === 0) resolve();
+      else this.#take(call, items, settle);
+    });
+  }
+
+  #take({ signal }: RpcCall, items: readonly (readonly [number, string])[], settle: (index: number, slot: Slot) => void): void {
+    const cancels = items.map(([stepId, key], index) =>
+      this.#steps.take(stepId, key, {
+        receive: (value) => settle(index, value),
+        fail: (cause) => settle(index, cause),
+      }),
+    );
+    const onAbort = (): void => {
+      for (const cancel of cancels) cancel();
+    };
+    if (signal.aborted) onAbort();
+    else signal.addEventListener('abort', onAbort, { once: true });
+  }
+}
+
+const feedsMax = 1_000_000;
+
+/** Handles are the callers' own: nobody reaches another's graphs. */
+function graphKey({ caller }: { readonly caller: string }, handle: string): string {
+  return `${caller} ${handle}`;
+}
+
+function codeOf(text: string): ErrorCode {
+  return errorCodes.find((code) => code === text) ?? 'aborted';
+}
+
+function bytesOf(slot: Slot): number {
+  const data = (slot as { data?: { byteLength?: number } } | undefined)?.data;
+  return data?.byteLength ?? 0;
+}

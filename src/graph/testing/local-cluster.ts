@@ -1,0 +1,67 @@
+/** A cluster whose tasks are all in this process, for tests: fabrics of one loopback network, or whatever carriers are given. */
+import { systemClock } from '../../base/clock.ts';
+import { seededRandom } from '../../base/random.ts';
+import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
+import { HashStore } from '../../store/hash-store.ts';
+import { GraphServer, type ClusterSpec, type GraphServerOptions } from '../cluster/graph-server.ts';
+import { FabricCarrier } from '../rpc/fabric-carrier.ts';
+import type { RpcCarrier } from '../rpc/rpc.ts';
+import type { KernelTable } from '../execute/kernel.ts';
+import { testKernels } from './kernels.ts';
+
+/** Tables have their real kernels. */
+const { GatherV2: _gather, ScatterAdd: _scatter, ...rest } = testKernels;
+export const arithmetic: KernelTable = rest;
+
+export interface LocalCluster extends AsyncDisposable {
+  /** By name: `worker0`, `ps1`. */
+  readonly tasks: Readonly<Record<string, GraphServer>>;
+}
+
+export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome'>> & {
+  readonly carrier?: (rank: number) => RpcCarrier;
+};
+
+export async function startLocalCluster(cluster: ClusterSpec, options: LocalClusterOptions = {}): Promise<LocalCluster> {
+  const store = new HashStore({ clock: systemClock });
+  const network = new LoopbackNetwork();
+  const { carrier: makeCarrier, ...others } = options;
+  const loopback = (rank: number): RpcCarrier =>
+    new FabricCarrier({
+      fabric: network.createFabric({
+        identity: { world: 'test', rank },
+        secret: new Uint8Array(16),
+        clock: systemClock,
+        random: seededRandom(rank + 1),
+      }),
+      clock: systemClock,
+      random: seededRandom(rank + 100),
+      world: 'test',
+      rank,
+    });
+  const tasks: Record<string, GraphServer> = {};
+  let rank = 0;
+  for (const [job, count] of Object.entries(cluster)) {
+    for (let task = 0; task < count; task++, rank++) {
+      tasks[`${job}${task}`] = await GraphServer.start({
+        cluster,
+        job,
+        task,
+        store,
+        carrier: (makeCarrier ?? loopback)(rank),
+        clock: systemClock,
+        random: seededRandom(rank + 200),
+        parameterKernels: createParameterKernels(),
+        kernels: arithmetic,
+        ...others,
+      });
+    }
+  }
+  return {
+    tasks,
+    async [Symbol.asyncDispose]() {
+      await Promise.all(Object.values(tasks).map((task) => task.close()));
+    },
+  };
+}
