@@ -1,8 +1,9 @@
 /** The installation of the addon where it cannot succeed: one clear line, never a failure. */
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { repositoryRoot } from '../scripts/repository.ts';
 
@@ -25,6 +26,25 @@ describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipp
     expect(lines).toHaveLength(1);
     for (const part of ['C++ compiler', 'make', 'python3', 'slower kernels', 'apt-get install']) expect(lines[0]).toContain(part);
     expect(existsSync(join(root, 'build/Release/shoal.node'))).toBe(false);
+  });
+
+  it('a job without it says so once, and how to get it for the package manager in use', () => {
+    const package_ = join(root, 'node_modules_of_a_project/node_modules/shoal');
+    for (const part of ['dist', 'package.json']) cpSync(join(repositoryRoot, part), join(package_, part), { recursive: true });
+    symlinkSync(join(repositoryRoot, 'node_modules'), join(package_, 'node_modules'));
+    const script = join(root, 'join.mjs');
+    const index = JSON.stringify(pathToFileURL(join(package_, 'dist/index.js')).href);
+    writeFileSync(script, `const { initProcessGroup } = await import(${index});\nawait (await initProcessGroup()).destroy();\n`);
+    const { SHOAL_NATIVE: _, ...inherited } = process.env;
+    const started = (env: Record<string, string>): string =>
+      spawnSync(process.execPath, [join(package_, 'dist/cli/main.js'), 'run', '-q', '-n', '3', script], {
+        encoding: 'utf8',
+        env: { ...inherited, SHOAL_SLOW_MS: '600000', ...env },
+      }).stderr;
+    const warning = started({ npm_config_user_agent: 'pnpm/10.2.0 npm/? node/v20' });
+    expect(warning.match(/share no memory and compute in JavaScript/g)).toHaveLength(1);
+    expect(warning).toContain('run pnpm approve-builds, then pnpm rebuild shoal to see why');
+    expect(started({ SHOAL_NATIVE: '0' })).toBe('');
   });
 
   it('does nothing with SHOAL_NATIVE=0', () => {

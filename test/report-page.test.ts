@@ -1,6 +1,6 @@
 /** `shoal run --report` with real processes, and its page in a real browser. */
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium, type Browser } from 'playwright-core';
@@ -32,6 +32,22 @@ it('a run that fails has its cause on the first line', async () => {
   expect(code).toBe(7);
   const { stdout } = await shoal(['report', folder, '--json']).ended;
   expect(JSON.parse(stdout).failure.headline).toMatch(/^rank 1 exited with code 7/);
+});
+
+it('ranks whose script throws leave their timeline, and the error that they were told', async () => {
+  const folder = join(directory, 'thrown');
+  const script = join(directory, 'disagree.ts');
+  const source = `import { initProcessGroup } from 'shoal';
+const group = await initProcessGroup();
+const x = group.tensor('float32', [1000]);
+for (let i = 0; i < 5; i++) await group.allReduce(x);
+await (group.rank === 1 ? group.broadcast(x) : group.allReduce(x));
+`;
+  await writeFile(script, source.replace("'shoal'", JSON.stringify(import.meta.resolve('../dist/index.js'))));
+  expect((await shoalRun('-n', '2', '--report', folder, script).ended).code).toBe(1);
+  const { failure, rows } = JSON.parse((await shoal(['report', folder, '--json']).ended).stdout);
+  expect(failure.headline).toBe("ranks 0, 1: ranks of group 'world' disagree on collective #5:");
+  expect(new Set(rows.map(({ rank }: { rank: number }) => rank))).toEqual(new Set([0, 1]));
 });
 
 it('what is no run is refused', async () => {

@@ -5,8 +5,10 @@
  *  in `dist`. `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { sep } from 'node:path';
 import { messageOf } from '../base/errors.ts';
 import { packageFile } from '../base/package-root.ts';
+import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
 import type { NativeMpi } from './native-mpi.ts';
 import type { NativeWire } from './native-wire.ts';
@@ -116,15 +118,23 @@ export function nativeUnavailableReason(options: NativeOptions = { enabled: true
   return typeof loaded === 'string' ? loaded : undefined;
 }
 
+/** How the addon is built by the package manager that `environment` is of: npm, pnpm or yarn set `npm_config_user_agent`. */
+export function rebuildCommand(environment: Environment): string {
+  if (!nativeBinary.includes(`${sep}node_modules${sep}`)) return 'npm rebuild';
+  const [manager] = /^(pnpm|yarn)(?=\/)/.exec(environment['npm_config_user_agent'] ?? '') ?? ['npm'];
+  return manager === 'pnpm' ? 'pnpm approve-builds, then pnpm rebuild shoal' : `${manager} rebuild shoal`;
+}
+
 function load(options: NativeOptions): Native | string {
   if (!options.enabled) return 'the native addon is disabled by the settings';
   if (process.env.SHOAL_NATIVE === '0') return 'the native addon is disabled by SHOAL_NATIVE=0';
-  if (!existsSync(nativeBinary)) return `the native addon is not built (${nativeBinary} does not exist); run npm rebuild to see why`;
+  if (!existsSync(nativeBinary))
+    return `the native addon is not built (${nativeBinary} does not exist); run ${rebuildCommand(process.env)} to see why`;
   try {
     const native = createRequire(import.meta.url)(nativeBinary) as Native;
     if (native.version === nativeInterface) return native;
-    return `the native addon has interface ${native.version}, this package needs ${nativeInterface}; run npm rebuild`;
+    return `the native addon has interface ${native.version}, this package needs ${nativeInterface}; run ${rebuildCommand(process.env)}`;
   } catch (error) {
-    return `the native addon cannot be loaded: ${messageOf(error)}; run npm rebuild`;
+    return `the native addon cannot be loaded: ${messageOf(error)}; run ${rebuildCommand(process.env)}`;
   }
 }

@@ -1,5 +1,4 @@
 /** Entry to the library: joins the world that the environment describes and returns its process group. */
-import { hostname } from 'node:os';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
@@ -9,11 +8,9 @@ import { readSettings, type Environment, type Settings } from '../../base/settin
 import { InlineHost, type CommHost, type CommHostHandlers } from '../../comm/comm-host.ts';
 import { hostGuest } from '../../comm/comm-thread.ts';
 import { parseSelection } from '../../collectives/select.ts';
-import { loadNative } from '../../memory/native.ts';
+import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
-import { writeChromeTrace } from '../../trace/chrome.ts';
-import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { checkBackend, checkTimeout } from '../dispatch/call-arguments.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
@@ -23,6 +20,7 @@ import { checkedScheduling } from './scheduled-group.ts';
 import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
 import { networkPathSpec } from '../fast/network-path.ts';
 import { openNetworkPath } from './open-network-path.ts';
+import { WorldTrace } from './world-trace.ts';
 import { openHostPath } from './open-host-path.ts';
 import { engineOnly } from '../dispatch/fast-path.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
@@ -131,9 +129,19 @@ function descriptorsOf({ size, settings }: WorldPlan): number {
   return size + (settings.commThread === 'worker' ? workerDescriptors : inlineDescriptors);
 }
 
+/** One rank of each host says so; nobody does when it was asked for. */
+function warnWithoutAddon({ rank, size, settings, environment }: WorldPlan, { hosts }: WorldInfo): void {
+  if (size === 1 || !settings.native || environment['SHOAL_NATIVE'] === '0' || !hosts.some(([first]) => first === rank)) return;
+  const reason = nativeUnavailableReason();
+  if (reason === undefined) return;
+  const log = createLogger({ level: settings.logLevel, clock: systemClock, speaker: `rank ${rank}` });
+  log.warn(`ranks of this host share no memory and compute in JavaScript, which is several times slower: ${reason}`);
+}
+
 /** The group of all ranks of a world that this process has joined. */
 function openWorldGroup(options: InitOptions, plan: WorldPlan, client: CommClient, info: WorldInfo): CommGroup {
   const world = openWorld(plan, client, info);
+  warnWithoutAddon(plan, info);
   if (options.environment !== undefined) return new CommGroup(world, worldSpec(plan, info.topology));
   // A script that ends without `destroy` still leaves as one that calls it: what it has done last, others may not have yet.
   const leave = (): void => void group.destroy();
@@ -184,8 +192,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
   const budget = settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {};
   const native = loadNative({ enabled: settings.native });
   const allocator = createRegionAllocator({ native, owner: `rank ${plan.rank}`, ...budget });
-  const trace =
-    settings.traceDir === '' ? nullRecorder : createRecorder({ clock: systemClock, thread: 'main', eventsMax: settings.traceEvents });
+  const trace = new WorldTrace(plan, client, info);
   client.usePeerRegions(new PeerRegions(allocator));
   const memory = new TensorMemory({
     allocator,
@@ -193,7 +200,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
     onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
   });
-  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, info, trace, memory, timeoutMs });
+  const close = (timeoutMs: number): Promise<void> => closeWorld({ plan, client, trace, memory, timeoutMs });
   const planning: WorldPlanning = {
     machine: createStepMachine({ native, clock: systemClock }),
     tuning: plan.tuning?.tuning,
@@ -201,7 +208,7 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     settings,
     selection: parseSelection(settings.algorithms),
   };
-  const opening = { plan, settings, client, allocator, native, trace, memory, planning };
+  const opening = { plan, settings, client, allocator, native, trace: trace.recorder, memory, planning };
   const openPaths: WorldHandle['openPaths'] = (spec) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec) ?? engineOnly;
   // As the comm thread chooses.
   const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
@@ -217,21 +224,16 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
 interface ClosingWorld {
   readonly plan: WorldPlan;
   readonly client: CommClient;
-  readonly info: WorldInfo;
-  readonly trace: TraceRecorder;
+  readonly trace: WorldTrace;
   readonly memory: TensorMemory;
   readonly timeoutMs: number;
 }
 
 /** Leaves the world within its time, whatever goes wrong, and writes the trace where one is asked for. */
-async function closeWorld({ plan, client, info, trace, memory, timeoutMs }: ClosingWorld): Promise<void> {
+async function closeWorld({ plan, client, trace, memory, timeoutMs }: ClosingWorld): Promise<void> {
   const { rank, settings } = plan;
   try {
-    if (settings.traceDir !== '') {
-      const comm = await client.takeTrace();
-      const origin = { rank, host: hostname(), pid: process.pid, offsetMs: info.clockOffsetMs };
-      if (comm) writeChromeTrace(settings.traceDir, origin, [trace.snapshot(), comm]);
-    }
+    await trace.write();
     const closed = client.start({ type: 'close', timeoutMs }, 'closing the world');
     const late = new Promise<void>((resolve) => systemClock.setTimer(timeoutMs + graceMs, resolve));
     await Promise.race([closed, late]);

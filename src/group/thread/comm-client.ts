@@ -60,6 +60,15 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
     return trace;
   }
 
+  /** Blocks this thread for it. Undefined when it does not come within the limit. */
+  takeTraceSync(timeoutMs: number): TraceSnapshot | undefined {
+    let trace: TraceSnapshot | undefined;
+    this.start({ type: 'trace' }, 'collecting the trace', { onSuccess: (answer) => void (trace = answer as TraceSnapshot) }).waitSync(
+      timeoutMs,
+    );
+    return trace;
+  }
+
   /** Where other ranks' memory is mapped from now on. */
   usePeerRegions(regions: PeerRegions): void {
     this.peerRegions = regions;

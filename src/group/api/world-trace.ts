@@ -1,0 +1,49 @@
+/** The timeline of a rank, of both its threads: written when it leaves the world or, by a script that fails, when its process ends. */
+import { hostname } from 'node:os';
+import { systemClock } from '../../base/clock.ts';
+import { writeChromeTrace } from '../../trace/chrome.ts';
+import { createRecorder, nullRecorder, type TraceRecorder, type TraceSnapshot } from '../../trace/recorder.ts';
+import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
+import type { CommClient } from '../thread/comm-client.ts';
+
+/** What the comm thread may take to give its part to a process that is ending. */
+const lastMs = 1000;
+
+export class WorldTrace {
+  readonly recorder: TraceRecorder;
+  readonly #plan: WorldPlan;
+  readonly #client: CommClient;
+  readonly #info: WorldInfo;
+  readonly #isOn: boolean;
+  readonly #atExit = (): void => this.#writeAtExit();
+
+  constructor(plan: WorldPlan, client: CommClient, info: WorldInfo) {
+    this.#plan = plan;
+    this.#client = client;
+    this.#info = info;
+    const { traceDir, traceEvents } = plan.settings;
+    this.#isOn = traceDir !== '';
+    this.recorder = this.#isOn ? createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents }) : nullRecorder;
+    if (this.#isOn) process.once('exit', this.#atExit);
+  }
+
+  /** @throws ShoalError `system` when the file cannot be written; what ended the comm thread. */
+  async write(): Promise<void> {
+    process.off('exit', this.#atExit);
+    if (this.#isOn) this.#write(await this.#client.takeTrace());
+  }
+
+  #writeAtExit(): void {
+    try {
+      this.#write(this.#client.takeTraceSync(lastMs));
+    } catch {
+      // The process is ending for a reason of its own, which is what its user must see.
+    }
+  }
+
+  #write(comm: TraceSnapshot | undefined): void {
+    const { rank, settings } = this.#plan;
+    const origin = { rank, host: hostname(), pid: process.pid, offsetMs: this.#info.clockOffsetMs };
+    writeChromeTrace(settings.traceDir, origin, [this.recorder.snapshot(), ...(comm === undefined ? [] : [comm])]);
+  }
+}
