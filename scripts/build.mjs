@@ -14,9 +14,9 @@ const { bin, exports, dependencies, peerDependencies } = JSON.parse(readFileSync
 const programs = Object.values(bin);
 const published = Object.values(exports).flatMap((each) => each.default ?? []);
 /** The comm thread and what it hosts: its guests share what they have in common, too. */
-const hosted = ['comm/comm-entry', 'group/thread/world-guest'];
-/** What threads and processes of their own are started from: one file each. See `builtEntry`. */
-const started = ['kvstore/server/server-entry', 'kvstore/client/client-entry', 'bench/rank', 'cli/info/probe-links'];
+const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/client-guest'];
+/** What processes of their own are started from: one file each. See `builtEntry`. */
+const started = ['kvstore/server/server-entry', 'bench/rank', 'cli/info/probe-links'];
 /** Its many small files would cost more than all of ours. */
 const bundled = ['zod', 'uplot'];
 

@@ -38,6 +38,17 @@ describe('what is built', () => {
     expect(packagesOf([...main, ...comm])).toEqual([]);
   });
 
+  it('is one in the comm thread: its guests share what they have in common', () => {
+    const [world, client] = ['group/thread/world-guest.js', 'kvstore/client/client-guest.js'].map((entry) => filesOf(builtEntry(entry)));
+    const common = new Set([...world].filter((file) => client.has(file)));
+    const textOf = (files: ReadonlySet<string>): string => [...files].map((file) => readFileSync(file, 'utf8')).join('\n');
+    for (const source of ['src/base/errors.ts', 'src/memory/native.ts', 'src/memory/kernels/create-kernels.ts']) {
+      expect(textOf(common)).toContain(`// ${source}\n`);
+      for (const each of [world, client])
+        expect(textOf(new Set([...each].filter((file) => !common.has(file))))).not.toContain(`// ${source}\n`);
+    }
+  });
+
   it('keeps the comm thread, and what only some scripts need, out of the main thread', () => {
     const text = [...filesOf(builtEntry('index.js'))].map((file) => readFileSync(file, 'utf8')).join('\n');
     expect(text).toContain('src/group/api/process-group.ts');

@@ -1,4 +1,4 @@
-/** The conformance suite of stores over real server processes: workers in this process, each with its client thread, sockets
+/** The conformance suite of stores over real server processes: workers in this process, whose clients share its comm thread, sockets
  *  and memory of its own. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';

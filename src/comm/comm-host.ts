@@ -105,6 +105,13 @@ export class PortHost<Command, Event> implements CommHost<Command> {
   }
 }
 
+/** The other end is used by another thread of this process. */
+export function joinGuest<Command, Event>(end: PortEnd, handlers: CommHostHandlers<Event>): CommHost<Command> {
+  const host = new PortHost<Command, Event>(end, handlers);
+  end.port.on('close', () => host.end(new ShoalError('system', 'the comm thread has ended')));
+  return host;
+}
+
 /** What is the guest's where it runs on the calling thread. */
 interface InlineGuest<Command> {
   start(): Promise<void>;

@@ -117,7 +117,7 @@ export class KVJob implements AsyncDisposable {
   /** The process of a worker, which ends before the job does. */
   startWorker(index: number, fixture: string, env: Readonly<Record<string, string>> = {}): ChildProcess {
     const [program, ...args] = fixtureCommand(fixture);
-    const child = spawn(program, args, { env: { ...this.environment('worker', index), ...env }, stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(program, args, { env: { ...this.environment('worker', index), ...env }, stdio: 'pipe' });
     this.#more.push(child);
     return child;
   }

@@ -1,15 +1,15 @@
-/** The client of a process: the thread through which its workers reach the servers. Around the client core it has a link to each
- *  server, and channels to the workers, which are threads of this process.
+/** The client of a process, through which its workers reach the servers: a guest of the comm thread. Around the client core it has a
+ *  link to each server, and channels to the workers, which are threads of this process.
  *
  *      worker ── channel ──┐                     ┌── link ──▶ server 0
  *      worker ── channel ──┼──▶ core (one) ──────┼── link ──▶ server 1
  *                          └──▶ blobs ───────────┴── dealers ──▶ other processes */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { GuestPort, type CommThreadContext } from '../../comm/guest.ts';
 import { detectWorld } from '../../store/environment.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
-import { ThreadGate } from '../../messaging/thread-gate.ts';
 import { Blobs } from './blobs.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import { createCodec } from '../compression/registry.ts';
@@ -20,10 +20,16 @@ import { ServerLink } from '../job/server-link.ts';
 import { endProcess } from '../job/server-process.ts';
 import { ClientCore } from './core.ts';
 import type { Done, TransferEntry } from './options.ts';
-import type { BatchEntry, ClientAnswer, ClientCommand, ClientEvent, ClientPlan, ClientTicket, WorkerInfo } from './protocol.ts';
+import type { BatchEntry, ClientCommand, ClientEvent, ClientPlan, WorkerInfo } from './protocol.ts';
 import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
 
 const closeMs = 2000;
+
+interface ClientSurroundings {
+  readonly thread: Pick<CommThreadContext, 'gate'>;
+  /** The last worker of the process has left. */
+  readonly onEnded: () => void;
+}
 
 export class ClientNode {
   readonly #node: NodeContext;
@@ -34,14 +40,20 @@ export class ClientNode {
   readonly #links = new Map<Address, ServerLink>();
   readonly #blobs: Blobs;
   readonly #channels = new Set<WorkerChannel>();
+  readonly #onEnded: () => void;
+  #closing: Promise<void> | undefined;
 
-  private constructor(node: NodeContext, parts: { topology: KVTopology; firstWorker: number; localWorkers: number; blobs: Blobs }) {
-    const { topology, firstWorker, localWorkers, blobs } = parts;
+  private constructor(
+    node: NodeContext,
+    parts: { topology: KVTopology; firstWorker: number; localWorkers: number; blobs: Blobs; onEnded: () => void },
+  ) {
+    const { topology, firstWorker, localWorkers, blobs, onEnded } = parts;
     const { clock, kernels, parameterKernels, allocator, settings } = node;
     this.#node = node;
     this.#topology = topology;
     this.#firstWorker = firstWorker;
     this.#blobs = blobs;
+    this.#onEnded = onEnded;
     this.#values = new ProcessValues({
       allocator,
       // Beyond the numbers of the workers' threads.
@@ -85,27 +97,33 @@ export class ClientNode {
   }
 
   /** @throws ShoalError `config`, `mismatch` when workers disagree, `timeout`, `auth`. */
-  static async start({ environment, async, localWorkers, gate }: ClientPlan): Promise<ClientNode> {
+  static async start({ environment, async, localWorkers }: ClientPlan, { thread, onEnded }: ClientSurroundings): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
     const firstWorker = detectWorld(environment, { parentPid: process.ppid }).rank * localWorkers;
-    const node = await openNode(environment, { gate: new ThreadGate(gate) });
+    const node = await openNode(environment, thread);
     try {
       await node.records.agree(topology);
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
-      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs });
+      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs, onEnded });
     } catch (error) {
       await node.close();
       throw error;
     }
   }
 
-  /** A worker's thread, from now on. */
-  attach(ticket: ClientTicket): void {
-    const worker = this.#firstWorker + ticket.local;
+  /** A worker's thread, from now on. @param local 0…localWorkers − 1. */
+  attach(local: number, port: GuestPort<ClientCommand, ClientEvent>): void {
+    const worker = this.#firstWorker + local;
     const info: WorkerInfo = { worker, workerGroup: workerGroupOf(this.#topology, worker), topology: this.#topology };
-    const channel = new WorkerChannel(ticket, (command) => this.#handle(channel, worker, command));
+    const channel = new WorkerChannel(port, (command) => this.#handle(channel, worker, command));
     this.#channels.add(channel);
-    channel.emit({ type: 'ready', info });
+    port.emit({ type: 'ready', info });
+  }
+
+  /** Without asking the workers. */
+  async end(): Promise<void> {
+    await this.#close();
+    for (const { port } of this.#channels) port.close();
   }
 
   #handle(channel: WorkerChannel, worker: number, command: ClientCommand): void {
@@ -119,7 +137,7 @@ export class ClientNode {
         this.#values.release(command.region);
         return;
       case 'attach':
-        this.attach(command.ticket);
+        this.attach(command.ticket.local, new GuestPort(command.ticket));
         return;
       case 'compression':
         channel.codec = createCodec(command.spec, this.#node.parameterKernels);
@@ -157,7 +175,7 @@ export class ClientNode {
         else core.loadState(worker, command.folder, channel.done(command.work));
         return;
       case 'info':
-        core.info(worker, command.key, (error, info) => channel.settle(command.work, error, info));
+        core.info(worker, command.key, (error, info) => channel.port.settle(command.work, error, info));
         return;
       case 'send-blob':
         channel.answer(
@@ -178,11 +196,17 @@ export class ClientNode {
     const error = await new Promise<ShoalError | undefined>((resolve) => this.#core.leave(worker, resolve));
     this.#channels.delete(channel);
     if (this.#channels.size === 0) await this.#close();
-    channel.settle(work, error);
-    channel.close();
+    channel.port.settle(work, error);
+    channel.port.close();
+    if (this.#channels.size === 0) this.#onEnded();
   }
 
-  async #close(): Promise<void> {
+  #close(): Promise<void> {
+    this.#closing ??= this.#shutDown();
+    return this.#closing;
+  }
+
+  async #shutDown(): Promise<void> {
     const closed = new ShoalError('closed', 'the store was closed');
     this.#core.close(closed);
     await this.#blobs.close(closed);
@@ -194,53 +218,31 @@ export class ClientNode {
 
 /** The client's end of a worker's channel. */
 class WorkerChannel {
+  readonly port: GuestPort<ClientCommand, ClientEvent>;
   codec: GradientCodec | undefined;
   readonly batches = new Map<number, readonly TransferEntry[]>();
-  readonly #ticket: ClientTicket;
-  readonly #posted: Int32Array;
 
-  constructor(ticket: ClientTicket, handle: (command: ClientCommand) => void) {
-    this.#ticket = ticket;
-    this.#posted = new Int32Array(ticket.events);
-    ticket.port.on('message', (command: ClientCommand) => {
+  constructor(port: GuestPort<ClientCommand, ClientEvent>, handle: (command: ClientCommand) => void) {
+    this.port = port;
+    port.onCommand((command) => {
       try {
         handle(command);
       } catch (thrown) {
         const error = ShoalError.from(thrown);
-        if ('work' in command) this.settle(command.work, error);
-        else this.emit({ type: 'failed', error: error.toData() });
+        if ('work' in command) port.settle(command.work, error);
+        else port.emit({ type: 'failed', error: error.toData() });
       }
     });
   }
 
-  emit(event: ClientEvent): void {
-    this.#ticket.port.postMessage(event);
-    Atomics.add(this.#posted, 0, 1);
-    Atomics.notify(this.#posted, 0);
-  }
-
-  settle(work: number, error: ShoalError | undefined, answer?: ClientAnswer): void {
-    this.emit({
-      type: 'done',
-      work,
-      ...(error === undefined ? {} : { error: error.toData() }),
-      ...(answer === undefined ? {} : { answer }),
-    });
-  }
-
-  /** When all channels are closed, nothing keeps the client thread from ending. */
-  close(): void {
-    this.#ticket.port.close();
-  }
-
   done(work: number): Done {
-    return (error) => this.settle(work, error);
+    return (error) => this.port.settle(work, error);
   }
 
   answer(work: number, result: Promise<TypedArray | undefined>): void {
     result.then(
-      (values) => this.settle(work, undefined, values),
-      (thrown: unknown) => this.settle(work, ShoalError.from(thrown)),
+      (values) => this.port.settle(work, undefined, values),
+      (thrown: unknown) => this.port.settle(work, ShoalError.from(thrown)),
     );
   }
 }

@@ -1,8 +1,8 @@
-/** What a worker's thread and the client thread of its process say to each other. Plain data only: it is cloned between
+/** What a worker's thread and the client of its process say to each other. Plain data only: it is cloned between
  *  threads; values themselves lie in regions that both map. */
-import type { MessagePort } from 'node:worker_threads';
-import type { ErrorData } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
+import type { CommChannel, GuestEvent } from '../../comm/comm-channel.ts';
+import type { PortEnd } from '../../comm/comm-host.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
@@ -18,15 +18,10 @@ export interface ClientPlan {
   readonly async: boolean;
   /** Worker threads of this process. */
   readonly localWorkers: number;
-  /** Memory of the gate that is closed before the client thread is ended. */
-  readonly gate: SharedArrayBuffer;
 }
 
-/** One worker's end of a channel to the client thread. Transferred to the thread that uses it. */
-export interface ClientTicket {
-  readonly port: MessagePort;
-  /** Int32: count of events posted. */
-  readonly events: SharedArrayBuffer;
+/** One worker's end of a channel to the client. Transferred to the thread that uses it. */
+export interface ClientTicket extends PortEnd {
   /** 0…localWorkers − 1. */
   readonly local: number;
 }
@@ -81,7 +76,7 @@ export interface WorkerInfo {
 
 export type ClientAnswer = ClientParameterInfo | TypedArray;
 
-export type ClientEvent =
-  | { readonly type: 'ready'; readonly info: WorkerInfo }
-  | { readonly type: 'failed'; readonly error: ErrorData }
-  | { readonly type: 'done'; readonly work: number; readonly error?: ErrorData; readonly answer?: ClientAnswer };
+export type ClientEvent = GuestEvent<WorkerInfo, ClientAnswer>;
+
+/** A worker's end of its channel to the client. */
+export type ClientChannel = CommChannel<ClientCommand, WorkerInfo>;

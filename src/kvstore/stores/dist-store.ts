@@ -1,11 +1,11 @@
 /** The store of a worker whose parameters lie on servers: checks arguments, puts values where servers reach them, and hands
- *  operations to the client thread. It must not know servers, slices or rounds.
+ *  operations to the client. It must not know servers, slices or rounds.
  *
  *      tensor of this store    reached in place
  *      any other array         staged: one copy into memory of this store, one back
  *      push                    always a copy, so that the caller may go on at once */
 import { ShoalError } from '../../base/errors.ts';
-import type { PendingWork } from '../../comm/work.ts';
+import type { PendingWork, WorkHooks } from '../../comm/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
@@ -16,8 +16,7 @@ import { createOptimizer } from '../optimizers/registry.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { ProcessValues } from '../protocol/process-values.ts';
 import { StagedValues } from './staged-values.ts';
-import type { StartHooks, ClientChannel } from '../client/channel.ts';
-import type { BatchEntry, WorkerInfo } from '../client/protocol.ts';
+import type { BatchEntry, ClientChannel, WorkerInfo } from '../client/protocol.ts';
 import { RepeatedCalls, type TransferCall } from '../values/repeated-calls.ts';
 import type { InitEntry, ClientParameterInfo } from '../client/options.ts';
 import { workerCount } from '../protocol/topology.ts';
@@ -62,8 +61,6 @@ export interface DistStoreOptions {
   readonly parameterKernels: ParameterKernels;
   /** For calls that name no timeout. */
   readonly timeoutMs: number;
-  /** Ends what the store of this thread has started. */
-  readonly onClosed: () => Promise<void>;
 }
 
 export class DistStore extends WorkerStore implements KVStore {
@@ -113,7 +110,7 @@ export class DistStore extends WorkerStore implements KVStore {
         return { key, dtype, shape, value: this.#refOf(firsts[index], data, staging) };
       }),
     );
-    await this.#channel.start({ type: 'init', entries }, `init of ${listedKeys(names)}`, { onSettled: (error) => staged.free(error) });
+    await this.#channel.start({ type: 'init', entries }, `init of ${listedKeys(names)}`, { onSettled: (_, error) => staged.free(error) });
     for (const { key, dtype, shape } of entries) this.#parameters.set(key, { key, dtype, shape, count: countOf(shape) });
   }
 
@@ -246,9 +243,8 @@ export class DistStore extends WorkerStore implements KVStore {
     try {
       await this.#channel.start({ type: 'close' }, 'closing the store');
     } finally {
-      this.#channel.fail(new ShoalError('closed', 'the store was closed'));
-      this.#channel.close();
-      await this.#options.onClosed();
+      await this.#channel.leave(new ShoalError('closed', 'the store was closed'));
+      this.#values.close();
     }
   }
 
@@ -356,8 +352,8 @@ export class DistStore extends WorkerStore implements KVStore {
 }
 
 /** For the operation that begins with them. */
-function hooksOf(staged: StagedValues | undefined): StartHooks {
+function hooksOf(staged: StagedValues | undefined): WorkHooks {
   if (staged === undefined) return {};
   staged.hold();
-  return { onSuccess: () => staged.copyOut(), onSettled: (error) => staged.end(error) };
+  return { onSuccess: () => staged.copyOut(), onSettled: (_, error) => staged.end(error) };
 }
