@@ -3,7 +3,9 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
+import * as tf from '@tensorflow/tfjs';
 import * as jaxJs from '../src/ddp/adapters/jax-js.ts';
+import * as tfjs from '../src/ddp/adapters/tfjs/index.ts';
 import * as ddp from '../src/ddp/index.ts';
 import { LocalWorld } from '../src/ddp/testing/local-world.ts';
 import * as shoal from '../src/index.ts';
@@ -291,9 +293,15 @@ describe('shoal/messaging', () => {
   });
 });
 
-describe('shoal/kvstore', () => {
+describe('shoal/kvstore', async () => {
+  const local = await kvstore.create('local');
   const exported: Exports<typeof kvstore> = {
     create: call(kvstore.create, argument('local', 'undefined'), options('ticket', 'environment')),
+    ScheduledKVStore: call(
+      (...given: ConstructorParameters<typeof kvstore.ScheduledKVStore>) => new kvstore.ScheduledKVStore(...given),
+      argument(local),
+      options('creditBytes', 'partitionBytes', 'timeoutMs', 'engine', 'observer', 'clock', 'environment'),
+    ),
     createShared: call(kvstore.createShared, argument('dist_sync'), fields({ workers: 2 }, 'environment')),
   };
 
@@ -330,6 +338,16 @@ describe('shoal/kvstore', () => {
   it('its functions', async () => {
     hasAll(kvstore, exported);
     await walk('kvstore', exported);
+  });
+
+  it('a scheduled store', async () => {
+    await using kv = new kvstore.ScheduledKVStore(await kvstore.create('local'));
+    await kv.init('w', new Float32Array(4));
+    const own = {
+      close: call(kv.close.bind(kv), options('mode')),
+      variableOf: call(kv.variableOf.bind(kv), argument(new Float32Array(2))),
+    };
+    await walk('scheduled store', { ...callsOfStore(kv), ...own });
   });
 
   it.each(['local', 'collective'] as const)('a %s store, which is as good as before', async (type) => {
@@ -441,8 +459,23 @@ describe('shoal/ddp', () => {
   });
 });
 
+it('shoal/ddp/tfjs', async () => {
+  const [alone] = new LocalWorld(1).groups;
+  const exportedHere: Exports<typeof tfjs> = {
+    distribute: call(
+      tfjs.distribute,
+      argument(alone),
+      argument(tf.train.sgd(0.1)),
+      options('findUnused', 'bucketBytes', 'firstBucketBytes', 'timeoutMs'),
+    ),
+    DistributedOptimizer: 'is made by distribute',
+  };
+  hasAll(tfjs, exportedHere);
+  await walk('tfjs', exportedHere);
+});
+
 it('every subpath of the package is walked over', () => {
   const { exports: subpaths } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { exports: object };
-  const walked = ['.', './ddp', './ddp/jax-js', './messaging', './kvstore', './package.json'];
+  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './kvstore', './package.json'];
   expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());
 });

@@ -1,7 +1,7 @@
 /** What ranks register, and whether they registered the same: names, shapes, dtypes, order, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
 import { ShoalError } from '../base/errors.ts';
-import type { CallOptions, ProcessGroup } from '../group/call/types.ts';
+import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';
 
@@ -12,26 +12,34 @@ export function registrationText(parameters: readonly ParameterSpec[], settings:
   return [first.join(' '), ...lines].join('\n');
 }
 
+type RegistrationGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather'>;
+
 /** Collective. Two rounds: fingerprints (checksum and length) always, the texts themselves only when those differ; every
  *  rank sees the same fingerprints, so every rank takes the same rounds.
  *  @throws ShoalError `mismatch` on every rank, with each rank's first difference from rank 0. */
-export async function verifyRegistration(
-  group: Pick<ProcessGroup, 'rank' | 'size' | 'allGather'>,
-  text: string,
-  call: CallOptions,
-): Promise<void> {
+export async function verifyRegistration(group: RegistrationGroup, text: string, call: CallOptions): Promise<void> {
+  for (const round of rounds(group, text, call)) await round;
+}
+
+/** As `verifyRegistration`, blocking this thread. */
+export function verifyRegistrationSync(group: RegistrationGroup, text: string, call: CallOptions): void {
+  for (const round of rounds(group, text, call)) round.waitSync();
+}
+
+/** Goes on when a round's work is done. */
+function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Generator<Work, void> {
   const own = new TextEncoder().encode(text);
   const head = new Uint8Array(16);
   head.set(checksumBytes(checksum([own])));
   new DataView(head.buffer).setFloat64(8, own.length, true);
   const heads = new Uint8Array(16 * group.size);
-  await group.allGather(heads, head, { ...call, name: 'ddp/registration' });
+  yield group.allGather(heads, head, { ...call, name: 'ddp/registration' });
   const ranks = Array.from({ length: group.size }, (_, rank) => rank);
   if (ranks.every((rank) => Buffer.compare(heads.subarray(rank * 16, rank * 16 + 16), heads.subarray(0, 16)) === 0)) return;
   const view = new DataView(heads.buffer);
   const counts = ranks.map((rank) => view.getFloat64(rank * 16 + 8, true));
   const all = new Uint8Array(counts.reduce((a, b) => a + b, 0));
-  await group.allGather(all, own, { ...call, counts, name: 'ddp/registrations' });
+  yield group.allGather(all, own, { ...call, counts, name: 'ddp/registrations' });
   let end = 0;
   const registrations = counts.map((count) => {
     end += count;

@@ -1,0 +1,112 @@
+/** How the gradients of a model's variables become averages over all ranks: in buckets, as the reducer has them, or each by itself,
+ *  scheduled by when the next forward pass needs it. It must not know TensorFlow.js.
+ *
+ *      buckets     gradientReady … finish: all are there             take
+ *      scheduled   gradientReady … finish: all are on their way      take: waits for this one */
+import { must } from '../../../base/assert.ts';
+import { ShoalError } from '../../../base/errors.ts';
+import type { CallOptions, ScheduledGroup, Work } from '../../../group/call/types.ts';
+import { ReduceOp } from '../../../memory/reduce-op.ts';
+import type { Tensor } from '../../../memory/tensor.ts';
+import type { ParameterSpec } from '../../buckets.ts';
+import { Reducer, type ReducerGroup, type ReducerOptions } from '../../reducer.ts';
+
+export interface Exchange {
+  /** `finish` does not wait: `take` does, for one gradient. */
+  readonly isScheduled: boolean;
+  /** Copies the gradient of a variable, in the order in which the backward pass has them. */
+  gradientReady(index: number, values: Float32Array): void;
+  /** The backward pass is over. @throws ShoalError `usage` for variables without gradient; what ended the group. */
+  finish(): void;
+  /** The average, until the variable's next gradient. @throws ShoalError what ended the group. */
+  take(index: number): Float32Array;
+  close(): void;
+}
+
+export class BucketExchange implements Exchange {
+  readonly isScheduled = false;
+  readonly #reducer: Reducer;
+
+  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions) {
+    this.#reducer = new Reducer(group, parameters, options);
+  }
+
+  gradientReady(index: number, values: Float32Array): void {
+    this.#reducer.gradientReady(index, values);
+  }
+
+  finish(): void {
+    this.#reducer.finishSync();
+  }
+
+  take(index: number): Float32Array {
+    return this.#reducer.gradient(index) as Float32Array;
+  }
+
+  close(): void {
+    this.#reducer.close();
+  }
+}
+
+export class ScheduledExchange implements Exchange {
+  readonly isScheduled = true;
+  readonly #group: ScheduledGroup;
+  readonly #parameters: readonly ParameterSpec[];
+  readonly #tensors: readonly Tensor<'float32'>[];
+  readonly #works: (Work | undefined)[];
+  readonly #findUnused: boolean;
+  readonly #call: CallOptions;
+
+  constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs }: ReducerOptions) {
+    this.#group = group;
+    this.#parameters = parameters;
+    this.#tensors = parameters.map(({ shape }) => group.tensor('float32', shape));
+    this.#works = parameters.map(() => undefined);
+    this.#findUnused = findUnused;
+    this.#call = timeoutMs === undefined ? {} : { timeoutMs };
+  }
+
+  gradientReady(index: number, values: Float32Array): void {
+    this.#tensors[index].data.set(values);
+    this.#start(index);
+  }
+
+  finish(): void {
+    const missing = this.#parameters.flatMap(({ name }, index) => (this.#works[index] ? [] : [{ name, index }]));
+    if (missing.length > 0 && !this.#findUnused) {
+      const names = missing.slice(0, 8).map(({ name }) => `'${name}'`);
+      const { rank } = this.#group;
+      throw new ShoalError(
+        'usage',
+        `ddp: rank ${rank} has no gradient for ${names.join(', ')}; give every variable one, or pass findUnused: true to count missing ones as zeros`,
+        { rank },
+      );
+    }
+    for (const { index } of missing) {
+      this.#tensors[index].data.fill(0);
+      this.#start(index);
+    }
+  }
+
+  take(index: number): Float32Array {
+    const work = must(this.#works[index], () => 'what is taken has been given');
+    work.waitSync();
+    this.#works[index] = undefined;
+    return this.#tensors[index].data;
+  }
+
+  close(): void {
+    for (const tensor of this.#tensors) if (!tensor.released) this.#group.release(tensor);
+  }
+
+  /** Layers that come first are needed first. */
+  #start(index: number): void {
+    const { name } = this.#parameters[index];
+    this.#works[index] = this.#group.allReduce(this.#tensors[index], {
+      ...this.#call,
+      op: ReduceOp.Avg,
+      name: `ddp/${name}`,
+      priority: index,
+    });
+  }
+}

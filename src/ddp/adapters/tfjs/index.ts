@@ -1,0 +1,271 @@
+/** Data-parallel training with TensorFlow.js: an optimiser that averages gradients over all ranks. It must not know the model.
+ *
+ *      minimize(f) ─▶ forward: each variable is waited for, and updated, when it is used first       scheduled groups only
+ *                  ─▶ backward: each gradient goes to the comm thread as it is produced
+ *                  ─▶ all groups but scheduled ones: averages are waited for, and applied
+ *
+ *  Names, shapes and the order of variables are compared at the first step, and all ranks start from rank 0's values. */
+import * as tf from '@tensorflow/tfjs';
+import { ShoalError } from '../../../base/errors.ts';
+import { checkOptions, describeValue, noOptions, optionTable } from '../../../base/settings/options.ts';
+import type { ScheduledGroup } from '../../../group/call/types.ts';
+import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
+import { registrationText, verifyRegistrationSync } from '../../registration.ts';
+import { checkGroup, type ReducerGroup } from '../../reducer.ts';
+import { BucketExchange, ScheduledExchange, type Exchange } from './exchange.ts';
+import { addMissingKernels } from './polyfill.ts';
+import { optimizersByVariable, SharedState } from './shared-state.ts';
+import { VariableHooks } from './variable-hooks.ts';
+
+export interface DistributeOptions {
+  /** `false` (default): a step in which a variable got no gradient is refused, naming it. `true`: it counts as zeros on this rank. */
+  readonly findUnused?: boolean;
+  /** Of groups that are not scheduled. Default: SHOAL_BUCKET_BYTES, 25 MiB. */
+  readonly bucketBytes?: number;
+  /** Default: SHOAL_FIRST_BUCKET_BYTES, 1 MiB. */
+  readonly firstBucketBytes?: number;
+  /** Of each collective. Default: the group's. Milliseconds. */
+  readonly timeoutMs?: number;
+}
+
+const distributeOptions = optionTable<DistributeOptions>({
+  findUnused: 'boolean',
+  bucketBytes: 'number',
+  firstBucketBytes: 'number',
+  timeoutMs: 'number',
+});
+
+type NamedTensor = Awaited<ReturnType<tf.Optimizer['getWeights']>>[number];
+type Gradients = tf.NamedTensorMap | NamedTensor[];
+
+/** The optimiser, over all ranks of the group: for `model.compile` and for loops of one's own. With a scheduled group, updates happen
+ *  in the next forward pass, or when a variable is looked at. Communication must run in its own thread, as it does by default.
+ *  @throws ShoalError `usage`; `unsupported` for an optimiser that a scheduled group cannot apply variable by variable. */
+export function distribute(
+  group: ReducerGroup | ScheduledGroup,
+  optimizer: tf.Optimizer,
+  options: DistributeOptions = noOptions,
+): DistributedOptimizer {
+  checkGroup('distribute', group);
+  if (typeof optimizer !== 'object' || optimizer === null || !(optimizer instanceof tf.Optimizer))
+    throw new ShoalError('usage', `distribute: the second argument is an optimizer of TensorFlow.js, not ${describeValue(optimizer)}`);
+  checkOptions('distribute', options, distributeOptions);
+  const name = optimizer.getClassName();
+  if (isScheduled(group) && !optimizersByVariable.includes(name)) {
+    const known = optimizersByVariable.join(', ');
+    throw new ShoalError(
+      'unsupported',
+      `distribute: a scheduled group updates variables one by one, which it knows of ${known}, not of ${name}`,
+    );
+  }
+  addMissingKernels();
+  return new DistributedOptimizer(group, optimizer, options);
+}
+
+function isScheduled(group: ReducerGroup | ScheduledGroup): group is ScheduledGroup {
+  return 'setScheduling' in group;
+}
+
+/** The variables of a model, once they are known. */
+interface Registration {
+  readonly variables: readonly tf.Variable[];
+  readonly exchange: Exchange;
+  readonly hooks: VariableHooks;
+}
+
+/** Made by `distribute`. */
+export class DistributedOptimizer extends tf.Optimizer {
+  readonly #group: ReducerGroup | ScheduledGroup;
+  readonly #inner: tf.Optimizer;
+  readonly #options: DistributeOptions;
+  readonly #shared: SharedState;
+  #registered: Registration | undefined;
+  /** Variables whose last average is not applied. */
+  readonly #pending = new Set<number>();
+  #isStepKept = false;
+  #isUpdating = false;
+
+  /** Use `distribute`. */
+  constructor(group: ReducerGroup | ScheduledGroup, inner: tf.Optimizer, options: DistributeOptions) {
+    super();
+    this.#group = group;
+    this.#inner = inner;
+    this.#options = options;
+    this.#shared = new SharedState(inner);
+  }
+
+  /** Collective. */
+  override minimize(f: () => tf.Scalar, returnCost = false, varList?: tf.Variable[]): tf.Scalar | null {
+    const { hooks, exchange } = this.#register(trainable(varList));
+    const { value, grads } = hooks.record(() =>
+      tf.variableGrads(() => {
+        const cost = f();
+        // What this pass did not use: its next gradient is about to come.
+        this.drain();
+        return cost;
+      }, varList),
+    );
+    tf.dispose(grads);
+    try {
+      this.#finish(exchange);
+    } catch (thrown) {
+      value.dispose();
+      throw thrown;
+    }
+    if (returnCost) return value;
+    value.dispose();
+    return null;
+  }
+
+  /** Collective. Averages gradients that were computed by other means, and applies them. */
+  override applyGradients(gradients: Gradients): void {
+    const given = Array.isArray(gradients) ? gradients : Object.entries(gradients).map(([name, tensor]) => ({ name, tensor }));
+    const registered = tf.engine().registeredVariables;
+    const { exchange } = this.#register(given.map(({ name }) => registered[name]));
+    this.drain();
+    for (let index = given.length - 1; index >= 0; index--) {
+      const { tensor } = given[index];
+      if (tensor) exchange.gradientReady(index, tensor.dataSync<'float32'>());
+    }
+    this.#finish(exchange);
+  }
+
+  /** This rank's own. */
+  override computeGradients(f: () => tf.Scalar, varList?: tf.Variable[]): ReturnType<typeof tf.variableGrads> {
+    return tf.variableGrads(f, varList);
+  }
+
+  /** Waits for all averages that are on their way, and applies them. Who looks at a variable waits for its own. */
+  drain(): void {
+    for (const index of [...this.#pending].sort((a, b) => a - b)) this.#update(index);
+  }
+
+  override get iterations(): number {
+    return this.#inner.iterations;
+  }
+
+  override getClassName(): string {
+    return this.#inner.getClassName();
+  }
+
+  override getConfig(): ReturnType<tf.Optimizer['getConfig']> {
+    return this.#inner.getConfig();
+  }
+
+  override getWeights(): Promise<NamedTensor[]> {
+    this.drain();
+    return this.#inner.getWeights();
+  }
+
+  override setWeights(weights: NamedTensor[]): Promise<void> {
+    this.drain();
+    return this.#inner.setWeights(weights);
+  }
+
+  /** Applies what is on its way, and lets go of the variables. */
+  override dispose(): void {
+    this.drain();
+    this.#registered?.hooks.close();
+    this.#registered?.exchange.close();
+    this.#registered = undefined;
+    this.#shared.release();
+    this.#inner.dispose();
+  }
+
+  // ── a step ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #finish(exchange: Exchange): void {
+    exchange.finish();
+    const { variables } = this.#registered as Registration;
+    if (exchange.isScheduled) {
+      for (const index of variables.keys()) this.#pending.add(index);
+      this.#isStepKept = false;
+      return;
+    }
+    tf.tidy(() => {
+      this.#inner.applyGradients(
+        variables.map(({ name, shape }, index) => ({ name, tensor: tf.tensor(exchange.take(index).slice(), shape, 'float32') })),
+      );
+    });
+  }
+
+  /** The variable is as it is after the last step. */
+  #update(index: number): void {
+    // An optimiser's first update makes its state for all variables, by their shapes.
+    if (this.#isUpdating || !this.#pending.delete(index)) return;
+    const { variables, exchange, hooks } = this.#registered as Registration;
+    let average: Float32Array;
+    try {
+      average = exchange.take(index);
+    } catch (thrown) {
+      this.#pending.add(index);
+      throw thrown;
+    }
+    this.#isUpdating = true;
+    try {
+      hooks.unrecorded(() => this.#apply(variables, index, average));
+    } finally {
+      this.#isUpdating = false;
+    }
+  }
+
+  #apply(variables: readonly tf.Variable[], index: number, average: Float32Array): void {
+    if (this.#isStepKept) this.#shared.restore();
+    else this.#shared.keep();
+    this.#isStepKept = true;
+    tf.tidy(() => {
+      const tensor = tf.tensor(average.slice(), variables[index].shape, 'float32');
+      // The others keep their places in the optimiser's lists.
+      const gradients = variables.map(({ name }, each) => ({ name, tensor: each === index ? tensor : null }));
+      this.#inner.applyGradients(gradients as unknown as NamedTensor[]);
+    });
+  }
+
+  // ── variables ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #register(variables: readonly tf.Variable[]): Registration {
+    const known = this.#registered;
+    if (known) {
+      if (variables.length === known.variables.length && variables.every((variable, index) => variable === known.variables[index]))
+        return known;
+      throw new ShoalError(
+        'usage',
+        `ddp: this step is for ${variables.length} variables (${variables.at(0)?.name}, …), the first was for ${known.variables.length} (${known.variables.at(0)?.name}, …); distribute an optimizer for each set`,
+      );
+    }
+    const specs = variables.map(specOf);
+    checkSpecs(specs);
+    const { bucketBytes, firstBucketBytes, findUnused, timeoutMs } = this.#options;
+    const call = timeoutMs === undefined ? {} : { timeoutMs };
+    const how = isScheduled(this.#group) ? 'scheduled' : 'buckets';
+    verifyRegistrationSync(this.#group, registrationText(specs, { tfjs: how, optimizer: this.getClassName() }), call);
+    for (const variable of variables) {
+      const values = Float32Array.from(variable.dataSync<'float32'>());
+      this.#group.broadcast(values, { ...call, root: 0 }).waitSync();
+      tf.tidy(() => variable.assign(tf.tensor(values, variable.shape, 'float32')));
+    }
+    const options = { bucketBytes, firstBucketBytes, findUnused, timeoutMs };
+    const exchange = isScheduled(this.#group)
+      ? new ScheduledExchange(this.#group, specs, options)
+      : new BucketExchange(this.#group, specs, options);
+    const hooks = new VariableHooks({
+      tf,
+      variables,
+      onUse: (index) => this.#update(index),
+      onGradient: (index, gradient) => exchange.gradientReady(index, gradient.dataSync<'float32'>()),
+    });
+    this.#registered = { variables, exchange, hooks };
+    return this.#registered;
+  }
+}
+
+/** As TensorFlow.js has them where no list is given. */
+function trainable(varList: readonly tf.Variable[] | undefined): tf.Variable[] {
+  const variables = varList ?? Object.values(tf.engine().registeredVariables);
+  return variables.filter((variable) => variable.trainable);
+}
+
+function specOf({ name, shape, dtype }: tf.Variable): ParameterSpec {
+  if (dtype === 'float32') return { name, shape, dtype };
+  throw new ShoalError('unsupported', `ddp: variable '${name}' is ${dtype}; only float32 variables are trained: make it not trainable`);
+}
