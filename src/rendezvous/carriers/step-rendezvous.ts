@@ -77,7 +77,7 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted === true) throw cancelled(key, signal);
       let isSettled = false;
-      let cancel: Cancel | undefined;
+      const asked: { cancel?: Cancel } = {};
       const settle = (): boolean => {
         if (isSettled) return false;
         isSettled = true;
@@ -87,12 +87,12 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
       };
       const giveUp = (cause: ShoalError): void => {
         if (!settle()) return;
-        cancel?.();
+        asked.cancel?.();
         reject(cause);
       };
       const onAbort = (): void => giveUp(cancelled(key, signal!));
       this.#waiting.add(giveUp);
-      cancel = start(
+      asked.cancel = start(
         (result) => {
           if (settle()) resolve(result);
         },

@@ -4,7 +4,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
-import type { MemoryManager } from '../protocol/memory-manager.ts';
+import type { TensorMemory } from '../protocol/tensor-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
 import { RecordReader } from '../protocol/record-codec.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
@@ -28,7 +28,7 @@ export interface WorkerIdentity {
 export interface TensorChannelOptions {
   readonly connection: Connection;
   readonly self: WorkerIdentity;
-  readonly memory: MemoryManager;
+  readonly memory: TensorMemory;
   readonly clock: Clock;
   /** Where the peer's requests meet the Sends of this worker. */
   take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;

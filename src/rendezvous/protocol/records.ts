@@ -7,7 +7,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
 import type { RecordReader, RecordWriter } from './record-codec.ts';
-import type { ReceiveBuffer } from './memory-manager.ts';
+import type { ReceiveBuffer } from './tensor-memory.ts';
 
 export const protocolVersion = 1;
 export const messageHeaderBytes = 4;

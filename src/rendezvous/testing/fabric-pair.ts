@@ -8,7 +8,7 @@ import type { Connection, Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
 import { TensorChannel, type TensorChannelOptions, type WorkerIdentity } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
-import { MemoryManager, type MemoryBudget } from '../protocol/memory-manager.ts';
+import { TensorMemory, type MemoryBudget } from '../protocol/tensor-memory.ts';
 import type { StepTableOptions } from '../table/step-table.ts';
 
 export interface FabricSide {
@@ -16,7 +16,7 @@ export interface FabricSide {
   readonly fabric: Fabric;
   readonly channel: TensorChannel;
   readonly connection: Connection;
-  readonly memory: MemoryManager;
+  readonly memory: TensorMemory;
   readonly budget: MemoryBudget;
 }
 
@@ -60,7 +60,7 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
     const core = new WorkerCore(self, steps);
     const budget = { bytesMax, bytes: 0 };
     const fabric = fabrics[rank];
-    const memory: MemoryManager = new MemoryManager({
+    const memory: TensorMemory = new TensorMemory({
       create: region,
       register: (each) => fabric.register(each),
       budget,

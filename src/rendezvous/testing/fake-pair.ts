@@ -3,14 +3,14 @@ import { VirtualClock } from '../../base/clock.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
 import { TensorChannel, type TensorChannelOptions } from '../carriers/tensor-channel.ts';
 import { WorkerCore } from '../carriers/worker-core.ts';
-import { MemoryManager } from '../protocol/memory-manager.ts';
+import { TensorMemory } from '../protocol/tensor-memory.ts';
 import { fakeConnections, type FakeConnection } from './fake-connection.ts';
 
 export interface FakeSide {
   readonly core: WorkerCore;
   readonly channel: TensorChannel;
   readonly connection: FakeConnection;
-  readonly memory: MemoryManager;
+  readonly memory: TensorMemory;
   /** The running turn ends: what was posted in it leaves. */
   endTurn(): void;
 }
@@ -39,7 +39,7 @@ export function fakePair(options: Options = {}): FakePair {
     const core = new WorkerCore(self);
     const budget = { bytesMax, bytes: 0 };
     const due: (() => void)[] = [];
-    const memory: MemoryManager = new MemoryManager({
+    const memory: TensorMemory = new TensorMemory({
       create: threadRegion,
       register: (region) => connection.register(region),
       budget,

@@ -48,7 +48,7 @@ export function checkMetadata(dtype: TensorDType, shape: readonly number[], byte
   if (shape.length > dimensionsMax)
     throw new ShoalError('protocol', `a tensor has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
   const count = countOf(shape);
-  const expected = dtype === 'string' ? bytes : count * dtypeInfo(dtype as DType).bytes;
+  const expected = dtype === 'string' ? bytes : count * dtypeInfo(dtype).bytes;
   // A string takes at least its tag and its length.
   const fits = dtype === 'string' ? bytes >= 2 * count : bytes === expected;
   if (!fits || !Number.isSafeInteger(count) || !Number.isSafeInteger(bytes))

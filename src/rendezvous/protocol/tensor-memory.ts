@@ -16,7 +16,7 @@ export interface MemoryBudget {
   bytes: number;
 }
 
-export interface MemoryManagerOptions {
+export interface TensorMemoryOptions {
   /** Where regions come from. */
   create(bytes: number): Region;
   register(region: Region): RegisteredRegion;
@@ -40,8 +40,8 @@ const defaultSlabBytes = 4 * 1024 * 1024;
 const slabShare = 16;
 const alignment = 64;
 
-export class MemoryManager {
-  readonly #options: MemoryManagerOptions;
+export class TensorMemory {
+  readonly #options: TensorMemoryOptions;
   readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
   readonly #regions = new Set<RegisteredRegion>();
@@ -50,7 +50,7 @@ export class MemoryManager {
   #inUse = 0;
   #closed = false;
 
-  constructor(options: MemoryManagerOptions) {
+  constructor(options: TensorMemoryOptions) {
     this.#options = options;
     this.#slabBytes = options.slabBytes ?? defaultSlabBytes;
   }

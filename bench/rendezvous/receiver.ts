@@ -1,0 +1,82 @@
+/** Asks for the tensors of all cases, contestants in turn, and prints how long each sample took.
+ *
+ *    receiver.ts <host to listen on> <host | network> <scale> <addresses> */
+import { systemClock } from '../../src/base/clock.ts';
+import type { TensorCounters } from '../../src/rendezvous/index.ts';
+import { casesOf, firstStep, start, stepsOf, warmUps, type Case, type Contestant, type Place } from './workload.ts';
+
+const [host, place, scale, addressText] = process.argv.slice(2);
+const addresses = JSON.parse(addressText) as Record<string, string>;
+type Worker = Awaited<ReturnType<typeof start>>;
+
+export interface Result {
+  readonly case: string;
+  readonly contestant: string;
+  readonly bytesPerStep: number;
+  readonly tensorsPerStep: number;
+  /** Of one step, by sample. */
+  readonly stepMs: readonly number[];
+  /** Per step: control messages sent by the receiver, and bytes it has copied. */
+  readonly messagesPerStep: number;
+  readonly bytesCopied: number;
+}
+
+const results: Result[] = [];
+for (const [index, each] of casesOf(place as Place, Number(scale)).entries()) results.push(...(await measure(each, index)));
+console.log(JSON.stringify(results));
+process.exit(0);
+
+async function measure(of: Case, index: number): Promise<Result[]> {
+  const runs = await Promise.all(of.contestants.map((contestant) => prepare(of, index, contestant)));
+  // The machine's noise meets all alike.
+  for (let sample = 0; sample < of.samples + warmUps; sample++) for (const run of runs) await run.sample(sample >= warmUps);
+  const measured = runs.map(({ result }) => result());
+  for (const { worker } of runs) await worker.close();
+  return measured;
+}
+
+async function prepare(of: Case, index: number, contestant: Contestant) {
+  const { counts, stepsPerSample } = of;
+  const worker: Worker = await start(1, contestant, host);
+  const sender = await worker.connect(addresses[contestant.name]);
+  const names = counts.map((_, tensor) => `tensor${tensor}`);
+  const stepMs: number[] = [];
+  let stepId = firstStep(index);
+  let before: TensorCounters | undefined;
+  const isGrpc = contestant.carrier === 'grpc';
+  const one = async (): Promise<void> => {
+    const step = worker.beginStep(stepId++);
+    const values = await Promise.all(names.map((name) => step.recv(sender, name)));
+    if (values.some((value, k) => value!.data.length !== counts[k] || value!.data[counts[k] - 1] !== (counts[k] - 1) % 1000))
+      throw new Error(`${contestant.name} brought something else`);
+    for (const value of values) value!.release();
+    step.end();
+  };
+  if (contestant.standing !== undefined) {
+    await one();
+    for (const name of names) worker.stand(sender, name, { firstStep: stepId, depth: contestant.standing });
+  }
+  return {
+    worker,
+    async sample(counts_: boolean): Promise<void> {
+      if (counts_ && before === undefined && !isGrpc) before = { ...worker.counters };
+      const steps = Math.min(stepsPerSample, firstStep(index) + stepsOf(of) - stepId);
+      const startMs = systemClock.now();
+      for (let k = 0; k < steps; k++) await one();
+      if (counts_) stepMs.push((systemClock.now() - startMs) / steps);
+    },
+    result(): Result {
+      const after = isGrpc ? undefined : worker.counters;
+      const steps = stepMs.length * stepsPerSample;
+      return {
+        case: of.name,
+        contestant: contestant.name,
+        bytesPerStep: counts.reduce((sum, count) => sum + 4 * count, 0),
+        tensorsPerStep: counts.length,
+        stepMs,
+        messagesPerStep: after === undefined ? counts.length : (after.messagesSent - before!.messagesSent) / steps,
+        bytesCopied: after === undefined ? Number.NaN : after.bytesCopied - before!.bytesCopied,
+      };
+    },
+  };
+}

@@ -1,0 +1,118 @@
+/** What is measured, and over what: both processes read it here. */
+import { RendezvousWorker, type WorkerIdentity } from '../../src/rendezvous/index.ts';
+
+export interface Case {
+  readonly name: string;
+  /** Float32 elements of each tensor of a step. */
+  readonly counts: readonly number[];
+  /** Steps of one sample; the mean of them is one. */
+  readonly stepsPerSample: number;
+  readonly samples: number;
+  /** `step`: all tensors of a step are asked for at once. */
+  readonly unit: 'step';
+  readonly contestants: readonly Contestant[];
+}
+
+export interface Contestant {
+  readonly name: string;
+  readonly carrier: 'shm' | 'tcp' | 'grpc';
+  readonly copies?: boolean;
+  /** With a standing request, this many steps ahead. */
+  readonly standing?: number;
+}
+
+const convolutions = [
+  [3, 64],
+  [64, 64],
+  [64, 128],
+  [128, 128],
+  [128, 256],
+  [256, 256],
+  [256, 256],
+  [256, 512],
+  ...Array.from({ length: 5 }, () => [512, 512]),
+];
+const dense = [
+  [25_088, 4096],
+  [4096, 4096],
+  [4096, 1000],
+];
+/** 32 tensors, 138,357,544 elements. */
+const vgg16 = [...convolutions.map(([from, to]) => [9 * from * to, to]), ...dense.map(([from, to]) => [from * to, to])].flat();
+
+const [shm, tcp, grpc] = (['shm', 'tcp', 'grpc'] as const).map((carrier): Contestant => ({ name: carrier, carrier }));
+const [shmCopies, tcpCopies] = (['shm', 'tcp'] as const).map((carrier): Contestant => ({
+  name: `${carrier} with copies`,
+  carrier,
+  copies: true,
+}));
+
+export type Place = 'host' | 'network';
+
+/** @param scale of tensors and samples: 1, or less for a trial. */
+export function casesOf(place: Place, scale: number): readonly Case[] {
+  const scaled = (count: number): number => Math.max(2, Math.round(count * scale));
+  const everything = place === 'host' ? [shm, tcp, grpc, shmCopies, tcpCopies] : [tcp, grpc, tcpCopies];
+  const direct = place === 'host' ? [shm, tcp, grpc] : [tcp, grpc];
+  const cases: Case[] = [
+    {
+      name: 'VGG16',
+      counts: vgg16.map((count) => Math.max(1, Math.round(count * scale))),
+      stepsPerSample: 1,
+      samples: scaled(7),
+      unit: 'step',
+      contestants: everything,
+    },
+    { name: '1 KiB', counts: [256], stepsPerSample: scaled(300), samples: scaled(15), unit: 'step', contestants: direct },
+    {
+      name: '1,000 × 4 KiB',
+      counts: Array.from({ length: 1000 }, () => 1024),
+      stepsPerSample: 1,
+      samples: scaled(40),
+      unit: 'step',
+      contestants: direct,
+    },
+  ];
+  const requests = { name: 'tcp, requests', carrier: 'tcp' } as const;
+  const standing = { name: 'tcp, standing requests', carrier: 'tcp', standing: 8 } as const;
+  cases.push({
+    name: '64 KiB',
+    counts: [16_384],
+    stepsPerSample: scaled(200),
+    samples: scaled(15),
+    unit: 'step',
+    contestants: [requests, standing],
+  });
+  return cases;
+}
+
+export const warmUps = 2;
+/** Steps that the sender is ahead. */
+export const window = 16;
+
+export const identities: readonly WorkerIdentity[] = [0, 1].map((rank) => ({
+  rank,
+  device: `/job:worker/task:${rank}/device:CPU:0`,
+  incarnation: 0n,
+}));
+
+/** Steps of a contestant in a case are numbered from here. */
+export function firstStep(caseIndex: number): number {
+  return caseIndex * 1_000_000;
+}
+
+export function stepsOf({ samples, stepsPerSample }: Case): number {
+  return (samples + warmUps) * stepsPerSample;
+}
+
+export function start(rank: number, { carrier, copies = false }: Contestant, host: string): Promise<RendezvousWorker> {
+  return RendezvousWorker.start({
+    rank,
+    secret: 'bench',
+    carriers: [carrier],
+    copies,
+    listenHosts: [host],
+    memoryBytesMax: 2 ** 34,
+    stepsMax: 65_536,
+  });
+}

@@ -1,0 +1,311 @@
+/** A process that sends tensors to others and receives theirs, by name and step, without a process group: it listens, is told where
+ *  others are, and runs the protocol on the thread that made it. */
+import { setServedTimer } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { checkFields, optionTable } from '../base/settings/options.ts';
+import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
+import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './carriers/grpc.ts';
+import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
+import { WorkerCore } from './carriers/worker-core.ts';
+import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
+import type { TensorCounters } from './protocol/counters.ts';
+import { TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
+import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
+import { WorkerStep } from './worker-step.ts';
+
+export interface RendezvousWorkerOptions {
+  /** Its number among the workers of the job. */
+  readonly rank: number;
+  /** Known to all workers of the job, and to nobody else. */
+  readonly secret: string | Uint8Array;
+  /** Name of the job. Default `rendezvous`. */
+  readonly world?: string;
+  /** What its tensors are sent from. Default `/job:worker/task:<rank>/device:CPU:0`. */
+  readonly device?: string;
+  /** What carries tensors, in order of preference: `shm`, `tcp`, `grpc`. Default: shm where it is possible, and tcp. */
+  readonly carriers?: readonly string[];
+  /** Addresses to listen on; `0.0.0.0` offers every interface. Default: 127.0.0.1. */
+  readonly listenHosts?: readonly string[];
+  /** Of a receive, and of a connect. Default 5 minutes. */
+  readonly timeoutMs?: number;
+  /** Of received tensors, those that are kept for the next ones included. Default 4 GiB. */
+  readonly memoryBytesMax?: number;
+  /** Steps at a time. Default 1,024. */
+  readonly stepsMax?: number;
+  /** Requests that wait for their step to begin. Default 65,536. */
+  readonly parkedMax?: number;
+  /** Moves tensors through staging buffers at both ends: for comparisons. Default false. */
+  readonly copies?: boolean;
+}
+
+const optionKeys = optionTable<RendezvousWorkerOptions>({
+  rank: 'number',
+  secret: 'any',
+  world: 'string',
+  device: 'string',
+  carriers: 'list',
+  listenHosts: 'list',
+  timeoutMs: 'number',
+  memoryBytesMax: 'number',
+  stepsMax: 'number',
+  parkedMax: 'number',
+  copies: 'boolean',
+});
+
+export interface StandingOptions {
+  readonly firstStep: number;
+  /** Steps that are asked for ahead. Default 8. */
+  readonly depth?: number;
+}
+
+const standingKeys = optionTable<StandingOptions>({ firstStep: 'number', depth: 'number' });
+const gibibyte = 2 ** 30;
+
+type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers' | 'secret'>> & { readonly secret: Uint8Array };
+
+export class RendezvousWorker {
+  /** To give to others, which connect to it. */
+  readonly address: string;
+  readonly #options: Settled;
+  readonly #environment: RendezvousEnvironment;
+  readonly #core: WorkerCore;
+  readonly #fabrics: readonly Fabric[];
+  readonly #grpc: { readonly packages: GrpcPackages; readonly service: GrpcWorkerService } | undefined;
+  readonly #channels = new Set<TensorChannel>();
+  readonly #peers = new Map<number, WorkerIdentity>();
+  readonly #awaited = new Set<() => void>();
+  readonly #budget: MemoryBudget;
+
+  private constructor(parts: {
+    address: WorkerAddress;
+    options: Settled;
+    environment: RendezvousEnvironment;
+    core: WorkerCore;
+    fabrics: readonly Fabric[];
+    grpc: { packages: GrpcPackages; service: GrpcWorkerService } | undefined;
+  }) {
+    this.address = formatWorkerAddress(parts.address);
+    this.#options = parts.options;
+    this.#environment = parts.environment;
+    this.#core = parts.core;
+    this.#fabrics = parts.fabrics;
+    this.#grpc = parts.grpc;
+    this.#budget = { bytesMax: parts.options.memoryBytesMax, bytes: 0 };
+  }
+
+  /** Listens. @throws ShoalError `usage` for options, `unsupported` for a carrier that is not possible here. */
+  static async start(
+    options: RendezvousWorkerOptions,
+    environment: RendezvousEnvironment = systemEnvironment(),
+  ): Promise<RendezvousWorker> {
+    checkFields('RendezvousWorker.start', options, optionKeys);
+    const { stepsMax, parkedMax, carriers, ...rest } = options;
+    if (!Number.isInteger(options.rank) || options.rank < 0)
+      throw new ShoalError('usage', `a rendezvous worker needs a rank from 0, not ${options.rank}`);
+    const secret = typeof options.secret === 'string' ? Buffer.from(options.secret) : options.secret;
+    if (!(secret instanceof Uint8Array) || secret.length === 0)
+      throw new ShoalError('usage', 'a rendezvous worker needs a secret: a text or bytes that all workers know');
+    const settled: Settled = {
+      world: 'rendezvous',
+      device: `/job:worker/task:${options.rank}/device:CPU:0`,
+      listenHosts: ['127.0.0.1'],
+      timeoutMs: 300_000,
+      memoryBytesMax: 4 * gibibyte,
+      copies: false,
+      ...Object.fromEntries(Object.entries(rest).filter(([, value]) => value !== undefined)),
+      rank: options.rank,
+      secret,
+    };
+    const { rank, device, world } = settled;
+    const incarnation = Buffer.from(environment.random.bytes(8)).readBigUInt64LE();
+    const core = new WorkerCore({ rank, device, incarnation }, { ...(stepsMax && { stepsMax }), ...(parkedMax && { parkedMax }) });
+    const fabrics: Fabric[] = [];
+    const addresses: FabricAddress[] = [];
+    let started: ((worker: RendezvousWorker) => void) | undefined;
+    const worker = new Promise<RendezvousWorker>((resolve) => {
+      started = resolve;
+    });
+    try {
+      for (const name of carriersOf(carriers, environment)) {
+        if (name === 'grpc') continue;
+        const provider = environment.providers.find((each) => each.name === name)!;
+        const fabric = provider.create(fabricOptions(settled, environment));
+        fabrics.push(fabric);
+        addresses.push(
+          await fabric.listen((connection) => void worker.then((made) => made.#open(connection, fabric)).catch(() => undefined)),
+        );
+      }
+      const grpc = carriers?.includes('grpc') === true ? await startGrpc(settled, core) : undefined;
+      const address = { rank, fabrics: addresses, ...(grpc && { grpc: grpc.address }) };
+      const made = new RendezvousWorker({ address, options: settled, environment, core, fabrics, grpc });
+      started!(made);
+      return made;
+    } catch (thrown) {
+      await Promise.all(fabrics.map((fabric) => fabric.close()));
+      throw ShoalError.from(thrown, 'system', { operation: `rendezvous of ${world}` });
+    }
+  }
+
+  get self(): WorkerIdentity {
+    return this.#core.self;
+  }
+
+  /** What its connections have moved, together. */
+  get counters(): TensorCounters {
+    const [first, ...others] = [...this.#channels].map(({ counters }) => counters);
+    const sum: TensorCounters = { ...first };
+    for (const each of others) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += each[key];
+    return sum;
+  }
+
+  /** @param address what the other's `address` says. @throws ShoalError with why each carrier failed. */
+  async connect(address: string): Promise<WorkerIdentity> {
+    const { rank, fabrics, grpc } = parseWorkerAddress(address);
+    const { world, timeoutMs, secret } = this.#options;
+    const { clock } = this.#environment;
+    const causes: ShoalError[] = [];
+    for (const fabric of this.#fabrics) {
+      const there = fabrics.find(({ provider }) => provider === fabric.name);
+      if (there === undefined) continue;
+      try {
+        const connection = await fabric.connect(there, { peer: { world, rank }, timeoutMs });
+        return await this.#open(connection, fabric);
+      } catch (thrown) {
+        causes.push(ShoalError.from(thrown));
+        if (causes.at(-1)!.code !== 'unsupported') break;
+      }
+    }
+    if (this.#grpc !== undefined && grpc !== undefined) {
+      const { carrier, peer } = await GrpcCarrier.connect(grpc, { ...this.#grpc.packages, world, secret, clock, timeoutMs });
+      this.#core.attach(peer, carrier);
+      this.#know(peer);
+      return peer;
+    }
+    if (causes.length > 0) throw causes.at(-1)!;
+    throw new ShoalError(
+      'unsupported',
+      `worker ${rank} has no carrier in common with worker ${this.self.rank}: it offers ${[...fabrics.map(({ provider }) => provider), ...(grpc ? ['grpc'] : [])].join(', ')}`,
+    );
+  }
+
+  /** The worker of this rank, when it has connected. @throws ShoalError `timeout`. */
+  peer(rank: number): Promise<WorkerIdentity> {
+    const { timeoutMs } = this.#options;
+    return new Promise((resolve, reject) => {
+      const look = (): void => {
+        const peer = this.#peers.get(rank);
+        if (peer === undefined) return;
+        this.#awaited.delete(look);
+        timer.cancel();
+        resolve(peer);
+      };
+      const timer = setServedTimer(this.#environment.clock, timeoutMs, () => {
+        this.#awaited.delete(look);
+        reject(
+          new ShoalError(
+            'timeout',
+            `worker ${rank} has not connected to worker ${this.self.rank} within ${timeoutMs} ms; is it running, and has it this worker's address?`,
+            { timeoutMs },
+          ),
+        );
+      });
+      this.#awaited.add(look);
+      look();
+    });
+  }
+
+  /** Tensors can be sent and received. Other workers may have asked for some before.
+   *  @throws ShoalError `usage` for a step that has begun or ended already. */
+  beginStep(stepId: number): WorkerStep {
+    return new WorkerStep(this.#core, stepId);
+  }
+
+  /** Asks for a name in every step from `firstStep` on, some steps ahead: it is on its way as soon as it is sent. Steps are numbered in a
+   *  row, and both workers begin and end each. @returns what stops it. */
+  stand(from: WorkerIdentity, name: string, options: StandingOptions): { stop(): void } {
+    checkFields('stand', options, standingKeys);
+    const key = this.#core.key(name, from, this.self);
+    const channel = [...this.#channels].findLast(({ peer }) => peer?.device === from.device);
+    if (channel === undefined)
+      throw new ShoalError('unsupported', `${from.device} is not connected by a fabric; only there are standing requests`);
+    const standing = channel.stand(key, options.firstStep, options.depth ?? 8);
+    return { stop: () => standing.stop() };
+  }
+
+  /** Ends its steps and connections. Tensors that were received stay readable. Idempotent. */
+  async close(): Promise<void> {
+    await this.#core.close();
+    await Promise.all([...this.#channels].map((channel) => channel.close()));
+    await Promise.all(this.#fabrics.map((fabric) => fabric.close()));
+    this.#grpc?.service.close();
+  }
+
+  /** The protocol on a connection. Resolves when the peer has said who it is. */
+  #open(connection: Connection, fabric: Fabric): Promise<WorkerIdentity> {
+    const { timeoutMs, copies } = this.#options;
+    const { clock, regions } = this.#environment;
+    return new Promise((resolve, reject) => {
+      const memory: TensorMemory = new TensorMemory({
+        create: (bytes) => regions.create(bytes),
+        register: (region) => fabric.register(region),
+        budget: this.#budget,
+        onDeregister: (rkey) => channel.forget(rkey),
+      });
+      const channel: TensorChannel = new TensorChannel({
+        connection,
+        self: this.self,
+        memory,
+        clock,
+        timeoutMs,
+        copies,
+        announcesApart: fabric.capabilities.loadStore,
+        take: (stepId, key, waiter) => this.#core.steps.take(stepId, key, waiter),
+        onHello: (peer) => {
+          this.#core.attach(peer, channel);
+          this.#know(peer);
+          resolve(peer);
+        },
+        onClose: (error) => {
+          const cause = error ?? new ShoalError('closed', `the connection to worker ${connection.peer.rank} was closed`);
+          this.#channels.delete(channel);
+          this.#core.detach(channel, cause);
+          reject(cause);
+        },
+      });
+      this.#channels.add(channel);
+    });
+  }
+
+  #know(peer: WorkerIdentity): void {
+    this.#peers.set(peer.rank, peer);
+    for (const look of [...this.#awaited]) look();
+  }
+}
+
+/** @throws ShoalError `unsupported` for one that is asked for and not possible. */
+function carriersOf(wanted: readonly string[] | undefined, { providers }: RendezvousEnvironment): readonly string[] {
+  if (wanted === undefined)
+    return ['shm', 'tcp'].filter((name) => providers.some((each) => each.name === name && each.unavailable() === undefined));
+  for (const name of wanted) {
+    if (name === 'grpc') continue;
+    const provider = providers.find((each) => each.name === name);
+    if (provider === undefined)
+      throw new ShoalError(
+        'usage',
+        `there is no carrier '${name}'; there are ${[...providers.map((each) => each.name), 'grpc'].join(', ')}`,
+      );
+    const reason = provider.unavailable();
+    if (reason !== undefined) throw new ShoalError('unsupported', `carrier ${name} is not possible here: ${reason}`);
+  }
+  return wanted;
+}
+
+function fabricOptions({ world, rank, secret, listenHosts }: Settled, { clock, random, regions }: RendezvousEnvironment): FabricOptions {
+  return { identity: { world, rank }, secret, clock, random, listenHosts, ...(regions.kind === 'shared' && { regions }) };
+}
+
+async function startGrpc({ world, secret, listenHosts }: Settled, { self, steps }: WorkerCore) {
+  const packages = await loadGrpc();
+  const service = new GrpcWorkerService({ ...packages, world, secret, self, steps });
+  return { packages, service, address: await service.listen(`${listenHosts[0]}:0`) };
+}

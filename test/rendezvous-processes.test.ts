@@ -1,0 +1,65 @@
+/** Rendezvous workers in processes of their own: the example, and a sender that is killed. */
+import { spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { afterEach, describe, expect, it } from 'vitest';
+import { shmUnavailable } from '../src/fabric/providers/shm.ts';
+import { RendezvousWorker } from '../src/rendezvous/index.ts';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const children: ChildProcess[] = [];
+const workers: RendezvousWorker[] = [];
+afterEach(async () => {
+  for (const child of children.splice(0)) child.kill('SIGKILL');
+  for (const worker of workers.splice(0)) await worker.close();
+});
+
+function start(args: readonly string[]) {
+  const child = spawn(process.execPath, ['--import', 'tsx', ...args], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+  children.push(child);
+  return child;
+}
+
+describe('rendezvous between processes', () => {
+  it('is what the example shows', async () => {
+    const child = start(['examples/send-tensors.ts']);
+    let output = '';
+    child.stdout.on('data', (text: Buffer) => (output += text.toString()));
+    const [code] = (await once(child, 'close')) as [number | null];
+    const lines = [
+      'step 1 of 3: weights 1',
+      'step 2 of 3: weights 0.5',
+      'step 3 of 3: weights 0.25',
+      'weights after 3 steps: 0.125, copied bytes: 0',
+    ];
+    expect({ code, lines: output.trim().split('\n') }).toEqual({ code: 0, lines });
+  });
+
+  const shm = shmUnavailable();
+  for (const [carrier, reason] of [['tcp'], ['shm', shm]] as const) {
+    it.skipIf(reason !== undefined)(
+      `over ${carrier}, a killed sender fails those who wait for it, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
+      async () => {
+        const senders = [0, 1].map((rank) => start(['test/rendezvous-sender.ts', String(rank), carrier]));
+        const worker = await RendezvousWorker.start({ rank: 9, secret: 'test', carriers: [carrier] });
+        workers.push(worker);
+        const peers = await Promise.all(
+          senders.map(async ({ stdout }) =>
+            worker.connect((await createInterface({ input: stdout })[Symbol.asyncIterator]().next()).value as string),
+          ),
+        );
+        const step = worker.beginStep(1);
+        const first = await step.recv(peers[0], 'here');
+        const missing = peers.map((peer) => step.recv(peer, 'missing').catch((thrown: unknown) => thrown));
+        senders[0].kill('SIGKILL');
+        expect(await missing[0]).toMatchObject({ code: 'peer-lost', peer: 0 });
+        const second = await step.recv(peers[1], 'here');
+        expect([first!.data[0], first!.data.at(-1), second!.data[0], second!.data.at(-1)]).toEqual([0, 0, 1, 1]);
+        await expect(step.recv(peers[0], 'later')).rejects.toMatchObject({ code: 'peer-lost' });
+        step.end();
+        expect(await missing[1]).toMatchObject({ code: 'aborted' });
+      },
+    );
+  }
+});
