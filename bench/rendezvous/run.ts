@@ -44,7 +44,7 @@ async function startProgram(host: number, file: string, args: readonly string[])
   const child = spawn(command, rest, { stdio: ['ignore', 'pipe', 'inherit'], cwd: fileURLToPath(new URL('../..', import.meta.url)) });
   const first = await createInterface({ input: child.stdout })[Symbol.asyncIterator]().next();
   if (first.done === true) throw new Error(`${file} ended without an answer`);
-  return { child, line: first.value as string };
+  return { child, line: first.value };
 }
 
 const sender = await startProgram(0, './sender.ts', []);

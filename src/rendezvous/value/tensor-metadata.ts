@@ -1,7 +1,7 @@
 /** What must be known of a tensor before there can be a place for it: dtype, shape, bytes. Whether it is dead is not part of it: a
  *  branch that is taken every other step must not cost a round trip each time. Metadata never change: a tensor with others has others. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo, viewOf, type DType } from '../../memory/dtype.ts';
+import { dtypeInfo, viewOf } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import { decodeStrings, encodeStrings } from './string-codec.ts';
 import { dimensionsMax, type TensorDType, type TensorValue } from './tensor-value.ts';
