@@ -12,6 +12,7 @@ import * as shoal from '../src/index.ts';
 import * as kvstore from '../src/kvstore/index.ts';
 import * as messaging from '../src/messaging/index.ts';
 import { createRegionAllocator } from '../src/memory/regions/allocator.ts';
+import * as rendezvous from '../src/rendezvous/index.ts';
 import type { CommGroup } from '../src/group/api/process-group.ts';
 import { CompletedWork, PendingWork } from '../src/comm/work.ts';
 import { startRanks } from '../src/group/testing/in-process-world.ts';
@@ -358,6 +359,43 @@ describe('shoal/kvstore', async () => {
     await kv.pushPull('w', w);
     expect([...w]).toEqual([1, 2, 3, 4]);
     await kv.close();
+  });
+});
+
+describe('shoal/rendezvous', () => {
+  const known = ['world', 'device', 'carriers', 'listenHosts', 'timeoutMs', 'memoryBytesMax', 'stepsMax', 'parkedMax', 'copies'];
+  const start = (given: rendezvous.RendezvousWorkerOptions): Promise<rendezvous.RendezvousWorker> =>
+    rendezvous.RendezvousWorker.start(given);
+
+  const callsOfWorker = (worker: rendezvous.RendezvousWorker): CallsOf<rendezvous.RendezvousWorker> => ({
+    connect: call(worker.connect.bind(worker), argument(worker.address)),
+    peer: call(worker.peer.bind(worker), argument(0)),
+    beginStep: call(worker.beginStep.bind(worker), argument(1)),
+    stand: call(worker.stand.bind(worker), argument(worker.self), argument('w', 'string'), fields({ firstStep: 1 }, 'depth')),
+    close: 'takes nothing',
+  });
+  const callsOfStep = (worker: rendezvous.RendezvousWorker, step: rendezvous.WorkerStep): CallsOf<rendezvous.WorkerStep> => {
+    const [peer, name] = [argument(worker.self), argument('w', 'string')];
+    return {
+      send: call(step.send.bind(step), peer, name, argument(Float32Array.of(1), 'string', 'list')),
+      sendDead: call(step.sendDead.bind(step), peer, name),
+      recv: call(step.recv.bind(step), peer, name, options('signal')),
+      recvFused: call(step.recvFused.bind(step), peer, argument(['w'], 'list'), options('signal')),
+      end: 'takes nothing',
+      abort: call(step.abort.bind(step), argument(new Error('enough'))),
+    };
+  };
+
+  it('workers and their steps, which are as good as before', async () => {
+    hasAll(rendezvous, { RendezvousWorker: 'is made by its own start' } satisfies Exports<typeof rendezvous>);
+    await walk('RendezvousWorker', { start: call(start, fields({ rank: 0, secret: 'public-api' }, ...known)) });
+    const worker = await start({ rank: 0, secret: 'public-api', carriers: ['tcp'] });
+    const step = worker.beginStep(2);
+    await walk('worker', callsOfWorker(worker));
+    await walk('step', callsOfStep(worker, step));
+    void step.send(worker.self, 'w', Float32Array.of(3));
+    expect(await step.recv(worker.self, 'w')).toMatchObject({ data: Float32Array.of(3) });
+    await worker.close();
   });
 });
 

@@ -134,7 +134,7 @@ describe('rendezvous workers', () => {
       await expect(worker.connect(address)).rejects.toThrow(/is not the address of a rendezvous worker/);
     await expect(worker.peer(7)).rejects.toThrow(/worker 7 has not connected to worker 0 within 50 ms/);
     const step = worker.beginStep(1);
-    for (const name of ['', 'a;b', 5, 'x'.repeat(4001)])
+    for (const name of ['', 'a;b', 5, 'x'.repeat(1001)])
       expect(() => step.sendDead(worker.self, name as string)).toThrow(/the name of a tensor/);
     expect(() => step.sendDead('worker 1' as never, 'x')).toThrow(/must go between workers/);
     for (const value of [5, null, new DataView(new ArrayBuffer(4)), [1, 2]])

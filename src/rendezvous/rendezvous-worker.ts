@@ -2,16 +2,18 @@
  *  others are, and runs the protocol on the thread that made it. */
 import { setServedTimer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { checkFields, optionTable } from '../base/settings/options.ts';
+import { isCount } from '../base/files/bytes.ts';
+import { checkFields, describeValue, optionTable } from '../base/settings/options.ts';
 import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric/fabric.ts';
 import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './carriers/grpc.ts';
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
 import { WorkerCore } from './carriers/worker-core.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
 import type { TensorCounters } from './protocol/counters.ts';
+import { checkStepId } from './table/step-table.ts';
 import { TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
-import { WorkerStep } from './worker-step.ts';
+import { tensorKey, WorkerStep } from './worker-step.ts';
 
 export interface RendezvousWorkerOptions {
   /** Its number among the workers of the job. */
@@ -190,6 +192,7 @@ export class RendezvousWorker {
 
   /** The worker of this rank, when it has connected. @throws ShoalError `timeout`. */
   peer(rank: number): Promise<WorkerIdentity> {
+    if (!isCount(rank)) throw new ShoalError('usage', `peer: a rank is a whole number from 0, not ${describeValue(rank)}`);
     const { timeoutMs } = this.#options;
     return new Promise((resolve, reject) => {
       const look = (): void => {
@@ -224,7 +227,8 @@ export class RendezvousWorker {
    *  row, and both workers begin and end each. @returns what stops it. */
   stand(from: WorkerIdentity, name: string, options: StandingOptions): { stop(): void } {
     checkFields('stand', options, standingKeys);
-    const key = this.#core.key(name, from, this.self);
+    checkStepId(options.firstStep);
+    const key = tensorKey(this.#core, name, from, this.self);
     const channel = [...this.#channels].findLast(({ peer }) => peer?.device === from.device);
     if (channel === undefined)
       throw new ShoalError('unsupported', `${from.device} is not connected by a fabric; only there are standing requests`);

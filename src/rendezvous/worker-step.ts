@@ -1,6 +1,6 @@
 /** One step as a program sees it: tensors by name, to and from other workers. */
 import { ShoalError } from '../base/errors.ts';
-import { describeValue } from '../base/settings/options.ts';
+import { checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
 import { dtypeOfArray, type TypedArray } from '../memory/dtype.ts';
 import type { StepRendezvous } from './carriers/step-rendezvous.ts';
 import type { WorkerIdentity } from './carriers/tensor-channel.ts';
@@ -15,6 +15,8 @@ export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | TypedArra
 export interface ReceivedTensor extends TensorValue, Disposable {
   release(): void;
 }
+
+const recvKeys = optionTable<RecvOptions>({ signal: 'signal' });
 
 export class WorkerStep {
   readonly stepId: number;
@@ -31,22 +33,27 @@ export class WorkerStep {
    *  @throws ShoalError `usage` for a name that was sent already, and for what is no value. */
   send(to: WorkerIdentity, name: string, value: Sendable): Promise<void> {
     const { dtype, shape, data } = checkTensorValue(valueOf(value));
-    return new Promise((resolve) => this.#rendezvous.send(this.#key(name, this.#core.self, to), { dtype, shape, data, release: resolve }));
+    return new Promise((resolve) =>
+      this.#rendezvous.send(tensorKey(this.#core, name, this.#core.self, to), { dtype, shape, data, release: resolve }),
+    );
   }
 
   /** Says to who receives the name that there is no value in this step. */
   sendDead(to: WorkerIdentity, name: string): void {
-    this.#rendezvous.send(this.#key(name, this.#core.self, to), undefined);
+    this.#rendezvous.send(tensorKey(this.#core, name, this.#core.self, to), undefined);
   }
 
   /** Waits for the tensor that `from` sends by this name in this step; undefined when it is dead. */
   async recv(from: WorkerIdentity, name: string, options?: RecvOptions): Promise<ReceivedTensor | undefined> {
-    return received(await this.#rendezvous.recvAsync(this.#key(name, from, this.#core.self), options));
+    checkOptions('recv', options, recvKeys);
+    return received(await this.#rendezvous.recvAsync(tensorKey(this.#core, name, from, this.#core.self), options));
   }
 
   /** One request for several names: waits for all. */
   async recvFused(from: WorkerIdentity, names: readonly string[], options?: RecvOptions): Promise<(ReceivedTensor | undefined)[]> {
-    const keys = names.map((name) => this.#key(name, from, this.#core.self));
+    checkKind('recvFused: names', names, 'list');
+    checkOptions('recvFused', options, recvKeys);
+    const keys = names.map((name) => tensorKey(this.#core, name, from, this.#core.self));
     return (await this.#rendezvous.recvFused(keys, options)).map(received);
   }
 
@@ -57,20 +64,28 @@ export class WorkerStep {
 
   /** Ends the step with a cause, which everybody who waits for it is told, here and elsewhere. */
   abort(cause: Error): void {
+    if (!(cause instanceof Error)) throw new ShoalError('usage', `abort: the cause must be an Error, not ${describeValue(cause)}`);
     this.#core.endStep(this.stepId, new ShoalError('aborted', `step ${this.stepId} was aborted: ${cause.message}`, { cause }));
   }
+}
 
-  #key(name: string, from: WorkerIdentity, to: WorkerIdentity): string {
-    if (typeof name !== 'string' || name === '' || name.length > 4000 || name.includes(';'))
-      throw new ShoalError('usage', `the name of a tensor must be a text of 1 to 4000 characters without ';', not ${describeValue(name)}`);
-    if (typeof from?.device !== 'string' || typeof to?.device !== 'string')
+/** @throws ShoalError `usage` for what is no name, and for what are no workers. */
+export function tensorKey(core: WorkerCore, name: string, from: WorkerIdentity, to: WorkerIdentity): string {
+  if (typeof name !== 'string' || name === '' || name.length > nameCharactersMax || name.includes(';'))
+    throw new ShoalError(
+      'usage',
+      `the name of a tensor must be a text of 1 to ${nameCharactersMax} characters without ';', not ${describeValue(name).slice(0, 100)}`,
+    );
+  for (const worker of [from, to])
+    if (typeof worker?.device !== 'string')
       throw new ShoalError(
         'usage',
-        `'${name}' must go between workers: pass what \`connect\` or \`peer\` gives, not ${describeValue(from?.device === undefined ? from : to)}`,
+        `'${name}' must go between workers: pass what \`connect\` or \`peer\` gives, not ${describeValue(worker)}`,
       );
-    return this.#core.key(name, from, to);
-  }
+  return core.key(name, from, to);
 }
+
+const nameCharactersMax = 1000;
 
 function valueOf(value: Sendable): TensorValue {
   if (typeof value === 'string') return { dtype: 'string', shape: [], data: [value] };
