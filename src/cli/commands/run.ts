@@ -27,6 +27,7 @@ interface RunFlags {
   readonly joinTimeout: number;
   readonly workers?: string;
   readonly servers?: number;
+  readonly ps?: number;
   readonly serverGroups: number;
   readonly workerGroups: number;
   readonly replicas: number;
@@ -45,6 +46,7 @@ Examples:
   shoal run -n auto train.ts -- --epochs 3       one per processor; what follows the script is the script's
   shoal run -n 2 --log-dir logs train.ts         also writes logs/rank-0/stdout.log and so on
   shoal run --workers 4 --servers 2 train.ts     4 processes and 2 parameter servers, which need no script
+  shoal run --workers 3 --ps 2 train.ts          5 processes of a graph's script, the last 2 of them its parameter servers
   SHOAL_SECRET=… shoal run --nnodes 2 --node-rank 0 --master-addr 10.0.0.4 -n 2 train.ts
 
 The script finds RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, … in its environment; initProcessGroup() reads them.
@@ -74,6 +76,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .addOption(timeOption('--join-timeout <time>', 'how long machines wait for each other', '5min'))
     .option('--workers <count>', 'the same as --nproc-per-node, beside --servers')
     .option('--servers <count>', 'parameter servers in the job, for scripts that use shoal/kvstore', positive)
+    .option('--ps <count>', 'parameter servers of a graph, for scripts that use shoal/graph: the last ranks, beside --workers', positive)
     .option('--worker-groups <count>', 'groups of workers that do not wait for each other', positive, 1)
     .option('--server-groups <count>', 'groups of servers, each with a copy of all parameters', positive, 1)
     .option('--replicas <count>', '2: every server has a standby that takes over', positive, 1)
@@ -110,11 +113,12 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     throw new ShoalError('usage', '--nnodes needs --node-rank: 0 on the first machine, 1 on the next, …');
   const directory = process.cwd();
   const { stdout, stderr } = process;
-  const localSize = await ranksPerNode(flags);
+  const localSize = (await ranksPerNode(flags)) + checkedPs(flags, several);
   const command = scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' });
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
   const report = flags.report === undefined ? undefined : await reportOf(flags.report, { directory, command: [script, ...args] });
-  const environment = report === undefined ? process.env : report.environment(process.env);
+  const recorded = report === undefined ? process.env : report.environment(process.env);
+  const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
   const job = launch({
     clock: systemClock,
     random: systemRandom,
@@ -173,13 +177,14 @@ function withColours(environment: Environment, stdout: WriteStream): Environment
 /** Warnings about variables nobody reads. What every rank would refuse is refused once, before any is started.
  *  @throws ShoalError `config`. */
 async function checkSettings(environment: Environment): Promise<readonly string[]> {
-  const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }] = await Promise.all([
+  const [{ resolveSettings }, { parseSelection }, { launchVariables }, { placeVariables }, { clusterVariables }] = await Promise.all([
     import('../../base/settings/settings.ts'),
     import('../../collectives/select.ts'),
     import('../../store/environment.ts'),
     import('../../kvstore/job/environment.ts'),
+    import('../../graph/cluster/environment.ts'),
   ]);
-  const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables] });
+  const { settings, warnings } = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
   parseSelection(settings.algorithms);
   return warnings;
 }
@@ -208,6 +213,15 @@ async function serversOf(
   // As every server will see it.
   if (workers !== undefined) detectPlace(serverVariables(options, workers), { async: false, localWorkers: 1 });
   return { servers: options };
+}
+
+/** @throws ShoalError `usage` for `--ps` where ranks would not know which of them are meant. */
+function checkedPs({ ps, servers }: RunFlags, several: boolean): number {
+  if (ps === undefined) return 0;
+  if (servers !== undefined)
+    throw new ShoalError('usage', '--ps is for shoal/graph and --servers for shoal/kvstore; a script has one or the other');
+  if (several) throw new ShoalError('usage', '--ps is for one machine; on several, give -n on each and the cluster in the script');
+  return ps;
 }
 
 /** Far beyond what one machine runs. */

@@ -8,6 +8,7 @@ import { hostIdentity } from '../../fabric/host-identity.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
 import { detectWorld, launchVariables, type WorldSpec } from '../../store/environment.ts';
+import { clusterVariables } from '../../graph/cluster/environment.ts';
 import { placeVariables } from '../../kvstore/job/environment.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import { availableMemory } from '../../memory/regions/available-memory.ts';
@@ -54,7 +55,7 @@ export interface Info {
 
 /** @throws ShoalError `config` when a setting is malformed. */
 export function gatherInfo(environment: Environment): Info {
-  const resolved = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables] });
+  const resolved = resolveSettings(environment, { reserved: [...launchVariables, ...placeVariables, ...clusterVariables] });
   const { settings } = resolved;
   const native = loadNative({ enabled: settings.native });
   const warnings = [...resolved.warnings];

@@ -13,7 +13,7 @@ import { structuralKernels, type FunctionTable } from '../execute/structural-ker
 import { VariableStore } from '../execute/variable-store.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
 import type { Device } from '../placement/devices.ts';
-import type { RpcCarrier, RpcLink, RpcStats } from '../rpc/rpc.ts';
+import type { RpcCarrier, RpcLink } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { taskName } from './task-rendezvous.ts';
@@ -39,6 +39,8 @@ export interface GraphServerOptions {
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
+  /** True: `close` closes the store. */
+  readonly closeStore?: boolean;
   /** How long other tasks may take to start. Default 5 minutes. */
   readonly joinTimeoutMs?: number;
 }
@@ -50,7 +52,7 @@ export interface GraphServerStats {
   readonly requests: number;
   /** Tensors that came with them. */
   readonly tensors: number;
-  /** All calls of other tasks, and their bytes in both directions. */
+  /** All calls of other tasks, and the bytes of these and of those that were answered, in both directions. */
   readonly calls: number;
   readonly bytes: number;
 }
@@ -64,7 +66,6 @@ export class GraphServer implements AsyncDisposable {
   readonly #service: WorkerService;
   readonly #receiver: TensorReceiver;
   readonly #links = new Map<string, Promise<RpcLink>>();
-  readonly #linkStats: Readonly<RpcStats>[] = [];
   readonly #sessions = new Set<Session>();
   /** Of this process: differs for all processes of a cluster, with almost certainty, in the upper half of step ids. */
   readonly #stepBase: number;
@@ -103,6 +104,10 @@ export class GraphServer implements AsyncDisposable {
     return taskName(this.job, this.task);
   }
 
+  get cluster(): ClusterSpec {
+    return this.#options.cluster;
+  }
+
   /** The device of this task. */
   get device(): string {
     return deviceOf(this.name);
@@ -110,13 +115,8 @@ export class GraphServer implements AsyncDisposable {
 
   get stats(): GraphServerStats {
     const { requests, tensors } = this.#receiver.stats;
-    let calls = 0;
-    let bytes = 0;
-    for (const link of this.#linkStats) {
-      calls += link.calls;
-      bytes += link.bytesSent + link.bytesReceived;
-    }
-    return { requests, tensors, calls, bytes };
+    const { calls, bytesSent, bytesReceived } = this.#options.carrier.stats;
+    return { requests, tensors, calls, bytes: bytesSent + bytesReceived };
   }
 
   /** A session over all devices of the cluster; nodes that do not say where run on this task. Waits until all tasks have started.
@@ -161,6 +161,7 @@ export class GraphServer implements AsyncDisposable {
     await this.#done().catch(() => undefined);
     this.#service.close(new ShoalError('closed', `${this.name} is closed`));
     await this.#options.carrier.close();
+    if (this.#options.closeStore === true) await this.#options.store.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -202,9 +203,7 @@ export class GraphServer implements AsyncDisposable {
     if (this.#closed) throw new ShoalError('closed', `${this.name} is closed`);
     if (!tasksOf(this.#options.cluster).includes(task)) throw new ShoalError('usage', `${task} is not in the cluster`);
     const [{ address }] = await this.#records([task]);
-    const link = await this.#options.carrier.connect(address, task);
-    this.#linkStats.push(link.stats);
-    return link;
+    return this.#options.carrier.connect(address, task);
   }
 }
 

@@ -8,7 +8,7 @@ import type { RecvOptions } from '../../rendezvous/table/rendezvous.ts';
 import type { StepRendezvous } from '../execute/step.ts';
 import { parseDeviceName } from '../structure/device-name.ts';
 import type { Value } from '../structure/value.ts';
-import type { TensorReceiver } from './tensor-receiver.ts';
+import type { ReceivingStep, TensorReceiver } from './tensor-receiver.ts';
 
 /** `/job:ps/task:1`: the process of a device. */
 export function taskOf(device: string): string {
@@ -24,16 +24,16 @@ export class TaskRendezvous implements StepRendezvous {
   readonly #local: LocalRendezvous<Value>;
   readonly #receiver: TensorReceiver;
   readonly #task: string;
-  readonly #stepId: number;
+  readonly #step: ReceivingStep;
   readonly #abort = new AbortController();
   readonly #awaited = new Set<string>();
-  #remoteRequests = 0;
+  #requests = 0;
 
   constructor(options: { local: LocalRendezvous<Value>; receiver: TensorReceiver; task: string; stepId: number }) {
     this.#local = options.local;
     this.#receiver = options.receiver;
     this.#task = options.task;
-    this.#stepId = options.stepId;
+    this.#step = { stepId: options.stepId, onRequest: () => void this.#requests++ };
     // One for every receive that waits.
     setMaxListeners(0, this.#abort.signal);
   }
@@ -44,7 +44,7 @@ export class TaskRendezvous implements StepRendezvous {
 
   /** Of receives from other tasks. */
   get requests(): number {
-    return this.#remoteRequests;
+    return this.#requests;
   }
 
   send(key: string, value: Value | undefined): void {
@@ -70,12 +70,11 @@ export class TaskRendezvous implements StepRendezvous {
 
   async #recv(task: string, keys: readonly string[], options: RecvOptions | undefined): Promise<readonly (Value | undefined)[]> {
     if (this.#abort.signal.aborted) throw this.#abort.signal.reason;
-    this.#remoteRequests++;
     for (const key of keys) this.#awaited.add(key);
     try {
       const { signal } = this.#abort;
       const either = options?.signal === undefined ? signal : AbortSignal.any([signal, options.signal]);
-      return await this.#receiver.recv(task, this.#stepId, keys, either);
+      return await this.#receiver.recv(task, this.#step, keys, either);
     } catch (thrown) {
       if (this.#abort.signal.aborted) throw this.#abort.signal.reason;
       throw thrown;

@@ -25,11 +25,18 @@ export interface ReceiveStats {
   tensors: number;
 }
 
+/** Whose receives they are. */
+export interface ReceivingStep {
+  readonly stepId: number;
+  /** Told of every request that its receives caused. */
+  readonly onRequest: () => void;
+}
+
 /** One key on its way. */
 interface Item {
-  readonly stepId: number;
   readonly key: string;
   readonly settle: (slot: Slot) => void;
+  readonly step: ReceivingStep;
   isOver: boolean;
 }
 
@@ -45,24 +52,25 @@ export class TensorReceiver {
   /** One request for these keys, or a share of one. @returns by key. @throws ShoalError that names slot, key and sender. */
   async recv(
     task: string,
-    stepId: number,
+    step: ReceivingStep,
     keys: readonly string[],
     signal: AbortSignal | undefined,
   ): Promise<readonly (Value | undefined)[]> {
     if (signal?.aborted === true) throw cancelled(keys[0], signal);
     const slots = this.#options.recvSome
-      ? await this.#recvSome(task, stepId, keys, signal)
-      : await this.#recvDirect(task, stepId, keys, signal);
+      ? await this.#recvSome(task, step, keys, signal)
+      : await this.#recvDirect(task, step, keys, signal);
     return slots.map((slot, index) => {
       if (!(slot instanceof ShoalError)) return slot;
       throw keys.length === 1 ? slot : slotError(index, keys, slot);
     });
   }
 
-  async #recvDirect(task: string, stepId: number, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+  async #recvDirect(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
     const link = await this.#options.linkTo(task);
     this.stats.requests++;
-    const answer = await link.call(Method.recvTensor, encodeMessage({ stepId, keys }), { signal });
+    step.onRequest();
+    const answer = await link.call(Method.recvTensor, encodeMessage({ stepId: step.stepId, keys }), { signal });
     const { values } = decodeMessage(answer);
     if (values.length !== keys.length)
       throw new ShoalError('protocol', `${task} answered ${values.length} tensors for ${keys.length} keys`);
@@ -70,14 +78,14 @@ export class TensorReceiver {
     return values;
   }
 
-  #recvSome(task: string, stepId: number, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+  #recvSome(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
     const window = this.#windowOf(task);
     return new Promise((resolve, reject) => {
       const slots: Slot[] = Array.from({ length: keys.length });
       let missing = keys.length;
       const items = keys.map((key, index): Item => {
         const item = {
-          stepId,
+          step,
           key,
           isOver: false,
           settle: (slot: Slot) => {
@@ -124,6 +132,7 @@ export class TensorReceiver {
     const { clock } = this.#options;
     const link = await this.#options.linkTo(task);
     this.stats.requests++;
+    items[0].step.onRequest();
     const startMs = clock.now();
     let isFirst = true;
     const onPart = (body: Uint8Array): void => {
@@ -135,7 +144,7 @@ export class TensorReceiver {
         for (const item of items) item.settle(ShoalError.from(thrown));
       }
     };
-    await link.call(Method.recvSome, encodeMessage({ items: items.map(({ stepId, key }) => [stepId, key]) }), { onPart });
+    await link.call(Method.recvSome, encodeMessage({ items: items.map(({ step, key }) => [step.stepId, key]) }), { onPart });
     for (const { key, settle } of items) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
   }
 

@@ -184,14 +184,6 @@ const computations: Readonly<Record<string, Compute>> = {
       begin.map((from, axis) => [from, like.shape[axis] - from - value.shape[axis]] as [number, number]),
     );
   },
-  ConcatGrad: (tf, [value, ...inputs], node) => {
-    const axis = integer(node, 'axis');
-    return tf.split(
-      value,
-      inputs.map(({ shape }) => shape.at(axis) ?? 0),
-      axis,
-    );
-  },
   ReluGrad: (tf, [gradients, features]) => tf.mul(gradients, tf.step(features)),
   LeakyReluGrad: (tf, [gradients, features], node) => tf.mul(gradients, tf.step(features, integer(node, 'alpha'))),
   SigmoidGrad: (tf, [gradients, y]) => tf.mul(gradients, tf.mul(y, tf.sub(1, y))),

@@ -27,7 +27,7 @@ const retryMs = 100;
 /** Callers that one task remembers. */
 const callersMax = 65_536;
 
-type Surroundings = Required<FabricCarrierOptions>;
+type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats };
 
 /** What tasks tell each other of themselves. */
 interface Listening extends FabricAddress {
@@ -36,6 +36,7 @@ interface Listening extends FabricAddress {
 
 export class FabricCarrier implements RpcCarrier {
   readonly name: string;
+  readonly stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly #around: Surroundings;
   readonly #rank: number;
   readonly #links = new Set<FabricLink>();
@@ -44,7 +45,7 @@ export class FabricCarrier implements RpcCarrier {
   constructor(options: FabricCarrierOptions & { readonly rank: number }) {
     this.name = options.fabric.name;
     this.#rank = options.rank;
-    this.#around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30, ...options };
+    this.#around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30, ...options, stats: this.stats };
   }
 
   async listen(service: RpcService): Promise<string> {
@@ -81,7 +82,6 @@ interface OpenCall {
 
 /** The caller's end. */
 class FabricLink implements RpcLink {
-  readonly stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly lost: Promise<void>;
   readonly #address: Listening;
   readonly #task: string;
@@ -110,7 +110,7 @@ class FabricLink implements RpcLink {
     const reader = new FrameReader(messageBytesMax);
     connection.setHandlers({
       onMessage: (message) => {
-        this.stats.bytesReceived += message.length;
+        this.#around.stats.bytesReceived += message.length;
         try {
           const frame = reader.read(message);
           if (frame !== undefined) this.#onFrame(frame);
@@ -134,7 +134,7 @@ class FabricLink implements RpcLink {
       const cancelled = (): ShoalError => new ShoalError('aborted', `a call of ${this.#task} was cancelled`, { cause: signal?.reason });
       if (signal?.aborted === true) throw cancelled();
       const call = this.#next++;
-      this.stats.calls++;
+      this.#around.stats.calls++;
       const onAbort = (): void => {
         if (!this.#open.delete(call)) return;
         this.#send({ kind: FrameKind.cancel, method, call, part: 0 }, []);
@@ -176,7 +176,7 @@ class FabricLink implements RpcLink {
     if (connection === undefined) return;
     const [oldest = this.#next] = this.#open.keys();
     for (const message of encodeFrame({ ...frame, acked: oldest }, body, fragmentBytes)) {
-      this.stats.bytesSent += message.length;
+      this.#around.stats.bytesSent += message.length;
       // What is lost with the connection is sent again with the next.
       connection.send(message).catch(() => undefined);
     }
@@ -273,6 +273,7 @@ class CallServer {
     let caller: Caller | undefined;
     connection.setHandlers({
       onMessage: (message) => {
+        this.#around.stats.bytesReceived += message.length;
         try {
           const frame = reader.read(message);
           if (frame === undefined) return;
@@ -363,8 +364,10 @@ class CallServer {
 
   #reply({ connection }: Caller, kind: number, call: number, part: number, body: Pieces): void {
     if (connection === undefined) return;
-    for (const message of encodeFrame({ kind, method: 0, call, part, acked: 0 }, body, fragmentBytes))
+    for (const message of encodeFrame({ kind, method: 0, call, part, acked: 0 }, body, fragmentBytes)) {
+      this.#around.stats.bytesSent += message.length;
       connection.send(message).catch(() => undefined);
+    }
   }
 
   #onClose(caller: Caller, error: ShoalError | undefined): void {

@@ -40,20 +40,22 @@ export interface CallOptions {
 export interface RpcLink {
   /** @throws ShoalError what the handler threw; `peer-lost` naming the task when it cannot be reached any more; `aborted` by the signal. */
   call(method: number, body: Pieces, options?: CallOptions): Promise<Uint8Array>;
-  readonly stats: RpcStats;
   /** Resolves when it has ended, however. */
   readonly lost: Promise<void>;
   close(): Promise<void>;
 }
 
 export interface RpcStats {
+  /** That this process made. */
   calls: number;
+  /** For its own calls and those it answered. */
   bytesSent: number;
   bytesReceived: number;
 }
 
 export interface RpcCarrier {
   readonly name: string;
+  readonly stats: Readonly<RpcStats>;
   /** @returns where others connect, as text for the job's store. */
   listen(service: RpcService): Promise<string>;
   /** @param task for messages. */

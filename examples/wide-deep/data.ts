@@ -1,0 +1,146 @@
+/** Examples for a ranking model: clicks with dense numbers and many categorical columns. Two sources: a seeded generator whose best
+ *  possible AUC is known, and files of the Criteo challenge (TSV: label, 13 numbers, 26 hexadecimal categories). */
+import { openSync, readSync, closeSync } from 'node:fs';
+import { seededRandom } from 'shoal/ddp';
+
+export interface Batch {
+  /** [size] 0 or 1 */
+  readonly labels: Float32Array;
+  /** [size, dense] */
+  readonly dense: Float32Array;
+  /** By column: [size] */
+  readonly ids: readonly Int32Array[];
+  /** What the generator knows of each example: the logit its label was drawn by. */
+  readonly logits?: Float32Array;
+}
+
+export interface Source {
+  readonly denseCount: number;
+  /** Categories of each column. */
+  readonly vocabularies: readonly number[];
+  batch(size: number): Batch;
+}
+
+type Random = ReturnType<typeof seededRandom>;
+
+function normal(random: Random): number {
+  return Math.sqrt(-2 * Math.log(1 - random.next())) * Math.cos(2 * Math.PI * random.next());
+}
+
+/** The truth is a sum of weights, one per category, and a product with the dense numbers: what the model can learn, and no more.
+ *  @param truth seed of the weights, the same for all workers. @param stream seed of the examples. */
+export function generator(options: { columns: number; vocabulary: number; dense: number; truth: number; stream: number }): Source {
+  const { columns, vocabulary, dense, truth, stream } = options;
+  const weights = seededRandom(truth);
+  const scale = 1.4 / Math.sqrt(columns + dense);
+  const tables = Array.from({ length: columns }, () => Float64Array.from({ length: vocabulary }, () => scale * normal(weights)));
+  const slopes = Float64Array.from({ length: dense }, () => scale * normal(weights));
+  const random = seededRandom(stream);
+  const batch = (size: number): Batch => {
+    const made = {
+      labels: new Float32Array(size),
+      dense: new Float32Array(size * dense),
+      ids: tables.map(() => new Int32Array(size)),
+      logits: new Float32Array(size),
+    };
+    for (let row = 0; row < size; row++) {
+      let logit = -0.5;
+      for (let k = 0; k < dense; k++) {
+        const value = normal(random);
+        made.dense[row * dense + k] = value;
+        logit += slopes[k] * value;
+      }
+      tables.forEach((table, column) => {
+        // Few categories are common, most are rare.
+        const id = Math.floor(vocabulary * random.next() ** 2);
+        made.ids[column][row] = id;
+        logit += table[id];
+      });
+      made.logits[row] = logit;
+      made.labels[row] = Number(random.next() < 1 / (1 + Math.exp(-logit)));
+    }
+    return made;
+  };
+  return { denseCount: dense, vocabularies: tables.map(() => vocabulary), batch };
+}
+
+const criteoDense = 13;
+const criteoColumns = 26;
+
+/** Every `shards`-th line from `shard` on, again from the beginning at the end of the file; categories are hashed. */
+export function criteo(options: { path: string; shard: number; shards: number; vocabulary: number }): Source {
+  const { path, shard, shards, vocabulary } = options;
+  const lines = linesOf(path);
+  let number = -1;
+  const next = (): string[] => {
+    for (;;) {
+      number++;
+      const fields = (lines.next().value as string).split('\t');
+      if (number % shards === shard && fields.length === 1 + criteoDense + criteoColumns) return fields;
+    }
+  };
+  const batch = (size: number): Batch => {
+    const made = {
+      labels: new Float32Array(size),
+      dense: new Float32Array(size * criteoDense),
+      ids: Array.from({ length: criteoColumns }, () => new Int32Array(size)),
+    };
+    for (let row = 0; row < size; row++) {
+      const fields = next();
+      made.labels[row] = Number(fields[0]);
+      for (let k = 0; k < criteoDense; k++) {
+        const value = Number(fields[1 + k] || 0);
+        made.dense[row * criteoDense + k] = Math.sign(value) * Math.log1p(Math.abs(value));
+      }
+      made.ids.forEach((column, k) => {
+        column[row] = hash(fields[1 + criteoDense + k], k) % vocabulary;
+      });
+    }
+    return made;
+  };
+  return { denseCount: criteoDense, vocabularies: Array.from({ length: criteoColumns }, () => vocabulary), batch };
+}
+
+/** FNV-1a. */
+function hash(text: string, seed: number): number {
+  let value = (2166136261 ^ seed) >>> 0;
+  for (let k = 0; k < text.length; k++) value = Math.imul(value ^ text.charCodeAt(k), 16777619) >>> 0;
+  return value;
+}
+
+/** Without an end. @throws Error for a file without lines. */
+function* linesOf(path: string): Generator<string> {
+  const bytes = Buffer.alloc(1 << 20);
+  for (;;) {
+    const file = openSync(path, 'r');
+    let rest = '';
+    let count = 0;
+    for (let read = readSync(file, bytes); read > 0; read = readSync(file, bytes)) {
+      const lines = (rest + bytes.toString('latin1', 0, read)).split('\n');
+      rest = lines.pop() ?? '';
+      count += lines.length;
+      yield* lines;
+    }
+    closeSync(file);
+    if (rest !== '') yield rest;
+    if (count === 0 && rest === '') throw new Error(`${path} is empty`);
+  }
+}
+
+/** The probability that a click has the higher score of a click and a non-click: by ranks, ties count half. */
+export function areaUnderCurve(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
+  const order = Array.from(labels, (_, k) => k).sort((a, b) => scores[a] - scores[b]);
+  let [clicks, rankSum] = [0, 0];
+  for (let from = 0; from < order.length;) {
+    let to = from;
+    while (to < order.length && scores[order[to]] === scores[order[from]]) to++;
+    for (let k = from; k < to; k++) {
+      if (labels[order[k]] === 0) continue;
+      clicks++;
+      rankSum += (from + to + 1) / 2;
+    }
+    from = to;
+  }
+  const others = order.length - clicks;
+  return clicks === 0 || others === 0 ? NaN : (rankSum - (clicks * (clicks + 1)) / 2) / (clicks * others);
+}

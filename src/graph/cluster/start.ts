@@ -1,0 +1,100 @@
+/** Starts the graph server of this process, from the environment that its launcher made. */
+import { systemClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { systemRandom } from '../../base/random.ts';
+import { checkOptions, optionTable } from '../../base/settings/options.ts';
+import { readSettings, type Environment } from '../../base/settings/settings.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { loadNative } from '../../memory/native.ts';
+import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
+import { isLoopback } from '../../store/environment.ts';
+import { openStore, type OpenedStore } from '../../store/open-store.ts';
+import type { KernelTable } from '../execute/kernel.ts';
+import type { FunctionTable } from '../execute/structural-kernels.ts';
+import { FabricCarrier } from '../rpc/fabric-carrier.ts';
+import type { RpcCarrier } from '../rpc/rpc.ts';
+import { detectCluster, taskOfRank } from './environment.ts';
+import { GraphServer, type ClusterSpec } from './graph-server.ts';
+
+export interface StartOptions {
+  /** Tasks of each job; ranks are dealt in this order. Default: what `shoal run --workers --ps` says, else all are workers. */
+  readonly cluster?: ClusterSpec;
+  /** What carries calls and tensors. Default `fabric`. */
+  readonly carrier?: 'fabric' | 'grpc';
+  readonly kernels?: KernelTable;
+  /** What `call`s of any task's graph may name. */
+  readonly functions?: FunctionTable;
+  /** Fusion at run time. Default false. */
+  readonly recvSome?: boolean;
+  /** Default: this process's. */
+  readonly environment?: Environment;
+}
+
+const startOptionKeys = optionTable<StartOptions>({
+  cluster: 'object',
+  carrier: 'string',
+  kernels: 'object',
+  functions: 'object',
+  recvSome: 'boolean',
+  environment: 'any',
+});
+
+/** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */
+export async function startGraphServer(options: StartOptions = {}): Promise<GraphServer> {
+  checkOptions('startGraphServer', options, startOptionKeys);
+  const { carrier = 'fabric', environment = process.env, kernels, functions, recvSome } = options;
+  if (carrier !== 'fabric' && carrier !== 'grpc')
+    throw new ShoalError('usage', `startGraphServer: carrier must be 'fabric' or 'grpc', not '${String(carrier)}'`);
+  const settings = readSettings(environment);
+  const opened = await openStore('env://', {
+    clock: systemClock,
+    random: systemRandom,
+    environment,
+    timeoutMs: settings.timeoutMs,
+    connectTimeoutMs: settings.connectTimeoutMs,
+    insecure: settings.insecure ? 'allow' : 'refuse',
+  });
+  const { rank = 0, worldSize = 1 } = opened.spec ?? {};
+  const cluster = options.cluster ?? detectCluster(environment, worldSize);
+  return GraphServer.start({
+    ...taskOfRank(cluster, rank, worldSize),
+    cluster,
+    store: opened.store,
+    carrier: await makeCarrier(carrier, opened, { rank, worldSize, interfaces: settings.interfaces }),
+    clock: systemClock,
+    random: systemRandom,
+    parameterKernels: createParameterKernels({ native: loadNative({ enabled: settings.native }) }),
+    ...(kernels && { kernels }),
+    ...(functions && { functions }),
+    ...(recvSome !== undefined && { recvSome }),
+    closeStore: true,
+  });
+}
+
+interface Seat {
+  readonly rank: number;
+  readonly worldSize: number;
+  readonly interfaces: readonly string[];
+}
+
+/** Jobs that meet on the loopback interface stay there. */
+async function makeCarrier(kind: 'fabric' | 'grpc', { url, world, secret }: OpenedStore, seat: Seat): Promise<RpcCarrier> {
+  const { rank, worldSize, interfaces } = seat;
+  const isLocal = url === undefined || isLoopback(new URL(url).hostname);
+  if (kind === 'grpc') {
+    if (!isLocal) throw new ShoalError('unsupported', 'the gRPC carrier is not encrypted and serves one host only; use the fabric');
+    const { GrpcCarrier } = await import('../rpc/grpc-carrier.ts');
+    return new GrpcCarrier({ random: systemRandom, secret });
+  }
+  const name = `${world}/graph`;
+  const fabric = new TcpFabric({
+    identity: { world: name, rank },
+    worldSize,
+    secret,
+    clock: systemClock,
+    random: systemRandom,
+    listenHosts: isLocal ? ['127.0.0.1'] : ['0.0.0.0', '::'],
+    interfaces,
+  });
+  return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: name, rank });
+}

@@ -1,0 +1,50 @@
+/** `shoal/graph`: dataflow graphs over several devices, in the vocabulary of TensorFlow 1. */
+export { startGraphServer, type StartOptions } from './cluster/start.ts';
+export { GraphServer, type ClusterSessionOptions, type ClusterSpec, type GraphServerStats } from './cluster/graph-server.ts';
+export { drawGraph, type DrawGraphOptions } from './draw-graph.ts';
+export type { Kernel, KernelCall, KernelTable } from './execute/kernel.ts';
+export { Session, type Feeds, type Fetch, type RunOptions, type SessionOptions, type SessionStats } from './execute/session.ts';
+export type { FunctionTable } from './execute/structural-kernels.ts';
+export type { Reference } from './execute/variable-store.ts';
+export { gradients, IndexedSlices, joined, whole, type Gradient, type GradientsOptions } from './gradients/gradients.ts';
+export * from './ops/array.ts';
+export { call, type CallOptions } from './ops/call.ts';
+export { cond, controlTrigger, merge, noOp, switchOn, whileLoop, type WhileLoop, type WhileLoopOptions } from './ops/control-flow.ts';
+export * from './ops/math.ts';
+export { batchMatMul, biasAdd, matMul } from './ops/matrix.ts';
+export * from './ops/nn.ts';
+export { argMax, max, mean, min, prod, sum } from './ops/reduction.ts';
+export { operations } from './ops/registry.ts';
+export {
+  assign,
+  assignAdd,
+  assignSub,
+  dynamicPartition,
+  dynamicStitch,
+  gather,
+  scatterAdd,
+  scatterSub,
+  scatterUpdate,
+  variable,
+} from './ops/state.ts';
+export {
+  applyAdagrad,
+  applyAdam,
+  applyGradientDescent,
+  sparseApplyAdagrad,
+  sparseApplyFtrl,
+  sparseApplyGradientDescent,
+} from './ops/training.ts';
+export type { Partition, PartitionedGraph } from './partition/partition.ts';
+export { destWave, sourceWave, type FusePolicy } from './passes/fuse-policy.ts';
+export type { FuseOptions } from './passes/fuse-recv.ts';
+export type { Device } from './placement/devices.ts';
+export { GraphBuilder, type NodeOptions } from './structure/builder.ts';
+export type { CallContext, CallFunction } from './structure/definition.ts';
+export { elementsOf } from './structure/elements.ts';
+export type { Graph } from './structure/graph.ts';
+export type { GraphDType } from './structure/graph-dtype.ts';
+export { exportNodes, importNodes, type NodeData } from './structure/node-data.ts';
+export { Node, Output } from './structure/node.ts';
+export type { Shape } from './structure/shape.ts';
+export type { DenseValue, Value } from './structure/value.ts';

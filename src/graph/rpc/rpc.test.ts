@@ -1,0 +1,174 @@
+/** Calls between tasks over tcp and gRPC: parts, errors, cancelling; once only, whatever happens to connections; who is gone. */
+import { describe, expect, it } from 'vitest';
+import { sleep, systemClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { seededRandom, systemRandom } from '../../base/random.ts';
+import type { Connection } from '../../fabric/fabric.ts';
+import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { encodeFrame, FrameKind, FrameReader } from './frames.ts';
+import { FabricCarrier } from './fabric-carrier.ts';
+import { GrpcCarrier } from './grpc-carrier.ts';
+import type { RpcCall, RpcCarrier, RpcLink, RpcService } from './rpc.ts';
+
+const secret = new Uint8Array(32).fill(7);
+const connections: Connection[] = [];
+
+function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
+  const fabric = new TcpFabric({ identity: { world: 'w', rank }, secret: own, clock: systemClock, random: systemRandom });
+  const connect = fabric.connect.bind(fabric);
+  fabric.connect = async (...args) => {
+    const connection = await connect(...args);
+    connections.push(connection);
+    return connection;
+  };
+  return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
+}
+
+const carriers: readonly [string, (rank: number, own?: Uint8Array) => RpcCarrier][] = [
+  ['tcp', tcp],
+  ['grpc', (_, own = secret) => new GrpcCarrier({ random: systemRandom, secret: own })],
+];
+
+const text = (bytes: Uint8Array): string => Buffer.from(bytes).toString();
+
+class Service implements RpcService {
+  readonly calls: RpcCall[] = [];
+  readonly gone: string[] = [];
+  readonly cancelled: string[] = [];
+
+  handle = async (call: RpcCall): Promise<Uint8Array[]> => {
+    this.calls.push(call);
+    const body = text(call.body);
+    call.signal.addEventListener('abort', () => this.cancelled.push(body));
+    if (call.method === 1) return [Buffer.from(body), Buffer.from('!')];
+    if (call.method === 2) throw new ShoalError('mismatch', `no ${body}`, { bytes: 3 });
+    if (call.method === 4) return new Promise(() => {});
+    for (let part = 0; part < 3; part++) {
+      call.part([Buffer.from(`${body}${part}`)]);
+      await sleep(systemClock, 30);
+    }
+    return [];
+  };
+
+  callerGone = (caller: string): void => void this.gone.push(caller);
+}
+
+async function pair(make: (rank: number) => RpcCarrier): Promise<{ service: Service; link: RpcLink } & AsyncDisposable> {
+  const [server, client] = [make(0), make(1)];
+  const service = new Service();
+  const link = await client.connect(await server.listen(service), '/job:ps/task:0');
+  return {
+    service,
+    link,
+    async [Symbol.asyncDispose]() {
+      await client.close();
+      await server.close();
+    },
+  };
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await sleep(systemClock, 5);
+}
+
+describe.each(carriers)('calls over %s', (_, make) => {
+  it('give answers, parts and errors, many at a time', async () => {
+    await using both = await pair(make);
+    const { link } = both;
+    const answers = await Promise.all(Array.from({ length: 50 }, (_, k) => link.call(1, [Buffer.from(`a${k}`)])));
+    expect(answers.map(text)).toEqual(Array.from({ length: 50 }, (_, k) => `a${k}!`));
+    const parts: string[] = [];
+    await link.call(3, [Buffer.from('p')], { onPart: (part) => parts.push(text(part)) });
+    expect(parts).toEqual(['p0', 'p1', 'p2']);
+    await expect(link.call(2, [Buffer.from('x')])).rejects.toMatchObject({ code: 'mismatch', message: 'no x', bytes: 3 });
+    const large = Buffer.alloc(9_000_001, 'z');
+    expect((await link.call(1, [large])).byteLength).toBe(large.length + 1);
+  });
+
+  it('are cancelled alone, and ended when their caller goes', async () => {
+    await using both = await pair(make);
+    const { link, service } = both;
+    const abort = new AbortController();
+    const [first, second] = [link.call(4, [Buffer.from('first')], { signal: abort.signal }), link.call(4, [Buffer.from('second')])];
+    await until(() => service.calls.length === 2);
+    abort.abort();
+    await expect(first).rejects.toMatchObject({ code: 'aborted' });
+    await until(() => service.cancelled.length === 1);
+    expect(service.cancelled).toEqual(['first']);
+    const ended = expect(second).rejects.toMatchObject({ code: 'closed' });
+    await link.close();
+    await ended;
+    await until(() => service.gone.length === 1 && service.cancelled.length === 2);
+  });
+
+  it('fail with the name of a task that has gone', async () => {
+    const [server, client] = [make(0), make(1)];
+    const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
+    const waiting = expect(link.call(4, [])).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: expect.stringMatching(/^\/job:ps\/task:0 (is lost|has ended)/) as string,
+    });
+    await sleep(systemClock, 50);
+    await server.close();
+    await waiting;
+    await link.lost;
+    await client.close();
+  });
+
+  it('are refused to who does not know the secret', async () => {
+    const [server, client] = [make(0), make(1)];
+    const stranger = carriers.find(([, each]) => each === make)?.[1](1, new Uint8Array(32));
+    const service = new Service();
+    await expect(stranger?.connect(await server.listen(service), '/job:ps/task:0')).rejects.toMatchObject({
+      code: expect.stringMatching(/auth|peer-lost/) as string,
+    });
+    expect(service.calls).toEqual([]);
+    await Promise.all([server.close(), client.close(), stranger?.close()]);
+  });
+});
+
+describe('calls over a connection that breaks', () => {
+  it('are executed once, and their parts come once and in order', async () => {
+    await using both = await pair(tcp);
+    const { link, service } = both;
+    const random = seededRandom(5);
+    let isOver = false;
+    const breaking = (async () => {
+      while (!isOver) {
+        await sleep(systemClock, 10 + random.integer(40));
+        (connections.at(-1) as Connection & { abort(): void }).abort();
+      }
+    })();
+    const results = await Promise.all(
+      Array.from({ length: 40 }, async (_, k) => {
+        await sleep(systemClock, k * 10);
+        const parts: string[] = [];
+        if (k % 2 === 0) return text(await link.call(1, [Buffer.from(`${k}`)]));
+        await link.call(3, [Buffer.from(`${k}-`)], { onPart: (part) => parts.push(text(part)) });
+        return parts.join(' ');
+      }),
+    );
+    isOver = true;
+    await breaking;
+    expect(results).toEqual(Array.from({ length: 40 }, (_, k) => (k % 2 === 0 ? `${k}!` : `${k}-0 ${k}-1 ${k}-2`)));
+    expect(service.calls).toHaveLength(40);
+    expect(service.gone).toEqual([]);
+  });
+});
+
+describe('frames', () => {
+  it('come whole from fragments of any size, and nothing else is one', () => {
+    const body = Uint8Array.from({ length: 1000 }, (_, k) => k & 255);
+    for (const fragmentBytes of [17, 100, 1015, 1016, 5000]) {
+      const reader = new FrameReader(2000);
+      const frames = [...encodeFrame({ kind: FrameKind.part, method: 3, call: 7, part: 2, acked: 5 }, [body], fragmentBytes)].map(
+        (message) => reader.read(message),
+      );
+      expect(frames.slice(0, -1).every((frame) => frame === undefined)).toBe(true);
+      expect(frames.at(-1)).toMatchObject({ kind: FrameKind.part, method: 3, call: 7, part: 2, acked: 5, body });
+    }
+    expect(() => new FrameReader(10).read(new Uint8Array(15))).toThrow(/not well formed/);
+    expect(() => new FrameReader(10).read(new Uint8Array(16))).toThrow(/not well formed/);
+    expect(() => new FrameReader(10).read(new Uint8Array(100).fill(2))).toThrow(/more than 10 bytes/);
+  });
+});

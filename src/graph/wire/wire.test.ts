@@ -1,0 +1,59 @@
+/** Values and graphs as bytes: there and back; and bytes of a stranger. */
+import { describe, expect, it } from 'vitest';
+import { ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { dtypes } from '../../memory/dtype.ts';
+import { joinPieces } from '../rpc/rpc.ts';
+import { exportNodes } from '../structure/node-data.ts';
+import { randomGraph } from '../testing/random-graph.ts';
+import { decodeMessage, encodeMessage, graphData, graphOf } from './graphs.ts';
+import { decodeSlots, encodeSlots, type Slot } from './values.ts';
+
+const values: Slot[] = [
+  ...dtypes.map(({ name, view }) => ({ dtype: name, shape: [3, 1], data: view(new ArrayBuffer(24), 0, 3) })),
+  undefined,
+  { dtype: 'float32', shape: [0, 5], data: new Float32Array(0) },
+  { dtype: 'string', shape: [2], data: ['a', 'ä'] },
+  new ShoalError('timeout', 'late', { timeoutMs: 5 }),
+  { dtype: 'float32', shape: [], data: Float32Array.of(1.5) },
+];
+
+describe('values as bytes', () => {
+  it('come back as they were, dead ones and errors among them', () => {
+    expect(decodeSlots(joinPieces(encodeSlots(values)))).toEqual(values);
+    expect(decodeSlots(joinPieces(encodeSlots([])))).toEqual([]);
+    const plain = decodeSlots(joinPieces(encodeSlots([{ dtype: 'int64', shape: [2], data: [1, 2] }])));
+    expect(plain).toEqual([{ dtype: 'int64', shape: [2], data: BigInt64Array.of(1n, 2n) }]);
+  });
+
+  it('of a stranger are refused or are values, and nothing else happens', () => {
+    const good = joinPieces(encodeMessage({ x: [1, 2] }, values));
+    const random = seededRandom(9);
+    for (let round = 0; round < 3000; round++) {
+      const bytes = good.slice(0, round % 3 === 0 ? random.integer(good.length) : good.length);
+      for (let k = 0; k < 1 + (round % 4) && bytes.length > 0; k++) bytes[random.integer(bytes.length)] = random.integer(256);
+      try {
+        decodeMessage(bytes);
+      } catch (thrown) {
+        expect((thrown as ShoalError).code, String(thrown)).toMatch(/protocol/);
+      }
+    }
+  });
+});
+
+describe('graphs as bytes', () => {
+  it('come back as they were', () => {
+    for (let seed = 0; seed < 20; seed++) {
+      const graph = randomGraph(seededRandom(seed), { nodes: 60, devices: ['/job:a/task:0/device:CPU:0'] });
+      const beside: Slot[] = [];
+      const data = graphData(graph, beside);
+      const message = decodeMessage(joinPieces(encodeMessage({ nodes: data }, beside)));
+      const back = graphOf((message.fields as { nodes: unknown }).nodes, message.values);
+      expect(exportNodes(back)).toEqual(exportNodes(graph));
+    }
+  });
+
+  it.each([[undefined], [{}], [[1]], [[{ name: 'x', op: 'NoOp', inputs: [], attributes: { y: { value: 3 } } }]]])('refuse %j', (data) => {
+    expect(() => graphOf(data, [])).toThrow(expect.objectContaining({ code: 'protocol' }));
+  });
+});

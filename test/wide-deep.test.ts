@@ -1,0 +1,74 @@
+/** The wide & deep example: learns what can be learnt; however tensors travel, one step of all workers gives the same bits; and how many
+ *  requests that takes. */
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { areaUnderCurve, criteo } from '../examples/wide-deep/data.ts';
+import { shoalRun } from './fixtures/launch-harness.ts';
+
+interface Result {
+  readonly auc: number;
+  readonly bestAuc: number;
+  readonly loss: number;
+  readonly rpcsPerStep: number;
+  readonly receivesPerStep: number;
+}
+
+let folder: string;
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'wide-deep-'));
+});
+
+afterAll(() => rmSync(folder, { recursive: true }));
+
+async function train(...flags: readonly string[]): Promise<Result> {
+  const out = join(folder, 'result.json');
+  const script = ['examples/wide-deep/train.ts', '--out', out, '--evaluation', '2000', ...flags];
+  const { code, stderr } = await shoalRun('--ps', '2', '--workers', '2', ...script).ended;
+  expect(code, stderr).toBe(0);
+  return JSON.parse(readFileSync(out, 'utf8')) as Result;
+}
+
+const small = ['--columns', '12', '--vocabulary', '20', '--dense', '4', '--hidden', '8', '--batch', '64'];
+
+describe('wide & deep', () => {
+  it('trains all workers in one step with the same bits, by any kind of receive, with fewer requests', async () => {
+    const sync = [...small, '--sync', '--parts', '2', '--steps', '25'];
+    const plain = await train(...sync);
+    const fused = await train(...sync, '--fuse');
+    const someFused = await train(...sync, '--fuse', '--recv-some', '--carrier', 'grpc');
+    expect([fused.loss, someFused.loss, fused.auc]).toEqual([plain.loss, plain.loss, plain.auc]);
+    expect(fused.receivesPerStep).toBeLessThan(0.45 * plain.receivesPerStep);
+    expect(someFused.receivesPerStep).toBeLessThan(0.15 * plain.receivesPerStep);
+  });
+
+  it('learns, every worker by itself', async () => {
+    const { auc, bestAuc, rpcsPerStep } = await train(...small, '--fuse', '--steps', '250');
+    expect(bestAuc).toBeGreaterThan(0.7);
+    expect(auc).toBeGreaterThan(0.5 + 0.8 * (bestAuc - 0.5));
+    expect(auc).toBeLessThan(bestAuc + 0.02);
+    expect(rpcsPerStep).toBeLessThan(60);
+  });
+
+  it('knows the area under a curve, with ties', () => {
+    expect(areaUnderCurve([0, 1], [1, 2])).toBe(1);
+    expect(areaUnderCurve([1, 0], [1, 2])).toBe(0);
+    expect(areaUnderCurve([0, 1, 0, 1], [3, 3, 3, 3])).toBe(0.5);
+    expect(areaUnderCurve([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])).toBe(0.75);
+  });
+
+  it('reads lines of Criteo, each worker its own, from the beginning again', () => {
+    const line = (k: number): string =>
+      [k % 2, ...Array.from({ length: 13 }, (_, c) => (c === 0 ? k : '')), ...Array.from({ length: 26 }, (_, c) => `${k}${c}`)].join('\t');
+    const path = join(folder, 'criteo.txt');
+    writeFileSync(path, `${Array.from({ length: 5 }, (_, k) => line(k)).join('\n')}\n`);
+    const batch = criteo({ path, shard: 1, shards: 2, vocabulary: 100 }).batch(4);
+    const first = [1, 3, 0, 2].map((k) => Math.fround(Math.log1p(k)));
+    expect([...batch.labels]).toEqual([1, 1, 0, 0]);
+    expect([0, 1, 2, 3].map((row) => batch.dense[row * 13])).toEqual(first);
+    expect(batch.ids).toHaveLength(26);
+    for (const column of batch.ids) for (const id of column) expect(id).toBeLessThan(100);
+  });
+});
