@@ -6,7 +6,7 @@
  *  Alone it trains in one process. What makes it several: `initProcessGroup`, `distribute`, and each rank's own part of the data. */
 import { parseArgs } from 'node:util';
 import * as tf from '@tensorflow/tfjs';
-import '@tensorflow/tfjs-backend-wasm';
+import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
 import { initProcessGroup } from 'shoal';
 import { DistributedSampler, seededRandom, type Random } from 'shoal/ddp';
 import { distribute } from 'shoal/ddp/tfjs';
@@ -20,6 +20,7 @@ const { values: options } = parseArgs({
     json: { type: 'boolean', default: false },
   },
 });
+setThreadsCount(1);
 await tf.setBackend(options.backend);
 const group = await initProcessGroup({ scheduling: options.schedule });
 

@@ -149,6 +149,17 @@ export class DependencyEngine {
     });
   }
 
+  /** Runs what is ready now, and what becomes ready by that: for threads that wait without their event loop. @returns whether anything
+   *  was. */
+  runReady(): boolean {
+    let count = 0;
+    for (let operation = this.#ready.pop(); operation !== undefined; operation = this.#ready.pop()) {
+      this.#start(operation);
+      count++;
+    }
+    return count > 0;
+  }
+
   // ── pushing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #pushCall(

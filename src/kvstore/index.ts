@@ -1,5 +1,7 @@
 /** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore. */
 export { create, createShared, type CreateOptions } from './stores/create.ts';
+export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
+export type { ScheduledKVStoreOptions } from './scheduled/scheduled-store.ts';
 export type { CompressionSpec } from './compression/codec.ts';
 export type { OptimizerSpec } from './optimizers/optimizer.ts';
 export type { ClientTicket } from './client/protocol.ts';

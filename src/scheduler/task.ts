@@ -95,8 +95,7 @@ export abstract class Task {
 
   /** Its parts: itself, when it is not larger than a partition. */
   partition(partitionBytes: number): readonly Task[] {
-    if (this.bytes <= partitionBytes) return [this];
-    const parts = partsOf({ bytes: this.bytes, partitionBytes, unitBytes: this.unitBytes });
+    const parts = this.cut(partitionBytes);
     if (parts.length === 1) return [this];
     const children = parts.map((part, index) => this.part(part, index));
     for (const [index, child] of children.entries()) {
@@ -156,6 +155,11 @@ export abstract class Task {
 
   /** The task of a part, over the same memory. */
   protected abstract part(part: Part, index: number): Task;
+
+  /** Where it is cut. Default: into as few and as equal parts as can be. */
+  protected cut(partitionBytes: number): readonly Part[] {
+    return partsOf({ bytes: this.bytes, partitionBytes: Math.max(1, partitionBytes), unitBytes: this.unitBytes });
+  }
 
   /** Starts it. */
   protected abstract onDo(): void;

@@ -35,7 +35,7 @@ function runOn(cpu: Backend, kernel: tf.KernelFunc, { inputs, attrs, backend }: 
   });
   const there = Object.entries(inputs).map(([name, input]) => {
     if (input === undefined || input === null) return [name, input] as const;
-    const info = move(own, cpu, input as tf.TensorInfo);
+    const info = move(own, cpu, input);
     moved.push(info);
     return [name, info] as const;
   });

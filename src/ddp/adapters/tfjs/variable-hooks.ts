@@ -95,8 +95,8 @@ export class VariableHooks {
 
   #hooked(parameters: KernelParameters): KernelParameters {
     let { inputs } = parameters;
-    for (const name in inputs) {
-      const index = this.#indices.get((inputs as Record<string, tf.Tensor>)[name]);
+    for (const [name, input] of Object.entries(inputs)) {
+      const index = this.#indices.get(input);
       if (index === undefined) continue;
       this.#options.onUse(index);
       if (!this.#isRecording || !this.#engine.isTapeOn()) continue;

@@ -1,0 +1,185 @@
+/** One operation of a store as a task of the scheduler, with proxies in the dependency engine: what uses its values through the engine
+ *  keeps its order, and the operation itself starts when the core says so.
+ *
+ *      real     the engine's variable of a value, as everybody names it
+ *      avatar   another variable of the same memory, which only the task knows
+ *      barrier  of a push-and-pull: a third one, so that its start does not wait for what its communication uses
+ *
+ *      whole task                                         in parts: the same for each part, between two barriers of all
+ *
+ *      reads real ┐                                       writes real, barriers │ avatars of all parts
+ *      start barrier ─▶ writes barrier │ avatar                  │
+ *      start op         writes barrier │ avatar     notifyReady, completes when the core says `do`
+ *      push-pull barrier  writes barrier, avatar                 │
+ *      communication      writes avatar             the store's own push, pull, …
+ *      end op             writes avatar             notifyFinish
+ *      end barrier        writes real, avatar             reads the avatars of all parts, writes real
+ *
+ *  Peng et al., SOSP 2019, §3.3: dependency proxies. */
+import type { ShoalError } from '../../base/errors.ts';
+import type { DependencyEngine } from '../../engine/engine.ts';
+import type { OnComplete } from '../../engine/operation.ts';
+import type { Variable } from '../../engine/variable.ts';
+import type { Part } from '../../scheduler/partition.ts';
+import { Task } from '../../scheduler/task.ts';
+
+export type KVOperation = 'init' | 'push' | 'pull' | 'push_pull';
+
+/** The store's operation on a range of bytes. Calls `onComplete` once. */
+export type Communicate = (part: number, onComplete: OnComplete) => void;
+
+export interface KVStoreTaskOptions {
+  readonly name: string;
+  readonly operation: KVOperation;
+  /** Of each part, in order: they are the store's, not the core's to choose. */
+  readonly partBytes: readonly number[];
+  readonly priority: number;
+  readonly link: string;
+  readonly engine: DependencyEngine;
+  /** Variables of the values that it reads and writes. */
+  readonly real: readonly Variable[];
+  readonly communicate: Communicate;
+  readonly onEnd: (error: ShoalError | undefined) => void;
+}
+
+/** Barriers come before operations, operations before everything else of their priority. */
+const barrierPriority = 1e7;
+const operationPriority = 1e6;
+
+export class KVStoreTask extends Task {
+  readonly #options: KVStoreTaskOptions;
+  readonly #index: number;
+  readonly #avatar: Variable;
+  readonly #barrier: Variable | undefined;
+  /** Ends the start op. */
+  #proceed: OnComplete | undefined;
+  #hasStarted = false;
+  /** Of a parent. */
+  #startBarrierPosted = false;
+  #partsPosted = 0;
+
+  constructor(options: KVStoreTaskOptions, index?: number) {
+    const { name, operation, partBytes, priority, link, engine, onEnd } = options;
+    const bytes = index === undefined ? partBytes.reduce((sum, each) => sum + each, 0) : partBytes[index];
+    super({ name, operation, bytes, priority, link, immediate: operation === 'init', onEnd: index === undefined ? onEnd : undefined });
+    this.#options = options;
+    this.#index = index ?? 0;
+    this.#avatar = engine.newVariable(`avatar of '${name}'`);
+    this.#barrier = operation === 'push_pull' ? engine.newVariable(`barrier of '${name}'`) : undefined;
+  }
+
+  override countParts(): number {
+    return this.#options.partBytes.length;
+  }
+
+  /** As the store has them. */
+  protected override cut(): readonly Part[] {
+    return this.#options.partBytes.map((bytes) => ({ offset: 0, bytes }));
+  }
+
+  protected part(_: Part, index: number): KVStoreTask {
+    return new KVStoreTask(this.#options, index);
+  }
+
+  protected override onPrepare(): void {
+    this.#postStartBarrier();
+    this.#postStartOp();
+    this.#postPushPullBarrier();
+    this.#postCommunication();
+    this.#postEndOp();
+    this.#postEndBarrier();
+  }
+
+  protected override onImmediateDo(): void {
+    this.#postStartBarrier();
+    this.#postCommunication();
+    this.#postEndOp();
+    this.#postEndBarrier();
+  }
+
+  protected onDo(): void {
+    this.#hasStarted = true;
+    this.#proceed?.();
+  }
+
+  /** What waits for the proxy hears why. */
+  protected override onAbandon(error: ShoalError): void {
+    if (!this.#hasStarted) this.#proceed?.(error);
+  }
+
+  // ── what the engine is given ───────────────────────────────────────────────────────────────────────────────────
+
+  #postStartBarrier(): void {
+    const { real, engine } = this.#options;
+    const parent = this.parent as KVStoreTask | undefined;
+    if (parent === undefined) {
+      engine.pushSync(nothing, real, [this.#first], this.#as('start barrier', barrierPriority));
+      return;
+    }
+    if (parent.#startBarrierPosted) return;
+    parent.#startBarrierPosted = true;
+    const all = parent.#parts.map((part) => part.#first);
+    engine.pushSync(nothing, [], [...real, ...all], this.#as('start barrier', barrierPriority));
+  }
+
+  #postStartOp(): void {
+    const onPoisoned = (error: ShoalError): void => this.notifyFinish(error);
+    const run = (onComplete: OnComplete): void => {
+      if (this.state === 'ended') {
+        onComplete(this.failure);
+        return;
+      }
+      this.#proceed = onComplete;
+      this.notifyReady();
+    };
+    this.#options.engine.pushAsync(run, [], [this.#first], { ...this.#as('start op', operationPriority), onPoisoned });
+  }
+
+  #postPushPullBarrier(): void {
+    if (this.#barrier === undefined) return;
+    this.#options.engine.pushSync(nothing, [], [this.#barrier, this.#avatar], this.#as('push-pull barrier', barrierPriority));
+  }
+
+  #postCommunication(): void {
+    const { engine, communicate, operation } = this.#options;
+    engine.pushAsync((onComplete) => communicate(this.#index, onComplete), [], [this.#avatar], this.#as(operation, operationPriority));
+  }
+
+  #postEndOp(): void {
+    const onPoisoned = (error: ShoalError): void => this.notifyFinish(error);
+    const run = (onComplete: OnComplete): void => {
+      onComplete();
+      this.notifyFinish();
+    };
+    this.#options.engine.pushAsync(run, [], [this.#avatar], { ...this.#as('end op', operationPriority), onPoisoned });
+  }
+
+  #postEndBarrier(): void {
+    const { engine, real } = this.#options;
+    const parent = this.parent as KVStoreTask | undefined;
+    if (parent === undefined) {
+      engine.pushSync(nothing, [], [...real, this.#avatar], this.#as('end barrier', barrierPriority));
+      return;
+    }
+    if (++parent.#partsPosted < parent.children.length) return;
+    const avatars = parent.#parts.map((part) => part.#avatar);
+    engine.pushSync(nothing, avatars, real, this.#as('end barrier', barrierPriority));
+  }
+
+  /** What its start op waits for. */
+  get #first(): Variable {
+    return this.#barrier ?? this.#avatar;
+  }
+
+  get #parts(): readonly KVStoreTask[] {
+    return this.children as readonly KVStoreTask[];
+  }
+
+  #as(what: string, priority: number): { readonly name: string; readonly priority: number } {
+    const { name, parent } = this;
+    const part = parent === undefined ? '' : `, part ${this.#index + 1}`;
+    return { name: `${what} of '${name}'${part}`, priority: priority - this.priority };
+  }
+}
+
+function nothing(): void {}

@@ -1,0 +1,64 @@
+/** Parameters that a scheduled store has cut: each part is a parameter of its own in the store underneath, over a range of the
+ *  elements. It must not know tasks. */
+import { ShoalError } from '../../base/errors.ts';
+import { Tensor } from '../../memory/tensor.ts';
+import type { Value } from '../values/types.ts';
+
+/** Elements of a parameter, and the key they have underneath. */
+export interface KeyPart {
+  readonly key: string;
+  readonly offset: number;
+  readonly count: number;
+}
+
+/** A parameter as it was initialised. */
+export interface PartitionedKey {
+  readonly parts: readonly KeyPart[];
+  readonly shape: readonly number[];
+}
+
+export class PartitionedKeys {
+  readonly #partitionBytes: number;
+  readonly #keys = new Map<string, PartitionedKey>();
+
+  constructor(partitionBytes: number) {
+    this.#partitionBytes = partitionBytes;
+  }
+
+  /** As few and as equal as can be. Called once for a key, before it is used; nothing is kept when the store refuses it. */
+  cut(key: string, count: number, elementBytes: number): readonly KeyPart[] {
+    const perPart = Math.max(1, Math.floor(this.#partitionBytes / elementBytes));
+    const parts = Math.max(1, Math.ceil(count / perPart));
+    if (parts === 1) return [{ key, offset: 0, count }];
+    const at = (index: number): number => Math.floor((count * index) / parts);
+    return Array.from({ length: parts }, (_, index) => ({
+      key: `${key}/part-${index}-of-${parts}`,
+      offset: at(index),
+      count: at(index + 1) - at(index),
+    }));
+  }
+
+  register(key: string, partitioned: PartitionedKey): void {
+    this.#keys.set(key, partitioned);
+  }
+
+  /** Undefined for a parameter that others initialised. */
+  find(key: string): PartitionedKey | undefined {
+    return this.#keys.get(key);
+  }
+
+  partsOf(key: string): readonly KeyPart[] | undefined {
+    return this.#keys.get(key)?.parts;
+  }
+}
+
+/** A part of the value: the same memory. @throws ShoalError `usage` for a value of another size. */
+export function viewOf(value: Value, part: KeyPart, parts: readonly KeyPart[], key: string): Value {
+  if (parts.length === 1) return value;
+  const count = parts.reduce((sum, each) => sum + each.count, 0);
+  const own = value instanceof Tensor ? value.count : value.length;
+  if (own !== count) throw new ShoalError('usage', `parameter '${key}' has ${count} elements, the value ${own}`);
+  if (!(value instanceof Tensor)) return value.subarray(part.offset, part.offset + part.count);
+  const { dtype, region, byteOffset, bytes } = value;
+  return new Tensor(dtype, [part.count], region, byteOffset + (part.offset * bytes) / count);
+}

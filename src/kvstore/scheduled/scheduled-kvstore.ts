@@ -1,0 +1,60 @@
+/** ByteScheduler's `ScheduledKVStore`: wraps any store. What its calls do not take is refused before anything is done. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import type { DependencyEngine } from '../../engine/engine.ts';
+import type { Variable } from '../../engine/variable.ts';
+import type { Core, ShutdownMode } from '../../scheduler/core.ts';
+import { CheckedStore } from '../values/checked-store.ts';
+import type { KVStore, Value } from '../values/types.ts';
+import { elementsOf } from '../values/values-argument.ts';
+import { ScheduledStore, type ScheduledKVStoreOptions } from './scheduled-store.ts';
+
+const scheduledOptions = optionTable<ScheduledKVStoreOptions>({
+  creditBytes: 'number',
+  partitionBytes: 'number',
+  timeoutMs: 'number',
+  engine: 'object',
+  observer: 'object',
+  clock: 'object',
+  environment: 'object',
+});
+const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: 'string' });
+
+export class ScheduledKVStore extends CheckedStore {
+  readonly #scheduled: ScheduledStore;
+
+  /** @throws ShoalError `usage` for a credit or partition that cannot be. */
+  constructor(store: KVStore, options: ScheduledKVStoreOptions = noOptions) {
+    checkOptions('ScheduledKVStore', options, scheduledOptions);
+    if (typeof store !== 'object' || store === null || typeof store.pushPull !== 'function')
+      throw new ShoalError('usage', `ScheduledKVStore: the first argument is the store, not ${describeValue(store)}`);
+    const scheduled = new ScheduledStore(store, options);
+    super(scheduled);
+    this.#scheduled = scheduled;
+  }
+
+  /** Credit and partition can be changed here, and the queue be looked at. */
+  get core(): Core {
+    return this.#scheduled.core;
+  }
+
+  /** What others do with values that they push and pull. */
+  get engine(): DependencyEngine {
+    return this.#scheduled.engine;
+  }
+
+  /** The engine's variable of a value that pushes read and pulls write. After a failure a value has a new one. */
+  variableOf(value: Value): Variable {
+    elementsOf(value);
+    return this.#scheduled.variableOf(value);
+  }
+
+  /** `drain` (default): what was called is done first. `abort`: what has not started fails. */
+  override async close(options: { readonly mode?: ShutdownMode } = noOptions): Promise<void> {
+    checkOptions('close', options, closeOptions);
+    const { mode = 'drain' } = options;
+    if (mode !== 'drain' && mode !== 'abort')
+      throw new ShoalError('usage', `close: mode is 'drain' or 'abort', not ${describeValue(mode)}`);
+    return this.#scheduled.close(mode);
+  }
+}

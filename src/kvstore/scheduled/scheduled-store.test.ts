@@ -1,0 +1,255 @@
+/** A store whose pushes and pulls are scheduled does what the store underneath does, in the order that is needed. */
+import { describe, expect, it } from 'vitest';
+import { VirtualClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { DependencyEngine } from '../../engine/engine.ts';
+import { CompletedWork, PendingWork } from '../../group/thread/work.ts';
+import { Tensor } from '../../memory/tensor.ts';
+import { create } from '../stores/create.ts';
+import type { KVStore, KVWork } from '../values/types.ts';
+import { ScheduledKVStore } from './scheduled-kvstore.ts';
+
+interface Call {
+  readonly operation: string;
+  readonly key: string;
+  end(error?: ShoalError): void;
+}
+
+/** Remembers calls, whose works end when the test says so. */
+async function held(options: ConstructorParameters<typeof ScheduledKVStore>[1] = {}): Promise<{ store: ScheduledKVStore; calls: Call[] }> {
+  const inner = await create('local');
+  const calls: Call[] = [];
+  const hold =
+    (operation: 'push' | 'pull' | 'pushPull') =>
+    (key: string, ...rest: unknown[]): KVWork => {
+      const work = new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, operation);
+      const end = (error?: ShoalError): void => {
+        if (!error) (inner[operation] as (...given: unknown[]) => KVWork)(key, ...rest);
+        work.settle(error);
+      };
+      calls.push({ operation, key, end });
+      return work;
+    };
+  const outer = new Proxy(inner, {
+    get: (target, name) => {
+      if (name === 'push' || name === 'pull' || name === 'pushPull') return hold(name);
+      const value: unknown = Reflect.get(target, name);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  return { store: new ScheduledKVStore(outer, { creditBytes: 16, partitionBytes: 8, ...options }), calls };
+}
+
+const turns = async (): Promise<void> => {
+  for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
+};
+const said = (calls: readonly Call[]): string[] => calls.map(({ operation, key }) => `${operation} ${key}`);
+
+describe('a scheduled store', () => {
+  it('merges a push with the pull that follows, in parts, the sooner first, within the credit', async () => {
+    const { store, calls } = await held();
+    await store.init(['late', 'soon'], [new Float32Array(6), new Float32Array(2)]);
+    const outs = [new Float32Array(6), new Float32Array(2)];
+    const late = store.push('late', new Float32Array([1, 2, 3, 4, 5, 6]), { priority: -2 });
+    const pulled = store.pull('late', outs[0], { priority: -2 });
+    await turns();
+    expect(said(calls)).toEqual(['pushPull late/part-0-of-3', 'pushPull late/part-1-of-3']);
+    const soon = store.pushPull('soon', new Float32Array([7, 8]), outs[1], { priority: -1 });
+    await turns();
+    calls[0].end();
+    await turns();
+    expect(said(calls).at(-1)).toBe('pushPull soon');
+    for (let next = 1; next < 4; next++) {
+      calls[next].end();
+      await turns();
+    }
+    await Promise.all([late, pulled, soon]);
+    expect(outs).toEqual([new Float32Array([1, 2, 3, 4, 5, 6]), new Float32Array([7, 8])]);
+    expect(said(calls)).toHaveLength(4);
+    await store.close();
+  });
+
+  it('sends pushes without a pull, and pulls without a push', async () => {
+    const { store, calls } = await held();
+    await store.init('w', new Float32Array(2));
+    const gradient = new Float32Array([1, 2]);
+    const push = store.push('w', gradient);
+    gradient.fill(9);
+    await turns();
+    expect(said(calls)).toEqual(['push w']);
+    calls[0].end();
+    await push;
+    const out = new Float32Array(2);
+    const pull = store.pull('w', out);
+    await turns();
+    calls[1].end();
+    await pull;
+    expect(out).toEqual(new Float32Array([1, 2]));
+    await store.close();
+  });
+
+  it('keeps the order of what others do with its values through the engine', async () => {
+    const clock = new VirtualClock();
+    const engine = new DependencyEngine({ clock });
+    const { store, calls } = await held({ clock, engine });
+    await store.init('w', new Float32Array(6));
+    const values = new Float32Array(6);
+    const order: string[] = [];
+    const backward: (() => void)[] = [];
+    engine.pushAsync((done) => void backward.push(() => (values.fill(3), order.push('backward'), done())), [], [store.variableOf(values)]);
+    const work = store.pushPull('w', values);
+    engine.pushSync(() => void order.push(`forward ${values[5]}`), [store.variableOf(values)], []);
+    await turns();
+    // Its gradient is not there yet.
+    expect(calls).toEqual([]);
+    backward[0]();
+    await turns();
+    expect(said(calls)).toEqual(['pushPull w/part-0-of-3', 'pushPull w/part-1-of-3']);
+    calls[1].end();
+    await turns();
+    calls[0].end();
+    await turns();
+    expect(order).toEqual(['backward']);
+    calls[2].end();
+    await work;
+    await turns();
+    expect(order).toEqual(['backward', 'forward 3']);
+    await store.close();
+  });
+
+  it('poisons what depends on an operation that failed, and goes on with other values', async () => {
+    const { store, calls } = await held();
+    await store.init(['a', 'b'], [new Float32Array(4), new Float32Array(1)]);
+    const values = new Float32Array(4);
+    const variable = store.variableOf(values);
+    const lost = new ShoalError('peer-lost', 'server 0 was lost');
+    const failing = store.pushPull('a', values);
+    const after = store.push('b', new Float32Array(1));
+    await turns();
+    calls[0].end(lost);
+    await turns();
+    for (const call of calls.slice(1)) call.end();
+    await expect(failing).rejects.toMatchObject({ code: 'peer-lost' });
+    await expect(store.engine.waitForVar(variable)).rejects.toMatchObject({ code: 'peer-lost' });
+    await turns();
+    for (const call of calls.slice(2)) call.end();
+    await after;
+    expect(store.core.statusOf('kvstore')).toMatchObject({ inFlight: 0, queued: 0 });
+    // The values may be used again.
+    const again = store.pushPull('a', values);
+    const from = calls.length;
+    await turns();
+    for (let next = from; next < calls.length; next++) {
+      calls[next].end();
+      await turns();
+    }
+    await again;
+    await store.close();
+  });
+
+  it('names an operation that never ends, and gives its credit back', async () => {
+    const clock = new VirtualClock();
+    const { store, calls } = await held({ clock, timeoutMs: 1000 });
+    await store.init('w', new Float32Array(2));
+    const work = store.pull('w', new Float32Array(2));
+    await turns();
+    clock.advance(1000);
+    await expect(work).rejects.toMatchObject({ code: 'timeout', message: expect.stringContaining("pull of 'w'") as string });
+    expect(store.core.statusOf('kvstore').inFlightBytes).toBe(0);
+    calls[0].end();
+    await turns();
+    await store.close();
+  });
+
+  it.each(['drain', 'abort'] as const)('closes with tasks that are queued: %s', async (mode) => {
+    const { store, calls } = await held();
+    await store.init('w', new Float32Array(12));
+    const work = Promise.resolve(store.pull('w', new Float32Array(12))).then(
+      () => 'done',
+      (error: ShoalError) => error.code,
+    );
+    await turns();
+    const closed = store.close({ mode });
+    for (let next = 0; next < calls.length; next++) {
+      calls[next].end();
+      await turns();
+    }
+    await closed;
+    expect(await work).toBe(mode === 'drain' ? 'done' : 'aborted');
+    expect(calls).toHaveLength(mode === 'drain' ? 6 : 2);
+    expect(() => store.push('w', new Float32Array(12))).toThrow(expect.objectContaining({ code: 'closed' }));
+  });
+
+  it('is waited for without the event loop', async () => {
+    const store = new ScheduledKVStore(await create('local'), { creditBytes: 8, partitionBytes: 8 });
+    await store.init('w', new Float32Array(10));
+    const out = new Float32Array(10);
+    store.push('w', new Float32Array(10).fill(2));
+    store.pull('w', out).waitSync();
+    expect(out).toEqual(new Float32Array(10).fill(2));
+    const push = store.push('w', new Float32Array(10).fill(3));
+    push.waitSync();
+    store.pull('w', out).waitSync();
+    expect(out[9]).toBe(3);
+    await store.close();
+  });
+
+  it.each<[string, (store: ScheduledKVStore) => unknown, string]>([
+    ['a parameter twice', (store) => store.init('w', new Float32Array(4)), 'usage'],
+    ['values of another size', (store) => store.push('w', new Float32Array(3)).waitSync(), 'usage'],
+    ['rows of what is in parts', (store) => store.rowSparsePull('w', new Float32Array(1), { rowIds: new Uint32Array(1) }), 'unsupported'],
+    [
+      'a credit of zero',
+      () => new ScheduledKVStore({ pushPull: () => new CompletedWork() } as unknown as KVStore, { creditBytes: 0 }),
+      'usage',
+    ],
+    ['what is no store', () => new ScheduledKVStore(5 as unknown as KVStore), 'usage'],
+  ])('refuses %s', async (_, run, code) => {
+    const store = new ScheduledKVStore(await create('local'), { creditBytes: 8, partitionBytes: 8 });
+    await store.init('w', new Float32Array(4));
+    await expect(Promise.resolve().then(() => run(store))).rejects.toMatchObject({ code });
+    await store.close();
+  });
+
+  it('gives what the store underneath gives, whatever is called', async () => {
+    for (let seed = 1; seed <= 30; seed++) {
+      const random = seededRandom(seed);
+      const plain = await create('local');
+      const scheduled = new ScheduledKVStore(await create('local'), {
+        creditBytes: 1 + random.integer(100),
+        partitionBytes: 4 + random.integer(60),
+      });
+      const counts = Array.from({ length: 1 + random.integer(4) }, () => 1 + random.integer(40));
+      const keys = counts.map((__, index) => `k${index}`);
+      for (const store of [plain, scheduled]) {
+        await store.init(
+          keys,
+          counts.map((count) => new Float32Array(count)),
+        );
+        await store.setOptimizer({ name: 'sgd', learningRate: 0.1 });
+      }
+      for (let step = 0; step < 12; step++) {
+        const key = random.integer(keys.length);
+        const gradient = Float32Array.from({ length: counts[key] }, () => random.next());
+        const isTensor = random.integer(2) === 0;
+        const kind = random.integer(4);
+        const results = await Promise.all(
+          [plain, scheduled].map(async (store) => {
+            const tensor = store.tensor('float32', [counts[key]]);
+            tensor.data.set(gradient);
+            const value = isTensor ? tensor : gradient.slice();
+            const data = value instanceof Tensor ? value.data : value;
+            if (kind === 0) await store.pushPull(keys[key], value, undefined, { priority: -key });
+            if (kind === 1) await Promise.all([store.push(keys[key], value), store.pull(keys[key], value)]);
+            if (kind === 2) await store.push(keys[key], value);
+            if (kind !== 0) await store.pull(keys[key], value);
+            return data.slice();
+          }),
+        );
+        expect(results[1], `seed ${seed}`).toEqual(results[0]);
+      }
+      await Promise.all([plain.close(), scheduled.close()]);
+    }
+  });
+});

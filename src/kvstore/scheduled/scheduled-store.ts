@@ -1,0 +1,549 @@
+/** A store over another one, with pushes and pulls that are scheduled. Parameters are cut into parts when they are initialised,
+ *  a push waits for the pull that belongs to it, and both go as one task; what is needed sooner starts first, within a credit.
+ *
+ *      push(k) ─▶ buffered ─┐
+ *      pull(k) ─────────────┴▶ push_pull ─▶ core: parts, priority, credit ─▶ pushPull of the store underneath
+ *
+ *  A push without a pull is sent when the turn of the event loop ends, or when somebody waits for it.
+ *
+ *  Nothing waits for ever: an operation holds credit only where its end needs no other worker. Of `dist_sync` stores it does, so there
+ *  the credit is that of the store's own links, which return it when a server has taken a request; calls of `collective` stores must be
+ *  made in the same order by all workers, and are passed on in the order in which they were made. */
+import { totalmem } from 'node:os';
+import { systemClock, type Clock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { noOptions } from '../../base/settings/options.ts';
+import { readSettings, type Environment } from '../../base/settings/settings.ts';
+import { DependencyEngine } from '../../engine/engine.ts';
+import type { OnComplete } from '../../engine/operation.ts';
+import type { Variable } from '../../engine/variable.ts';
+import { PendingWork, type WorkHooks, type WorkWaiter } from '../../group/thread/work.ts';
+import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { Tensor } from '../../memory/tensor.ts';
+import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
+import type { CompressionSpec } from '../compression/codec.ts';
+import type { OptimizerSpec } from '../optimizers/optimizer.ts';
+import type {
+  Blob,
+  Key,
+  KVStore,
+  KVStoreType,
+  KVWork,
+  ParameterInfo,
+  RowSparse,
+  RowSparsePullOptions,
+  TransferOptions,
+  Updater,
+  Value,
+  Values,
+} from '../values/types.ts';
+import { copyOf as copyOfElements, elementsOf, firstValues, keysOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
+import { KVStoreTask, type KVOperation } from './kvstore-task.ts';
+import { PartitionedKeys, viewOf, type KeyPart } from './partitioned-keys.ts';
+
+export interface ScheduledKVStoreOptions {
+  /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. Not of `dist_sync` and `collective`
+   *  stores of several workers: servers' links have a credit of their own, SHOAL_KV_CREDIT_BYTES. */
+  readonly creditBytes?: number;
+  /** Parameters are cut into parts of at most so many bytes; the same on all workers. Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
+  readonly partitionBytes?: number;
+  /** How long one part may take. Default: SHOAL_TIMEOUT_MS. */
+  readonly timeoutMs?: number;
+  /** Of operations on the same values by others: what they push to it keeps its order with pushes and pulls. Default: its own. */
+  readonly engine?: DependencyEngine;
+  readonly observer?: CoreObserver;
+  /** Default: the system's. */
+  readonly clock?: Clock;
+  /** Instead of `process.env`. */
+  readonly environment?: Environment;
+}
+
+/** Of the core. */
+const link = 'kvstore';
+
+/** A push whose pull has not come. */
+interface BufferedPush {
+  readonly key: string;
+  readonly values: readonly Value[];
+  readonly priority: number;
+  readonly timeoutMs: number | undefined;
+  readonly work: PendingWork;
+}
+
+/** What a task does, and to which values. */
+interface Operation {
+  readonly key: string;
+  readonly operation: KVOperation;
+  readonly values: readonly Value[];
+  readonly outs: readonly Value[];
+  readonly priority: number;
+  readonly timeoutMs: number | undefined;
+}
+
+/** A part, and where it is in the operation's values. */
+interface PartViews {
+  readonly part: KeyPart;
+  readonly values: readonly Value[];
+  readonly outs: readonly Value[];
+}
+
+/** An operation of the store underneath. */
+interface InFlight {
+  readonly work: KVWork;
+  end(error: ShoalError | undefined): void;
+}
+
+export class ScheduledStore implements KVStore {
+  readonly type: KVStoreType;
+  readonly role: 'worker' | 'server';
+  readonly rank: number;
+  readonly numWorkers: number;
+  readonly numServers: number;
+  readonly workerGroup: number;
+  readonly workersPerGroup: number;
+  readonly core: Core;
+  readonly engine: DependencyEngine;
+  readonly #store: KVStore;
+  readonly #keys: PartitionedKeys;
+  readonly #buffer = new Map<string, BufferedPush>();
+  readonly #variables = new WeakMap<object, Variable>();
+  readonly #inFlight = new Set<InFlight>();
+  /** Told when a work ends. */
+  readonly #onEnds = new WeakMap<PendingWork, ((error: ShoalError | undefined) => void)[]>();
+  readonly #waiter: WorkWaiter;
+  /** Calls are passed on as they are made. */
+  readonly #keepsOrder: boolean;
+  #isFlushSet = false;
+  #closed: Promise<void> | undefined;
+
+  /** @throws ShoalError `usage` for a credit or partition that cannot be. */
+  constructor(store: KVStore, options: ScheduledKVStoreOptions = noOptions) {
+    const settings = readSettings(options.environment ?? process.env);
+    const { clock = systemClock, creditBytes = settings.scheduleCreditBytes, partitionBytes = settings.schedulePartitionBytes } = options;
+    const { timeoutMs = settings.timeoutMs, observer } = options;
+    const needsOthers = store.numWorkers > 1 && (store.type === 'dist_sync' || store.type === 'collective');
+    if (needsOthers && options.creditBytes !== undefined) {
+      const why = 'whose operations end when other workers have made theirs, cannot hold a credit without waiting for ever';
+      throw new ShoalError(
+        'usage',
+        `ScheduledKVStore: a store '${store.type}', ${why}; leave creditBytes out, and set SHOAL_KV_CREDIT_BYTES`,
+      );
+    }
+    this.core = new Core({ clock, creditBytes, partitionBytes, timeoutMs, memoryBytes: totalmem(), observer });
+    if (needsOthers) this.core.setLink(link, { creditBytes: totalmem() });
+    this.core.start();
+    this.#keepsOrder = needsOthers && store.type === 'collective';
+    this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs });
+    this.#keys = new PartitionedKeys(partitionBytes);
+    this.#store = store;
+    this.type = store.type;
+    this.role = store.role;
+    this.rank = store.rank;
+    this.numWorkers = store.numWorkers;
+    this.numServers = store.numServers;
+    this.workerGroup = store.workerGroup;
+    this.workersPerGroup = store.workersPerGroup;
+    this.#waiter = {
+      now: () => clock.now(),
+      drain: () => void this.#advance(),
+      pump: (leftMs) => this.#pump(leftMs),
+    };
+  }
+
+  /** The engine's variable of a value that pushes read and pulls write. After a failure a value has a new one. */
+  variableOf(value: Value): Variable {
+    const known = this.#variables.get(value);
+    if (known) return known;
+    const variable = this.engine.newVariable();
+    this.#variables.set(value, variable);
+    return variable;
+  }
+
+  // ── what is scheduled ──────────────────────────────────────────────────────────────────────────────────────────
+
+  /** At once, without credit. Values are copied. */
+  async init(keys: Key | readonly Key[], values: Values, options: { readonly shape?: readonly number[] } = noOptions): Promise<void> {
+    this.#checkOpen('init');
+    const names = keysOf(keys);
+    const list = firstValues(names, values).map((value) => ({ ...elementsOf(value, options.shape), copy: copyOf(value) }));
+    const twice = names.find((key) => this.#keys.partsOf(key));
+    if (twice !== undefined) throw new ShoalError('usage', `init: parameter '${twice}' exists already`);
+    await Promise.all(
+      names.map(async (key, index) => {
+        const { dtype, shape, data, copy } = list[index];
+        const parts = this.#keys.cut(key, data.length, dtypeInfo(dtype).bytes);
+        const own = { key, operation: 'init', values: [copy], outs: [], priority: 0, timeoutMs: undefined } as const;
+        await this.#start(own, parts, { shape: [...shape] });
+        this.#keys.register(key, { parts, shape: [...shape] });
+      }),
+    );
+  }
+
+  /** Waits for the pull of the same key, to go with it. The value is copied. */
+  push(keys: Key | readonly Key[], values: Values, options: TransferOptions = noOptions): KVWork {
+    this.#checkOpen('push');
+    const names = keysOf(keys);
+    const { priority = 0, timeoutMs } = options;
+    const works = valuesPerKey(names, values).map((list, index) => {
+      const key = names[index];
+      this.#flush(key);
+      const onAwaited = (): void => this.#flush(key);
+      const work = this.#newWork(`push of '${key}'`, { onAwaited, onWait: onAwaited });
+      this.#buffer.set(key, { key, values: list.map(copyOf), priority, timeoutMs, work });
+      return work;
+    });
+    if (!this.#isFlushSet) {
+      this.#isFlushSet = true;
+      queueMicrotask(() => {
+        this.#isFlushSet = false;
+        this.#flushAll();
+      });
+    }
+    return this.#joined(works, 'push');
+  }
+
+  /** With the push of the same key that waits for it, if there is one. */
+  pull(keys: Key | readonly Key[], outs: Values, options: TransferOptions = noOptions): KVWork {
+    this.#checkOpen('pull');
+    const names = keysOf(keys);
+    const { timeoutMs } = options;
+    const works = outsPerKey(names, outs).map((list, index) => {
+      const key = names[index];
+      const buffered = this.#buffer.get(key);
+      this.#buffer.delete(key);
+      const priority = options.priority ?? buffered?.priority ?? 0;
+      if (buffered === undefined) return this.#start({ key, operation: 'pull', values: [], outs: list, priority, timeoutMs });
+      const operation = { key, operation: 'push_pull', values: buffered.values, outs: list, priority, timeoutMs } as const;
+      return this.#start(operation, this.#partsOf(operation), noOptions, [buffered.work]);
+    });
+    return this.#joined(works, 'pull');
+  }
+
+  pushPull(keys: Key | readonly Key[], values: Values, outs: Values = values, options: TransferOptions = noOptions): KVWork {
+    this.#checkOpen('pushPull');
+    const names = keysOf(keys);
+    const { priority = 0, timeoutMs } = options;
+    const places = outsPerKey(names, outs);
+    const works = valuesPerKey(names, values).map((list, index) => {
+      const key = names[index];
+      this.#flush(key);
+      return this.#start({ key, operation: 'push_pull', values: list, outs: places[index], priority, timeoutMs });
+    });
+    return this.#joined(works, 'pushPull');
+  }
+
+  async broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options: TransferOptions = noOptions): Promise<void> {
+    await this.init(keys, values);
+    await this.pull(keys, outs, options);
+  }
+
+  rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork {
+    this.#checkWhole('rowSparsePush', key);
+    return this.#store.rowSparsePush(key, rows, options);
+  }
+
+  rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork {
+    this.#checkWhole('rowSparsePull', key);
+    return this.#store.rowSparsePull(key, out, options);
+  }
+
+  // ── what is not ────────────────────────────────────────────────────────────────────────────────────────────────
+
+  tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
+    return this.#store.tensor(dtype, shape);
+  }
+
+  async barrier(): Promise<void> {
+    await this.#settled();
+    return this.#store.barrier();
+  }
+
+  setOptimizer(spec: OptimizerSpec): Promise<void> {
+    return this.#store.setOptimizer(spec);
+  }
+
+  setUpdater(updater: Updater): void {
+    this.#store.setUpdater(updater);
+  }
+
+  setGradientCompression(spec: CompressionSpec): void {
+    this.#store.setGradientCompression(spec);
+  }
+
+  /** Parts are saved under their own keys. */
+  async saveState(folder: string): Promise<void> {
+    await this.#settled();
+    return this.#store.saveState(folder);
+  }
+
+  async loadState(folder: string): Promise<void> {
+    await this.#settled();
+    return this.#store.loadState(folder);
+  }
+
+  /** Of parts: the least of their versions. */
+  async info(key: Key): Promise<ParameterInfo> {
+    await this.#settled();
+    const [name] = keysOf(key);
+    const { parts, shape } = this.#keys.find(name) ?? {};
+    if (shape === undefined || parts === undefined || parts.length === 1) return this.#store.info(key);
+    const infos = await Promise.all(parts.map((part) => this.#store.info(part.key)));
+    return {
+      ...infos[0],
+      key: name,
+      shape,
+      version: Math.min(...infos.map(({ version }) => version)),
+      ahead: Math.max(...infos.map(({ ahead }) => ahead)),
+      staleness: Math.max(...infos.map(({ staleness }) => staleness)),
+    };
+  }
+
+  sendBlob(worker: number, blob: Blob): Promise<void> {
+    return this.#store.sendBlob(worker, blob);
+  }
+
+  receiveBlob(worker: number, name: string, options?: { readonly timeoutMs?: number }): Promise<TypedArray> {
+    return this.#store.receiveBlob(worker, name, options);
+  }
+
+  served(): Promise<void> {
+    return this.#store.served();
+  }
+
+  /** `drain`: what was called is done first. `abort`: what has not started fails. */
+  close(mode: ShutdownMode = 'drain'): Promise<void> {
+    this.#closed ??= this.#shutDown(mode);
+    return this.#closed;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  async #shutDown(mode: ShutdownMode): Promise<void> {
+    this.#flushAll();
+    try {
+      await this.core.shutdown(mode);
+    } finally {
+      await this.#store.close();
+    }
+  }
+
+  // ── tasks ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** Pushes without a pull. */
+  #flushAll(): void {
+    for (const key of [...this.#buffer.keys()]) this.#flush(key);
+  }
+
+  #flush(key: string): void {
+    const buffered = this.#buffer.get(key);
+    if (buffered === undefined) return;
+    this.#buffer.delete(key);
+    const { values, priority, timeoutMs, work } = buffered;
+    const operation = { key, operation: 'push', values, outs: [], priority, timeoutMs } as const;
+    this.#start(operation, this.#partsOf(operation), noOptions, [work]);
+  }
+
+  /** @param more works that end with it. */
+  #start(
+    operation: Operation,
+    parts: readonly KeyPart[] = this.#partsOf(operation),
+    options: { readonly shape?: readonly number[] } = noOptions,
+    more: readonly PendingWork[] = [],
+  ): PendingWork {
+    const { key, values, outs, priority } = operation;
+    const work = this.#newWork(`${operation.operation} of '${key}'`);
+    const reached = [...new Set([...values, ...outs])];
+    const [{ dtype }] = reached.map((value) => elementsOf(value));
+    const elementBytes = dtypeInfo(dtype).bytes;
+    const views = parts.map((part) => ({
+      part,
+      values: values.map((value) => viewOf(value, part, parts, key)),
+      outs: outs.map((value) => viewOf(value, part, parts, key)),
+    }));
+    const onEnd = (error: ShoalError | undefined): void => {
+      if (error) for (const value of reached) this.#variables.delete(value);
+      for (const each of [work, ...more]) each.settle(error);
+    };
+    if (this.#keepsOrder) {
+      this.#passOn(operation, views, options, onEnd);
+      return work;
+    }
+    const task = new KVStoreTask({
+      name: key,
+      operation: operation.operation,
+      partBytes: parts.map(({ count }) => count * elementBytes),
+      // The store's larger ones are sooner.
+      priority: priority === 0 ? 0 : -priority,
+      link,
+      engine: this.engine,
+      real: reached.map((value) => this.variableOf(value)),
+      communicate: (index, onComplete) => this.#communicate(operation, views[index], options, onComplete),
+      onEnd,
+    });
+    this.core.post(task);
+    return work;
+  }
+
+  /** Now, all parts in their order. */
+  #passOn(
+    operation: Operation,
+    views: readonly PartViews[],
+    options: { readonly shape?: readonly number[] },
+    onEnd: (error: ShoalError | undefined) => void,
+  ): void {
+    let left = views.length;
+    let failure: ShoalError | undefined;
+    const onComplete = (error?: unknown): void => {
+      if (error !== undefined) failure ??= ShoalError.from(error);
+      if (--left === 0) onEnd(failure);
+    };
+    for (const view of views) {
+      try {
+        this.#communicate(operation, view, options, onComplete);
+      } catch (thrown) {
+        onComplete(thrown);
+      }
+    }
+  }
+
+  #communicate(
+    { key: parameter, operation, priority, timeoutMs }: Operation,
+    { part, values, outs }: PartViews,
+    options: { readonly shape?: readonly number[] },
+    onComplete: OnComplete,
+  ): void {
+    const { key } = part;
+    if (operation === 'init') {
+      this.#store.init(key, values, part.key === parameter ? options : noOptions).then(() => onComplete(), onComplete);
+      return;
+    }
+    const transfer = timeoutMs === undefined ? { priority } : { priority, timeoutMs };
+    const work = this.#underneath(operation, key, values, outs, transfer);
+    const flight: InFlight = {
+      work,
+      end: (error) => {
+        if (this.#inFlight.delete(flight)) onComplete(error);
+      },
+    };
+    this.#inFlight.add(flight);
+    work.then(
+      () => flight.end(undefined),
+      (error: ShoalError) => flight.end(error),
+    );
+  }
+
+  #underneath(operation: KVOperation, key: string, values: readonly Value[], outs: readonly Value[], transfer: TransferOptions): KVWork {
+    switch (operation) {
+      case 'push':
+        return this.#store.push(key, values, transfer);
+      case 'pull':
+        return this.#store.pull(key, outs, transfer);
+      default:
+        return this.#store.pushPull(key, values, outs, transfer);
+    }
+  }
+
+  /** Parts of a key; one that others initialised is whole. */
+  #partsOf({ key, values, outs }: Operation): readonly KeyPart[] {
+    const [first] = [...values, ...outs];
+    return this.#keys.partsOf(key) ?? [{ key, offset: 0, count: countOf(first) }];
+  }
+
+  // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #newWork(description: string, hooks: WorkHooks = {}): PendingWork {
+    const onEnd: ((error: ShoalError | undefined) => void)[] = [];
+    const onSettled: WorkHooks['onSettled'] = (_touched, error) => {
+      for (const each of onEnd) each(error);
+    };
+    const work = new PendingWork(this.#waiter, description, { ...hooks, onSettled });
+    this.#onEnds.set(work, onEnd);
+    return work;
+  }
+
+  /** Done when all are, with the first error. Nothing ends within the call that made it. */
+  #joined(works: readonly PendingWork[], call: string): KVWork {
+    if (works.length === 1) return works[0];
+    const joined = this.#newWork(call, { onWait: () => this.#flushAll(), onAwaited: () => this.#flushAll() });
+    let left = works.length;
+    let failure: ShoalError | undefined;
+    const ended = (error?: ShoalError): void => {
+      failure ??= error;
+      if (--left === 0) joined.settle(failure);
+    };
+    for (const work of works) this.#onEnds.get(work)?.push(ended);
+    return joined;
+  }
+
+  /** Everything that was called has ended, well or not. */
+  async #settled(): Promise<void> {
+    this.#flushAll();
+    await new Promise(setImmediate);
+    while (this.#inFlight.size > 0 || this.core.statusOf(link).queued > 0) {
+      await Promise.allSettled([...this.#inFlight].map(({ work }) => work));
+      await new Promise(setImmediate);
+    }
+  }
+
+  /** What has arrived, and what follows from it; who looks does not return to the event loop. @returns whether there was anything. */
+  #advance(): boolean {
+    this.#flushAll();
+    for (let advanced = false; ; advanced = true) {
+      let moved = this.engine.runReady();
+      for (const flight of this.#inFlight) {
+        if (!flight.work.done) continue;
+        flight.end(flight.work.error);
+        moved = true;
+      }
+      if (!moved) return advanced;
+    }
+  }
+
+  /** Blocks for the oldest of what is under way. */
+  #pump(leftMs: number): boolean {
+    if (this.#advance()) return true;
+    const [flight] = this.#inFlight;
+    if (flight === undefined) return false;
+    try {
+      flight.work.waitSync(Math.min(leftMs, 100));
+    } catch {
+      // Its own error is told to its task; the limit is this call's.
+    }
+    this.#advance();
+    return true;
+  }
+
+  // ── checks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #checkOpen(call: string): void {
+    if (this.#closed) throw new ShoalError('closed', `${call}: the store was closed`);
+  }
+
+  #checkWhole(call: string, key: Key): void {
+    this.#checkOpen(call);
+    const [name] = keysOf(key);
+    this.#flush(name);
+    const parts = this.#keys.partsOf(name);
+    if (parts === undefined || parts.length === 1) return;
+    throw new ShoalError(
+      'unsupported',
+      `${call}: '${name}' was cut into ${parts.length} parts; use a larger partition for tables with sparse rows`,
+    );
+  }
+}
+
+function countOf(value: Value): number {
+  return elementsOf(value).data.length;
+}
+
+/** Of the same dtype: an array of 16-bit numbers alone does not say which. */
+function copyOf(value: Value): Value {
+  const { dtype, shape, data } = elementsOf(value);
+  if (!(value instanceof Tensor)) return copyOfElements(dtype, data);
+  const copy = new Tensor(dtype, shape, createRegionAllocator().create(data.byteLength), 0);
+  copy.data.set(data as never);
+  return copy;
+}

@@ -1,0 +1,71 @@
+/** Scheduled stores over real server processes. */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { kvstoreChecks } from '../src/kvstore/conformance.ts';
+import { ScheduledKVStore } from '../src/kvstore/scheduled/scheduled-kvstore.ts';
+import { KVJob } from './support/kv-job.ts';
+
+const env = { SHOAL_TIMEOUT_MS: '60000' };
+/** Of a push in parts one may be refused alone; rows are of tables that are whole. */
+const checks = kvstoreChecks.filter(
+  ({ name, types, fresh }) => types.includes('dist_sync') && !fresh && !name.startsWith('a gradient that is not finite'),
+);
+
+describe('two workers and two servers', () => {
+  let job: KVJob;
+  let stores: ScheduledKVStore[];
+
+  beforeAll(async () => {
+    job = await KVJob.start({ workers: 2, servers: 2, env });
+    stores = (await job.stores('dist_sync')).map((store) => new ScheduledKVStore(store, { partitionBytes: 65_536 }));
+  });
+
+  afterAll(() => job[Symbol.asyncDispose]());
+
+  it.each(checks)('$name', async ({ run }) => {
+    const folder = await mkdtemp(join(tmpdir(), 'shoal-scheduled-'));
+    try {
+      await Promise.all(stores.map((kv) => run(kv, folder)));
+    } finally {
+      await rm(folder, { recursive: true, force: true });
+    }
+  });
+
+  it('workers that push in other orders do not wait for each other', async () => {
+    const keys = Array.from({ length: 12 }, (_, index) => `order/${index}`);
+    const count = 40_000;
+    await Promise.all(
+      stores.map((kv) =>
+        kv.init(
+          keys,
+          keys.map(() => new Float32Array(count)),
+        ),
+      ),
+    );
+    const sums = await Promise.all(
+      stores.map(async (kv, worker) => {
+        const order = worker === 0 ? keys : keys.toReversed();
+        const outs = order.map(() => new Float32Array(count));
+        const works = [];
+        for (const [index, key] of order.entries()) {
+          kv.push(key, new Float32Array(count).fill(worker + 1), { priority: -Number(key.slice(6)) });
+          works.push(kv.pull(key, outs[index]));
+          // Each is under way before the next one is called.
+          for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
+        }
+        await Promise.all(works);
+        return outs.map((out) => out[count - 1]);
+      }),
+    );
+    expect(sums).toEqual(stores.map(() => keys.map(() => 3)));
+  });
+
+  it('a credit that could make them wait for each other is refused', () => {
+    const refused = (): unknown => new ScheduledKVStore(stores[0], { creditBytes: 4096 });
+    expect(refused).toThrow(
+      expect.objectContaining({ code: 'usage', message: expect.stringContaining('SHOAL_KV_CREDIT_BYTES') as string }),
+    );
+  });
+});
