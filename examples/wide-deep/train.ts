@@ -11,7 +11,7 @@ import * as tf from '@tensorflow/tfjs';
 import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { seededRandom } from 'shoal/ddp';
-import { elementsOf, GraphBuilder, startGraphServer, type DenseValue, type Feeds, type Value } from 'shoal/graph';
+import { elementsOf, GraphBuilder, startGraphServer, type Feeds, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { areaUnderCurve, criteo, generator, type Batch, type Source } from './data.ts';
 import { wideDeep, type Tower } from './model.ts';

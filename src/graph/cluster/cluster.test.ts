@@ -159,6 +159,51 @@ describe('a session over several tasks', () => {
   });
 });
 
+describe('one tensor that is late', () => {
+  /** Of four tensors of one sender, the last comes only when the others have been used. */
+  async function run(doFuseRecv: boolean, recvSome: boolean): Promise<unknown> {
+    let used = 0;
+    let release: () => void = () => {};
+    const othersUsed = new Promise<void>((resolve) => {
+      release = resolve;
+    });
+    const functions = {
+      late: async (inputs: readonly Value[]) => {
+        await othersUsed;
+        return inputs;
+      },
+      prompt: (inputs: readonly Value[]) => inputs,
+    };
+    await using cluster = await startLocalCluster({ worker: 1, ps: 1 }, { functions, recvSome });
+    const g = new GraphBuilder();
+    const x = placeholder(g, 'float32', []);
+    const output = { dtype: 'float32', shape: [] } as const;
+    const sent = ['prompt', 'prompt', 'prompt', 'late'].map((name) => call(g, name, [x], [output], { device: ps(0) })[0]);
+    const use = ([value]: readonly Value[]): readonly Value[] => {
+      if (++used === 3) release();
+      return [value];
+    };
+    const y = addN(
+      g,
+      sent.map((value) => call(g, use, [value], [output])[0] as Floats),
+    );
+    const session = await cluster.tasks.worker0.session(g.finish(), { doFuseRecv });
+    const made = session.run([[x, scalarOf(1)]], [y], { timeoutMs: recvSome || !doFuseRecv ? 120_000 : 500 });
+    return await made.then(([value]) => numbers(value), String);
+  }
+
+  it.each([
+    [false, false],
+    [false, true],
+  ])('does not hold the others (fused %s, at run time %s)', async (doFuseRecv, recvSome) => {
+    expect(await run(doFuseRecv, recvSome)).toEqual([4]);
+  });
+
+  it('holds those that it is fused with', async () => {
+    expect(await run(true, false)).toMatch(/timeout|did not end within 500 ms/);
+  });
+});
+
 describe('a step that fails', () => {
   it.each(ways)('ends on all tasks with the first cause, and the next one runs (%s)', async (_, options, doFuseRecv) => {
     await using cluster = await startLocalCluster({ worker: 1, ps: 2 }, options);
