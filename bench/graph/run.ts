@@ -38,6 +38,7 @@ const { values } = programArguments(import.meta.url, {
     ps: { type: 'string', default: '1' },
     parts: { type: 'string', default: '2' },
     batch: { type: 'string', default: '128' },
+    columns: { type: 'string', default: '104' },
     json: { type: 'string' },
   },
 });
@@ -52,7 +53,20 @@ rmSync(folder, { recursive: true });
 function run({ name, flags }: Way): Result {
   const out = join(folder, 'result.json');
   const job = ['dist/cli/main.js', 'run', '-q', '--ps', values.ps, '--workers', values.workers, 'examples/wide-deep/train.ts'];
-  const model = ['--steps', values.steps, '--batch', values.batch, '--parts', values.parts, '--hidden', '16', '--evaluation', '200'];
+  const model = [
+    '--steps',
+    values.steps,
+    '--columns',
+    values.columns,
+    '--batch',
+    values.batch,
+    '--parts',
+    values.parts,
+    '--hidden',
+    '16',
+    '--evaluation',
+    '200',
+  ];
   const { status, stderr } = spawnSync(process.execPath, [...job, ...model, '--out', out, ...flags], { encoding: 'utf8' });
   if (status !== 0) throw new Error(`${name} failed:\n${stderr}`);
   return JSON.parse(readFileSync(out, 'utf8')) as Result;

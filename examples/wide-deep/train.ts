@@ -6,12 +6,13 @@
  *    shoal run --ps 2 --workers 3 examples/wide-deep/train.ts --sync               one step of all workers at a time
  *    shoal run --ps 2 --workers 3 examples/wide-deep/train.ts --criteo train.txt   your own data
  *
- *  Parameter servers run this script as well, as far as `join`. */
+ *  `--checkpoint file` goes on from the file where there is one, and saves to it every 100 steps and at the end; `--save-graph file` is for
+ *  `shoal graph file`. Parameter servers run this script as well, as far as `join`. */
 import * as tf from '@tensorflow/tfjs';
-import { writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { seededRandom } from 'shoal/ddp';
-import { elementsOf, GraphBuilder, startGraphServer, type Feeds, type Value } from 'shoal/graph';
+import { elementsOf, encodeGraph, GraphBuilder, Saver, startGraphServer, type Feeds, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { areaUnderCurve, criteo, generator, type Batch, type Source } from './data.ts';
 import { wideDeep, type Tower } from './model.ts';
@@ -34,6 +35,8 @@ const { values } = parseArgs({
     criteo: { type: 'string' },
     evaluation: { type: 'string', default: '8000' },
     seed: { type: 'string', default: '1' },
+    checkpoint: { type: 'string' },
+    'save-graph': { type: 'string' },
     /** File for the result. */
     out: { type: 'string' },
   },
@@ -88,8 +91,15 @@ if (values.sync && !isChief) {
   process.exit(0);
 }
 
-const session = await server.session(g.finish(), { doFuseRecv: values.fuse });
-if (isChief) await session.run([], [model.init]);
+const saver = new Saver(g);
+const graph = g.finish();
+if (isChief && values['save-graph'] !== undefined) writeFileSync(values['save-graph'], encodeGraph(graph));
+const session = await server.session(graph, { doFuseRecv: values.fuse });
+const { checkpoint } = values;
+if (isChief) {
+  if (checkpoint !== undefined && existsSync(checkpoint)) await saver.restore(session, checkpoint);
+  else await session.run([], [model.init]);
+}
 if (!values.sync) await server.barrier('initialised');
 
 const [tower] = model.towers;
@@ -103,6 +113,7 @@ for (let step = 1; step <= steps; step++) {
   losses.push(numbersOf(loss)[0]);
   if (isChief && step % 50 === 0) {
     const recent = losses.slice(-50);
+    if (checkpoint !== undefined && step % 100 === 0) await saver.save(session, checkpoint);
     console.log(`step ${step}/${steps} loss ${(recent.reduce((sum, each) => sum + each, 0) / recent.length).toFixed(4)}`);
   }
 }
@@ -111,6 +122,7 @@ const after = server.stats;
 if (!values.sync) await server.barrier('trained');
 
 if (isChief) {
+  if (checkpoint !== undefined) await saver.save(session, checkpoint);
   const received = (session.stats.requests - before.received) / steps;
   const control = (after.calls - before.calls - (after.requests - before.requests)) / steps;
   const perStep = values.sync ? workers : 1;

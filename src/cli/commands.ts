@@ -1,6 +1,7 @@
 /** The subcommands, in the order of the help text. A new one is its own file and one line here. */
 import type { Command } from 'commander';
 import { benchCommand } from './commands/bench.ts';
+import { graphCommand } from './commands/graph.ts';
 import { infoCommand } from './commands/info.ts';
 import { planCommand } from './commands/plan.ts';
 import { reportCommand } from './commands/report.ts';
@@ -18,6 +19,7 @@ export const commands: readonly CommandFactory[] = [
   tuneCommand,
   planCommand,
   simulateCommand,
+  graphCommand,
   infoCommand,
   reportCommand,
   traceCommand,

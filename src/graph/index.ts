@@ -39,6 +39,7 @@ export type { Partition, PartitionedGraph } from './partition/partition.ts';
 export { destWave, sourceWave, type FusePolicy } from './passes/fuse-policy.ts';
 export type { FuseOptions } from './passes/fuse-recv.ts';
 export type { Device } from './placement/devices.ts';
+export { Saver } from './saver.ts';
 export { GraphBuilder, type NodeOptions } from './structure/builder.ts';
 export type { CallContext, CallFunction } from './structure/definition.ts';
 export { elementsOf } from './structure/elements.ts';
@@ -48,3 +49,4 @@ export { exportNodes, importNodes, type NodeData } from './structure/node-data.t
 export { Node, Output } from './structure/node.ts';
 export type { Shape } from './structure/shape.ts';
 export type { DenseValue, Value } from './structure/value.ts';
+export { decodeGraph, encodeGraph } from './wire/graphs.ts';

@@ -39,6 +39,11 @@ export class GraphBuilder {
   #scope: Scope = { prefix: '', device: {}, controlInputs: [], beforeSources: [] };
   #finished = false;
 
+  /** Those so far. */
+  get nodes(): readonly Node[] {
+    return [...this.#nodes];
+  }
+
   /** Adds a node. Operations have functions of their own that call this; see `src/graph/ops`.
    *  @throws ShoalError `usage` that names the node, for inputs, attributes and options that do not fit. */
   node(

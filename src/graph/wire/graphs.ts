@@ -1,6 +1,6 @@
 /** Graphs as bytes between tasks: nodes as JSON, the values of their attributes beside it. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Pieces } from '../rpc/rpc.ts';
+import { joinPieces, type Pieces } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Attribute } from '../structure/definition.ts';
 import { exportNodes, importNodes, type NodeData } from '../structure/node-data.ts';
@@ -35,6 +35,20 @@ export function decodeMessage(body: Uint8Array): Message<unknown> {
     throw new ShoalError('protocol', 'a message of a task is not well formed: no JSON', { cause });
   }
   return { fields, values: end === body.byteLength ? [] : decodeSlots(body.subarray(end)) };
+}
+
+/** A graph as a file holds it. @throws ShoalError `unsupported` for functions that are not named. */
+export function encodeGraph(graph: Graph): Uint8Array {
+  const values: Slot[] = [];
+  const nodes = graphData(graph, values);
+  return joinPieces(encodeMessage({ nodes }, values));
+}
+
+/** @throws ShoalError `protocol` for other bytes, and whatever `importNodes` refuses. */
+export function decodeGraph(bytes: Uint8Array): Graph {
+  const { fields, values } = decodeMessage(Uint8Array.from(bytes));
+  if (typeof fields !== 'object' || fields === null || !('nodes' in fields)) throw malformed('it holds no graph');
+  return graphOf(fields.nodes, values);
 }
 
 /** A graph as JSON that refers to `values`. @throws ShoalError `unsupported` for functions: they are called by name on other tasks. */

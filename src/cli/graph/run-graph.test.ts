@@ -1,0 +1,52 @@
+/** What `shoal graph` says and draws; what it refuses. */
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { placeholder } from '../../graph/ops/array.ts';
+import { add, addN, neg } from '../../graph/ops/math.ts';
+import { GraphBuilder } from '../../graph/structure/builder.ts';
+import { encodeGraph } from '../../graph/wire/graphs.ts';
+import { runGraph, type GraphFlags } from './run-graph.ts';
+
+let folder: string;
+let file: string;
+const flags: GraphFlags = { target: [], feed: [], policy: 'source-wave', boxes: 300 };
+
+beforeAll(() => {
+  folder = mkdtempSync(join(tmpdir(), 'graph-'));
+  file = join(folder, 'model.graph');
+  const g = new GraphBuilder();
+  const xs = [0, 1, 2].map((k) =>
+    neg(g, placeholder(g, 'float32', [], { name: `x_${k}`, device: '/job:ps/task:0' }), { device: '/job:ps/task:0' }),
+  );
+  const total = addN(g, xs, { device: '/job:worker', name: 'total' });
+  add(g, total, total, { name: 'twice', device: '/job:worker' });
+  writeFileSync(file, encodeGraph(g.finish()));
+});
+afterAll(() => rmSync(folder, { recursive: true }));
+
+describe('shoal graph', () => {
+  it('says how many requests fusion saves, and draws both', () => {
+    const out = join(folder, 'page.html');
+    expect(runGraph(file, { ...flags, out })).toBe(
+      `before fusion   14 nodes on 2 devices, 3 transfers by 3 requests\nafter fusion    12 nodes on 2 devices, 3 transfers by 1 requests; groups of 3\n${out}\n`,
+    );
+    const page = readFileSync(out, 'utf8');
+    expect(page.match(/<svg /g)).toHaveLength(2);
+    expect(page).toContain('_fuse_recv_0');
+    runGraph(file, { ...flags, out: join(folder, 'after.svg'), policy: 'dest-wave', target: ['total'] });
+    expect(readFileSync(join(folder, 'after.svg'), 'utf8')).toMatch(/^<svg /);
+  });
+
+  it('refuses what it cannot draw before it writes anything', () => {
+    const out = join(folder, 'none.html');
+    expect(() => runGraph(file, { ...flags, out, policy: 'wave' })).toThrow(/there are source-wave and dest-wave/);
+    expect(() => runGraph(file, { ...flags, out, target: ['totel'] })).toThrow(/no node 'totel'; did you mean 'total'/);
+    expect(() => runGraph(file, { ...flags, out: 'x.png' })).toThrow(/must end in .html or .svg/);
+    expect(() => runGraph(join(folder, 'nothing'), { ...flags, out })).toThrow(expect.objectContaining({ code: 'system' }));
+    writeFileSync(join(folder, 'other'), 'hello, this is no graph');
+    expect(() => runGraph(join(folder, 'other'), { ...flags, out })).toThrow(expect.objectContaining({ code: 'protocol' }));
+    expect(existsSync(out)).toBe(false);
+  });
+});

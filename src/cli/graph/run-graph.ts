@@ -1,0 +1,80 @@
+/** What `shoal graph` does: reads a graph, partitions it twice, says and draws the difference. */
+import { readFileSync, writeFileSync } from 'node:fs';
+import { ShoalError } from '../../base/errors.ts';
+import { drawGraph } from '../../graph/draw-graph.ts';
+import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition.ts';
+import { prune } from '../../graph/partition/prune.ts';
+import { fusePolicies } from '../../graph/passes/fuse-policy.ts';
+import { DeviceSet } from '../../graph/placement/devices.ts';
+import { place } from '../../graph/placement/place.ts';
+import { formatDeviceName, parseDeviceName } from '../../graph/structure/device-name.ts';
+import type { Graph } from '../../graph/structure/graph.ts';
+import { decodeGraph } from '../../graph/wire/graphs.ts';
+
+export interface GraphFlags {
+  readonly out?: string;
+  readonly target: readonly string[];
+  readonly feed: readonly string[];
+  readonly policy: string;
+  readonly boxes: number;
+}
+
+/** @returns what to print. @throws ShoalError `usage` for names that do not exist, `protocol` for another file, `system`. */
+export function runGraph(file: string, { out, target, feed, policy: name, boxes }: GraphFlags): string {
+  const policy = fusePolicies.find((each) => each.name === name);
+  if (policy === undefined)
+    throw new ShoalError('usage', `--policy ${name}: there are ${fusePolicies.map((each) => each.name).join(' and ')}`);
+  if (out !== undefined && !/\.(html|svg)$/.test(out)) throw new ShoalError('usage', `--out ${out} must end in .html or .svg`);
+  const graph = decodeGraph(read(file));
+  const devices = new DeviceSet(devicesOf(graph));
+  const placeholders = graph.nodes.filter(({ op }) => op === 'Placeholder');
+  const feeds = feed.length > 0 ? feed.map((each) => graph.output(each)) : placeholders.map(({ outputs: [output] }) => output);
+  const targets = target.length > 0 ? target.map((each) => graph.node(each)) : graph.nodes.filter(({ op }) => op !== 'Placeholder');
+  const needed = prune(graph, place(graph, devices), { feeds, fetches: [], targets });
+  const before = partitionGraph(needed, { devices });
+  const after = partitionGraph(needed, { devices, doFuseRecv: true, fuse: { policy } });
+  const pictures = [before, after].map((each, k) => drawGraph(each, { title: `${file}: ${titles[k]}`, boxesMax: boxes }));
+  if (out !== undefined) writeFileSync(out, out.endsWith('.svg') ? pictures[1] : page(file, pictures));
+  return `${titles.map((title, k) => `${title.padEnd(15)} ${summary([before, after][k])}`).join('\n')}\n${out === undefined ? '' : `${out}\n`}`;
+}
+
+const titles = ['before fusion', 'after fusion'];
+
+function read(file: string): Uint8Array {
+  try {
+    return readFileSync(file);
+  } catch (thrown) {
+    throw new ShoalError('system', `${file} cannot be read: ${ShoalError.from(thrown).message}`, { cause: thrown });
+  }
+}
+
+/** All that the nodes say, and the first of a job's tasks where they leave it open. */
+function devicesOf({ nodes }: Graph): string[] {
+  const names = new Set<string>();
+  for (const { device } of nodes) {
+    if (device === '') continue;
+    const { job = 'worker', task = 0, type = 'CPU', index = 0, replica } = parseDeviceName(device);
+    names.add(formatDeviceName({ job, task, type, index, ...(replica !== undefined && { replica }) }));
+  }
+  return names.size === 0 ? ['/job:worker/task:0/device:CPU:0'] : [...names].sort(workersFirst);
+}
+
+function workersFirst(a: string, b: string): number {
+  const rank = (name: string): string => `${name.startsWith('/job:worker') ? 0 : 1}${name}`;
+  return rank(a) < rank(b) ? -1 : 1;
+}
+
+function summary({ partitions, transfers, groups }: PartitionedGraph): string {
+  const nodes = partitions.reduce((sum, { graph }) => sum + graph.nodes.length, 0);
+  const fused = groups.reduce((sum, { length }) => sum + length, 0);
+  const requests = transfers.length - fused + groups.length;
+  const sizes = groups.map(({ length }) => length).sort((a, b) => b - a);
+  const shown = sizes.length === 0 ? '' : `; groups of ${sizes.slice(0, 8).join(', ')}${sizes.length > 8 ? ', …' : ''}`;
+  return `${nodes} nodes on ${partitions.length} devices, ${transfers.length} transfers by ${requests} requests${shown}`;
+}
+
+function page(file: string, pictures: readonly string[]): string {
+  const title = file.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
+  const parts = pictures.map((picture, k) => `<h2>${titles[k]}</h2>\n<div style="overflow-x: auto">${picture}</div>`);
+  return `<!doctype html>\n<meta charset="utf-8">\n<title>${title}</title>\n<body style="font-family: system-ui, sans-serif">\n${parts.join('\n')}\n</body>\n`;
+}

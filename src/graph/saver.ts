@@ -1,0 +1,102 @@
+/** Saves the variables of a graph to a file, and assigns them from one: how training goes on after a parameter server was lost.
+ *
+ *      8 bytes "shoalgr1" │ SHA-256 of the rest │ names as JSON │ values, as between tasks */
+import { createHash } from 'node:crypto';
+import { open, readFile, rename, rm } from 'node:fs/promises';
+import { ShoalError } from '../base/errors.ts';
+import { systemRandom } from '../base/random.ts';
+import type { Session } from './execute/session.ts';
+import { placeholder } from './ops/array.ts';
+import { assign } from './ops/state.ts';
+import { joinPieces } from './rpc/rpc.ts';
+import type { GraphBuilder } from './structure/builder.ts';
+import type { GraphDType } from './structure/graph-dtype.ts';
+import type { Output } from './structure/node.ts';
+import type { Value } from './structure/value.ts';
+import { decodeMessage, encodeMessage } from './wire/graphs.ts';
+
+const magic = Buffer.from('shoalgr1');
+const headBytes = magic.length + 32;
+
+interface Saved {
+  readonly variable: Output;
+  readonly value: Output;
+  readonly assignment: Output;
+}
+
+export class Saver {
+  readonly #saved: readonly Saved[];
+
+  /** Adds what restoring needs: to be made before the graph is finished. @param variables default: all that the graph has so far.
+   *  @throws ShoalError `usage` for what is no variable. */
+  constructor(g: GraphBuilder, variables: readonly Output[] = variablesOf(g)) {
+    this.#saved = g.withScope('save', () =>
+      variables.map((variable) => {
+        const { dtype, shape, node } = variable;
+        if (node.op !== 'VariableV2') throw new ShoalError('usage', `Saver: '${variable.name}' is no variable`);
+        const value = placeholder(g, dtype, shape, { colocateWith: node });
+        return { variable, value, assignment: assign(g, variable as Output<GraphDType>, value) };
+      }),
+    );
+  }
+
+  /** All variables as they are, in one step; while other sessions train, of no single moment. The file is there whole, or as it was.
+   *  @throws ShoalError `usage` for a variable that has no value yet, `system` when the file cannot be written. */
+  async save(session: Session, path: string): Promise<void> {
+    const values = await session.run(
+      [],
+      this.#saved.map(({ variable }) => variable),
+    );
+    const names = this.#saved.map(({ variable }) => variable.node.name);
+    const content = joinPieces(encodeMessage({ names }, values));
+    const temporary = `${path}.${Buffer.from(systemRandom.bytes(6)).toString('hex')}`;
+    try {
+      const file = await open(temporary, 'wx', 0o644);
+      try {
+        await file.writev([magic, digest(content), content]);
+        await file.sync();
+      } finally {
+        await file.close();
+      }
+      await rename(temporary, path);
+    } catch (thrown) {
+      await rm(temporary, { force: true });
+      throw new ShoalError('system', `the variables could not be saved to ${path}: ${ShoalError.from(thrown).message}`, { cause: thrown });
+    }
+  }
+
+  /** @throws ShoalError `usage` when the file lacks a variable or has it with another shape, `protocol` when it is damaged, `system`. */
+  async restore(session: Session, path: string): Promise<void> {
+    const values = await readValues(path);
+    const feeds = this.#saved.map(({ variable, value }) => {
+      const found = values.get(variable.node.name);
+      if (found === undefined) throw new ShoalError('usage', `${path} has no variable '${variable.node.name}'`);
+      return [value, found] as const;
+    });
+    await session.run(
+      feeds,
+      this.#saved.map(({ assignment }) => assignment.node),
+    );
+  }
+}
+
+function variablesOf(g: GraphBuilder): Output[] {
+  return g.nodes.filter(({ op }) => op === 'VariableV2').map(({ outputs: [variable] }) => variable);
+}
+
+async function readValues(path: string): Promise<Map<string, Value>> {
+  const bytes = await readFile(path).catch((thrown: unknown) => {
+    throw new ShoalError('system', `${path} could not be read: ${ShoalError.from(thrown).message}`, { cause: thrown });
+  });
+  // At an address of its own, so that values are aligned.
+  const content = Uint8Array.from(bytes.subarray(headBytes));
+  if (!bytes.subarray(0, magic.length).equals(magic)) throw new ShoalError('protocol', `${path} holds no variables of a graph`);
+  if (!bytes.subarray(magic.length, headBytes).equals(digest(content))) throw new ShoalError('protocol', `${path} is damaged`);
+  const { fields, values } = decodeMessage(content);
+  const { names } = fields as { readonly names: readonly string[] };
+  return new Map(names.map((name, k) => [name, values[k] as Value]));
+}
+
+function digest(content: Uint8Array): Buffer {
+  return createHash('sha256').update(content).digest();
+}
