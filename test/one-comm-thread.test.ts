@@ -1,14 +1,18 @@
 /** Worlds and stores of a process share its comm thread: neither keeps the other waiting, nor falls with it. */
+import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
+import { builtEntry } from '../src/base/package-root.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
 import { hostGuest } from '../src/comm/comm-thread.ts';
 import { initProcessGroup } from '../src/group/api/init.ts';
 import type { ProcessGroup } from '../src/group/call/types.ts';
-import { create } from '../src/kvstore/stores/create.ts';
+import { create, createShared } from '../src/kvstore/stores/create.ts';
 import type { Asked } from './fixtures/comm-guest.ts';
 import { KVJob } from './support/kv-job.ts';
 import { RankProcess } from './support/ranks.ts';
@@ -20,6 +24,25 @@ async function worldOfTwo(folder: string): Promise<ProcessGroup[]> {
   const initMethod = `file://${folder}`;
   return Promise.all([0, 1].map((rank) => initProcessGroup({ initMethod, rank, worldSize: 2, environment: {} })));
 }
+
+/** Asked to, it ends the thread. */
+async function fatalGuest(): Promise<CommChannel<Asked, string>> {
+  const options = { entry: '../.built/comm-guest.mjs', plan: { name: 'fatal' }, who: 'it' };
+  const guest = new CommChannel<Asked, string>((handlers) => hostGuest(options, handlers));
+  await guest.ready();
+  return guest;
+}
+
+/** Another worker of the process, which waits for what never comes. */
+const waitingWorker = `
+  const { workerData, parentPort } = require('node:worker_threads');
+  const { index, ticket, environment } = workerData;
+  import(index).then(async ({ create }) => {
+    const kv = await create('dist_async', { ticket, environment });
+    parentPort.postMessage('waits');
+    await kv.receiveBlob(0, 'nothing').catch(({ code }) => parentPort.postMessage(code));
+    process.exit();
+  });`;
 
 describe('in one process', () => {
   it.each([
@@ -91,10 +114,7 @@ describe('in one process', () => {
     await using job = await KVJob.start({ workers: 1, servers: 1 });
     const groups = await worldOfTwo(folder);
     const store = await create('dist_async', { environment: job.environment('worker', 0) });
-    const guest = new CommChannel<Asked, string>((handlers) =>
-      hostGuest({ entry: '../.built/comm-guest.mjs', plan: { name: 'fatal' }, who: 'it' }, handlers),
-    );
-    await guest.ready();
+    const guest = await fatalGuest();
     const pending = [groups[0].recv(new Float32Array(1), 1), store.receiveBlob(0, 'nothing')];
     guest.start({ type: 'ask', what: 'exit' }, 'its end');
     for (const work of pending) await expect(work).rejects.toMatchObject({ code: 'system', message: /the comm thread ended with code 7/ });
@@ -106,6 +126,26 @@ describe('in one process', () => {
     await next.destroy();
     expect(workers()).toBe(0);
     await rm(folder, { recursive: true });
+  });
+
+  it('other threads hear, too, that the thread is lost', async () => {
+    await using job = await KVJob.start({ workers: 1, servers: 1 });
+    const environment = job.environment('worker', 0);
+    const {
+      store,
+      tickets: [ticket],
+    } = await createShared('dist_async', { workers: 2, environment });
+    const index = pathToFileURL(builtEntry('kvstore/index.js')).href;
+    const thread = new Worker(waitingWorker, { eval: true, workerData: { index, ticket, environment }, transferList: [ticket.port] });
+    expect(await once(thread, 'message')).toEqual(['waits']);
+    const guest = await fatalGuest();
+    guest.start({ type: 'ask', what: 'exit' }, 'its end');
+    expect(await once(thread, 'message')).toEqual(['system']);
+    await once(thread, 'exit');
+    await expect(store.barrier()).rejects.toMatchObject({ code: 'system' });
+    await store.close().catch(() => undefined);
+    await guest.leave(new ShoalError('closed', 'it is over'));
+    expect(workers()).toBe(0);
   });
 });
 
@@ -139,13 +179,20 @@ describe('ranks that are workers, too', () => {
     }
   });
 
+  it.each(['group', 'store'])('a process waits for what it closes, %s first', async (first) => {
+    await using job = await KVJob.start({ workers: 2, servers: 1 });
+    for (const { exited } of startRanks(job, 'nothing', { FIRST: first })) {
+      expect(await exited).toMatchObject({ code: 0, lines: [{ threads: 1 }, { threads: 0 }], stderr: '' });
+    }
+  });
+
   it('each goes on while the other has much to do', async () => {
     await using job = await KVJob.start({ workers: 2, servers: 1 });
     for (const { exited } of startRanks(job, 'load', { STORE: 'dist_async' })) {
       const { code, lines, stderr } = await exited;
       expect(stderr).toBe('');
       expect(code).toBe(0);
-      expect(lines).toEqual([{ threads: 1 }, { pushedBefore: expect.toSatisfy((count) => count < 4) }, { threads: 0 }]);
+      expect(lines).toEqual([{ threads: 1 }, { threads: 0 }]);
     }
   });
 
