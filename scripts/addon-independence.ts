@@ -60,6 +60,7 @@ export const sameWithoutAddon: readonly LeftOut[] = [
       'test/messaging-processes.test.ts',
       'test/messaging-soak.test.ts',
       'test/messaging-threads.test.ts',
+      'test/report-page.test.ts',
       'test/store-mpirun.test.ts',
       'test/store-processes.test.ts',
     ],
@@ -89,8 +90,12 @@ export const sameWithoutAddon: readonly LeftOut[] = [
     files: ['test/fails-in-flight.test.ts', 'test/hosts-processes.test.ts'],
   },
   {
+    reason: 'between processes tensors and steps travel over sockets without the addon: the conformance suites of src/rendezvous run that',
+    files: ['test/graph-processes.test.ts', 'test/rendezvous-processes.test.ts'],
+  },
+  {
     reason: 'examples of training; ddp-equivalence trains without the addon',
-    files: ['test/ddp-char-lm.test.ts', 'test/ddp-demo.test.ts'],
+    files: ['test/ddp-char-lm.test.ts', 'test/ddp-demo.test.ts', 'test/ddp-tfjs.test.ts', 'test/wide-deep.test.ts'],
   },
 ];
 
