@@ -17,6 +17,8 @@
         'native/wire_napi.cc',
         'native/wire_watch.cc',
         'native/step_machine.cc',
+        'native/ofi.cc',
+        'native/ofi_load.cc',
         'native/mpi.cc',
         'native/mpi_load.cc',
         'native/mpi_runtime.cc',

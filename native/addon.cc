@@ -9,6 +9,7 @@
 #include "wire.h"
 #include "mpi.h"
 #include "napi_args.h"
+#include "ofi.h"
 #include "optimizers.h"
 #include "regions.h"
 #include "small_buffer.h"
@@ -205,6 +206,7 @@ napi_value init(napi_env env, napi_value exports) {
   export_regions(env, exports);
   export_sockets(env, exports);
   export_mpi(env, exports);
+  export_ofi(env, exports);
   export_wires(env, exports);
   export_watches(env, exports);
   set_function(env, exports, "copy", copy);

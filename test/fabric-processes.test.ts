@@ -1,11 +1,13 @@
 /** Fabrics between real processes: bytes arrive, death is seen at once and by name, nothing stays behind. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { fabricProviders } from '../src/fabric/providers.ts';
+import { libfabricProvider } from '../src/fabric/providers/libfabric.ts';
+import { sweepSharedMemory } from '../src/fabric/providers/libfabric-shm-files.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 
 /** A bound on the mechanism, not on the machine's speed: less than it takes until a silent connection is asked for a sign of life. */
@@ -50,7 +52,13 @@ async function exchanged(provider: string): Promise<{ dialler: Rank; listener: R
   return { dialler, listener, address };
 }
 
-for (const { name, unavailable } of fabricProviders) {
+/** libfabric's `shm` beside the one it takes first. */
+const providers = [
+  ...fabricProviders.map((provider) => ({ ...provider, title: provider.name })),
+  { ...libfabricProvider({ provider: 'shm' }), title: 'libfabric:shm' },
+];
+
+for (const { title: name, unavailable } of providers) {
   const reason = unavailable();
   describe.skipIf(reason !== undefined)(`${name} between processes${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
     it('writes land in the other process, and an orderly end is one on both sides', async () => {
@@ -74,7 +82,14 @@ for (const { name, unavailable } of fabricProviders) {
         expect((end.atMs as number) - killedAtMs).toBeLessThan(deathMs);
         survivor.process.kill('SIGKILL');
         await once(survivor.process, 'exit');
-        const socket = /shm:\/\/([^?]+)/.exec(ranks.address.candidates[0])?.[1];
+        if (name === 'libfabric:shm') {
+          // As the next fabric of that kind does.
+          sweepSharedMemory();
+          const pids = [ranks.dialler.process.pid, ranks.listener.process.pid];
+          expect(readdirSync('/dev/shm').filter((file) => pids.some((pid) => file.includes(`-${pid}-`)))).toEqual([]);
+          return;
+        }
+        const socket = /^shm:\/\/([^?]+)/.exec(ranks.address.candidates[0])?.[1];
         if (socket !== undefined) expect(readFileSync('/proc/net/unix', 'utf8')).not.toContain(socket);
       },
     );

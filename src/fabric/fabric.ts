@@ -116,8 +116,22 @@ export interface FabricOptions {
   readonly regions?: RegionAllocator;
   /** `shm`: replaces the probed identity of this host; for tests that play several hosts on one. */
   readonly hostId?: string;
+  /** `libfabric`: what of it to use. Default: the best there is. */
+  readonly libfabric?: LibfabricChoice;
   /** Told of every incoming connection that was turned away and why; for logs. */
   readonly onRefused?: (error: ShoalError) => void;
+}
+
+/** Of libfabric's providers and devices. */
+export interface LibfabricChoice {
+  /** `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, …; '' for the best. */
+  readonly provider?: string;
+  /** `mlx5_0`, `eth0`; '' for the provider's first. */
+  readonly device?: string;
+  /** Operations under way on one connection. Default 128. */
+  readonly queueDepth?: number;
+  /** Service byte of IP, 0…255. Default 0. */
+  readonly trafficClass?: number;
 }
 
 /** What was set on one socket, and goes on being looked after. */
@@ -166,7 +180,7 @@ export interface Fabric {
 export interface FabricProvider {
   readonly name: string;
   readonly description: string;
-  /** Why this host cannot use the provider, or undefined when it can. */
-  unavailable(): string | undefined;
+  /** Why this host cannot use the provider with these options, or undefined when it can. */
+  unavailable(options?: Pick<FabricOptions, 'libfabric'>): string | undefined;
   create(options: FabricOptions): Fabric;
 }

@@ -1,5 +1,6 @@
-/** The registry of fabrics, best first. A new provider is its own file and one line here. */
+/** The registry of fabrics, best first; libfabric is before tcp where it has hardware, and else taken when asked for. A new provider is its own file and one line here. */
 import type { FabricProvider } from './fabric.ts';
+import { libfabricProvider } from './providers/libfabric.ts';
 import { ShmFabric, shmUnavailable } from './providers/shm.ts';
 import { TcpFabric } from './providers/tcp.ts';
 
@@ -18,4 +19,5 @@ export const fabricProviders: readonly FabricProvider[] = [
     unavailable: () => undefined,
     create: (options) => new TcpFabric(options),
   },
+  libfabricProvider(),
 ];

@@ -11,6 +11,7 @@ import { packageFile } from '../base/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
 import type { NativeMpi } from './native-mpi.ts';
+import type { NativeOfi } from './native-ofi.ts';
 import type { NativeWire } from './native-wire.ts';
 
 declare const opaque: unique symbol;
@@ -73,7 +74,7 @@ export interface NativeParameterLoops {
 }
 
 /** The loops directly on it are the best this CPU can run. */
-export interface Native extends NativeLoops, NativeMpi, NativeWire {
+export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
   readonly version: string;
   /** All others it can run, down to those for any CPU of this architecture; for tests. */
   readonly others: readonly NativeLoops[];

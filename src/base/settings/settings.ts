@@ -231,6 +231,33 @@ export const settingDefinitions = {
     'network',
     "Congestion control of TCP links, in order of preference (`dctcp,cubic`). Empty: the system's; where that is bbr, cubic or else reno, and bbr on links that lose packets.",
   ),
+  libfabricProvider: text(
+    'SHOAL_LIBFABRIC_PROVIDER',
+    'network',
+    '',
+    'Provider of libfabric that the fabric `libfabric` uses: `verbs`, `efa`, `tcp;ofi_rxm`, `shm`, or another it has. Empty: the best there is.',
+  ),
+  libfabricDevice: text(
+    'SHOAL_LIBFABRIC_DEVICE',
+    'network',
+    '',
+    "Device of that provider, as `shoal info` shows it: `mlx5_0`, `eth0`. Empty: the provider's first.",
+    { aliases: [{ name: 'RDMA_DEVICE' }] },
+  ),
+  libfabricQueueDepth: integer(
+    'SHOAL_LIBFABRIC_QUEUE_DEPTH',
+    'network',
+    128,
+    'Operations that are under way on one libfabric connection, and messages that it takes before they are delivered.',
+    { least: 16, most: 4096, aliases: [{ name: 'RDMA_QUEUE_DEPTH' }] },
+  ),
+  libfabricTrafficClass: integer(
+    'SHOAL_LIBFABRIC_TRAFFIC_CLASS',
+    'network',
+    0,
+    'Service byte of the IP packets of libfabric connections, where the provider sets it.',
+    { most: 255, aliases: [{ name: 'RDMA_TRAFFIC_CLASS' }] },
+  ),
   hostId: text(
     'SHOAL_HOST_ID',
     'network',

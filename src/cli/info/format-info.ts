@@ -16,6 +16,7 @@ export function formatInfo(info: Info & { readonly links: Links | null }): strin
         available ? description : reason!,
       ]),
     ),
+    section('libfabric', libfabricRows(info)),
     section(
       'interfaces',
       info.interfaces.map(({ name, address, offered }) => [name, address, offered ? 'offered to other hosts' : '']),
@@ -50,6 +51,15 @@ function hostRows({ host, versions }: Info): string[][] {
       'memory',
       `${gibibytes(host.memoryBytes)}${host.availableBytes === null ? '' : `, ${gibibytes(host.availableBytes)} available: limited by ${host.limitedBy}`}`,
     ],
+  ];
+}
+
+function libfabricRows({ libfabric }: Info): string[][] {
+  const { version, reason, devices } = libfabric;
+  const head = version === null ? `not found: ${reason}` : `version ${version}${reason === null ? '' : `; ${reason}`}`;
+  return [
+    [head],
+    ...devices.map(({ provider, device, address, used }) => [provider, device, address, used ? 'used by the fabric libfabric' : '']),
   ];
 }
 

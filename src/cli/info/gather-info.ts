@@ -6,11 +6,13 @@ import { describeSettings, resolveSettings, type Environment, type SettingRow } 
 import { packageVersion } from '../../base/version.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
+import type { LibfabricChoice } from '../../fabric/fabric.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
+import { chooseDevice, libfabricChoice, usableDevices } from '../../fabric/providers/libfabric-devices.ts';
 import { detectWorld, launchVariables, type WorldSpec } from '../../store/environment.ts';
 import { clusterVariables } from '../../graph/cluster/environment.ts';
 import { placeVariables } from '../../kvstore/job/environment.ts';
-import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
 import { availableMemory } from '../../memory/regions/available-memory.ts';
 
 /** Incremented when a field changes its meaning or goes away. */
@@ -39,6 +41,12 @@ export interface Info {
     readonly available: boolean;
     readonly reason: string | null;
   }[];
+  /** Its providers with what the fabric needs, best first; `used`: what the settings choose. */
+  readonly libfabric: {
+    readonly version: string | null;
+    readonly reason: string | null;
+    readonly devices: readonly { readonly provider: string; readonly device: string; readonly address: string; readonly used: boolean }[];
+  };
   /** `offered`: peers on other hosts are given this address. */
   readonly interfaces: readonly { readonly name: string; readonly address: string; readonly offered: boolean }[];
   /** What the environment says about this process. */
@@ -60,6 +68,7 @@ export function gatherInfo(environment: Environment): Info {
   const native = loadNative({ enabled: settings.native });
   const warnings = [...resolved.warnings];
   const memory = availableMemory();
+  const libfabric = libfabricChoice(settings);
   return {
     schema: infoSchemaVersion,
     versions: { shoal: packageVersion, node: process.versions.node, v8: process.versions.v8, libuv: process.versions.uv },
@@ -81,14 +90,33 @@ export function gatherInfo(environment: Environment): Info {
     },
     fabrics: fabricProviders.map(({ name, description, unavailable }) => {
       const excluded = settings.fabrics.length > 0 && !settings.fabrics.includes(name) ? 'not listed in SHOAL_FABRICS' : undefined;
-      const reason = excluded ?? unavailable() ?? null;
+      const reason = excluded ?? unavailable({ libfabric }) ?? null;
       return { name, description, available: reason === null, reason };
     }),
+    libfabric: libfabricOf(native, libfabric),
     interfaces: interfacesOf(settings.interfaces, warnings),
     world: worldOf(environment),
     settings: describeSettings(resolved),
     warnings,
   };
+}
+
+function libfabricOf(native: Native | undefined, choice: LibfabricChoice): Info['libfabric'] {
+  if (native === undefined) return { version: null, reason: 'the native addon is not loaded', devices: [] };
+  try {
+    const version = native.ofiVersion();
+    const chosen = chooseDevice(native, choice);
+    const devices = usableDevices(native).map(({ provider, device, source, addressFormat }) => ({
+      provider,
+      device,
+      address: source,
+      used:
+        typeof chosen !== 'string' && chosen.provider === provider && chosen.device === device && chosen.addressFormat === addressFormat,
+    }));
+    return { version, reason: typeof chosen === 'string' ? chosen : null, devices };
+  } catch (thrown) {
+    return { version: null, reason: messageOf(thrown), devices: [] };
+  }
 }
 
 function interfacesOf(filter: readonly string[], warnings: string[]): Info['interfaces'] {

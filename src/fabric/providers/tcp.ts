@@ -4,7 +4,6 @@
  *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
 import net from 'node:net';
-import os from 'node:os';
 import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
@@ -27,7 +26,7 @@ import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
 import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
 import type { WireTap } from '../stream/wire-tap.ts';
-import { offeredAddresses } from '../interfaces.ts';
+import { candidateText, hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
 import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
 import { RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
@@ -37,7 +36,6 @@ const purpose = 'fabric-tcp';
 const frameBytesMax = 2 ** 30;
 /** Written to a connection from one look at how its socket fares to the next. */
 const reviewBytes = 512 * 1024;
-const wildcards: readonly string[] = ['0.0.0.0', '::'];
 
 export interface TcpOptions extends FabricOptions {
   /** Faults on the wire, for tests. */
@@ -90,7 +88,7 @@ export class TcpFabric implements Fabric {
     try {
       for (const { host, addresses } of hostsToListenOn(listenHosts, this.#options.interfaces)) {
         const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
-        for (const address of addresses) candidates.push(candidateOf(address, port));
+        for (const address of addresses) candidates.push(candidateText('tcp', address, port));
       }
     } catch (error) {
       acceptor.close();
@@ -148,7 +146,7 @@ export class TcpFabric implements Fabric {
 
   async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<FramedSocket> {
     const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
-    const { host, port } = parseCandidate(candidate);
+    const { host, port } = parseCandidate('tcp', candidate);
     const description = `tcp ${candidate.slice('tcp://'.length)}`;
     const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
     const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
@@ -299,31 +297,4 @@ class TcpConnection extends StreamConnection {
     if (this.#onOpen !== undefined && header.type !== FrameType.Open)
       throw new ShoalError('protocol', `frame of type ${header.type} before open`);
   }
-}
-
-/** What to bind, and what to offer for it. A wildcard without an address of its family is left out; where there is no
- *  network at all, peers can only be on this host. */
-function hostsToListenOn(listenHosts: readonly string[], filter: readonly string[] | undefined): { host: string; addresses: string[] }[] {
-  if (!listenHosts.some((host) => wildcards.includes(host))) return listenHosts.map((host) => ({ host, addresses: [host] }));
-  const offered = offeredAddresses(os.networkInterfaces(), filter);
-  const hosts = listenHosts.map((host) => {
-    if (!wildcards.includes(host)) return { host, addresses: [host] };
-    const family = host === '::' ? 'IPv6' : 'IPv4';
-    return { host, addresses: offered.filter((each) => each.family === family).map(({ address }) => address) };
-  });
-  const usable = hosts.filter(({ addresses }) => addresses.length > 0);
-  return usable.length > 0 ? usable : [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
-}
-
-function candidateOf(address: string, port: number): string {
-  return net.isIP(address) === 6 ? `tcp://[${address}]:${port}` : `tcp://${address}:${port}`;
-}
-
-function parseCandidate(candidate: string): { host: string; port: number } {
-  const parts = /^tcp:\/\/(?:\[([^\]]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(candidate);
-  const port = Number(parts?.[3]);
-  const host = parts?.[1] ?? parts?.[2];
-  if (host === undefined || port < 1 || port > 65_535)
-    throw new ShoalError('config', `'${candidate}' is not an address like tcp://10.0.0.4:41234`);
-  return { host, port };
 }

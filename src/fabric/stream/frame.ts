@@ -17,11 +17,13 @@
  *    5 immediate   1                                        of a write of no bytes
  *    6 goodbye                                              orderly end: nothing follows
  *    7 error                                       text     the sender closes; its reason, UTF-8
- *    8 probe                                       text     shm: a region to map and the nonce in it
+ *    8 probe                                       text     shm: a region to map and the nonce in it; libfabric: where an endpoint is
  *    9 probed      1: it worked                             shm: result
  *   10 claim                         ×                      shm: may I write to rkey?
  *   11 grant                         ×             text     shm: yes; how to map it
- *   12 withdraw                      ×                      shm: no more */
+ *   12 withdraw                      ×                      shm: no more
+ *   13 asleep                              ×                libfabric: polls no more; has seen so many events
+ *   14 wake                                                 libfabric: something was posted */
 import { ShoalError } from '../../base/errors.ts';
 
 export const headerBytes = 32;
@@ -39,9 +41,11 @@ export const FrameType = {
   Claim: 10,
   Grant: 11,
   Withdraw: 12,
+  Asleep: 13,
+  Wake: 14,
 } as const;
 
-const lastType = FrameType.Withdraw;
+const lastType = FrameType.Wake;
 const mark = 0x5348;
 /** Flags bit 0. */
 export const flagSet = 1;

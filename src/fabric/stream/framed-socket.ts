@@ -36,6 +36,8 @@ export interface FramedSocketOptions {
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
+  /** What is lost with the stream besides its frames. */
+  readonly inFlight?: () => InFlight;
 }
 
 /** What a stream's owner does with frames. Called on the socket's turn, never inside a call to the stream. */
@@ -135,7 +137,12 @@ export class FramedSocket {
   }
 
   get inFlight(): InFlight {
-    return this.#sender.inFlight;
+    return this.#options.inFlight?.() ?? this.#sender.inFlight;
+  }
+
+  /** Of this end; undefined of a socket that is not IP. */
+  get localAddress(): string | undefined {
+    return this.#socket.localAddress;
   }
 
   /** Resolves when the socket is closed and its descriptor given back. */

@@ -12,6 +12,7 @@ import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { congestionTuner } from '../../fabric/congestion.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
 import { fabricProviders } from '../../fabric/providers.ts';
+import { hasRdmaDevice, libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
@@ -89,6 +90,7 @@ async function meet(plan: WorldPlan, parts: Pick<FabricOptions, 'regions' | 'onR
     ...parts,
     listenHosts: mayBeOneHost(opened) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
     interfaces: settings.interfaces,
+    libfabric: libfabricChoice(settings),
     ...(settings.hostId === '' ? {} : { hostId: settings.hostId }),
   });
   return { name: opened.world, store: opened.store, servedBy: opened.servedBy, fabrics };
@@ -103,7 +105,8 @@ function mayBeOneHost({ url, secret }: OpenedStore): boolean {
 
 /** The fabrics this rank uses, best first. @throws ShoalError `config` or `unsupported`. */
 function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[] {
-  const names = settings.fabrics.length > 0 ? settings.fabrics : ['shm', 'tcp'];
+  const automatic = hasRdmaDevice() ? ['shm', 'libfabric', 'tcp'] : ['shm', 'tcp'];
+  const names = settings.fabrics.length > 0 ? settings.fabrics : automatic;
   return names.flatMap((name) => {
     const provider = fabricProviders.find((each) => each.name === name);
     if (!provider) {
@@ -112,7 +115,7 @@ function createFabrics({ settings }: WorldPlan, options: FabricOptions): Fabric[
         `unknown fabric '${name}' in SHOAL_FABRICS; use ${fabricProviders.map((each) => each.name).join(', ')}`,
       );
     }
-    const reason = provider.unavailable();
+    const reason = provider.unavailable(options);
     if (reason !== undefined && settings.fabrics.length > 0)
       throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
     return reason === undefined ? [provider.create(options)] : [];

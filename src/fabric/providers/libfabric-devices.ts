@@ -1,0 +1,93 @@
+/** What of libfabric this machine has, and which of it is taken. */
+import { readdirSync } from 'node:fs';
+import { messageOf } from '../../base/errors.ts';
+import type { Settings } from '../../base/settings/settings.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
+import { ofiAddressFormats, ofiTotalOrder, type OfiDeviceFacts } from '../../memory/native-ofi.ts';
+import type { LibfabricChoice } from '../fabric.ts';
+import type { WriteOrder } from './libfabric-connection-options.ts';
+
+/** Best first; others are taken when they are asked for. */
+const providersByWorth: readonly string[] = ['verbs;ofi_rxm', 'efa', 'tcp;ofi_rxm', 'shm'];
+/** What people call them. */
+const fullNames: Readonly<Record<string, string>> = { verbs: 'verbs;ofi_rxm', tcp: 'tcp;ofi_rxm' };
+/** Providers over sockets: their endpoints may have any address of this host. */
+const socketProvider = /^(tcp|net|udp|sockets)\b/;
+const immediateBytes = 4;
+const sequencedBytes = 8;
+
+/** Why libfabric cannot be used here, or undefined when it can. */
+export function libfabricUnavailable(choice: LibfabricChoice = {}): string | undefined {
+  const native = loadNative({ enabled: true });
+  if (native === undefined) return nativeUnavailableReason();
+  const chosen = chooseDevice(native, choice);
+  return typeof chosen === 'string' ? chosen : undefined;
+}
+
+/** What the settings say. */
+export function libfabricChoice(settings: Settings): LibfabricChoice {
+  const {
+    libfabricProvider: provider,
+    libfabricDevice: device,
+    libfabricQueueDepth: queueDepth,
+    libfabricTrafficClass: trafficClass,
+  } = settings;
+  return { provider, device, queueDepth, trafficClass };
+}
+
+/** Hardware that only libfabric drives is here; without loading the library. */
+export function hasRdmaDevice(): boolean {
+  try {
+    return readdirSync('/sys/class/infiniband').length > 0;
+  } catch {
+    return false;
+  }
+}
+
+/** What can be used, best first: each provider's devices once. @throws NativeError. */
+export function usableDevices(native: Native, { provider = '', device = '' }: LibfabricChoice = {}): OfiDeviceFacts[] {
+  const wanted = fullNames[provider] ?? provider;
+  const isUsable = (facts: OfiDeviceFacts): boolean =>
+    facts.immediateBytes >= immediateBytes && facts.keyBytes <= 8 && (device === '' || facts.device === device);
+  const usable = native.ofiDevices(wanted, device).filter(isUsable);
+  const worth = (facts: OfiDeviceFacts): number => {
+    const place = providersByWorth.indexOf(facts.provider);
+    return place < 0 ? providersByWorth.length : place;
+  };
+  const seen = new Set<string>();
+  return usable
+    .filter((facts) => {
+      const name = `${facts.provider} ${facts.device} ${facts.addressFormat}`;
+      return !seen.has(name) && seen.add(name);
+    })
+    .sort((a, b) => worth(a) - worth(b) || (isIpv6(a) ? 1 : 0) - (isIpv6(b) ? 1 : 0));
+}
+
+/** The one to take, or why there is none. */
+export function chooseDevice(native: Native, choice: LibfabricChoice): OfiDeviceFacts | string {
+  const { provider = '', device = '' } = choice;
+  const wanted = [provider === '' ? '' : `provider '${provider}'`, device === '' ? '' : `device '${device}'`].filter(Boolean).join(' and ');
+  try {
+    const usable = usableDevices(native, choice);
+    const known = provider === '' ? usable.filter((facts) => providersByWorth.includes(facts.provider)) : usable;
+    if (known.length > 0) return known[0];
+    const others = [...new Set(usableDevices(native).map((facts) => facts.provider))].join(', ') || 'none';
+    return `libfabric ${native.ofiVersion()} has no ${wanted || 'provider'} with messages and writes with immediates (usable here: ${others})`;
+  } catch (thrown) {
+    return `libfabric: ${messageOf(thrown)}`;
+  }
+}
+
+/** How order is kept over it: by what is in force once it is open. */
+export function orderOf(facts: OfiDeviceFacts, maxWriteBytes: number): WriteOrder {
+  if (facts.messageOrder === ofiTotalOrder && facts.orderedWriteBytes >= maxWriteBytes) return 'ordered';
+  return facts.immediateBytes >= sequencedBytes ? 'sequenced' : 'fenced';
+}
+
+export function isSocketProvider({ provider }: OfiDeviceFacts): boolean {
+  return socketProvider.test(provider);
+}
+
+export function isIpv6({ addressFormat }: OfiDeviceFacts): boolean {
+  return addressFormat === ofiAddressFormats.ipv6;
+}

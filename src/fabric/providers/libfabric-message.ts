@@ -1,0 +1,122 @@
+/** Messages between the two ends of a libfabric connection, and the data that a write announces; pure.
+ *
+ *    byte 0      1        2          4          8                16      20      24
+ *         │kind  │0       │credits   │sequence  │token of the    │a      │b      │ payload …
+ *         │u8    │        │u16 LE    │u32 LE    │connection (8)  │u32 LE │u32 LE │
+ *
+ *    kind          a           b        payload
+ *    1 hello       version                                 the first message each way
+ *    2 data        its length  offset   this part of it    a message
+ *    3 immediate   immediate                               of a write of no bytes, or where a write cannot announce
+ *    4 credit                                              returns credits only; has none itself, and no number
+ *    5 claim       rkey                                    may I write to rkey?
+ *    6 grant       rkey                 address, key,      yes
+ *                                       length (3 × 8)
+ *    7 withdraw    rkey                                    no more
+ *    8 withdrawn   rkey                                    nothing of mine is under way to it
+ *    9 last                                                nothing follows */
+import { ShoalError } from '../../base/errors.ts';
+import { maxMessageBytes } from '../limits.ts';
+
+export const messageHeaderBytes = 24;
+export const tokenBytes = 8;
+export const grantBytes = 24;
+export const protocolVersion = 1;
+
+export const MessageKind = {
+  Hello: 1,
+  Data: 2,
+  Immediate: 3,
+  Credit: 4,
+  Claim: 5,
+  Grant: 6,
+  Withdraw: 7,
+  Withdrawn: 8,
+  Last: 9,
+} as const;
+
+/** Mutable: one object serves a connection. */
+export interface MessageHeader {
+  kind: number;
+  credits: number;
+  sequence: number;
+  a: number;
+  b: number;
+}
+
+export function encodeMessageHeader(view: DataView, at: number, header: Readonly<MessageHeader>, token: Uint8Array): void {
+  view.setUint8(at, header.kind);
+  view.setUint8(at + 1, 0);
+  view.setUint16(at + 2, header.credits, true);
+  view.setUint32(at + 4, header.sequence, true);
+  for (let k = 0; k < tokenBytes; k++) view.setUint8(at + 8 + k, token[k]);
+  view.setUint32(at + 16, header.a, true);
+  view.setUint32(at + 20, header.b, true);
+}
+
+/** False: not of this connection. @throws ShoalError `protocol` for what a member does not send. */
+export function decodeMessageHeader(view: DataView, at: number, bytes: number, token: Uint8Array, header: MessageHeader): boolean {
+  if (bytes < messageHeaderBytes) return false;
+  for (let k = 0; k < tokenBytes; k++) if (view.getUint8(at + 8 + k) !== token[k]) return false;
+  header.kind = view.getUint8(at);
+  header.credits = view.getUint16(at + 2, true);
+  header.sequence = view.getUint32(at + 4, true);
+  header.a = view.getUint32(at + 16, true);
+  header.b = view.getUint32(at + 20, true);
+  const payload = bytes - messageHeaderBytes;
+  const { Data, Grant, Hello, Last } = MessageKind;
+  const valid =
+    header.kind >= Hello &&
+    header.kind <= Last &&
+    (header.kind === Data ? header.a - header.b >= payload : payload === (header.kind === Grant ? grantBytes : 0));
+  if (!valid) throw new ShoalError('protocol', `message of kind ${header.kind} with ${payload} bytes is not expected here`);
+  return true;
+}
+
+/** Bits of a sequence number that a write has room for. */
+const sequenceMask = 0xfffff;
+const immediateRange = 2 ** 32;
+
+/** Where a provider carries eight bytes with a write, but keeps no order: the immediate, whether there is one, and its place. 53 bits. */
+export function encodeSequenced(sequence: number, immediate: number | undefined): number {
+  return ((sequence & sequenceMask) * 2 + (immediate === undefined ? 0 : 1)) * immediateRange + (immediate ?? 0);
+}
+
+export interface Sequenced {
+  /** The next at or after `expected` with these bits. */
+  readonly sequence: number;
+  readonly immediate: number | undefined;
+}
+
+export function decodeSequenced(data: number, expected: number): Sequenced {
+  const upper = Math.floor(data / immediateRange);
+  const ahead = ((upper >>> 1) - expected) & sequenceMask;
+  return { sequence: (expected + ahead) >>> 0, immediate: upper % 2 === 0 ? undefined : data % immediateRange };
+}
+
+/** Messages longer than one slot, put together from their parts. */
+export class Assembly {
+  #message: Buffer | undefined;
+  #filled = 0;
+
+  /** The message, when this was the last part of it; valid as long as the part. @throws ShoalError `protocol` for a part that is not
+   *  the next. */
+  add(total: number, offset: number, part: Buffer): Buffer | undefined {
+    const begun = this.#message;
+    if (
+      total > maxMessageBytes ||
+      offset !== this.#filled ||
+      (begun !== undefined && begun.length !== total) ||
+      (part.length === 0 && total > 0)
+    )
+      throw new ShoalError('protocol', `${part.length} bytes at ${offset} of a message of ${total} bytes are not expected here`);
+    if (part.length === total) return part;
+    const message = (this.#message ??= Buffer.alloc(total));
+    message.set(part, offset);
+    this.#filled += part.length;
+    if (this.#filled < total) return undefined;
+    this.#filled = 0;
+    this.#message = undefined;
+    return message;
+  }
+}

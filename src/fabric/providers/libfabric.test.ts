@@ -1,0 +1,261 @@
+import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import net from 'node:net';
+import fc from 'fast-check';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { ShoalError } from '../../base/errors.ts';
+import { seededRandom, systemRandom } from '../../base/random.ts';
+import { reservePort } from '../../base/testing/reserved-port.ts';
+import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
+import { loadNative } from '../../memory/native.ts';
+import { ofiAddressFormats } from '../../memory/native-ofi.ts';
+import type { Region } from '../../memory/region.ts';
+import { createRegionAllocator } from '../../memory/regions/allocator.ts';
+import { abortConnection } from '../abortable.ts';
+import { describeFabric, Inbox, type FabricWorld } from '../conformance.ts';
+import { connected } from '../testing/connected.ts';
+import type { LibfabricConnection } from './libfabric-connection.ts';
+import { libfabricUnavailable } from './libfabric-devices.ts';
+import { LibfabricEndpoint, mustWait } from './libfabric-endpoint.ts';
+import { decodeMessageHeader, decodeSequenced, encodeSequenced } from './libfabric-message.ts';
+import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
+import { LibfabricFabric, type LibfabricOptions } from './libfabric.ts';
+
+function world(changes: Partial<LibfabricOptions>): FabricWorld {
+  const allocator = createRegionAllocator({ native: loadNative({ enabled: true }) });
+  const regions: Region[] = [];
+  const query = `?provider=${encodeURIComponent(changes.libfabric!.provider!)}`;
+  return {
+    create: (options) => new LibfabricFabric({ ...options, hostId: 'here', ...changes }),
+    region(bytes) {
+      regions.push(allocator.create(bytes));
+      return regions.at(-1)!;
+    },
+    raw: {
+      purpose: 'fabric-libfabric',
+      connect({ candidates }) {
+        const [, host, port] = /libfabric:\/\/([^:]+):(\d+)/.exec(candidates[0])!;
+        return net.connect(Number(port), host);
+      },
+    },
+    deserted: async () => ({ provider: 'libfabric', candidates: [`libfabric://127.0.0.1:${await reservePort()}${query}&host=here`] }),
+    pendingConnections: (fabric) => (fabric as LibfabricFabric).pendingConnections,
+    close: () => regions.forEach((region) => region.close()),
+  };
+}
+
+/** Every way in which order is kept, on every provider that this machine has for it. */
+const variants = [
+  { provider: 'tcp;ofi_rxm', order: 'ordered' },
+  { provider: 'tcp;ofi_rxm', order: 'fenced' },
+  { provider: 'shm', order: 'ordered' },
+  { provider: 'shm', order: 'sequenced' },
+  { provider: 'shm', order: 'fenced' },
+] as const;
+
+for (const { provider, order } of variants) {
+  const reason = libfabricUnavailable({ provider });
+  const title = `libfabric ${provider}, ${order}`;
+  describe.skipIf(reason !== undefined)(`${title}${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+    describeFabric(title, () => world({ libfabric: { provider }, order }));
+  });
+}
+
+const noTcp = libfabricUnavailable({ provider: 'tcp;ofi_rxm' });
+const noShm = libfabricUnavailable({ provider: 'shm' });
+const skipped = (reason: string | undefined): string => (reason === undefined ? '' : ` (skipped: ${reason})`);
+
+describe('libfabric', () => {
+  const cleanups: (() => unknown)[] = [];
+  afterEach(async () => {
+    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
+  });
+  const clock = new UnhurriedClock();
+  const fabricOf = (rank: number, changes: Partial<LibfabricOptions> = {}): LibfabricFabric => {
+    const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1), hostId: 'here' };
+    const fabric = new LibfabricFabric({ ...options, ...changes });
+    cleanups.push(() => fabric.close());
+    return fabric;
+  };
+  const regionOf = (bytes: number): Region => {
+    const region = createRegionAllocator({ native: loadNative({ enabled: true }) }).create(bytes);
+    cleanups.push(() => region.close());
+    return region;
+  };
+
+  it('says why it cannot be used', () => {
+    expect(libfabricUnavailable({ provider: 'pigeon' })).toMatch(/native addon|libfabric|pigeon/);
+    expect(() => fabricOf(0, { libfabric: { provider: 'pigeon' } })).toThrow(expect.objectContaining({ code: 'unsupported' }));
+  });
+
+  it.skipIf(noTcp !== undefined)(`keeps the best order that its provider has${skipped(noTcp)}`, () => {
+    expect(fabricOf(0, { libfabric: { provider: 'tcp' } })).toMatchObject({ provider: 'tcp;ofi_rxm', order: 'ordered' });
+  });
+
+  it.skipIf(noTcp !== undefined || noShm !== undefined)(
+    `another provider or another host is unsupported, at once${skipped(noTcp ?? noShm)}`,
+    async () => {
+      const [a, b] = [fabricOf(0, { libfabric: { provider: 'tcp' } }), fabricOf(1, { libfabric: { provider: 'shm' } })];
+      const c = fabricOf(2, { libfabric: { provider: 'shm' }, hostId: 'there' });
+      const address = await b.listen(() => undefined);
+      for (const [fabric, reason] of [
+        [a, /uses libfabric's shm/],
+        [c, /another host/],
+      ] as const) {
+        const attempt = fabric.connect(address, { peer: { world: 'w', rank: 1 }, timeoutMs: 600_000 });
+        await expect(attempt).rejects.toMatchObject({ code: 'unsupported', message: expect.stringMatching(reason) });
+      }
+    },
+  );
+
+  for (const [provider, reason] of [
+    ['tcp;ofi_rxm', noTcp],
+    ['shm', noShm],
+  ] as const) {
+    it.skipIf(reason !== undefined)(
+      `${provider}: many connections, made and closed in the midst, leave nothing open${skipped(reason)}`,
+      async () => {
+        const libfabric = { provider, queueDepth: 16 };
+        const open = (): number => readdirSync('/proc/self/fd').length;
+        const round = async (seed: number): Promise<void> => {
+          const b = fabricOf(1, { libfabric });
+          const target = regionOf(1 << 20);
+          const ends: Promise<unknown>[] = [];
+          const address = await b.listen((connection) => ends.push(new Inbox(connection).end()));
+          const registered = b.register(target);
+          const dialers = Array.from({ length: 4 }, (_, k) => fabricOf(10 + seed * 10 + k, { libfabric }));
+          await Promise.all(
+            dialers.map(async (fabric, k) => {
+              const inbox = new Inbox(await fabric.connect(address, { peer: { world: 'w', rank: 1 }, timeoutMs: 60_000 }));
+              const source = regionOf(1 << 20);
+              const sent = Array.from({ length: 20 }, (_, at) =>
+                inbox.connection.write({ region: source, offset: 0, bytes: 1 << 20 }, { region: registered, offset: 0 }, at),
+              );
+              const outcomes = Promise.allSettled(sent);
+              if (k % 2 === 0) abortConnection(inbox.connection);
+              else await inbox.connection.close(30_000);
+              await Promise.all([outcomes, inbox.end()]);
+            }),
+          );
+          await Promise.all([...dialers, b].map((fabric) => fabric.close()));
+          await Promise.all(ends);
+        };
+        await round(0);
+        const before = open();
+        for (let k = 1; k < 3; k++) await round(k);
+        // Regions of the rounds are closed at the end of the test.
+        expect(open()).toBeLessThanOrEqual(before + 2 * 5);
+        expect(namesOfThisProcess()).toEqual([]);
+      },
+    );
+
+    it.skipIf(reason !== undefined)(
+      `${provider}: a region may be closed as soon as it is deregistered, whatever is on its way${skipped(reason)}`,
+      async () => {
+        const [a, b] = [fabricOf(0, { libfabric: { provider } }), fabricOf(1, { libfabric: { provider } })];
+        const { atA, atB } = await connected(a, b);
+        const source = regionOf(4 << 20);
+        for (let round = 0; round < 10; round++) {
+          const target = regionOf(4 << 20);
+          const registered = b.register(target);
+          const writes = Array.from({ length: 8 }, (_, at) =>
+            atA.connection.write({ region: source, offset: 0, bytes: 4 << 20 }, { region: registered, offset: 0 }, at),
+          );
+          const outcomes = Promise.allSettled(writes);
+          await Promise.race([atB.until(atB.events.length + 1), atB.end()]);
+          registered.deregister();
+          target.close();
+          await outcomes;
+          if (atA.closed !== undefined) break;
+        }
+        // What came late was refused; unless nothing did.
+        if (atA.closed === undefined && atB.closed === undefined) return;
+        expect(await atB.end()).toMatchObject({ code: 'protocol' });
+        expect(await atA.end()).toMatchObject({ code: 'protocol' });
+      },
+    );
+  }
+
+  it.skipIf(noTcp !== undefined)(`ends with queues of different depths keep to each other's${skipped(noTcp)}`, async () => {
+    const of = (queueDepth: number): Partial<LibfabricOptions> => ({ libfabric: { provider: 'tcp', queueDepth } });
+    const { atA, atB } = await connected(fabricOf(0, of(16)), fabricOf(1, of(200)));
+    const count = 600;
+    const sent = [atA, atB].flatMap(({ connection }) => Array.from({ length: count }, (_, k) => connection.send(Buffer.from(`${k}`))));
+    await Promise.all([...sent, atA.until(count), atB.until(count)]);
+    for (const { events } of [atA, atB]) expect(events).toEqual(Array.from({ length: count }, (_, k) => ({ message: `${k}` })));
+  });
+
+  it.skipIf(noTcp !== undefined)(`what a stranger sends to an endpoint is dropped, and told${skipped(noTcp)}`, async () => {
+    const refused: ShoalError[] = [];
+    const libfabric = { provider: 'tcp;ofi_rxm' };
+    const [a, b] = [fabricOf(0, { libfabric }), fabricOf(1, { libfabric, onRefused: (error) => refused.push(error) })];
+    const { atA, atB } = await connected(a, b);
+    const native = loadNative({ enabled: true })!;
+    const device = native.ofiOpen('tcp;ofi_rxm', '', ofiAddressFormats.ipv4, 16, 16, 0, true);
+    const stranger = new LibfabricEndpoint({ native, device: device.handle, source: '127.0.0.1', receives: 16, transmits: 16 });
+    cleanups.push(() => {
+      stranger.close();
+      native.ofiCloseDevice(device.handle);
+    });
+    expect(stranger.connect((atB.connection as LibfabricConnection).endpoint.name)).toBe(0);
+    const slot = stranger.takeSlot()!;
+    const quiet = { onReceived: () => undefined, onRemoteData: () => undefined, onTransmitted: () => undefined, onFailed: () => undefined };
+    while (mustWait(stranger.send(slot, 100))) {
+      stranger.poll(quiet, 'many');
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    while (refused.length === 0) {
+      stranger.poll(quiet, 'many');
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(refused[0]).toMatchObject({ code: 'auth' });
+    await atA.connection.send(Buffer.from('alive'));
+    await atB.until(1);
+    expect(atB.events).toEqual([{ message: 'alive' }]);
+  });
+
+  it('files that killed processes have left in /dev/shm are removed, those of the living are not', () => {
+    if (!existsSync('/dev/shm')) return;
+    const own = `${sharedMemoryName(systemRandom).slice('fi_shm://'.length)}:0:0`;
+    const [namespace, pid, start] = own.split('-').slice(1);
+    const dead = own.replace(`-${pid}-${start}-`, `-${pid}-${Number(start) + 1}-`);
+    expect(namespace).toMatch(/^\d+$/);
+    for (const name of [own, dead]) writeFileSync(`/dev/shm/${name}`, 'x');
+    cleanups.push(() => rmSync(`/dev/shm/${own}`, { force: true }));
+    sweepSharedMemory();
+    expect(existsSync(`/dev/shm/${dead}`)).toBe(false);
+    expect(existsSync(`/dev/shm/${own}`)).toBe(true);
+  });
+});
+
+function namesOfThisProcess(): string[] {
+  return readdirSync('/dev/shm').filter((name) => name.startsWith('shoal-') && name.includes(`-${process.pid}-`));
+}
+
+describe('announcements that carry their number', () => {
+  it('come back as they were, for every immediate and number', () => {
+    fc.assert(
+      fc.property(fc.nat(0xffffffff), fc.nat(1000), fc.option(fc.nat(0xffffffff), { nil: undefined }), (expected, ahead, immediate) => {
+        const sequence = (expected + ahead) >>> 0;
+        const data = encodeSequenced(sequence, immediate);
+        expect(Number.isSafeInteger(data)).toBe(true);
+        expect(decodeSequenced(data, expected)).toEqual({ sequence, immediate });
+      }),
+    );
+  });
+
+  it('bytes that no member sends are refused or not taken', () => {
+    const token = Buffer.alloc(8, 7);
+    const header = { kind: 0, credits: 0, sequence: 0, a: 0, b: 0 };
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 100 }), fc.boolean(), (bytes, member) => {
+        if (member) bytes.set(token.subarray(0, Math.max(0, Math.min(8, bytes.length - 8))), Math.min(8, bytes.length));
+        try {
+          decodeMessageHeader(new DataView(bytes.buffer), 0, bytes.length, token, header);
+        } catch (thrown) {
+          expect(thrown).toMatchObject({ code: 'protocol' });
+        }
+      }),
+      { numRuns: 2000 },
+    );
+  });
+});

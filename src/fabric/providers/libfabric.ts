@@ -1,0 +1,494 @@
+/** Fabric over libfabric: writes with an immediate and messages of whatever network its providers drive, by endpoints of type RDM.
+ *  The library is optional and found at run time.
+ *
+ *    dialer                                             acceptor
+ *      hello, proof            ◀── handshake, TCP ──▶     hello, proof
+ *      makes an endpoint
+ *      open, probe(provider, address, token)  ───────▶    makes an endpoint
+ *                              ◀──────────────────────    probe(provider, address, token)
+ *      hello                   ═══ endpoint to endpoint ▶
+ *                              ◀═════════════════════     hello; both have the connection
+ *      messages, writes        ◀════════════════════▶     libfabric-connection.ts
+ *      the end, death          ◀── goodbye, end ──▶       on the TCP stream, which carries nothing else meanwhile
+ *
+ *  The stream is what RDM endpoints lack: it proves who is there, and ends when the peer does. A message without the token that was
+ *  told over it is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
+import net from 'node:net';
+import { Handshake } from '../../base/auth.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
+import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
+import { ofiLocalRegistration, type OfiDeviceFacts, type OfiDeviceHandle, type OfiRegistrationHandle } from '../../memory/native-ofi.ts';
+import type { WatchHandle } from '../../memory/native-wire.ts';
+import type { Region } from '../../memory/region.ts';
+import type {
+  ConnectOptions,
+  Connection,
+  Fabric,
+  FabricAddress,
+  FabricCapabilities,
+  FabricOptions,
+  FabricProvider,
+  LibfabricChoice,
+  RegisteredRegion,
+} from '../fabric.ts';
+import { hostIdentity } from '../host-identity.ts';
+import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
+import { RegionTable } from '../region-table.ts';
+import { Acceptor } from '../stream/acceptor.ts';
+import { candidateText, hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
+import { dial } from '../stream/dial.ts';
+import { FrameType, type FrameHeader } from '../stream/frame.ts';
+import { FramedSocket, type FrameReceiver } from '../stream/framed-socket.ts';
+import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
+import type { WireTap } from '../stream/wire-tap.ts';
+import type { Grant, Probe, WriteOrder } from './libfabric-connection-options.ts';
+import { LibfabricConnection } from './libfabric-connection.ts';
+import { chooseDevice, isIpv6, isSocketProvider, libfabricUnavailable, orderOf } from './libfabric-devices.ts';
+import { LibfabricEndpoint } from './libfabric-endpoint.ts';
+import { tokenBytes } from './libfabric-message.ts';
+import { LibfabricProgress } from './libfabric-progress.ts';
+import { sharedMemoryName, sweepSharedMemory } from './libfabric-shm-files.ts';
+
+const purpose = 'fabric-libfabric';
+const defaultQueueDepth = 128;
+/** Receives beyond the credits: for messages that only give some back. */
+const spareReceives = 8;
+const writeBytesMax = 2 ** 30;
+/** That an endpoint may need. */
+const endpointDescriptors = 12;
+const probeTextBytes = 1024;
+
+export interface LibfabricOptions extends FabricOptions {
+  /** Faults on the wire, for tests. */
+  readonly wire?: WireTap;
+  /** How order is kept, where the provider would allow better; for tests. */
+  readonly order?: WriteOrder;
+}
+
+interface Registered {
+  readonly region: Region;
+  readonly handle: OfiRegistrationHandle;
+  readonly grant: Grant;
+}
+
+interface OpenDevice {
+  readonly handle: OfiDeviceHandle;
+  readonly facts: OfiDeviceFacts;
+  readonly order: WriteOrder;
+}
+
+export class LibfabricFabric implements Fabric {
+  readonly name = 'libfabric';
+  readonly capabilities: FabricCapabilities = capabilitiesOf({ loadStore: false });
+  readonly counters: StreamCounters = emptyCounters();
+  /** libfabric's provider. */
+  readonly provider: string;
+  readonly order: WriteOrder;
+  readonly #options: LibfabricOptions;
+  readonly #native: Native;
+  readonly #device: OpenDevice;
+  #depth = defaultQueueDepth;
+  readonly #hostId: string;
+  readonly #regions: RegionTable;
+  /** By rkey: what a peer has asked for. */
+  readonly #registered = new Map<number, Registered>();
+  readonly #sources = new WeakMap<object, { source: Uint8Array; registration: OfiRegistrationHandle | undefined }>();
+  readonly #connections = new Set<LibfabricConnection>();
+  readonly #opening = new Set<FramedSocket>();
+  readonly #progress: LibfabricProgress;
+  #acceptor: Acceptor | undefined;
+  #closed = false;
+
+  /** @throws ShoalError `unsupported` without a provider that can be used, `out-of-memory` when something is used up. */
+  constructor(options: LibfabricOptions) {
+    this.#options = options;
+    const native = loadNative({ enabled: true });
+    if (native === undefined) throw new ShoalError('unsupported', `libfabric needs the native addon: ${nativeUnavailableReason()}`);
+    this.#native = native;
+    this.#device = this.#openDevice();
+    this.provider = this.#device.facts.provider;
+    this.order = this.#device.order;
+    this.#hostId = options.hostId ?? hostIdentity();
+    this.#progress = new LibfabricProgress(options.clock);
+    this.#regions = new RegionTable({ random: options.random, onDeregister: (rkey) => this.#onDeregister(rkey) });
+    if (this.#sharesHost) sweepSharedMemory();
+  }
+
+  /** Incoming sockets that have not proved themselves yet. */
+  get pendingConnections(): number {
+    return this.#acceptor?.pending ?? 0;
+  }
+
+  register(region: Region): RegisteredRegion {
+    return this.#regions.register(region);
+  }
+
+  async listen(onConnection: (connection: Connection) => void): Promise<FabricAddress> {
+    if (this.#closed || this.#acceptor !== undefined) throw new ShoalError('usage', 'libfabric fabric listens already or is closed');
+    const { wire } = this.#options;
+    const acceptor = new Acceptor({
+      fabric: this.#options,
+      purpose,
+      counters: this.counters,
+      ...(wire && { wire }),
+      describe: ({ remoteAddress, remotePort }) => `libfabric from ${remoteAddress}:${remotePort}`,
+      onStream: (stream) => this.#awaitPeer(stream, onConnection),
+    });
+    this.#acceptor = acceptor;
+    const candidates: string[] = [];
+    try {
+      for (const { host, addresses } of this.#hosts()) {
+        const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
+        for (const address of addresses) candidates.push(`${candidateText('libfabric', address, port)}?${this.#candidateQuery()}`);
+      }
+    } catch (error) {
+      acceptor.close();
+      throw error;
+    }
+    return { provider: this.name, candidates };
+  }
+
+  async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
+    const { identity, clock, random } = this.#options;
+    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
+    return dial(
+      address.candidates,
+      { ...options, rank: identity.rank, clock, random },
+      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (loser) => loser.abort(),
+    );
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#acceptor?.close();
+    for (const stream of this.#opening) stream.abort();
+    await Promise.all([...this.#connections].map((connection) => connection.close()));
+    this.#regions.clear();
+    this.#progress.close();
+    this.#native.ofiCloseDevice(this.#device.handle);
+  }
+
+  // ── the device ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #openDevice(): OpenDevice {
+    const { libfabric = {}, order, identity } = this.#options;
+    const chosen = chooseDevice(this.#native, libfabric);
+    if (typeof chosen === 'string') throw new ShoalError('unsupported', chosen);
+    // At most what the provider has room for.
+    this.#depth = Math.min(libfabric.queueDepth ?? defaultQueueDepth, chosen.transmits, chosen.receives - spareReceives);
+    const open = (ordered: boolean): OfiDeviceFacts & { readonly handle: OfiDeviceHandle } => {
+      const { provider, device, addressFormat } = chosen;
+      const receives = this.#depth + spareReceives;
+      return this.#native.ofiOpen(provider, device, addressFormat, this.#depth, receives, libfabric.trafficClass ?? 0, ordered);
+    };
+    try {
+      const wantsOrder = order === undefined || order === 'ordered';
+      // Order holds where it was asked for; not every provider has it.
+      const opened = wantsOrder
+        ? openOr(
+            () => open(true),
+            () => open(false),
+          )
+        : open(false);
+      return { handle: opened.handle, facts: opened, order: order ?? orderOf(opened, Math.min(writeBytesMax, opened.maxMessageBytes)) };
+    } catch (thrown) {
+      const who = `rank ${identity.rank}`;
+      const doing = `opening libfabric's ${chosen.provider} on ${chosen.device}`;
+      throw exhaustion(who, thrown, doing) ?? new ShoalError('unsupported', `${who}, ${doing}: ${messageOf(thrown)}`, { cause: thrown });
+    }
+  }
+
+  /** Its endpoints reach processes of this host only. */
+  get #sharesHost(): boolean {
+    return this.#device.facts.provider === 'shm';
+  }
+
+  #hosts(): { host: string; addresses: string[] }[] {
+    const { listenHosts = defaultListenHosts, interfaces } = this.#options;
+    if (this.#sharesHost) return [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
+    const { facts } = this.#device;
+    // An endpoint takes addresses of one family.
+    const family = isIpv6(facts) ? 6 : 4;
+    const hosts = isSocketProvider(facts) ? listenHosts.filter((host) => net.isIP(host) === family) : listenHosts;
+    return hostsToListenOn(hosts.length > 0 ? hosts : [family === 6 ? '::1' : '127.0.0.1'], interfaces);
+  }
+
+  #candidateQuery(): string {
+    const query = new URLSearchParams({ provider: this.provider });
+    if (this.#sharesHost) query.set('host', this.#hostId);
+    return query.toString();
+  }
+
+  /** @throws ShoalError. */
+  #newConnection(stream: FramedSocket, dials: boolean, onReady: () => void): LibfabricConnection {
+    const { clock, identity, random, onRefused, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { facts, handle, order } = this.#device;
+    const source = this.#sharesHost
+      ? sharedMemoryName(random)
+      : isSocketProvider(facts)
+        ? (stream.localAddress ?? '').replace(/^::ffff:/, '')
+        : '';
+    let endpoint: LibfabricEndpoint;
+    try {
+      const receives = this.#depth + spareReceives;
+      endpoint = new LibfabricEndpoint({ native: this.#native, device: handle, source, receives, transmits: this.#depth });
+    } catch (thrown) {
+      const who = `rank ${identity.rank}`;
+      const doing = `making an endpoint of ${facts.provider} for rank ${stream.peer.rank}`;
+      const ranOut = exhaustion(who, thrown, doing);
+      // Providers say EIO as well where there were no descriptors.
+      if (ranOut === undefined) checkDescriptors(who, endpointDescriptors, doing);
+      throw ranOut ?? new ShoalError('system', `${who}, ${doing}: ${messageOf(thrown)}`, { cause: thrown });
+    }
+    let watch: WatchHandle | undefined;
+    const connection: LibfabricConnection = new LibfabricConnection(
+      stream,
+      endpoint,
+      { dials, provider: facts.provider, token: random.bytes(tokenBytes) },
+      {
+        clock,
+        maxQueuedBytes,
+        credits: this.#depth,
+        order,
+        maxWriteBytes: Math.min(writeBytesMax, facts.maxMessageBytes),
+        sourceOf: (region) => this.#sourceOf(region),
+        grantOf: (rkey) => this.#grantOf(rkey),
+        onReady,
+        onActive: () => this.#progress.wake(connection),
+        watch: (on) => {
+          if (watch !== undefined) this.#native.setWatching(watch, on);
+        },
+        onEnded: () => {
+          if (watch !== undefined) this.#native.closeWatch(watch);
+          this.#progress.forget(connection);
+          this.#connections.delete(connection);
+        },
+        onStrange: (error) => onRefused?.(error),
+      },
+    );
+    if (endpoint.waitFd >= 0) {
+      watch = this.#native.watchDescriptor(endpoint.waitFd, () => this.#progress.onReadable(connection));
+      this.#native.setWatching(watch, true);
+    }
+    this.#connections.add(connection);
+    return connection;
+  }
+
+  // ── meeting ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<LibfabricConnection> {
+    const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { host, port } = this.#parseCandidate(candidate, peer.rank);
+    let met: LibfabricConnection | undefined;
+    const stream = new FramedSocket(
+      {
+        rank: identity.rank,
+        description: `libfabric ${net.isIP(host) === 6 ? `[${host}]` : host}:${port}`,
+        clock,
+        maxQueuedBytes,
+        counters: this.counters,
+        inFlight: () => met?.inFlight ?? { operations: 0, bytes: 0 },
+        ...(wire && { wire }),
+      },
+      (onread) => net.connect({ host, port, onread }),
+    );
+    this.#opening.add(stream);
+    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
+    signal.addEventListener('abort', onAbort, { once: true });
+    try {
+      const handshake = new Handshake({
+        role: 'dialer',
+        secret,
+        purpose,
+        world: identity.world,
+        rank: identity.rank,
+        expectedPeer: peer.rank,
+        random,
+      });
+      await stream.authenticate(handshake, peer.world);
+      const connection = await new Promise<LibfabricConnection>((resolve, reject) => {
+        const introduction = new Introduction(stream, (probe) => made.meet(probe), reject);
+        const made = this.#newConnection(stream, true, () => resolve(made));
+        met = made;
+        introduction.connection = made;
+        stream.start(introduction);
+        stream.postControl(FrameType.Open, {});
+        stream.postControl(FrameType.Probe, {}, probeText(made.probe));
+      });
+      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
+      return connection;
+    } catch (thrown) {
+      stream.abort();
+      throw thrown;
+    } finally {
+      this.#opening.delete(stream);
+      signal.removeEventListener('abort', onAbort);
+    }
+  }
+
+  #awaitPeer(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const introduction = new Introduction(
+        stream,
+        (probe) => {
+          const connection = this.#newConnection(stream, false, () => {
+            resolve();
+            onConnection(connection);
+          });
+          introduction.connection = connection;
+          stream.postControl(FrameType.Probe, {}, probeText(connection.probe));
+          connection.meet(probe);
+        },
+        reject,
+      );
+      stream.start(introduction);
+    });
+  }
+
+  #parseCandidate(candidate: string, rank: number): { host: string; port: number } {
+    const [address, query = ''] = candidate.split('?', 2);
+    const parsed = parseCandidate('libfabric', address);
+    const asked = new URLSearchParams(query);
+    const provider = asked.get('provider');
+    if (provider !== this.provider)
+      throw new ShoalError(
+        'unsupported',
+        `rank ${rank} uses libfabric's ${provider}, this process ${this.provider}; set SHOAL_LIBFABRIC_PROVIDER`,
+      );
+    const hostId = asked.get('host');
+    if (this.#sharesHost && hostId !== this.#hostId)
+      throw new ShoalError('unsupported', `rank ${rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);
+    return parsed;
+  }
+
+  // ── regions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #sourceOf(region: Region): { source: Uint8Array; registration: OfiRegistrationHandle | undefined } {
+    const known = this.#sources.get(region.buffer);
+    if (known !== undefined) return known;
+    const source = new Uint8Array(region.buffer, 0, region.bytes);
+    const local = (this.#device.facts.registrationModes & ofiLocalRegistration) !== 0;
+    const made = { source, registration: local ? this.#register(region, false).handle : undefined };
+    this.#sources.set(region.buffer, made);
+    return made;
+  }
+
+  #grantOf(rkey: number): Grant | undefined {
+    const region = this.#regions.get(rkey)?.region;
+    if (region === undefined) return undefined;
+    let registered = this.#registered.get(rkey);
+    if (registered === undefined) {
+      const { handle, address, key } = this.#register(region, true);
+      registered = { region, handle, grant: { address, key, bytes: region.bytes } };
+      this.#registered.set(rkey, registered);
+    }
+    return registered.grant;
+  }
+
+  #register(region: Region, remote: boolean): ReturnType<Native['ofiRegister']> {
+    const { random, identity } = this.#options;
+    const { handle, facts } = this.#device;
+    const key = Buffer.from(random.bytes(8)).readBigUInt64LE() >> BigInt(8 * (8 - facts.keyBytes));
+    try {
+      return this.#native.ofiRegister(handle, new Uint8Array(region.buffer, 0, region.bytes), remote, key);
+    } catch (thrown) {
+      const who = `rank ${identity.rank}`;
+      const doing = `registering ${region.bytes} bytes with ${facts.provider}`;
+      throw exhaustion(who, thrown, doing) ?? new ShoalError('system', `${who}, ${doing}: ${messageOf(thrown)}`, { cause: thrown });
+    }
+  }
+
+  /** Nobody may write to it from now on; its pages stay until nobody does. */
+  #onDeregister(rkey: number): void {
+    const registered = this.#registered.get(rkey);
+    if (registered === undefined) return;
+    this.#registered.delete(rkey);
+    let writers = 1;
+    const done = (): void => {
+      if (--writers === 0) this.#native.ofiRelease(registered.handle);
+    };
+    for (const connection of this.#connections) if (connection.withdraw(rkey, done)) writers++;
+    done();
+  }
+}
+
+/** The line of the registry. `choice` goes before what its fabrics are asked for. */
+export function libfabricProvider(choice: LibfabricChoice = {}): FabricProvider {
+  return {
+    name: 'libfabric',
+    description: 'networks that libfabric drives: verbs, efa, and without hardware tcp and shm',
+    unavailable: (options) => libfabricUnavailable({ ...options?.libfabric, ...choice }),
+    create: (options) => new LibfabricFabric({ ...options, libfabric: { ...options.libfabric, ...choice } }),
+  };
+}
+
+function probeText({ provider, name, token, credits }: Probe): Buffer {
+  return Buffer.from([provider, Buffer.from(name).toString('hex'), Buffer.from(token).toString('hex'), credits].join(' '));
+}
+
+/** @throws ShoalError `protocol`. */
+function parseProbe(text: string): Probe {
+  const parts = /^(\S{1,128}) ((?:[0-9a-f]{2}){1,255}) ([0-9a-f]{16}) (\d{1,5})$/.exec(text);
+  if (parts === null) throw new ShoalError('protocol', `'${text.slice(0, 40)}' does not say where an endpoint is`);
+  const [, provider, name, token, credits] = parts;
+  return { provider, name: Buffer.from(name, 'hex'), token: Buffer.from(token, 'hex'), credits: Number(credits) };
+}
+
+/** Receives the frames before the endpoints have met: once a probe; then the stream has only its end to tell. */
+class Introduction implements FrameReceiver {
+  connection: LibfabricConnection | undefined;
+  readonly #stream: FramedSocket;
+  readonly #onProbe: (probe: Probe) => void;
+  readonly #failed: (error: ShoalError) => void;
+  readonly #text = Buffer.alloc(probeTextBytes);
+  #probed = false;
+
+  constructor(stream: FramedSocket, onProbe: (probe: Probe) => void, failed: (error: ShoalError) => void) {
+    this.#stream = stream;
+    this.#onProbe = onProbe;
+    this.#failed = failed;
+  }
+
+  place({ type, bytes }: Readonly<FrameHeader>): Uint8Array {
+    if (type !== FrameType.Probe || bytes > probeTextBytes || this.#probed)
+      throw new ShoalError('protocol', `frame of type ${type} with ${bytes} bytes is not expected here`);
+    return this.#text.subarray(0, bytes);
+  }
+
+  onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
+    const { type } = header;
+    if (this.#probed && this.connection !== undefined) {
+      this.connection.onFrame(header);
+      return;
+    }
+    if (type === FrameType.Open && !this.#probed && this.connection === undefined) return;
+    if (type !== FrameType.Probe || payload === undefined) throw new ShoalError('protocol', `frame of type ${type} is not expected here`);
+    this.#probed = true;
+    const probe = parseProbe(Buffer.from(payload).toString('latin1'));
+    try {
+      this.#onProbe(probe);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'protocol') throw error;
+      // The peer has done nothing wrong.
+      this.#stream.fail(error);
+    }
+  }
+
+  onClose(error: ShoalError | undefined): void {
+    this.#failed(error ?? connectionClosed(this.#stream.rank, this.#stream.peer.rank));
+    this.connection?.onClose(error);
+  }
+}
+
+function openOr<T>(first: () => T, second: () => T): T {
+  try {
+    return first();
+  } catch (thrown) {
+    if ((thrown as { code?: string }).code !== 'ENODATA') throw thrown;
+    return second();
+  }
+}

@@ -1,0 +1,104 @@
+/** The addon's face to libfabric, typed: flat functions, found at run time. What they do is written in native/ofi.cc; who uses them,
+ *  in src/fabric/providers/libfabric.ts. A status is 0 or a negative error number. */
+declare const opaque: unique symbol;
+interface Handle<Name extends string> {
+  readonly [opaque]: Name;
+}
+/** A provider on one network device. */
+export type OfiDeviceHandle = Handle<'ofi device'>;
+/** Memory of this process that a device reads, or peers write to. */
+export type OfiRegistrationHandle = Handle<'ofi registration'>;
+/** One end of one connection. */
+export type OfiEndpointHandle = Handle<'ofi endpoint'>;
+
+/** What a provider says of one device. */
+export interface OfiDeviceFacts {
+  /** `tcp;ofi_rxm`, `shm`, `verbs;ofi_rxm`. */
+  readonly provider: string;
+  readonly fabric: string;
+  /** `eth0`, `mlx5_0`. */
+  readonly device: string;
+  /** Its address, where that is one of IP. */
+  readonly source: string;
+  readonly addressFormat: number;
+  /** Of `ofiOrder`, those that hold both ways. */
+  readonly messageOrder: number;
+  /** Longest write that later writes do not overtake. */
+  readonly orderedWriteBytes: number;
+  /** Bits FI_MR_…. */
+  readonly registrationModes: number;
+  readonly keyBytes: number;
+  /** What a write can announce. */
+  readonly immediateBytes: number;
+  readonly maxMessageBytes: number;
+  readonly transmits: number;
+  readonly receives: number;
+}
+
+/** libfabric's codes. */
+export const ofiAddressFormats = { ipv4: 2, ipv6: 3, text: 9 } as const;
+/** FI_ORDER_WAW, WAS, SAW and SAS together: nothing overtakes anything. */
+export const ofiTotalOrder = 0x1b0;
+/** FI_MR_LOCAL: what is sent must be registered as well. */
+export const ofiLocalRegistration = 4;
+
+/** What `ofiPoll` writes, four words per event: kind, slot, bytes or error, data. */
+export const ofiEvents = { received: 1, transmitted: 2, remoteData: 3, failed: 4 } as const;
+export const ofiEventWords = 4;
+/** EAGAIN: poll, then try again. */
+export const ofiAgain = -11;
+
+export interface NativeOfi {
+  /** `1.17`. @throws NativeError `ENOENT`, with the reason, when there is no library. */
+  ofiVersion(): string;
+  /** Empty texts for all providers and devices. */
+  ofiDevices(provider: string, device: string): readonly OfiDeviceFacts[];
+  /** @throws NativeError `ENODATA` when there is nothing of the kind. */
+  ofiOpen(
+    provider: string,
+    device: string,
+    addressFormat: number,
+    transmits: number,
+    receives: number,
+    trafficClass: number,
+    ordered: boolean,
+  ): OfiDeviceFacts & { readonly handle: OfiDeviceHandle };
+  /** Closes with the last endpoint and registration on it. */
+  ofiCloseDevice(device: OfiDeviceHandle): void;
+  /** `key` is a wish. The caller keeps the view's buffer until `ofiRelease`. */
+  ofiRegister(
+    device: OfiDeviceHandle,
+    view: Uint8Array,
+    remote: boolean,
+    key: bigint,
+  ): { readonly handle: OfiRegistrationHandle; readonly address: bigint; readonly key: bigint };
+  ofiRevoke(registration: OfiRegistrationHandle): void;
+  ofiRelease(registration: OfiRegistrationHandle): void;
+  /** The areas are rows of slots of `slotBytes`. waitFd: −1 where there is none. */
+  ofiEndpoint(
+    device: OfiDeviceHandle,
+    source: string,
+    slotBytes: number,
+    receiveArea: Uint8Array,
+    sendArea: Uint8Array,
+  ): { readonly handle: OfiEndpointHandle; readonly name: Uint8Array; readonly waitFd: number };
+  ofiPeer(endpoint: OfiEndpointHandle, name: Uint8Array): number;
+  ofiReceive(endpoint: OfiEndpointHandle, slot: number): number;
+  ofiSend(endpoint: OfiEndpointHandle, slot: number, bytes: number): number;
+  ofiWrite(
+    endpoint: OfiEndpointHandle,
+    slot: number,
+    source: Uint8Array,
+    offset: number,
+    bytes: number,
+    registration: OfiRegistrationHandle | undefined,
+    address: bigint,
+    key: bigint,
+    targetOffset: number,
+    data: number,
+    delivered: boolean,
+  ): number;
+  /** −1: no event yet, but more to do; poll again. */
+  ofiPoll(endpoint: OfiEndpointHandle, events: Float64Array): number;
+  ofiClose(endpoint: OfiEndpointHandle): void;
+}
