@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
+import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { makeAddress, MessageType, MessagingContext, Msg, Role, Router } from '../src/messaging/index.ts';
 import { nodeFabric } from './fixtures/messaging-fabric.ts';
@@ -92,6 +93,7 @@ const endpoints: readonly Endpoint[] = [
   },
   { name: 'fabric over tcp', url: async () => 'fabric://tcp' },
   { name: 'fabric over shm', url: async () => 'fabric://shm', missing: shmUnavailable() },
+  { name: 'fabric over libfabric', url: async () => 'fabric://libfabric', missing: libfabricUnavailable() },
 ];
 
 describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
