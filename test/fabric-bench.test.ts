@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { expect, it } from 'vitest';
-import { fabricProviders } from '../src/fabric/providers.ts';
+import { subjects } from '../bench/fabric/subjects.ts';
 
 it('bench/fabric measures every fabric there is, beside plain net and memcpy', () => {
   const script = fileURLToPath(new URL('../bench/fabric/run.ts', import.meta.url));
@@ -12,7 +12,7 @@ it('bench/fabric measures every fabric there is, beside plain net and memcpy', (
   expect(status).toBe(0);
   const report = JSON.parse(stdout) as { checksum: string; results: { fabric: string; bytes: number }[] };
   expect(report.checksum).toMatch(/^\d+$/);
-  const names = fabricProviders.filter(({ unavailable }) => unavailable() === undefined).map(({ name }) => name);
+  const names = subjects.filter(({ provider }) => provider.unavailable() === undefined).map(({ title }) => title);
   expect(new Set(report.results.map(({ fabric }) => fabric))).toEqual(new Set([...names, 'net', 'memcpy']));
   expect(new Set(report.results.map(({ bytes }) => bytes))).toEqual(new Set([64, 4096, 65_536, 2 ** 20]));
 });

@@ -4,9 +4,9 @@ import net from 'node:net';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import type { Connection, RemoteRegion } from '../../src/fabric/fabric.ts';
-import { fabricProviders } from '../../src/fabric/providers.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
+import { subjects } from './subjects.ts';
 
 const regionBytes = Number(process.argv[2]);
 const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
@@ -27,7 +27,7 @@ function answer(connection: Connection): void {
 }
 
 const fabrics: Record<string, unknown> = {};
-for (const provider of fabricProviders.filter((each) => each.unavailable() === undefined)) {
+for (const { title, provider } of subjects.filter((subject) => subject.provider.unavailable() === undefined)) {
   const options = {
     identity: { world: 'bench', rank: 1 },
     secret: Buffer.from('bench'),
@@ -37,7 +37,7 @@ for (const provider of fabricProviders.filter((each) => each.unavailable() === u
   };
   const fabric = provider.create(options);
   const { rkey, bytes, handle }: RemoteRegion = fabric.register(region);
-  fabrics[provider.name] = { address: await fabric.listen(answer), remote: { rkey, bytes, handle } };
+  fabrics[title] = { address: await fabric.listen(answer), remote: { rkey, bytes, handle } };
 }
 
 // Plain net as programs use it: Node's own buffers, copied to where the bytes belong. A connection begins with two

@@ -15,9 +15,9 @@ import { programArguments } from '../arguments.ts';
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import type { Connection, FabricAddress, RemoteRegion } from '../../src/fabric/fabric.ts';
-import { fabricProviders } from '../../src/fabric/providers.ts';
 import { loadNative } from '../../src/memory/native.ts';
 import { createRegionAllocator } from '../../src/memory/regions/allocator.ts';
+import { subjects } from './subjects.ts';
 
 /** Above the number of CPUs the machine was busy with other things: the figures are then a lower bound. */
 const loadBefore = os.loadavg()[0];
@@ -55,8 +55,8 @@ const expectedSum = String(sumOf(source.buffer));
 const movers = new Map<string, Move>();
 const checks: (() => Promise<void>)[] = [];
 const closers: (() => Promise<void>)[] = [];
-for (const provider of fabricProviders.filter(({ name }) => name in addresses.fabrics)) {
-  const { address, remote } = addresses.fabrics[provider.name];
+for (const { title, provider } of subjects.filter((subject) => subject.title in addresses.fabrics)) {
+  const { address, remote } = addresses.fabrics[title];
   const options = {
     identity: { world: 'bench', rank: 0 },
     secret: Buffer.from('bench'),
@@ -66,7 +66,7 @@ for (const provider of fabricProviders.filter(({ name }) => name in addresses.fa
   };
   const fabric = provider.create(options);
   const connection = await fabric.connect(address, { peer: { world: 'bench', rank: 1 }, timeoutMs: 10_000 });
-  movers.set(provider.name, moverOver(connection, remote));
+  movers.set(title, moverOver(connection, remote));
   closers.push(() => fabric.close());
 }
 movers.set('net', rawMover(addresses.raw));

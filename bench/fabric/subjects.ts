@@ -1,0 +1,15 @@
+/** The fabrics that are measured: those of the registry, libfabric over each of the providers that any machine has. */
+import type { FabricProvider } from '../../src/fabric/fabric.ts';
+import { fabricProviders } from '../../src/fabric/providers.ts';
+import { libfabricProvider } from '../../src/fabric/providers/libfabric.ts';
+
+export interface Subject {
+  /** In the results; without spaces. */
+  readonly title: string;
+  readonly provider: FabricProvider;
+}
+
+export const subjects: readonly Subject[] = [
+  ...fabricProviders.filter(({ name }) => name !== 'libfabric').map((provider) => ({ title: provider.name, provider })),
+  ...['tcp;ofi_rxm', 'shm'].map((provider) => ({ title: `libfabric-${provider}`, provider: libfabricProvider({ provider }) })),
+];
