@@ -79,6 +79,13 @@ export const measurements: readonly Measurement[] = [
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
   report('scheduler', 'the scheduler', 'bench/scheduler/run.ts'),
+  report('rendezvous', 'tensors between two processes of one host', 'bench/rendezvous/run.ts'),
+  {
+    name: 'rendezvous-network',
+    title: 'tensors between two hosts, 2 Gbit/s',
+    kind: 'report',
+    command: ['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '2000', '--out', '{out}/rendezvous-network.json'],
+  },
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
     '--buckets',

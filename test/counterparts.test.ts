@@ -5,6 +5,11 @@ import { readText } from '../scripts/repository.ts';
 import * as kvstore from '../src/kvstore/index.ts';
 import { DependencyEngine } from '../src/engine/engine.ts';
 import * as messaging from '../src/messaging/index.ts';
+import { NameTable } from '../src/rendezvous/protocol/name-table.ts';
+import { TensorMemory } from '../src/rendezvous/protocol/tensor-memory.ts';
+import { TensorReceiver } from '../src/rendezvous/protocol/tensor-receiver.ts';
+import { TensorRequest } from '../src/rendezvous/protocol/tensor-request.ts';
+import { TensorSender } from '../src/rendezvous/protocol/tensor-sender.ts';
 import { Core } from '../src/scheduler/core.ts';
 import { Task } from '../src/scheduler/task.ts';
 import { Tuner } from '../src/scheduler/tuner/tuner.ts';
@@ -63,6 +68,29 @@ describe("SINGA's messages", () => {
     expect(exported.length).toBeGreaterThan(7);
     expect(exported.filter((name) => !(name in messaging))).toEqual([]);
     expect(['add', 'wait', 'terminated'].filter((name) => !(name in Poller.prototype))).toEqual([]);
+  });
+});
+
+describe('verbs with 0 copies', () => {
+  const rows = rowsBelow('docs/rendezvous.md', 'The document and its counterpart');
+
+  it.each([
+    ['classes', 'RdmaImmDataType RdmaWriteIDType RdmaWriteID RemoteAddressContext RdmaTensorMetaData RdmaMemoryMgr RdmaTensorResponse'],
+    ['its request', 'RdmaTensorRequest Start RecvTensorMetaData RecvTensorContent'],
+    ['messages', 'TENSOR_REQUEST BUFFER_REQUEST BUFFER_RESPONSE TENSOR_WRITE TENSOR_IDLE'],
+  ])('%s: all have a row', (_, names) => {
+    const named = wordsOf(rows.map(({ theirs }) => theirs.replaceAll('RDMA_MESSAGE_', '')).join(' '));
+    expect(names.split(' ').filter((name) => !named.has(name))).toEqual([]);
+  });
+
+  it('have counterparts that exist', () => {
+    const ours = rows.map((row) => row.ours).join('; ');
+    const request = Array.from(ours.matchAll(/\b(start|recvTensor\w+)\b/g), ([name]) => name);
+    expect(request.length).toBe(3);
+    expect(request.filter((name) => !(name in TensorRequest.prototype))).toEqual([]);
+    const classes = { NameTable, TensorMemory, TensorRequest, TensorSender, TensorReceiver };
+    expect(Object.keys(classes).filter((name) => !wordsOf(ours).has(name))).toEqual([]);
+    expect('onImmediate' in TensorReceiver.prototype && ours.includes('TensorReceiver.onImmediate')).toBe(true);
   });
 });
 

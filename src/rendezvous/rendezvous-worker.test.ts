@@ -1,10 +1,16 @@
 /** Workers as programs use them, in one process over real fabrics; other processes: test/rendezvous-processes.test.ts. */
 import { afterEach, describe, expect, it } from 'vitest';
+import { systemClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
+import { systemRandom } from '../base/random.ts';
+import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
 import { shmUnavailable } from '../fabric/providers/shm.ts';
+import { TcpFabric } from '../fabric/providers/tcp.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { threadRegion } from '../fabric/testing/regions.ts';
+import { systemEnvironment } from './environment.ts';
 import { RendezvousWorker, type RendezvousWorkerOptions } from './rendezvous-worker.ts';
+import { parseWorkerAddress } from './worker-address.ts';
 
 const workers: RendezvousWorker[] = [];
 afterEach(async () => {
@@ -112,6 +118,36 @@ describe('rendezvous workers', () => {
     x!.release();
     await sent;
     expect(x!.data).toEqual(Float32Array.of(5));
+  });
+
+  it('do not wait for ever for one that connects and says nothing', async () => {
+    const worker = await start(0, { carriers: ['tcp'], timeoutMs: 50 });
+    const { fabrics } = parseWorkerAddress(worker.address);
+    const mute = new TcpFabric({
+      identity: { world: 'rendezvous', rank: 1 },
+      secret: Buffer.from('s'),
+      clock: systemClock,
+      random: systemRandom,
+    });
+    const connection = await mute.connect(fabrics[0], { peer: { world: 'rendezvous', rank: 0 }, timeoutMs: 60_000 });
+    const ended = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
+    expect(await ended).toBeUndefined();
+    await mute.close();
+  });
+
+  it('refuse a fabric that cannot announce writes', async () => {
+    const environment = systemEnvironment();
+    const [tcp] = environment.providers.filter(({ name }) => name === 'tcp');
+    const mute = {
+      ...tcp,
+      create: (options: FabricOptions): Fabric =>
+        Object.assign(tcp.create(options), { capabilities: { loadStore: false, maxImmediate: 0, maxMessageBytes: 1, maxWriteBytes: 1 } }),
+    };
+    const started = RendezvousWorker.start({ rank: 0, secret: 's', carriers: ['tcp'] }, { ...environment, providers: [mute] });
+    await expect(started).rejects.toMatchObject({
+      code: 'unsupported',
+      message: expect.stringMatching(/cannot announce writes/) as string,
+    });
   });
 
   it('say what is wrong', async () => {

@@ -9,7 +9,7 @@ import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './c
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
 import { WorkerCore } from './carriers/worker-core.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
-import type { TensorCounters } from './protocol/counters.ts';
+import { tensorCounters, type TensorCounters } from './protocol/counters.ts';
 import { checkStepId } from './table/step-table.ts';
 import { TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
@@ -133,6 +133,11 @@ export class RendezvousWorker {
         const provider = environment.providers.find((each) => each.name === name)!;
         const fabric = provider.create(fabricOptions(settled, environment));
         fabrics.push(fabric);
+        if (fabric.capabilities.maxImmediate < 0xffffffff)
+          throw new ShoalError(
+            'unsupported',
+            `carrier ${name} cannot announce writes by 32-bit immediates, which are the numbers of requests; use another`,
+          );
         addresses.push(
           await fabric.listen((connection) => void worker.then((made) => made.#open(connection, fabric)).catch(() => undefined)),
         );
@@ -152,11 +157,10 @@ export class RendezvousWorker {
     return this.#core.self;
   }
 
-  /** What its connections have moved, together. */
+  /** What its open connections have moved, together. */
   get counters(): TensorCounters {
-    const [first, ...others] = [...this.#channels].map(({ counters }) => counters);
-    const sum: TensorCounters = { ...first };
-    for (const each of others) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += each[key];
+    const sum = tensorCounters();
+    for (const { counters } of this.#channels) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
     return sum;
   }
 
@@ -265,11 +269,13 @@ export class RendezvousWorker {
         announcesApart: fabric.capabilities.loadStore,
         take: (stepId, key, waiter) => this.#core.steps.take(stepId, key, waiter),
         onHello: (peer) => {
+          silence.cancel();
           this.#core.attach(peer, channel);
           this.#know(peer);
           resolve(peer);
         },
         onClose: (error) => {
+          silence.cancel();
           const cause = error ?? new ShoalError('closed', `the connection to worker ${connection.peer.rank} was closed`);
           this.#channels.delete(channel);
           this.#core.detach(channel, cause);
@@ -277,6 +283,12 @@ export class RendezvousWorker {
         },
       });
       this.#channels.add(channel);
+      const silence = setServedTimer(clock, timeoutMs, () => {
+        reject(
+          new ShoalError('timeout', `worker ${connection.peer.rank} has connected and said nothing within ${timeoutMs} ms`, { timeoutMs }),
+        );
+        void channel.close();
+      });
     });
   }
 

@@ -25,10 +25,19 @@ async function world(options: FabricPairOptions, cleanUp: () => void = () => und
   };
 }
 
-describeRendezvous('one process', () => {
-  const core = new WorkerCore({ rank: 0, device: '/job:worker/task:0/device:CPU:0', incarnation: 1n });
-  return Promise.resolve({ a: core, b: core, close: () => core.close() });
-});
+describeRendezvous(
+  'one process',
+  () => {
+    const core = new WorkerCore({ rank: 0, device: '/job:worker/task:0/device:CPU:0', incarnation: 1n });
+    return Promise.resolve({ a: core, b: core, close: () => core.close() });
+  },
+  {
+    skips: [
+      { test: 'waits for a step that has not begun where the tensor is sent', reason: 'one worker has begun a step or has not' },
+      { test: 'fails what waits for a worker that dies, and nothing else', reason: 'it would die itself' },
+    ],
+  },
+);
 
 for (const copies of [false, true]) {
   const suffix = copies ? ', with copies' : '';
