@@ -10,7 +10,6 @@ import { placeholder } from './ops/array.ts';
 import { assign } from './ops/state.ts';
 import { joinPieces } from './rpc/rpc.ts';
 import type { GraphBuilder } from './structure/builder.ts';
-import type { GraphDType } from './structure/graph-dtype.ts';
 import type { Output } from './structure/node.ts';
 import type { Value } from './structure/value.ts';
 import { decodeMessage, encodeMessage } from './wire/graphs.ts';
@@ -35,7 +34,7 @@ export class Saver {
         const { dtype, shape, node } = variable;
         if (node.op !== 'VariableV2') throw new ShoalError('usage', `Saver: '${variable.name}' is no variable`);
         const value = placeholder(g, dtype, shape, { colocateWith: node });
-        return { variable, value, assignment: assign(g, variable as Output<GraphDType>, value) };
+        return { variable, value, assignment: assign(g, variable, value) };
       }),
     );
   }

@@ -24,6 +24,8 @@ export interface ClusterBackendOptions {
   readonly nextStepId: () => number;
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
+  /** The session is closed. */
+  readonly onClose: () => void;
 }
 
 /** Beyond a step's time, until those who do not answer are given up: they say better what they wait for. */
@@ -34,6 +36,10 @@ export class ClusterBackend implements StepBackend {
 
   constructor(options: ClusterBackendOptions) {
     this.#options = options;
+  }
+
+  close(): void {
+    this.#options.onClose();
   }
 
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {

@@ -58,6 +58,8 @@ export interface GraphServerStats {
 }
 
 const foreverMs = 2 ** 31 - 1;
+const stepsPerStart = 2 ** 32;
+const startsMax = 2 ** 21;
 
 export class GraphServer implements AsyncDisposable {
   readonly job: string;
@@ -67,13 +69,13 @@ export class GraphServer implements AsyncDisposable {
   readonly #receiver: TensorReceiver;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
-  /** Of this process: differs for all processes of a cluster, with almost certainty, in the upper half of step ids. */
-  readonly #stepBase: number;
+  /** First of this process's step ids. */
+  readonly #firstStep: number;
   #steps = 0;
   #handles = 0;
   #closed = false;
 
-  private constructor(options: GraphServerOptions) {
+  private constructor(options: GraphServerOptions, firstStep: number) {
     const { job, task, clock, random, parameterKernels, kernels = {}, functions, recvSome = false } = options;
     this.job = job;
     this.task = task;
@@ -86,13 +88,15 @@ export class GraphServer implements AsyncDisposable {
       kernels: { ...structuralKernels(new VariableStore(), functions), ...tableKernels(parameterKernels), ...kernels },
       receiver: this.#receiver,
     });
-    this.#stepBase = random.integer(2 ** 25) * 2 ** 28;
+    this.#firstStep = firstStep;
   }
 
   /** Starts to serve, and tells the cluster. @throws ShoalError `usage` for a task that is not in the cluster. */
   static async start(options: GraphServerOptions): Promise<GraphServer> {
     checkCluster(options);
-    const server = new GraphServer(options);
+    // Every process that ever starts in the job has a number of its own, and so have the steps of its sessions.
+    const start = await options.store.add('graph/starts', 1);
+    const server = new GraphServer(options, (start % startsMax) * stepsPerStart);
     const address = await options.carrier.listen(server.#service);
     const record: TaskRecord = { address, incarnation: server.#service.incarnation.toString() };
     await options.store.set(recordKey(server.name), Buffer.from(JSON.stringify(record)));
@@ -129,11 +133,16 @@ export class GraphServer implements AsyncDisposable {
       clock,
       service: this.#service,
       linkTo: (task) => this.#linkTo(task),
-      nextStepId: () => this.#stepBase + (this.#steps++ % 2 ** 28),
+      nextStepId: () => this.#firstStep + (this.#steps++ % stepsPerStart),
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
+      onClose: () => void this.#sessions.delete(session),
     });
-    const session = new Session(graph, { ...options, devices, clock, defaultDevice: options.defaultDevice ?? this.device }, backend);
+    const session: Session = new Session(
+      graph,
+      { ...options, devices, clock, defaultDevice: options.defaultDevice ?? this.device },
+      backend,
+    );
     this.#sessions.add(session);
     return session;
   }
@@ -145,7 +154,7 @@ export class GraphServer implements AsyncDisposable {
     await store.wait(tasksOf(cluster).map(doneKey), { timeoutMs: foreverMs });
   }
 
-  /** Waits until all tasks of this job are here. */
+  /** Waits until all tasks of this job are here; every name once. */
   async barrier(name: string): Promise<void> {
     const { store, cluster } = this.#options;
     const key = `graph/barrier/${this.job}/${name}`;

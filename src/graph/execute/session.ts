@@ -94,6 +94,8 @@ export interface PreparedStep {
 /** Where partitions run: this process, or the tasks of a cluster. */
 export interface StepBackend {
   prepare(partitioned: PartitionedGraph): Promise<PreparedStep>;
+  /** The session is closed. */
+  close(): void;
 }
 
 export class Session {
@@ -176,6 +178,7 @@ export class Session {
     this.#closing.abort(closed());
     for (const prepared of this.#prepared.values()) release(prepared);
     this.#prepared.clear();
+    this.#backend.close();
   }
 
   async #step(prepared: PreparedStep, feeds: readonly Value[], fetchCount: number, options: RunOptions): Promise<StepOutcome> {
@@ -277,6 +280,8 @@ class LocalBackend implements StepBackend {
       runStep(executors, { ...given, stepId: ++this.#stepId, clock, rendezvous: new LocalRendezvous<Value>({ keysMax }) });
     return { run, release: () => {} };
   }
+
+  close(): void {}
 }
 
 function release(prepared: Promise<PreparedStep>): void {

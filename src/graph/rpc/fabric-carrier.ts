@@ -60,6 +60,7 @@ export class FabricCarrier implements RpcCarrier {
     const link = new FabricLink(JSON.parse(text) as Listening, task, this.#around);
     await link.open();
     this.#links.add(link);
+    void link.lost.then(() => this.#links.delete(link));
     return link;
   }
 
@@ -107,6 +108,10 @@ class FabricLink implements RpcLink {
   async open(): Promise<void> {
     const { fabric, connectMs, world, messageBytesMax } = this.#around;
     const connection = await fabric.connect(this.#address, { peer: { world, rank: this.#address.rank }, timeoutMs: connectMs });
+    if (this.#end !== undefined) {
+      await connection.close(0);
+      throw this.#end;
+    }
     const reader = new FrameReader(messageBytesMax);
     connection.setHandlers({
       onMessage: (message) => {
