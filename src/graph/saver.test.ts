@@ -58,6 +58,29 @@ describe('saved variables', () => {
     ]);
   });
 
+  it('are assigned to a server that was started anew while others went on', async () => {
+    const path = join(folder, 'kept');
+    await using cluster = await startLocalCluster({ worker: 1, ps: 2 });
+    const { worker0 } = cluster.tasks;
+    const first = model();
+    const session = await worker0.session(first.graph);
+    await session.run([], first.init);
+    await session.run([], [first.step]);
+    await first.saver.save(session, path);
+    await cluster.restart('ps0');
+    await expect(session.run([], [first.step])).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: expect.stringContaining('/job:ps/task:0') as string,
+    });
+    session.close();
+    const again = model();
+    const second = await worker0.session(again.graph);
+    await expect(second.run([], again.variables)).rejects.toThrow(/'table_0' on \S+ has no value yet/);
+    await again.saver.restore(second, path);
+    await second.run([], [again.step]);
+    expect([...elementsOf((await second.run([], again.variables))[0])]).toEqual([1, 1, 1, 1, 11, 13]);
+  });
+
   it('of a damaged file, or of another graph, are refused', async () => {
     const path = join(folder, 'other');
     await using cluster = await startLocalCluster({ worker: 1, ps: 2 });

@@ -26,6 +26,8 @@ const fragmentBytes = 4 * 1024 * 1024;
 const retryMs = 100;
 /** Callers that one task remembers. */
 const callersMax = 65_536;
+/** Calls of one caller that it has no answer to yet. */
+const callsMax = 262_144;
 
 type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats };
 
@@ -343,6 +345,11 @@ class CallServer {
       return;
     }
     if (call < caller.acked) return;
+    if (caller.calls.size >= callsMax) {
+      const full = new ShoalError('out-of-memory', `${callsMax} calls of one task wait for their answers already`);
+      this.#reply(caller, FrameKind.error, call, 0, [encodeError(full)]);
+      return;
+    }
     const served: ServedCall = { abort: new AbortController(), parts: [], answer: undefined };
     caller.calls.set(call, served);
     const answer = (kind: number, pieces: Pieces): void => {

@@ -17,6 +17,8 @@ export const arithmetic: KernelTable = rest;
 export interface LocalCluster extends AsyncDisposable {
   /** By name: `worker0`, `ps1`. */
   readonly tasks: Readonly<Record<string, GraphServer>>;
+  /** Ends a task; another process takes its place. */
+  restart(name: string): Promise<void>;
 }
 
 export type LocalClusterOptions = Partial<Pick<GraphServerOptions, 'kernels' | 'functions' | 'recvSome'>> & {
@@ -41,25 +43,30 @@ export async function startLocalCluster(cluster: ClusterSpec, options: LocalClus
       rank,
     });
   const tasks: Record<string, GraphServer> = {};
-  let rank = 0;
-  for (const [job, count] of Object.entries(cluster)) {
-    for (let task = 0; task < count; task++, rank++) {
-      tasks[`${job}${task}`] = await GraphServer.start({
-        cluster,
-        job,
-        task,
-        store,
-        carrier: (makeCarrier ?? loopback)(rank),
-        clock: systemClock,
-        random: seededRandom(rank + 200),
-        parameterKernels: createParameterKernels(),
-        kernels: arithmetic,
-        ...others,
-      });
-    }
-  }
+  let starts = 0;
+  const start = (job: string, task: number, rank: number): Promise<GraphServer> =>
+    GraphServer.start({
+      cluster,
+      job,
+      task,
+      store,
+      carrier: (makeCarrier ?? loopback)(rank),
+      clock: systemClock,
+      random: seededRandom(200 + starts++),
+      parameterKernels: createParameterKernels(),
+      kernels: arithmetic,
+      ...others,
+    });
+  const places = Object.entries(cluster)
+    .flatMap(([job, count]) => Array.from({ length: count }, (_, task) => ({ job, task })))
+    .map((place, rank) => ({ ...place, rank, name: `${place.job}${place.task}` }));
+  for (const { job, task, rank, name } of places) tasks[name] = await start(job, task, rank);
   return {
     tasks,
+    async restart(name) {
+      await tasks[name].close();
+      for (const { job, task, rank, name: own } of places) if (own === name) tasks[name] = await start(job, task, rank);
+    },
     async [Symbol.asyncDispose]() {
       await Promise.all(Object.values(tasks).map((task) => task.close()));
     },
