@@ -4,7 +4,7 @@ import { VirtualClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
-import { CompletedWork, PendingWork } from '../../group/thread/work.ts';
+import { CompletedWork, PendingWork } from '../../comm/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { create } from '../stores/create.ts';
 import type { KVStore, KVWork } from '../values/types.ts';

@@ -17,7 +17,7 @@ import { readSettings, type Environment } from '../../base/settings/settings.ts'
 import { DependencyEngine } from '../../engine/engine.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
-import { PendingWork, type WorkHooks, type WorkWaiter } from '../../group/thread/work.ts';
+import { PendingWork, type WorkHooks, type WorkWaiter } from '../../comm/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Tensor } from '../../memory/tensor.ts';
