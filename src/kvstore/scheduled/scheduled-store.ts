@@ -10,6 +10,7 @@
  *  the credit is that of the store's own links, which return it when a server has taken a request; calls of `collective` stores must be
  *  made in the same order by all workers, and are passed on in the order in which they were made. */
 import { totalmem } from 'node:os';
+import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { noOptions } from '../../base/settings/options.ts';
@@ -88,6 +89,12 @@ interface PartViews {
   readonly outs: readonly Value[];
 }
 
+interface WorkEnd {
+  readonly listeners: ((error: ShoalError | undefined) => void)[];
+  /** Undefined: it goes on. */
+  outcome: { readonly error: ShoalError | undefined } | undefined;
+}
+
 /** An operation of the store underneath. */
 interface InFlight {
   readonly work: KVWork;
@@ -109,8 +116,7 @@ export class ScheduledStore implements KVStore {
   readonly #buffer = new Map<string, BufferedPush>();
   readonly #variables = new WeakMap<object, Variable>();
   readonly #inFlight = new Set<InFlight>();
-  /** Told when a work ends. */
-  readonly #onEnds = new WeakMap<PendingWork, ((error: ShoalError | undefined) => void)[]>();
+  readonly #ends = new WeakMap<PendingWork, WorkEnd>();
   readonly #waiter: WorkWaiter;
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
@@ -455,16 +461,17 @@ export class ScheduledStore implements KVStore {
   // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #newWork(description: string, hooks: WorkHooks = {}): PendingWork {
-    const onEnd: ((error: ShoalError | undefined) => void)[] = [];
+    const end: WorkEnd = { listeners: [], outcome: undefined };
     const onSettled: WorkHooks['onSettled'] = (_touched, error) => {
-      for (const each of onEnd) each(error);
+      end.outcome = { error };
+      for (const listener of end.listeners) listener(error);
     };
     const work = new PendingWork(this.#waiter, description, { ...hooks, onSettled });
-    this.#onEnds.set(work, onEnd);
+    this.#ends.set(work, end);
     return work;
   }
 
-  /** Done when all are, with the first error. Nothing ends within the call that made it. */
+  /** Done when all are, with the first error. */
   #joined(works: readonly PendingWork[], call: string): KVWork {
     if (works.length === 1) return works[0];
     const joined = this.#newWork(call, { onWait: () => this.#flushAll(), onAwaited: () => this.#flushAll() });
@@ -474,7 +481,11 @@ export class ScheduledStore implements KVStore {
       failure ??= error;
       if (--left === 0) joined.settle(failure);
     };
-    for (const work of works) this.#onEnds.get(work)?.push(ended);
+    for (const work of works) {
+      const end = must(this.#ends.get(work), () => 'works are made here');
+      if (end.outcome) ended(end.outcome.error);
+      else end.listeners.push(ended);
+    }
     return joined;
   }
 
