@@ -67,6 +67,13 @@ export class ScheduledExchange implements Exchange {
   }
 
   gradientReady(index: number, values: Float32Array): void {
+    if (this.#works[index]) {
+      const { name } = this.#parameters[index];
+      throw new ShoalError(
+        'usage',
+        `ddp: a second gradient for '${name}' while its last average is not taken: a step before has failed; end the program, or distribute the optimizer anew`,
+      );
+    }
     this.#tensors[index].data.set(values);
     this.#start(index);
   }
