@@ -17,41 +17,7 @@ import type { CommGroup } from '../src/group/api/process-group.ts';
 import { CompletedWork, PendingWork } from '../src/comm/work.ts';
 import { startRanks } from '../src/group/testing/in-process-world.ts';
 import type { ProcessGroup, Work } from '../src/index.ts';
-import {
-  argument,
-  call,
-  fields,
-  fresh,
-  options,
-  refusesEverythingElse,
-  type CallsOf,
-  type Exempt,
-  type PublicCall,
-} from './support/public-calls.ts';
-
-type Table = Readonly<Record<string, PublicCall | Exempt>>;
-
-/** What a module exports that can be called or constructed. */
-type FunctionsOf<Module> = {
-  [K in keyof Module & string]: Module[K] extends ((...given: never[]) => unknown) | (abstract new (...given: never[]) => unknown)
-    ? K
-    : never;
-}[keyof Module & string];
-
-type Exports<Module> = { readonly [K in FunctionsOf<Module>]: PublicCall | Exempt };
-
-async function walk(name: string, table: Table): Promise<void> {
-  for (const [method, each] of Object.entries(table)) {
-    if (typeof each === 'string') continue;
-    expect(await refusesEverythingElse(`${name}.${method}`, each), `${name}.${method}`).toBeGreaterThan(0);
-  }
-}
-
-/** The types know every function; so does the module as it runs. */
-function hasAll(module: object, table: Table): void {
-  const functions = Object.entries(module).flatMap(([name, value]) => (typeof value === 'function' ? [name] : []));
-  expect(Object.keys(table).toSorted()).toEqual(functions.toSorted());
-}
+import { argument, call, fields, fresh, options, hasAll, walk, type CallsOf, type Exports, type Table } from './support/public-calls.ts';
 
 const tensorLike = argument(new Float32Array(2));
 
@@ -515,6 +481,8 @@ it('shoal/ddp/tfjs', async () => {
 
 it('every subpath of the package is walked over', () => {
   const { exports: subpaths } = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { exports: object };
-  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json'];
+  // Those of graphs: public-api-graph.test.ts.
+  const graph = ['./graph', './graph/tfjs'];
+  const walked = ['.', './ddp', './ddp/jax-js', './ddp/tfjs', './messaging', './rendezvous', './kvstore', './package.json', ...graph];
   expect(Object.keys(subpaths).toSorted()).toEqual(walked.toSorted());
 });

@@ -3,6 +3,7 @@
  *
  *      /job:ps      │ table ─▶ rows ─▶ Send ┄┄┐
  *      /job:worker  │                         └┄▶ FuseRecv ─▶ h1 ─▶ loss   */
+import { checkKind, checkOptions, optionTable } from '../base/settings/options.ts';
 import { layoutOf, type Box, type Layout } from './draw-layout.ts';
 import type { PartitionedGraph } from './partition/partition.ts';
 
@@ -11,6 +12,8 @@ export interface DrawGraphOptions {
   /** Boxes at most; beyond, scopes are collapsed as far as needed. Default 300. */
   readonly boxesMax?: number;
 }
+
+const drawOptionKeys = optionTable<DrawGraphOptions>({ title: 'string', boxesMax: 'number' });
 
 const colours = {
   kernel: '#eef2f7',
@@ -25,6 +28,8 @@ const [left, top, column, row, width, height] = [16, 56, 170, 30, 140, 22];
 
 /** The figure before and after the pass: draw what was partitioned without and with `doFuseRecv`. */
 export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptions = {}): string {
+  checkOptions('drawGraph', options, drawOptionKeys);
+  checkKind('drawGraph: the partitions of a graph', (partitioned as PartitionedGraph | undefined)?.partitions, 'list');
   const layout = layoutOf(partitioned, options.boxesMax ?? 300);
   const lanes = partitioned.partitions.map(({ device }) => device.name);
   const tops = laneTops(layout, lanes);

@@ -1,6 +1,7 @@
 /** Saves the variables of a graph to a file, and assigns them from one: how training goes on after a parameter server was lost.
  *
  *      8 bytes "shoalgr1" │ SHA-256 of the rest │ names as JSON │ values, as between tasks */
+import { checkedBuilder, checkOutputs } from './structure/check-arguments.ts';
 import { createHash } from 'node:crypto';
 import { open, readFile, rename, rm } from 'node:fs/promises';
 import { ShoalError } from '../base/errors.ts';
@@ -28,8 +29,9 @@ export class Saver {
 
   /** Adds what restoring needs: to be made before the graph is finished. @param variables default: all that the graph has so far.
    *  @throws ShoalError `usage` for what is no variable. */
-  constructor(g: GraphBuilder, variables: readonly Output[] = variablesOf(g)) {
-    this.#saved = g.withScope('save', () =>
+  constructor(g: GraphBuilder, variables: readonly Output[] = variablesOf(checkedBuilder('Saver', g))) {
+    checkOutputs('Saver: variables', variables);
+    this.#saved = checkedBuilder('Saver', g).withScope('save', () =>
       variables.map((variable) => {
         const { dtype, shape, node } = variable;
         if (node.op !== 'VariableV2') throw new ShoalError('usage', `Saver: '${variable.name}' is no variable`);

@@ -114,3 +114,27 @@ async function messageOfRefusal(what: string, run: (...given: never[]) => unknow
   }
   throw new Error(`${what} was not refused`);
 }
+
+export type Table = Readonly<Record<string, PublicCall | Exempt>>;
+
+/** What a module exports that can be called or constructed. */
+type FunctionsOf<Module> = {
+  [K in keyof Module & string]: Module[K] extends ((...given: never[]) => unknown) | (abstract new (...given: never[]) => unknown)
+    ? K
+    : never;
+}[keyof Module & string];
+
+export type Exports<Module> = { readonly [K in FunctionsOf<Module>]: PublicCall | Exempt };
+
+export async function walk(name: string, table: Table): Promise<void> {
+  for (const [method, each] of Object.entries(table)) {
+    if (typeof each === 'string') continue;
+    expect(await refusesEverythingElse(`${name}.${method}`, each), `${name}.${method}`).toBeGreaterThan(0);
+  }
+}
+
+/** The types know every function; so does the module as it runs. */
+export function hasAll(module: object, table: Table): void {
+  const functions = Object.entries(module).flatMap(([name, value]) => (typeof value === 'function' ? [name] : []));
+  expect(Object.keys(table).toSorted()).toEqual(functions.toSorted());
+}

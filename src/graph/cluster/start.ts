@@ -36,7 +36,7 @@ const startOptionKeys = optionTable<StartOptions>({
   kernels: 'object',
   functions: 'object',
   recvSome: 'boolean',
-  environment: 'any',
+  environment: 'object',
 });
 
 /** @throws ShoalError `config`, `timeout`, `auth` when the job's store cannot be reached. */

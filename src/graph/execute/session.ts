@@ -1,5 +1,6 @@
 /** Runs steps of a graph, one executor per device: TensorFlow's Session. A step computes what its fetches need, from what
  *  it is fed; each kind of step, by its feeds and fetches, is placed, pruned and partitioned once. */
+import { checkedGraph } from '../structure/check-arguments.ts';
 import { setMaxListeners } from 'node:events';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
@@ -114,6 +115,7 @@ export class Session {
   /** @param backend default: all devices are in this process.
    *  @throws ShoalError `usage` for options, and for devices that the graph asks for and that are not there. */
   constructor(graph: Graph, options: SessionOptions, backend?: StepBackend) {
+    checkedGraph('Session', graph);
     checkFields('Session', options, sessionOptionKeys);
     const { devices, defaultDevice, fuse, ...rest } = options;
     this.#graph = graph;

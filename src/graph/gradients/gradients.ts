@@ -1,5 +1,6 @@
 /** Symbolic gradients, as TensorFlow's `tf.gradients`: nodes that compute d(Σ ys)/dx are added to the graph. What an operation
  *  contributes is a rule (rules.ts). The gradient of a table that is read by Gather is *indexed slices*: rows, and which they are. */
+import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, optionTable } from '../../base/settings/options.ts';
 import { addN } from '../ops/math.ts';
@@ -49,6 +50,9 @@ export function gradients(
   checkOptions('gradients', options, gradientsOptionKeys);
   const { name = 'gradients', colocate = false, gradYs } = options;
   const targets = (Array.isArray(ys) ? ys : [ys]) as readonly Output[];
+  checkedBuilder('gradients', g);
+  checkOutputs('gradients: ys', targets);
+  checkOutputs('gradients: xs', xs);
   for (const each of [...targets, ...xs]) {
     if (!floatDTypes.includes(each.dtype as FloatDType))
       throw new ShoalError('usage', `gradients: '${each.name}' is ${each.dtype}; only floating-point values have gradients`);

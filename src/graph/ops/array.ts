@@ -1,11 +1,12 @@
 /** Values from outside, constants, and operations that move elements without computing. */
+import { checkedBuilder } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { graphDTypes, indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { likeFirst, op, splitOptions, type Unary } from './op.ts';
+import { checkedOptions, likeFirst, op, splitOptions, type Unary } from './op.ts';
 
 const anyType = { T: { kind: 'type', allowed: graphDTypes } } as const;
 
@@ -18,7 +19,7 @@ const placeholderDefinition: OpDefinition = {
 
 /** A value that every step which needs it is fed. */
 export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, shape: Shape, options: NodeOptions = {}): Output<D> {
-  return g.node(placeholderDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
+  return checkedBuilder('placeholder', g).node(placeholderDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
 }
 
 export const constantDefinition: OpDefinition = {
@@ -37,7 +38,7 @@ export function constant<D extends GraphDType = GraphDType>(
   value: Value & { readonly dtype: D },
   options: NodeOptions = {},
 ): Output<D> {
-  return g.node(constantDefinition, [], { value }, options).outputs[0] as Output<D>;
+  return checkedBuilder('constant', g).node(constantDefinition, [], { value }, options).outputs[0] as Output<D>;
 }
 
 export const identity = op<Unary<GraphDType>>({
@@ -56,7 +57,7 @@ const castDefinition: OpDefinition = {
 
 /** The elements as another dtype. */
 export function cast<D extends GraphDType>(g: GraphBuilder, x: Output, dtype: D, options: NodeOptions = {}): Output<D> {
-  return g.node(castDefinition, [x], { DstT: dtype }, options).outputs[0] as Output<D>;
+  return checkedBuilder('cast', g).node(castDefinition, [x], { DstT: dtype }, options).outputs[0] as Output<D>;
 }
 
 export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>({
@@ -175,8 +176,9 @@ export function split<D extends GraphDType>(
   parts: number,
   options: NodeOptions & { readonly axis?: number } = {},
 ): readonly Output<D>[] {
-  const { nodeOptions, attributes } = splitOptions({ ...options });
-  return g.node(splitDefinition, [value], { num_split: parts, ...attributes }, nodeOptions).outputs as readonly Output<D>[];
+  const { nodeOptions, attributes } = splitOptions(checkedOptions(splitDefinition, options));
+  return checkedBuilder('split', g).node(splitDefinition, [value], { num_split: parts, ...attributes }, nodeOptions)
+    .outputs as readonly Output<D>[];
 }
 
 /** The dimensions of a tensor, as a tensor. */

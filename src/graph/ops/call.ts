@@ -1,4 +1,6 @@
 /** Any asynchronous TypeScript function as a node: how a jitted step of jax-js or TensorFlow.js runs in a graph. */
+import { checkFields, checkKind, checkOptions, optionTable } from '../../base/settings/options.ts';
+import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { CallFunction, OpDefinition } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
@@ -13,6 +15,15 @@ export interface CallOptions extends NodeOptions {
    *  input: a vjp. */
   readonly gradient?: CallFunction | string;
 }
+
+const outputKeys = optionTable<{ readonly dtype: GraphDType; readonly shape: Shape }>({ dtype: 'string', shape: 'any' });
+const callOptionKeys = optionTable<CallOptions>({
+  gradient: 'any',
+  name: 'string',
+  device: 'string',
+  controlInputs: 'list',
+  colocateWith: 'any',
+});
 
 export const callDefinition: OpDefinition = {
   name: 'Call',
@@ -38,8 +49,14 @@ export function call(
   compute: CallFunction | string,
   inputs: readonly Output[],
   outputs: readonly { readonly dtype: GraphDType; readonly shape: Shape }[],
-  { gradient, ...options }: CallOptions = {},
+  given: CallOptions = {},
 ): readonly Output[] {
+  checkedBuilder('call', g);
+  checkOutputs('call: inputs', inputs);
+  checkKind('call: outputs', outputs, 'list');
+  for (const each of outputs) checkFields('call: an output', each, outputKeys);
+  checkOptions('call', given, callOptionKeys);
+  const { gradient, ...options } = given;
   const attributes = {
     function: compute,
     gradient,

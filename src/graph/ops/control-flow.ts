@@ -1,5 +1,7 @@
 /** Branches and loops. A value that goes the way not taken is *dead*: what it reaches does not run, up to a Merge that takes what is
  *  alive. `cond` and `whileLoop` build both the way TensorFlow does. */
+import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
+import { checkFields, checkKind, checkOptions, optionTable } from '../../base/settings/options.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
@@ -98,6 +100,11 @@ export const controlFlowOps: readonly OpDefinition[] = [switchOn, merge, enter, 
 
 type Branch = (inputs: readonly Output[]) => readonly Output[];
 
+const branchKeys = optionTable<{ readonly then: Branch; readonly else: Branch }>({ then: 'function', else: 'function' });
+const condOptionKeys = optionTable<{ readonly name?: string }>({ name: 'string' });
+const loopKeys = optionTable<WhileLoop>({ cond: 'function', body: 'function' });
+const loopOptionKeys = optionTable<WhileLoopOptions>({ name: 'string', parallelIterations: 'number', invariants: 'list' });
+
 /** One of two branches. Each gets the values it uses through its own end of a Switch, so it runs only when it is taken.
  *  @param inputs what the branches use; they see them as `inputs` of theirs.
  *  @returns the branches' results, merged.
@@ -109,6 +116,11 @@ export function cond(
   branches: { readonly then: Branch; readonly else: Branch },
   options: { readonly name?: string } = {},
 ): readonly Output[] {
+  checkedBuilder('cond', g);
+  checkOutputs('cond: inputs', inputs);
+  checkFields('cond: branches', branches, branchKeys);
+  for (const branch of [branches.then, branches.else]) checkKind('cond: a branch', branch, 'function');
+  checkOptions('cond', options, condOptionKeys);
   return g.withScope(options.name ?? 'cond', (scope) => {
     const ways = inputs.map((input) => switchOn(g, input, pred));
     const pivots = switchOn(g, pred, pred, { name: 'pivot' });
@@ -149,6 +161,11 @@ export function whileLoop(
   loop: WhileLoop,
   options: WhileLoopOptions = {},
 ): readonly Output[] {
+  checkedBuilder('whileLoop', g);
+  checkOutputs('whileLoop: variables', variables);
+  checkFields('whileLoop', loop, loopKeys);
+  for (const part of [loop.cond, loop.body]) checkKind('whileLoop: cond and body', part, 'function');
+  checkOptions('whileLoop', options, loopOptionKeys);
   return g.withScope(options.name ?? 'while', (scope) => {
     if (variables.length === 0) throw new ShoalError('usage', `whileLoop '${scope}': needs a variable, or it would never end`);
     const attributes = { frame_name: scope, parallel_iterations: options.parallelIterations ?? 10 };

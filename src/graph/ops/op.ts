@@ -1,9 +1,13 @@
 /** Operations as functions that add a node: `matMul(g, a, b, { name: 'h1', transpose_b: true })`. Inputs come first, a list of inputs as
  *  one array; the last argument has the node's options and the operation's attributes, which keep TensorFlow's spelling. */
+import { checkedBuilder } from '../structure/check-arguments.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { nearestName } from '../../base/settings/nearest-name.ts';
+import { describeValue, isPlainObject } from '../../base/settings/options.ts';
 import { nodeOptionKeys, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
 import type { Attribute, InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
-import type { Node, Output } from '../structure/node.ts';
+import { describeNode, type Node, type Output } from '../structure/node.ts';
 import { broadcastShapes, formatShape, type Shape } from '../structure/shape.ts';
 
 /** A definition that can be called to add a node. */
@@ -27,10 +31,24 @@ export function op<Call>(definition: OpDefinition): Op<Call> {
   const count = definition.inputs.length;
   const call = (g: GraphBuilder, ...args: unknown[]): unknown => {
     const inputs = args.slice(0, count).flat() as Output[];
-    const { nodeOptions, attributes } = splitOptions((args[count] ?? {}) as Readonly<Record<string, unknown>>);
-    return resultOf(g.node(definition, inputs, attributes, nodeOptions));
+    const { nodeOptions, attributes } = splitOptions(checkedOptions(definition, args[count]));
+    return resultOf(checkedBuilder(definition.name, g).node(definition, inputs, attributes, nodeOptions));
   };
   return Object.assign(call as Call & object, { definition });
+}
+
+/** @throws ShoalError `usage` for what is no object, and for keys that neither nodes nor this operation have. */
+export function checkedOptions({ name, attributes }: OpDefinition, given: unknown): Readonly<Record<string, unknown>> {
+  if (given === undefined) return {};
+  const known = [...nodeOptionKeys.keys(), ...Object.keys(attributes)];
+  if (!isPlainObject(given)) throw new ShoalError('usage', `${name} takes options (${known.join(', ')}), not ${describeValue(given)}`);
+  for (const key of Object.keys(given)) {
+    if (known.includes(key)) continue;
+    const nearest = nearestName(key, known);
+    const label = describeNode(name, 'name' in given && typeof given.name === 'string' ? given.name : name);
+    throw new ShoalError('usage', `${label}: has no attribute '${key}'${nearest === undefined ? '' : `; did you mean '${nearest}'?`}`);
+  }
+  return given as Readonly<Record<string, unknown>>;
 }
 
 /** The options of a node, and what is left: attributes. */

@@ -1,4 +1,5 @@
 /** Variables and sparse tables. A variable's output is a reference; operations that change it run on its device. */
+import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
 import { indexDTypes, numericDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
@@ -20,7 +21,7 @@ const variableDefinition: OpDefinition = {
 
 /** A value that stays from step to step, by the node's name. */
 export function variable<D extends GraphDType>(g: GraphBuilder, dtype: D, shape: Shape, options: NodeOptions = {}): Output<D> {
-  return g.node(variableDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
+  return checkedBuilder('variable', g).node(variableDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
 }
 
 function assignment(name: string, attributes: OpDefinition['attributes']): OpDefinition {
@@ -98,7 +99,8 @@ export function dynamicPartition<D extends GraphDType>(
   count: number,
   options: NodeOptions = {},
 ): readonly Output<D>[] {
-  return g.node(partitionDefinition, [data, partitions], { num_partitions: count }, options).outputs as readonly Output<D>[];
+  return checkedBuilder('dynamicPartition', g).node(partitionDefinition, [data, partitions], { num_partitions: count }, options)
+    .outputs as readonly Output<D>[];
 }
 
 const stitchDefinition: OpDefinition = {
@@ -128,7 +130,10 @@ export function dynamicStitch<D extends GraphDType>(
   data: readonly Output<D>[],
   options: NodeOptions = {},
 ): Output<D> {
-  return g.node(stitchDefinition, [...indices, ...data], { T: data[0]?.dtype }, options).outputs[0] as Output<D>;
+  checkOutputs('dynamicStitch: indices', indices);
+  checkOutputs('dynamicStitch: data', data);
+  return checkedBuilder('dynamicStitch', g).node(stitchDefinition, [...indices, ...data], { T: data[0]?.dtype }, options)
+    .outputs[0] as Output<D>;
 }
 
 export const stateOps: readonly OpDefinition[] = [

@@ -52,10 +52,10 @@ export class GraphBuilder {
     attributes: Readonly<Record<string, Attribute | undefined>> = {},
     options: NodeOptions = {},
   ): Node {
+    checkOptions(definition.name, options, nodeOptionKeys);
     const wanted = options.name ?? definition.name;
     const label = describeNode(definition.name, `${this.#scope.prefix}${wanted}`);
     this.#checkOpen(label);
-    checkOptions(label, options, nodeOptionKeys);
     if (options.name !== undefined) checkName(label, options.name);
     const ownInputs = inputs.map((input, index) => this.#checkOutput(input, `${label}: input ${index}`));
     const explicit = this.#controlInputs(options.controlInputs ?? [], label);

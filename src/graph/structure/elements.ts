@@ -1,4 +1,5 @@
 /** Elements of values as typed arrays: what kernels read and write. Values of Shoal, TensorFlow.js and jax-js are read alike. */
+import { describeValue } from '../../base/settings/options.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import type { Reals } from '../../memory/parameter-kernels.ts';
@@ -27,6 +28,9 @@ export function emptyElements(dtype: string, count: number): TypedArray {
 /** The elements as a typed array of the dtype; the value's own memory where that is one, so it must not be changed.
  *  @throws ShoalError `unsupported` when the elements cannot be read at once, `usage` when there are too few or too many. */
 export function elementsOf(value: Value): TypedArray {
+  const { dtype, shape } = (value ?? {}) as { dtype?: unknown; shape?: unknown };
+  if (typeof dtype !== 'string' || !Array.isArray(shape))
+    throw new ShoalError('usage', `elementsOf takes a value with dtype, shape and data, not ${describeValue(value)}`);
   const { data, dataSync } = value as { data?: unknown; dataSync?: () => unknown };
   const raw = typeof dataSync === 'function' ? dataSync.call(value) : data;
   if (raw === undefined || raw === null || typeof raw === 'function' || typeof (raw as { length?: unknown }).length !== 'number')

@@ -1,7 +1,8 @@
 /** Graphs as plain data, to keep and to send: what TensorFlow calls a GraphDef. Nodes come in any order and refer to each other by
  *  name: `a` and `a:1` are outputs, `^a` is a node that must have run before. */
+import { checkedGraph } from './check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { checkFields, optionTable } from '../../base/settings/options.ts';
+import { checkFields, optionTable, checkKind } from '../../base/settings/options.ts';
 import { checkName, GraphBuilder } from './builder.ts';
 import type { Attribute, Attributes, OpDefinition } from './definition.ts';
 import { digraph } from './digraph.ts';
@@ -35,10 +36,12 @@ interface Reference {
 /** @throws ShoalError `unsupported` that lists all operations that are not known; `usage` for circles, names that are not there or
  *  there twice, and whatever a builder refuses. */
 export function importNodes(nodes: readonly NodeData[], operations: readonly OpDefinition[]): Graph {
+  checkKind('importNodes: nodes', nodes, 'list');
+  checkKind('importNodes: operations', operations, 'list');
+  for (const each of nodes) checkFields('importNodes: a node', each, nodeDataKeys);
   const definitions = definitionsOf(nodes, operations);
   const indexes = new Map<string, number>();
   nodes.forEach((each, index) => {
-    checkFields('importNodes: a node', each, nodeDataKeys);
     checkName('importNodes', each.name);
     if (indexes.has(each.name)) throw new ShoalError('usage', `importNodes: there are two nodes '${each.name}'`);
     indexes.set(each.name, index);
@@ -76,8 +79,8 @@ export function importNodes(nodes: readonly NodeData[], operations: readonly OpD
 }
 
 /** @throws ShoalError `unsupported` for functions, which are no data. */
-export function exportNodes({ nodes }: Graph): NodeData[] {
-  return nodes.map(({ name, op, inputs, controlInputs, device, colocateWith, attributes }) => {
+export function exportNodes(graph: Graph): NodeData[] {
+  return checkedGraph('exportNodes', graph).nodes.map(({ name, op, inputs, controlInputs, device, colocateWith, attributes }) => {
     for (const [key, value] of Object.entries(attributes)) {
       // A gradient is for the program that builds graphs.
       if (typeof value === 'function' && key !== 'gradient')

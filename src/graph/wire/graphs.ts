@@ -1,4 +1,6 @@
 /** Graphs as bytes between tasks: nodes as JSON, the values of their attributes beside it. */
+import { describeValue } from '../../base/settings/options.ts';
+import { checkedGraph } from '../structure/check-arguments.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { joinPieces, type Pieces } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
@@ -40,12 +42,13 @@ export function decodeMessage(body: Uint8Array): Message<unknown> {
 /** A graph as a file holds it. @throws ShoalError `unsupported` for functions that are not named. */
 export function encodeGraph(graph: Graph): Uint8Array {
   const values: Slot[] = [];
-  const nodes = graphData(graph, values);
+  const nodes = graphData(checkedGraph('encodeGraph', graph), values);
   return joinPieces(encodeMessage({ nodes }, values));
 }
 
 /** @throws ShoalError `protocol` for other bytes, and whatever `importNodes` refuses. */
 export function decodeGraph(bytes: Uint8Array): Graph {
+  if (!(bytes instanceof Uint8Array)) throw new ShoalError('usage', `decodeGraph takes bytes, not ${describeValue(bytes)}`);
   const { fields, values } = decodeMessage(Uint8Array.from(bytes));
   if (typeof fields !== 'object' || fields === null || !('nodes' in fields)) throw malformed('it holds no graph');
   return graphOf(fields.nodes, values);

@@ -9,7 +9,7 @@ import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
 import { CallBuffers, operand } from '../dispatch/call-buffers.ts';
 import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../call/call-options.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import { scheduledNameMax, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
 import type {
   AllToAllOptions,
   CallOptions,
@@ -25,7 +25,6 @@ import type {
   Work,
 } from '../call/types.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
-import { scheduledNameMax } from '../links/control-message.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 

@@ -2,10 +2,8 @@
 import * as z from 'zod/mini';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
 import { postsPerMessage } from '../../scheduler/order-agreement.ts';
+import { scheduledNameMax } from '../call/group-spec.ts';
 import { groupIdMax, MessageType, probeBytesMax } from './wire.ts';
-
-/** Characters of the name of a scheduled tensor. */
-export const scheduledNameMax = 256;
 
 const remoteRegion = z.object({
   rkey: z.int().check(z.gte(0)),
