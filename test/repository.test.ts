@@ -7,9 +7,15 @@ import { longestTests } from '../scripts/longest-tests.ts';
 import { readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import { launchVariables } from '../src/store/environment.ts';
+import { clusterVariables } from '../src/graph/cluster/environment.ts';
 import { placeVariables } from '../src/kvstore/job/environment.ts';
 
-const knownNames = new Set<string>([...settingKeys.map((key) => settingDefinitions[key].name), ...launchVariables, ...placeVariables]);
+const knownNames = new Set<string>([
+  ...settingKeys.map((key) => settingDefinitions[key].name),
+  ...launchVariables,
+  ...placeVariables,
+  ...clusterVariables,
+]);
 
 describe('environment variables', () => {
   it('that code or documentation names are settings, or set by the launcher', () => {
