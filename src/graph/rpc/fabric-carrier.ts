@@ -107,9 +107,9 @@ class FabricLink implements RpcLink {
     this.#caller = Buffer.from(around.random.bytes(12)).toString('hex');
   }
 
-  async open(): Promise<void> {
-    const { fabric, connectMs, world, messageBytesMax } = this.#around;
-    const connection = await fabric.connect(this.#address, { peer: { world, rank: this.#address.rank }, timeoutMs: connectMs });
+  async open(timeoutMs = this.#around.connectMs): Promise<void> {
+    const { fabric, world, messageBytesMax } = this.#around;
+    const connection = await fabric.connect(this.#address, { peer: { world, rank: this.#address.rank }, timeoutMs });
     if (this.#end !== undefined) {
       await connection.close(0);
       throw this.#end;
@@ -226,7 +226,8 @@ class FabricLink implements RpcLink {
     const deadlineMs = clock.now() + reconnectMs;
     while (this.#end === undefined) {
       try {
-        await this.open();
+        // A listener that is gone is tried again until the time is up.
+        await this.open(Math.max(retryMs, deadlineMs - clock.now()));
         return;
       } catch {
         if (clock.now() + retryMs > deadlineMs) break;

@@ -154,6 +154,37 @@ describe('calls over a connection that breaks', () => {
     expect(service.calls).toHaveLength(40);
     expect(service.gone).toEqual([]);
   });
+
+  it('fail when the time for connecting anew is up, however long a first connection may take', async () => {
+    const timeouts: number[] = [];
+    const fabric = new TcpFabric({ identity: { world: 'w', rank: 1 }, secret, clock: systemClock, random: systemRandom });
+    const connect = fabric.connect.bind(fabric);
+    fabric.connect = async (address, options) => {
+      timeouts.push(options.timeoutMs ?? Infinity);
+      if (timeouts.length > 1) throw new ShoalError('timeout', 'nobody listens');
+      const connection = await connect(address, options);
+      connections.push(connection);
+      return connection;
+    };
+    const hour = 3_600_000;
+    const client = new FabricCarrier({
+      fabric,
+      clock: systemClock,
+      random: systemRandom,
+      world: 'w',
+      rank: 1,
+      reconnectMs: 200,
+      connectMs: hour,
+    });
+    const server = tcp(0);
+    const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
+    (connections.at(-1) as Connection & { abort(): void }).abort();
+    await link.lost;
+    expect(timeouts.length).toBeGreaterThan(1);
+    expect(timeouts[0]).toBe(hour);
+    expect(Math.max(...timeouts.slice(1))).toBeLessThanOrEqual(200);
+    await Promise.all([client.close(), server.close()]);
+  });
 });
 
 describe('frames', () => {
