@@ -29,6 +29,18 @@ describe('a graph over processes', () => {
     process.kill(Number(pid), 'SIGKILL');
     await job.output(/ShoalError: .*\/job:ps\/task:1 (?:is lost|has ended)/, 1);
     await job.output(/code: 'peer-lost'/, 1);
+    // The other server, which only serves, too.
+    expect((await job.ended).stderr).not.toContain('still running');
+  });
+
+  it('ends when a task does before it has started', async () => {
+    await using job = runWith({ FUSE: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
+    const [[, pid]] = await job.output(/rank 3 started \(pid (\d+)\)/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { code, stderr, stdout } = await job.ended;
+    expect(code).toBe(137);
+    expect(stderr).not.toContain('still running');
+    expect(`${stdout}${stderr}`).toMatch(/ShoalError: rank 3 was killed by SIGKILL.* before it joined/);
   });
 
   it('refuses --ps beside --servers', async () => {

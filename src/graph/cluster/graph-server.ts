@@ -17,6 +17,7 @@ import type { RpcCarrier, RpcLink } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { taskName } from './task-rendezvous.ts';
+import { noteJoined, rankEnded } from '../../group/world/ended-ranks.ts';
 import { TensorReceiver } from './tensor-receiver.ts';
 import { WorkerService } from './worker-service.ts';
 
@@ -39,6 +40,8 @@ export interface GraphServerOptions {
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
+  /** Of this process in its job. Whoever waits here for others then fails when one ends before it is done. Default: nobody says so. */
+  readonly rank?: number;
   /** True: `close` closes the store. */
   readonly closeStore?: boolean;
   /** How long other tasks may take to start. Default 5 minutes. */
@@ -151,7 +154,7 @@ export class GraphServer implements AsyncDisposable {
   async join(): Promise<void> {
     await this.#done();
     const { cluster, store } = this.#options;
-    await store.wait(tasksOf(cluster).map(doneKey), { timeoutMs: foreverMs });
+    await this.#unlessEnded((signal) => store.wait(tasksOf(cluster).map(doneKey), { timeoutMs: foreverMs, signal }));
   }
 
   /** Waits until all tasks of this job are here; every name once. */
@@ -159,7 +162,7 @@ export class GraphServer implements AsyncDisposable {
     const { store, cluster } = this.#options;
     const key = `graph/barrier/${this.job}/${name}`;
     if ((await store.add(key, 1)) === cluster[this.job]) await store.set(`${key}/all`, Buffer.from('1'));
-    await store.wait([`${key}/all`], { timeoutMs: foreverMs });
+    await this.#unlessEnded((signal) => store.wait([`${key}/all`], { timeoutMs: foreverMs, signal }));
   }
 
   /** Ends the sessions and what is served for others. */
@@ -178,7 +181,23 @@ export class GraphServer implements AsyncDisposable {
   }
 
   async #done(): Promise<void> {
-    await this.#options.store.set(doneKey(this.name), Buffer.from('1'));
+    const { store, rank } = this.#options;
+    await store.set(doneKey(this.name), Buffer.from('1'));
+    // Its process may end now.
+    if (rank !== undefined) await noteJoined(store, rank);
+  }
+
+  /** @throws ShoalError `peer-lost` when a process of the job ends before its task is done, as the launcher tells. */
+  async #unlessEnded<T>(wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const { store, rank } = this.#options;
+    const over = new AbortController();
+    const waits = [wait(over.signal)];
+    if (rank !== undefined) waits.push(rankEnded(store, rank, { timeoutMs: foreverMs, signal: over.signal }));
+    try {
+      return await Promise.race(waits);
+    } finally {
+      over.abort();
+    }
   }
 
   async #devices(): Promise<Device[]> {
@@ -191,7 +210,7 @@ export class GraphServer implements AsyncDisposable {
 
   async #records(tasks: readonly string[]): Promise<TaskRecord[]> {
     const { store, joinTimeoutMs } = this.#options;
-    const texts = await store.multiGet(tasks.map(recordKey), { timeoutMs: joinTimeoutMs });
+    const texts = await this.#unlessEnded((signal) => store.multiGet(tasks.map(recordKey), { timeoutMs: joinTimeoutMs, signal }));
     return texts.map((text, k) => readRecord(tasks[k], text));
   }
 

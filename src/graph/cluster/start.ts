@@ -59,6 +59,7 @@ export async function startGraphServer(options: StartOptions = {}): Promise<Grap
   return GraphServer.start({
     ...taskOfRank(cluster, rank, worldSize),
     cluster,
+    rank,
     store: opened.store,
     carrier: await makeCarrier(carrier, opened, { rank, worldSize, interfaces: settings.interfaces }),
     clock: systemClock,

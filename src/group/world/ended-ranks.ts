@@ -48,7 +48,7 @@ export async function rankEnded(store: Store, ownRank: number, wait: StoreWait):
 
 function errorOf(end: End, ownRank: number): ShoalError {
   if ('ending' in end) {
-    const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to call initProcessGroup`;
+    const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to join`;
     return new ShoalError('peer-lost', message, { rank: ownRank, peer: end.rank });
   }
   const { code, message, peer, timeoutMs, resource } = end.error;
