@@ -43,7 +43,7 @@ const finished = ((): graph.Graph => {
 
 /** An operation with its inputs, a letter each. */
 function op<Call>(operation: Op<Call>, inputs: string, attributes: Readonly<Record<string, unknown>> = {}): PublicCall {
-  const given = [...inputs].map((letter) => argument(values[letter as keyof typeof values]));
+  const given = Array.from(inputs).map((letter) => argument(values[letter as keyof typeof values]));
   const run = operation as unknown as (...all: unknown[]) => unknown;
   // What is right is taken.
   expect(run(g, ...given.map(({ value }) => value), attributes), operation.definition.name).toBeDefined();

@@ -9,7 +9,8 @@ import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
 import { CallBuffers, operand } from '../dispatch/call-buffers.ts';
 import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../call/call-options.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import { scheduledNameMax, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
+import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import { scheduledNameMax } from '../links/wire.ts';
 import type {
   AllToAllOptions,
   CallOptions,

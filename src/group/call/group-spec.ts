@@ -2,9 +2,6 @@
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Topology } from '../../plan/topology.ts';
 
-/** Characters of the name of a scheduled tensor. */
-export const scheduledNameMax = 256;
-
 /** How all-reduces of a group are scheduled, in bytes. The same on all ranks. */
 export interface Scheduling {
   /** In flight at most; one larger part may be alone. */

@@ -2,8 +2,7 @@
 import * as z from 'zod/mini';
 import { errorCodes, ShoalError } from '../../base/errors.ts';
 import { postsPerMessage } from '../../scheduler/order-agreement.ts';
-import { scheduledNameMax } from '../call/group-spec.ts';
-import { groupIdMax, MessageType, probeBytesMax } from './wire.ts';
+import { groupIdMax, MessageType, probeBytesMax, scheduledNameMax } from './wire.ts';
 
 const remoteRegion = z.object({
   rkey: z.int().check(z.gte(0)),

@@ -27,6 +27,8 @@ export const offerHeaderBytes = 40;
 export const acceptBytes = 24;
 export const takenBytes = 8;
 
+/** Characters of the name of a scheduled tensor. */
+export const scheduledNameMax = 256;
 export const groupIdMax = 1023;
 const signalMaxLimit = 32767;
 /** Memory that is lent while a link is timed. */
