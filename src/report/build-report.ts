@@ -1,4 +1,5 @@
 /** From a run's folder to the data of its page. */
+import { basename } from 'node:path';
 import type { ChromeTrace } from '../trace/chrome.ts';
 import { mergeTraces } from '../trace/merge.ts';
 import { failureOf } from './failure.ts';
@@ -16,6 +17,11 @@ const nothing: ChromeTrace = {
   otherData: { format: 'shoal-trace', version: 1, processes: [] },
 };
 
+/** The script without its folders, and its arguments. */
+function titleOf([script, ...args]: readonly string[]): string | undefined {
+  return script === undefined ? undefined : [basename(script), ...args].join(' ');
+}
+
 /** @param name Of the run, where the launcher does not say what was run. @throws ShoalError `usage` when two traces are of one rank. */
 export function buildReport(name: string, run: RunFolder, limits: TimelineLimits = defaultLimits): ReportData {
   const merged = run.traces.length === 0 ? nothing : mergeTraces(run.traces);
@@ -26,7 +32,7 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
   if (leftOut > 0) warnings.push(`${leftOut} of the shortest spans are not drawn; tables count all`);
   return {
     version: 1,
-    title: run.launcher?.command.join(' ') ?? name,
+    title: titleOf(run.launcher?.command ?? []) ?? name,
     startedAt: run.launcher?.startedAt ?? merged.otherData.processes.map(({ wallStart }) => wallStart).sort()[0] ?? null,
     durationUs: merged.traceEvents.reduce((end, { ts, dur = 0 }) => Math.max(end, ts + dur), 0),
     failure: failureOf(run.flights, run.launcher?.failure ?? null),

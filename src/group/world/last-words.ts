@@ -4,7 +4,7 @@
  *      rank 2 ── abort, id ──▶ rank 0      rank 2 ◀── heard, id ── rank 0      then rank 2's own call fails
  *
  *  It must not know what is said. */
-import type { Clock } from '../../base/clock.ts';
+import { setServedTimer, type Clock } from '../../base/clock.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';
 
@@ -35,7 +35,8 @@ export class LastWords {
     const answering = links.map(({ rank }) => rank).filter((rank) => rank !== silent);
     if (answering.length === 0) return;
     this.#awaited.set(id, new Set(answering));
-    this.#clock.setTimer(answerMs, () => this.#end(id));
+    // Answers that have come while this process got no CPU are read first.
+    setServedTimer(this.#clock, answerMs, () => this.#end(id), { keepAlive: false });
   }
 
   /** Resolves when all that was told has been heard by those who are still there, or some time has passed. */
