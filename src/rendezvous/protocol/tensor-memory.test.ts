@@ -1,0 +1,71 @@
+/** Memory for received tensors: size classes, slabs, what is used again, and its bound. */
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { seededRandom } from '../../base/random.ts';
+import { RegionTable } from '../../fabric/region-table.ts';
+import { threadRegion } from '../../fabric/testing/regions.ts';
+import { sizeClass, TensorMemory, type ReceiveBuffer } from './tensor-memory.ts';
+
+function memoryOf(bytesMax: number) {
+  const regions = new RegionTable({ random: seededRandom(1) });
+  const budget = { bytesMax, bytes: 0 };
+  const gone: number[] = [];
+  const register = regions.register.bind(regions);
+  return {
+    memory: new TensorMemory({ create: threadRegion, register, budget, slabBytes: 4096, onDeregister: (rkey) => gone.push(rkey) }),
+    budget,
+    gone,
+  };
+}
+
+describe('memory for tensors', () => {
+  it('has classes that hold what is asked for, with at most a fifth unused', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 2 ** 40 }), (bytes) => {
+        const size = sizeClass(bytes);
+        expect(size).toBeGreaterThanOrEqual(bytes);
+        if (bytes > 64) expect(size).toBeLessThan(bytes * 1.25);
+        expect(sizeClass(size)).toBe(size);
+      }),
+    );
+  });
+
+  it('gives no byte to two, whatever is allocated and freed', () => {
+    fc.assert(
+      fc.property(fc.array(fc.tuple(fc.boolean(), fc.nat(2000)), { maxLength: 200 }), (actions) => {
+        const { memory, budget } = memoryOf(2 ** 20);
+        const held: ReceiveBuffer[] = [];
+        for (const [allocates, size] of actions) {
+          if (allocates || held.length === 0) held.push(memory.allocate(size));
+          else memory.free(held.splice(size % held.length, 1)[0]);
+        }
+        const places = held.map(({ registered, offset, bytes }) => ({
+          rkey: registered.rkey,
+          begin: offset,
+          end: offset + bytes,
+          of: registered.bytes,
+        }));
+        for (const [k, one] of places.entries()) {
+          expect(one.end).toBeLessThanOrEqual(one.of);
+          expect(places.slice(k + 1).filter((other) => other.rkey === one.rkey && other.begin < one.end && one.begin < other.end)).toEqual(
+            [],
+          );
+        }
+        expect(memory.usage).toEqual({ bytes: budget.bytes, inUse: held.reduce((sum, { bytes }) => sum + bytes, 0) });
+        memory.close();
+        expect(budget.bytes).toBe(0);
+      }),
+    );
+  });
+
+  it('gives back what is free before it says that there is no more', () => {
+    const { memory, gone } = memoryOf(10_000);
+    const first = memory.allocate(6000);
+    memory.free(first);
+    const second = memory.allocate(8000);
+    expect(gone).toEqual([first.registered.rkey]);
+    expect(() => memory.allocate(4000)).toThrow(expect.objectContaining({ code: 'out-of-memory' }));
+    memory.free(second);
+    expect(memory.allocate(8000)).toBe(second);
+  });
+});
