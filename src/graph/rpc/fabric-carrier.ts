@@ -5,6 +5,7 @@ import { sleep } from '../../base/clock.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import { MessageQueue } from './message-queue.ts';
 import { encodeFrame, FrameKind, FrameReader, type Frame } from './frames.ts';
 import { describeLoss, type CallOptions, type Pieces, type RpcCarrier, type RpcLink, type RpcService, type RpcStats } from './rpc.ts';
 
@@ -24,6 +25,8 @@ export interface FabricCarrierOptions {
 
 const fragmentBytes = 4 * 1024 * 1024;
 const retryMs = 100;
+/** What a caller's last attempt may take beyond the time for connecting anew. */
+const lateMs = 1000;
 /** Callers that one task remembers. */
 const callersMax = 65_536;
 /** Calls of one caller that it has no answer to yet. */
@@ -93,6 +96,7 @@ class FabricLink implements RpcLink {
   /** In the order of their numbers. */
   readonly #open = new Map<number, OpenCall>();
   #connection: Connection | undefined;
+  #messages: MessageQueue | undefined;
   #next = 1;
   #end: ShoalError | undefined;
   #tellLost: () => void = () => {};
@@ -131,6 +135,7 @@ class FabricLink implements RpcLink {
       },
     });
     this.#connection = connection;
+    this.#messages = new MessageQueue(connection);
     this.#send({ kind: FrameKind.hello, method: 0, call: 0, part: 0 }, [Buffer.from(this.#caller)]);
     for (const open of this.#open.values()) this.#request(open);
   }
@@ -179,13 +184,12 @@ class FabricLink implements RpcLink {
   }
 
   #send(frame: { kind: number; method: number; call: number; part: number }, body: Pieces): void {
-    const connection = this.#connection;
-    if (connection === undefined) return;
+    // What is lost with the connection is sent again with the next.
+    if (this.#messages === undefined) return;
     const [oldest = this.#next] = this.#open.keys();
     for (const message of encodeFrame({ ...frame, acked: oldest }, body, fragmentBytes)) {
       this.#around.stats.bytesSent += message.length;
-      // What is lost with the connection is sent again with the next.
-      connection.send(message).catch(() => undefined);
+      this.#messages.push(message);
     }
   }
 
@@ -213,6 +217,7 @@ class FabricLink implements RpcLink {
 
   #onClose(error: ShoalError | undefined): void {
     this.#connection = undefined;
+    this.#messages = undefined;
     if (this.#end !== undefined) return;
     if (error === undefined || error.code !== 'peer-lost') {
       this.#fail(error ?? new ShoalError('peer-lost', `${this.#task} has ended`));
@@ -258,6 +263,7 @@ interface Caller {
   readonly name: string;
   readonly calls: Map<number, ServedCall>;
   connection: Connection | undefined;
+  messages: MessageQueue | undefined;
   /** Until it counts as gone. */
   leaving: Timer | undefined;
   /** Calls below are done with. */
@@ -308,11 +314,12 @@ class CallServer {
     if (kind !== FrameKind.hello || !/^[0-9a-f]{24}$/.test(name)) throw new ShoalError('protocol', 'a caller must say who it is first');
     if (this.#closed || (this.#callers.size >= callersMax && !this.#callers.has(name)))
       throw new ShoalError('out-of-memory', 'too many callers');
-    const caller = this.#callers.get(name) ?? { name, calls: new Map(), connection, leaving: undefined, acked: 0 };
+    const caller = this.#callers.get(name) ?? { name, calls: new Map(), connection, messages: undefined, leaving: undefined, acked: 0 };
     this.#callers.set(name, caller);
     caller.leaving?.cancel();
     caller.leaving = undefined;
     caller.connection = connection;
+    caller.messages = new MessageQueue(connection);
     return caller;
   }
 
@@ -375,19 +382,20 @@ class CallServer {
     );
   }
 
-  #reply({ connection }: Caller, kind: number, call: number, part: number, body: Pieces): void {
-    if (connection === undefined) return;
+  #reply({ messages }: Caller, kind: number, call: number, part: number, body: Pieces): void {
+    if (messages === undefined) return;
     for (const message of encodeFrame({ kind, method: 0, call, part, acked: 0 }, body, fragmentBytes)) {
       this.#around.stats.bytesSent += message.length;
-      connection.send(message).catch(() => undefined);
+      messages.push(message);
     }
   }
 
   #onClose(caller: Caller, error: ShoalError | undefined): void {
     caller.connection = undefined;
-    const { clock, reconnectMs, connectMs } = this.#around;
+    caller.messages = undefined;
+    const { clock, reconnectMs } = this.#around;
     if (error === undefined || this.#closed) this.#gone(caller);
-    else caller.leaving = clock.setTimer(reconnectMs + connectMs, () => this.#gone(caller));
+    else caller.leaving = clock.setTimer(reconnectMs + lateMs, () => this.#gone(caller));
   }
 
   #gone(caller: Caller): void {

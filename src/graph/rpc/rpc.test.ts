@@ -85,6 +85,16 @@ describe.each(carriers)('calls over %s', (_, make) => {
     expect((await link.call(1, [large])).byteLength).toBe(large.length + 1);
   });
 
+  it('take more than a connection takes at a time: one call of 100 MB, and thirty of 4 MB', async () => {
+    await using both = await pair(make);
+    const { link } = both;
+    const large = Buffer.alloc(100_000_000, 'z');
+    expect((await link.call(1, [large])).byteLength).toBe(large.length + 1);
+    const some = large.subarray(0, 4_000_000);
+    const answers = await Promise.all(Array.from({ length: 30 }, () => link.call(1, [some])));
+    expect(new Set(answers.map(({ byteLength }) => byteLength))).toEqual(new Set([some.length + 1]));
+  });
+
   it('are cancelled alone, and ended when their caller goes', async () => {
     await using both = await pair(make);
     const { link, service } = both;
