@@ -181,3 +181,11 @@ describe('rendezvous workers', () => {
     await expect(other.connect(worker.address)).rejects.toThrow(/no carrier in common .* it offers tcp/);
   });
 });
+
+it('who waits for a worker to connect hears that this one is closed', async () => {
+  const worker = await start(0);
+  const waiting = expect(worker.peer(7)).rejects.toMatchObject({ code: 'closed', peer: 7 });
+  await worker.close();
+  await waiting;
+  await expect(worker.peer(7)).rejects.toMatchObject({ code: 'closed' });
+});

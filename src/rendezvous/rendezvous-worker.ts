@@ -76,6 +76,7 @@ export class RendezvousWorker {
   readonly #channels = new Set<TensorChannel>();
   readonly #peers = new Map<number, WorkerIdentity>();
   readonly #awaited = new Set<() => void>();
+  #closed: Promise<void> | undefined;
   readonly #budget: MemoryBudget;
 
   private constructor(parts: {
@@ -194,17 +195,18 @@ export class RendezvousWorker {
     );
   }
 
-  /** The worker of this rank, when it has connected. @throws ShoalError `timeout`. */
+  /** The worker of this rank, when it has connected. @throws ShoalError `timeout`; `closed` when this worker is closed first. */
   peer(rank: number): Promise<WorkerIdentity> {
     if (!isCount(rank)) throw new ShoalError('usage', `peer: a rank is a whole number from 0, not ${describeValue(rank)}`);
     const { timeoutMs } = this.#options;
     return new Promise((resolve, reject) => {
       const look = (): void => {
         const peer = this.#peers.get(rank);
-        if (peer === undefined) return;
+        if (peer === undefined && this.#closed === undefined) return;
         this.#awaited.delete(look);
         timer.cancel();
-        resolve(peer);
+        if (peer !== undefined) resolve(peer);
+        else reject(new ShoalError('closed', `worker ${this.self.rank} was closed before worker ${rank} connected to it`, { peer: rank }));
       };
       const timer = setServedTimer(this.#environment.clock, timeoutMs, () => {
         this.#awaited.delete(look);
@@ -241,7 +243,13 @@ export class RendezvousWorker {
   }
 
   /** Ends its steps and connections. Tensors that were received stay readable. Idempotent. */
-  async close(): Promise<void> {
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    for (const look of [...this.#awaited]) look();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
     await this.#core.close();
     await Promise.all([...this.#channels].map((channel) => channel.close()));
     await Promise.all(this.#fabrics.map((fabric) => fabric.close()));
