@@ -22,6 +22,8 @@ export interface OrderOptions {
   readonly rank: number;
   /** Ranks. */
   readonly size: number;
+  /** What errors call the ranks. Default: by their numbers here. */
+  readonly worldRanks?: readonly number[];
   /** One round decides about as many bytes. Default: 4 MiB. */
   readonly batchBytes?: number;
   /** With at most so many bytes agreed on and not started, a rank begins a round. Default: half of `batchBytes`. */
@@ -89,6 +91,7 @@ export class OrderAgreement {
   readonly state: OrderState;
   readonly #rank: number;
   readonly #size: number;
+  readonly #worldRanks: readonly number[];
   readonly #batchBytes: number;
   readonly #lowBytes: number;
 
@@ -107,6 +110,7 @@ export class OrderAgreement {
     if (rank >= size) throw new ShoalError('usage', `OrderAgreement: there is no rank ${rank} of ${size}`);
     this.#rank = rank;
     this.#size = size;
+    this.#worldRanks = options.worldRanks ?? Array.from({ length: size }, (_, each) => each);
     this.#batchBytes = batchBytes;
     this.#lowBytes = lowBytes;
     this.state = state ?? initialState(size);
@@ -128,8 +132,9 @@ export class OrderAgreement {
     const { state } = this;
     this.#check(from, round, posts);
     if (batchBytes !== this.#batchBytes) {
-      const message = `rank ${from} orders in batches of ${batchBytes} bytes, this rank in batches of ${this.#batchBytes}`;
-      throw new ShoalError('mismatch', `${message}; set the same on all ranks`, { peer: from });
+      const peer = this.#worldRanks[from];
+      const message = `rank ${peer} orders in batches of ${batchBytes} bytes, this rank in batches of ${this.#batchBytes}`;
+      throw new ShoalError('mismatch', `${message}; set the same on all ranks`, { peer });
     }
     state.heard[round - state.round][from] = posts;
     return this.#proceed();
@@ -201,7 +206,7 @@ export class OrderAgreement {
     const enter = (key: string): void => {
       const posts = byKey.map((each) => each.get(key)?.at(0));
       if (!posts.every((post) => post !== undefined)) return;
-      checkSame(posts);
+      checkSame(posts, this.#worldRanks);
       first.push(posts[0]);
     };
     for (const key of byKey[0].keys()) enter(key);
@@ -249,7 +254,8 @@ export class OrderAgreement {
 
   #check(from: number, round: number, posts: readonly OrderPost[]): void {
     const { state } = this;
-    const refuse = (what: string): ShoalError => new ShoalError('protocol', `order message of rank ${from}: ${what}`, { peer: from });
+    const peer = this.#worldRanks.at(from) ?? from;
+    const refuse = (what: string): ShoalError => new ShoalError('protocol', `order message of rank ${peer}: ${what}`, { peer });
     if (!Number.isInteger(from) || from < 0 || from >= this.#size || from === this.#rank) throw refuse(`no other rank of ${this.#size}`);
     const ahead = round - state.round;
     // Nobody ends a round without this rank's posts.
@@ -285,7 +291,7 @@ function groupedByKey(posts: readonly OrderPost[]): Map<string, OrderPost[]> {
 }
 
 /** @param posts of each rank. @throws ShoalError `mismatch`. */
-function checkSame(posts: readonly OrderPost[]): void {
+function checkSame(posts: readonly OrderPost[], worldRanks: readonly number[]): void {
   const [expected] = posts;
   for (const [rank, post] of posts.entries()) {
     const { priority, what, bytes, unitBytes, parts } = post;
@@ -293,8 +299,8 @@ function checkSame(posts: readonly OrderPost[]): void {
     if (isSame && unitBytes === expected.unitBytes && parts === expected.parts) continue;
     throw new ShoalError(
       'mismatch',
-      `rank ${rank} schedules ${describePost(post)}, rank 0 ${describePost(expected)}; every rank gives a tensor the same name, size, operation, priority and partition`,
-      { peer: rank },
+      `rank ${worldRanks[rank]} schedules ${describePost(post)}, rank ${worldRanks[0]} ${describePost(expected)}; every rank gives a tensor the same name, size, operation, priority and partition`,
+      { peer: worldRanks[rank] },
     );
   }
 }

@@ -147,6 +147,19 @@ describe('ranks that disagree', () => {
     await expect(a.allReduce(new Float32Array(1))).rejects.toEqual(error);
   });
 
+  it('in a subgroup are named as in the world', async () => {
+    await using world = await startRanks(3);
+    const groups = await Promise.all(world.groups.map((group) => group.newGroup([2, 1])));
+    const [a, b] = await Promise.all([groups[2], groups[1]].map((group) => group!.scheduled({ creditBytes: 64, partitionBytes: 16 })));
+    const works = [a.allReduce(new Float32Array(8), { name: 'w' }), b.allReduce(new Float32Array(9), { name: 'w' })];
+    for (const work of works)
+      await expect(work).rejects.toMatchObject({
+        code: 'mismatch',
+        peer: 1,
+        message: expect.stringMatching(/rank 1 schedules 'w' .*, rank 2 'w'/) as string,
+      });
+  });
+
   it('in credit or partition do not get a group', async () => {
     await using world = await startRanks(2);
     const opening = world.groups.map((group, rank) => group.scheduled({ partitionBytes: 16 + rank }));

@@ -70,6 +70,7 @@ export class Schedule implements CallQueue<never> {
     this.#agreement = new OrderAgreement({
       rank: group.rank,
       size: group.globalRanks.length,
+      worldRanks: group.globalRanks,
       batchBytes: partitionBytes,
       lowBytes: 0,
     });
@@ -137,8 +138,10 @@ export class Schedule implements CallQueue<never> {
   }
 
   #failIfLeft(): void {
-    const [posted] = [...this.#posted.values()].flat();
-    if (this.#leftRanks.length === 0 || posted === undefined || this.#ended) return;
+    if (this.#leftRanks.length === 0 || this.#ended) return;
+    // Those that are empty are gone.
+    const posted = this.#posted.values().next().value?.at(0);
+    if (posted === undefined) return;
     const [peer] = this.#leftRanks;
     const message = `rank ${peer} left before it scheduled ${this.#describe(posted)}; every rank makes the same calls before it destroys a group`;
     this.#options.engine.fail(new ShoalError('mismatch', message, { peer }));
