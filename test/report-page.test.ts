@@ -16,9 +16,9 @@ beforeAll(async () => {
 });
 afterAll(() => rm(directory, { recursive: true }));
 
-it('a run with --report leaves its page, and says where', async () => {
+it('a run with --report-dir leaves its page, and says where', async () => {
   const folder = join(directory, 'good');
-  const { code, stderr } = await shoalRun('-n', '2', '--report', folder, tenLines).ended;
+  const { code, stderr } = await shoalRun('-n', '2', '--report-dir', folder, tenLines).ended;
   expect(code).toBe(0);
   expect(stderr).toContain(`shoal: report: ${folder}/report.html\n`);
   expect(await readdir(folder)).toEqual(['launcher.json', 'report.html', 'trace-rank-0.json', 'trace-rank-1.json']);
@@ -28,7 +28,7 @@ it('a run with --report leaves its page, and says where', async () => {
 
 it('a run that fails has its cause on the first line', async () => {
   const folder = join(directory, 'bad');
-  const { code } = await shoalRun('-n', '2', '--grace', '50ms', '--report', folder, rankScript, 'exit', '1', '7').ended;
+  const { code } = await shoalRun('-n', '2', '--grace', '50ms', '--report-dir', folder, rankScript, 'exit', '1', '7').ended;
   expect(code).toBe(7);
   const { stdout } = await shoal(['report', folder, '--json']).ended;
   expect(JSON.parse(stdout).failure.headline).toMatch(/^rank 1 exited with code 7/);
@@ -44,7 +44,7 @@ for (let i = 0; i < 5; i++) await group.allReduce(x);
 await (group.rank === 1 ? group.broadcast(x) : group.allReduce(x));
 `;
   await writeFile(script, source.replace("'shoal'", JSON.stringify(import.meta.resolve('../dist/index.js'))));
-  expect((await shoalRun('-n', '2', '--report', folder, script).ended).code).toBe(1);
+  expect((await shoalRun('-n', '2', '--report-dir', folder, script).ended).code).toBe(1);
   const { failure, rows } = JSON.parse((await shoal(['report', folder, '--json']).ended).stdout);
   expect(failure.headline).toBe("ranks 0, 1: ranks of group 'world' disagree on collective #5:");
   expect(new Set(rows.map(({ rank }: { rank: number }) => rank))).toEqual(new Set([0, 1]));
@@ -53,11 +53,18 @@ await (group.rank === 1 ? group.broadcast(x) : group.allReduce(x));
 it('what is no run is refused', async () => {
   const { code, stderr } = await shoal(['report', join(directory, 'nowhere')]).ended;
   expect({ code, stderr }).toMatchObject({ code: 2, stderr: expect.stringContaining('nowhere cannot be read') });
-  const blocked = await shoalRun('--report', '/proc/nothing', tenLines).ended;
+  const blocked = await shoalRun('--report-dir', '/proc/nothing', tenLines).ended;
   expect({ code: blocked.code, stderr: blocked.stderr }).toMatchObject({
     code: 2,
-    stderr: expect.stringContaining('--report /proc/nothing cannot be made'),
+    stderr: expect.stringContaining('--report-dir /proc/nothing cannot be made'),
   });
+  const again = await shoalRun('--report-dir', join(directory, 'good'), tenLines).ended;
+  expect(again).toMatchObject({
+    code: 2,
+    stderr: expect.stringContaining('has files of another run (launcher.json); name another folder'),
+  });
+  const { stderr: own } = await shoal(['run', '-q', '--report', tenLines], { cwd: directory }).ended;
+  expect(own).toMatch(/^shoal: report: .*\/runs\/\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}\/report\.html\n$/);
 });
 
 describe.skipIf(!existsSync(executablePath))(`the page in a browser (skipped without ${executablePath})`, () => {

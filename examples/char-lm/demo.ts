@@ -35,7 +35,7 @@ async function train(size: number): Promise<RankResult[]> {
   const out = join(folder, `processes-${size}`);
   mkdirSync(out, { recursive: true });
   const own = ['--steps', values.steps, '--batch', values.batch, '--out', out, ...values.text.flatMap((pattern) => ['--text', pattern])];
-  const report = size === processes ? ['--report', folder] : [];
+  const report = size === processes ? ['--report-dir', folder] : [];
   const args = [cli, 'run', '-n', String(size), '--log-dir', out, ...report, script, '--', ...own];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
   const label = size === 1 ? '1 process  ' : `${size} processes`;

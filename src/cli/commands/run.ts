@@ -36,7 +36,8 @@ interface RunFlags {
   readonly nodeOption: readonly string[];
   /** commander: `--no-node` sets `node` to false. */
   readonly node: boolean;
-  readonly report?: string | true;
+  readonly report?: true;
+  readonly reportDir?: string;
   readonly quiet?: true;
 }
 
@@ -92,7 +93,8 @@ export function runCommand(setExitCode: (code: number) => void): Command {
         .default([], 'none'),
     )
     .option('--no-node', 'the script is any executable program')
-    .option('--report [folder]', 'records the run, and writes report.html at its end; default folder: runs/<time>')
+    .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
+    .option('--report-dir <path>', 'the same, into this folder')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
     .addHelpText('after', examples)
     .passThroughOptions()
@@ -116,7 +118,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   const localSize = (await ranksPerNode(flags)) + checkedPs(flags, several);
   const command = scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' });
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
-  const report = flags.report === undefined ? undefined : await reportOf(flags.report, { directory, command: [script, ...args] });
+  const report = await reportOf(flags, { directory, command: [script, ...args] });
   const recorded = report === undefined ? process.env : report.environment(process.env);
   const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
   const job = launch({
@@ -158,9 +160,13 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   return exitCode;
 }
 
-async function reportOf(folder: string | true, run: { directory: string; command: readonly string[] }): Promise<RunReport> {
+async function reportOf(
+  { report, reportDir }: RunFlags,
+  run: { readonly directory: string; readonly command: readonly string[] },
+): Promise<RunReport | undefined> {
+  if (report === undefined && reportDir === undefined) return undefined;
   const [{ systemClock }, { RunReport }] = await Promise.all([import('../../base/clock.ts'), import('../run-report.ts')]);
-  return new RunReport(folder, { ...run, startedAt: new Date(systemClock.wallNow()) });
+  return new RunReport(reportDir, { ...run, startedAt: new Date(systemClock.wallNow()) });
 }
 
 function wantsColours(environment: Environment, { isTTY }: WriteStream): boolean {
