@@ -52,9 +52,10 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
   expect(compared.code).toBe(0);
   const report = JSON.parse(compared.stdout) as ComparisonReport;
   expect(report).toMatchObject({ schema: 'shoal-comparison', topology: { hosts: [[0], [1]] }, rates: world.rates });
-  expect(report.rows.map(({ chosen, timesUs, wrong }) => [chosen, Object.keys(timesUs).sort(), wrong])).toEqual([
-    ['tree', ['auto', 'direct', 'tree'], 0],
-  ]);
+  // One of them may be found hopeless on a machine that is busy with other things.
+  expect(report.rows.map(({ chosen, timesUs, hopeless, wrong }) => [chosen, [...Object.keys(timesUs), ...hopeless].sort(), wrong])).toEqual(
+    [['tree', ['auto', 'direct', 'tree'], 0]],
+  );
   expect(report.worstAutoOverBest).toBe(report.rows[0].autoOverBest);
 });
 

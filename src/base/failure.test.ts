@@ -8,5 +8,6 @@ it('names what failed and keeps all that is known of why', () => {
   const failure = failureOf('task', 'w1', thrown);
   expect(failure).toMatchObject({ ...known, code: 'out-of-memory', operation: 'w1', cause: thrown });
   expect(failure.message).toBe("task 'w1' failed: no more");
+  expect(failureOf('operation', 'all of it', failure)).toBe(failure);
   expect(failureOf('task', 'w1', new Error('x'))).toMatchObject({ code: 'system', operation: 'w1' });
 });

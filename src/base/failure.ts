@@ -1,9 +1,16 @@
 /** The error of something with a name that programs pushed or posted: what it threw, with all that is known of it. */
 import { isShoalError, messageOf, ShoalError } from './errors.ts';
 
-/** @param kind for the message: `operation`, `task`. A `ShoalError` keeps its code and its fields. */
+/** Named here already. */
+const named = new WeakSet<ShoalError>();
+
+/** @param kind for the message: `operation`, `task`. A `ShoalError` keeps its code and its fields. What was named at one level is told as it
+ *  is by those above. */
 export function failureOf(kind: string, name: string, thrown: unknown): ShoalError {
+  if (isShoalError(thrown) && named.has(thrown)) return thrown;
   const { code, rank, peer, sequence, bytes, timeoutMs, resource } = isShoalError(thrown) ? thrown : new ShoalError('system', '');
   const fields = { rank, peer, sequence, bytes, timeoutMs, resource, operation: name, cause: thrown };
-  return new ShoalError(code, `${kind} '${name}' failed: ${messageOf(thrown)}`, fields);
+  const failure = new ShoalError(code, `${kind} '${name}' failed: ${messageOf(thrown)}`, fields);
+  named.add(failure);
+  return failure;
 }

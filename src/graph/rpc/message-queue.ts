@@ -29,14 +29,20 @@ export class MessageQueue {
       if (this.#bytes > 0 && this.#bytes + length > windowBytes) return;
       this.#waiting.shift();
       this.#bytes += length;
-      this.#connection.send(next).then(
-        () => {
-          this.#bytes -= length;
-          this.#post();
-        },
-        () => this.#lose(),
-      );
+      void this.#send(next);
     }
+  }
+
+  async #send(message: Uint8Array): Promise<void> {
+    const { length } = message;
+    try {
+      await this.#connection.send(message);
+    } catch {
+      this.#lose();
+      return;
+    }
+    this.#bytes -= length;
+    this.#post();
   }
 
   /** The connection says why when it closes. */

@@ -60,6 +60,8 @@ export interface ScheduledKVStoreOptions {
   readonly environment?: Environment;
 }
 
+/** The store's own limit comes first: it knows whom it waits for. */
+const laterMs = 5000;
 /** Of the core. */
 const link = 'kvstore';
 
@@ -118,6 +120,8 @@ export class ScheduledStore implements KVStore {
   readonly #inFlight = new Set<InFlight>();
   readonly #ends = new WeakMap<PendingWork, WorkEnd>();
   readonly #waiter: WorkWaiter;
+  /** Of an operation without one of its own. Undefined: the store's. */
+  readonly #timeoutMs: number | undefined;
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
   #isFlushSet = false;
@@ -136,11 +140,12 @@ export class ScheduledStore implements KVStore {
         `ScheduledKVStore: a store '${store.type}', ${why}; leave creditBytes out, and set SHOAL_KV_CREDIT_BYTES`,
       );
     }
-    this.core = new Core({ clock, creditBytes, partitionBytes, timeoutMs, memoryBytes: totalmem(), observer });
+    this.#timeoutMs = options.timeoutMs;
+    this.core = new Core({ clock, creditBytes, partitionBytes, timeoutMs: timeoutMs + laterMs, memoryBytes: totalmem(), observer });
     if (needsOthers) this.core.setLink(link, { creditBytes: totalmem() });
     this.core.start();
     this.#keepsOrder = needsOthers && store.type === 'collective';
-    this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs });
+    this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: timeoutMs + laterMs });
     this.#keys = new PartitionedKeys(partitionBytes);
     this.#store = store;
     this.type = store.type;
@@ -416,7 +421,7 @@ export class ScheduledStore implements KVStore {
   }
 
   #communicate(
-    { key: parameter, operation, priority, timeoutMs }: Operation,
+    { key: parameter, operation, priority, timeoutMs = this.#timeoutMs }: Operation,
     { part, values, outs }: PartViews,
     options: { readonly shape?: readonly number[] },
     onComplete: OnComplete,
