@@ -14,7 +14,6 @@
  *  The stream is what RDM endpoints lack: it proves who is there, and ends when the peer does. A message without the token that was
  *  told over it is dropped. Each connection has an endpoint of its own, so that its end ends everything under way on it. */
 import net from 'node:net';
-import { Handshake } from '../../base/auth.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import { loadNative, nativeUnavailableReason, type Native } from '../../memory/native.ts';
@@ -37,6 +36,7 @@ import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedB
 import { RegionTable } from '../region-table.ts';
 import { Acceptor } from '../stream/acceptor.ts';
 import { candidateText, hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
+import { authenticated } from '../stream/authenticated.ts';
 import { dial } from '../stream/dial.ts';
 import { FrameType, type FrameHeader } from '../stream/frame.ts';
 import { FramedSocket, type FrameReceiver } from '../stream/framed-socket.ts';
@@ -155,7 +155,7 @@ export class LibfabricFabric implements Fabric {
     return dial(
       address.candidates,
       { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
       (loser) => loser.abort(),
     );
   }
@@ -279,8 +279,8 @@ export class LibfabricFabric implements Fabric {
 
   // ── meeting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<LibfabricConnection> {
-    const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+  async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<LibfabricConnection> {
+    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { host, port } = this.#parseCandidate(candidate, peer.rank);
     let met: LibfabricConnection | undefined;
     const stream = new FramedSocket(
@@ -295,21 +295,8 @@ export class LibfabricFabric implements Fabric {
       },
       (onread) => net.connect({ host, port, onread }),
     );
-    this.#opening.add(stream);
-    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
-    signal.addEventListener('abort', onAbort, { once: true });
-    try {
-      const handshake = new Handshake({
-        role: 'dialer',
-        secret,
-        purpose,
-        world: identity.world,
-        rank: identity.rank,
-        expectedPeer: peer.rank,
-        random,
-      });
-      await stream.authenticate(handshake, peer.world);
-      const connection = await new Promise<LibfabricConnection>((resolve, reject) => {
+    const meet = (): Promise<LibfabricConnection> =>
+      new Promise((resolve, reject) => {
         const introduction = new Introduction(stream, (probe) => made.meet(probe), reject);
         const made = this.#newConnection(stream, true, () => resolve(made));
         met = made;
@@ -318,14 +305,11 @@ export class LibfabricFabric implements Fabric {
         stream.postControl(FrameType.Open, {});
         stream.postControl(FrameType.Probe, {}, probeText(made.probe));
       });
-      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
-      return connection;
-    } catch (thrown) {
-      stream.abort();
-      throw thrown;
+    this.#opening.add(stream);
+    try {
+      return await authenticated(stream, { ...this.#options, purpose, peer }, signal, meet);
     } finally {
       this.#opening.delete(stream);
-      signal.removeEventListener('abort', onAbort);
     }
   }
 

@@ -16,12 +16,12 @@
  *  each announced write again. A write that is under way while the target deregisters may still change the region's
  *  bytes, and its announcement is then refused; what is posted after `withdraw` has arrived changes nothing. */
 import net from 'node:net';
-import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { loadNative, nativeUnavailableReason } from '../../memory/native.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Acceptor } from '../stream/acceptor.ts';
+import { authenticated } from '../stream/authenticated.ts';
 import { dial } from '../stream/dial.ts';
 import type { ConnectOptions, Connection, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from '../fabric.ts';
 import { FrameType } from '../stream/frame.ts';
@@ -110,7 +110,7 @@ export class ShmFabric implements Fabric {
     const connection = await dial(
       address.candidates,
       { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
       (loser) => loser.abort(),
     );
     this.#connections.add(connection);
@@ -129,39 +129,19 @@ export class ShmFabric implements Fabric {
     this.#probe.region.close();
   }
 
-  async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<ShmConnection> {
-    const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+  async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<ShmConnection> {
+    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { name, hostId } = parseCandidate(candidate);
     if (hostId !== this.#hostId) {
       throw new ShoalError('unsupported', `rank ${peer.rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);
     }
     const options = { rank: identity.rank, description: 'shm', clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
     const stream = new FramedSocket(options, (onread) => net.connect({ path: `\0${name}`, onread }));
-    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
-    signal.addEventListener('abort', onAbort, { once: true });
-    try {
-      const handshake = new Handshake({
-        role: 'dialer',
-        secret,
-        purpose,
-        world: identity.world,
-        rank: identity.rank,
-        expectedPeer: peer.rank,
-        random,
+    const meet = (): Promise<ShmConnection> =>
+      new Promise((resolve, reject) => {
+        const made = this.#startConnection(stream, { dials: true, ready: () => resolve(made), failed: reject });
       });
-      await stream.authenticate(handshake, peer.world);
-      const connection = await new Promise<ShmConnection>((resolve, reject) => {
-        const opening = { dials: true, ready: () => resolve(made), failed: reject };
-        const made = this.#startConnection(stream, opening);
-      });
-      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
-      return connection;
-    } catch (thrown) {
-      stream.abort();
-      throw thrown;
-    } finally {
-      signal.removeEventListener('abort', onAbort);
-    }
+    return authenticated(stream, { ...this.#options, purpose, peer }, signal, meet);
   }
 
   #awaitOpen(stream: FramedSocket, onConnection: (connection: Connection) => void): Promise<void> {

@@ -4,10 +4,10 @@
  *  Dead peers are seen by the end of their socket; a host that vanishes without a word is seen by keepalive and the
  *  retransmission timeout only (Node has no TCP_USER_TIMEOUT): deadlines above must cover that. */
 import net from 'node:net';
-import { Handshake } from '../../base/auth.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import { Acceptor } from '../stream/acceptor.ts';
+import { authenticated } from '../stream/authenticated.ts';
 import { dial } from '../stream/dial.ts';
 import type {
   ConnectOptions,
@@ -122,7 +122,7 @@ export class TcpFabric implements Fabric {
     return dial(
       address.candidates,
       { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options, signal),
+      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
       (loser) => loser.abort(),
     );
   }
@@ -144,33 +144,13 @@ export class TcpFabric implements Fabric {
     if (stream.open) stream.abort();
   }
 
-  async #attempt(candidate: string, { peer }: ConnectOptions, signal: AbortSignal): Promise<FramedSocket> {
-    const { identity, secret, clock, random, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+  #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<FramedSocket> {
+    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { host, port } = parseCandidate('tcp', candidate);
     const description = `tcp ${candidate.slice('tcp://'.length)}`;
     const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
     const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
-    const onAbort = (): void => stream.fail(new ShoalError('timeout', 'no answer yet'));
-    signal.addEventListener('abort', onAbort, { once: true });
-    try {
-      const handshake = new Handshake({
-        role: 'dialer',
-        secret,
-        purpose,
-        world: identity.world,
-        rank: identity.rank,
-        expectedPeer: peer.rank,
-        random,
-      });
-      await stream.authenticate(handshake, peer.world);
-      if (signal.aborted) throw new ShoalError('timeout', 'answered too late');
-      return stream;
-    } catch (thrown) {
-      stream.abort();
-      throw thrown;
-    } finally {
-      signal.removeEventListener('abort', onAbort);
-    }
+    return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
   }
 
   /** A dialer that probed several addresses opens one; the others end here without having been a connection. */
