@@ -20,6 +20,7 @@ using mpi::Runtime;
 
 /// Per event: kind, a, b, and data or text.
 constexpr uint32_t kFields = 4;
+constexpr const char* kNotHandedOver = "an event of MPI cannot be handed over";
 /// Smaller data is copied into memory of JavaScript's own: an external buffer costs more.
 constexpr size_t kExternalBytes = 64 * 1024;
 /// A thread that ends with transfers under way waits so long for them.
@@ -65,17 +66,26 @@ void call_back(napi_env env, napi_value callback, void* context, void*) {
   if (events.empty() || napi_create_array_with_length(env, events.size() * kFields, &batch) != napi_ok || napi_get_undefined(env, &self) != napi_ok) return;
   uint32_t at = 0;
   for (Event& event : events) {
-    napi_value fields[kFields];
+    napi_value fields[kFields] = {};
     const size_t bytes = event.bytes;
-    napi_create_int32(env, static_cast<int32_t>(event.kind), &fields[0]);
-    napi_create_double(env, event.a, &fields[1]);
-    napi_create_double(env, event.b, &fields[2]);
+    expect(env, napi_create_int32(env, static_cast<int32_t>(event.kind), &fields[0]), kNotHandedOver);
+    expect(env, napi_create_double(env, event.a, &fields[1]), kNotHandedOver);
+    expect(env, napi_create_double(env, event.b, &fields[2]), kNotHandedOver);
     if (event.kind == EventKind::kMessage) fields[3] = data_of(env, event);
-    else napi_create_string_utf8(env, event.text.c_str(), event.text.size(), &fields[3]);
+    else expect(env, napi_create_string_utf8(env, event.text.c_str(), event.text.size(), &fields[3]), kNotHandedOver);
     if (bytes > 0) Runtime::instance().consumed(bytes);
-    for (napi_value field : fields) napi_set_element(env, batch, at++, field == nullptr ? self : field);
+    for (napi_value field : fields) {
+      // Left in the batch, it would be a message that is lost.
+      expect(env, field == nullptr ? napi_generic_failure : napi_set_element(env, batch, at++, field), kNotHandedOver);
+    }
   }
-  napi_call_function(env, self, callback, 1, &batch, nullptr);
+  bool pending = false;
+  if (napi_is_exception_pending(env, &pending) == napi_ok && !pending) napi_call_function(env, self, callback, 1, &batch, nullptr);
+  // Nobody called this who could catch what was thrown.
+  napi_value thrown;
+  if (napi_is_exception_pending(env, &pending) == napi_ok && pending && napi_get_and_clear_last_exception(env, &thrown) == napi_ok) {
+    napi_fatal_exception(env, thrown);
+  }
 }
 
 void leave(void* data) { static_cast<Endpoint*>(data)->close(kLeaveMs); }
@@ -114,7 +124,10 @@ napi_value open(napi_env env, napi_callback_info info) {
     napi_release_threadsafe_function(endpoint->deliver, napi_tsfn_abort);
     return fail(env, "EINVAL", "napi_create_external failed");
   }
-  napi_add_env_cleanup_hook(env, leave, endpoint);
+  if (napi_add_env_cleanup_hook(env, leave, endpoint) != napi_ok) {
+    endpoint->open = false;
+    return fail(env, "EINVAL", "napi_add_env_cleanup_hook failed");
+  }
   Runtime::instance().open(api, endpoint->inbox);
   return handle;
 }

@@ -155,8 +155,8 @@ napi_value to_object(napi_env env, void* address, size_t length, size_t bytes, i
     return pending ? nullptr : fail(env, "ENOTSUP", "napi_create_external_arraybuffer failed");
   }
   if (napi_create_object(env, &object) != napi_ok) return nullptr;
-  napi_set_named_property(env, object, "buffer", buffer);
-  napi_set_named_property(env, object, "handle", handle);
+  set_property(env, object, "buffer", buffer);
+  set_property(env, object, "handle", handle);
   set_number(env, object, "fd", fd);
   set_number(env, object, "device", static_cast<double>(status.st_dev));
   set_number(env, object, "inode", static_cast<double>(status.st_ino));

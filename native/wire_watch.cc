@@ -27,12 +27,12 @@ struct Watch {
     if (closing) return;
     closing = true;
     uv_poll_stop(&poll);
-    napi_delete_reference(env, callback);
-    napi_async_destroy(env, context);
+    if (callback != nullptr) napi_delete_reference(env, callback);
+    if (context != nullptr) napi_async_destroy(env, context);
     uv_close(reinterpret_cast<uv_handle_t*>(&poll), [](uv_handle_t* closed) {
       auto* watch = static_cast<Watch*>(closed->data);
       ::close(watch->fd);
-      napi_remove_async_cleanup_hook(watch->cleanup);
+      if (watch->cleanup != nullptr) napi_remove_async_cleanup_hook(watch->cleanup);
       watch->unreference();
     });
   }
@@ -66,16 +66,19 @@ napi_value create_watch(napi_env env, int fd, napi_value callback) {
     delete watch;
     return fail(env, "EINVAL", "uv_poll_init failed");
   }
-  napi_create_string_utf8(env, "shoal:watch", NAPI_AUTO_LENGTH, &name);
-  napi_create_reference(env, callback, 1, &watch->callback);
-  napi_async_init(env, nullptr, name, &watch->context);
   const auto clean_up = [](napi_async_cleanup_hook_handle, void* data) { static_cast<Watch*>(data)->close(); };
-  napi_add_async_cleanup_hook(env, clean_up, watch, &watch->cleanup);
   const auto finalize = [](napi_env, void* data, void*) {
     static_cast<Watch*>(data)->close();
     static_cast<Watch*>(data)->unreference();
   };
-  if (napi_create_external(env, watch, finalize, nullptr, &handle) != napi_ok) return fail(env, "EINVAL", "napi_create_external failed");
+  if (napi_create_string_utf8(env, "shoal:watch", NAPI_AUTO_LENGTH, &name) != napi_ok ||
+      napi_create_reference(env, callback, 1, &watch->callback) != napi_ok || napi_async_init(env, nullptr, name, &watch->context) != napi_ok ||
+      napi_add_async_cleanup_hook(env, clean_up, watch, &watch->cleanup) != napi_ok ||
+      napi_create_external(env, watch, finalize, nullptr, &handle) != napi_ok) {
+    watch->references = 1;
+    watch->close();
+    return fail(env, "EINVAL", "a descriptor cannot be watched");
+  }
   return handle;
 }
 

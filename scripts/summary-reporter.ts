@@ -1,8 +1,9 @@
 /** A vitest reporter that adds to the usual one: what was skipped and why, what failed, and a last line
  *  `N passed, N failed[, N skipped]`. A skip without a reason fails the run: nobody could say what is not tested. */
-import { writeSync } from 'node:fs';
+import { writeFileSync, writeSync } from 'node:fs';
 import type { Reporter, TestCase, TestModule } from 'vitest/node';
 import type { LeftOut } from './addon-independence.ts';
+import { reportFile, type CheckReport } from './check-report.ts';
 
 export interface Skip {
   readonly file: string;
@@ -37,6 +38,7 @@ export default class SummaryReporter implements Reporter {
     const all = countTests(modules, unhandledErrors);
     const counts = filtered ? { ...all, skipped: [] } : all;
     if (counts.skipped.some(({ reason }) => reason === undefined)) process.exitCode = 1;
+    if (reportFile !== undefined) writeFileSync(reportFile, JSON.stringify(reportOf(counts)));
     const text = `${formatSummary(counts, this.#leftOut).join('\n')}\n`;
     // At exit, so that no other reporter writes after the last line.
     process.once('exit', () => writeAll(text));
@@ -64,6 +66,15 @@ export function countTests(modules: readonly TestModule[], unhandledErrors: read
   return { passed, failures, skipped };
 }
 
+function reportOf({ passed, failures, skipped }: Counts): CheckReport {
+  const unexplained = skipped
+    .filter(({ reason }) => reason === undefined)
+    .map(({ file, name }) => ({ name: `${file} > ${name}`, message: noReason }));
+  return { passed, failures: [...failures, ...unexplained], skipped: skipped.length - unexplained.length };
+}
+
+const noReason = 'skipped without a reason (use context.skip(reason), or name it in the title: "… (skipped: reason)")';
+
 /** Files left out; skips with their reasons, a line for all of one file and one reason; skips without one; failures; the line
  *  of counts. */
 export function formatSummary({ passed, failures, skipped }: Counts, leftOut: readonly LeftOut[] = []): string[] {
@@ -81,10 +92,7 @@ export function formatSummary({ passed, failures, skipped }: Counts, leftOut: re
     ...[...groups.values()].map(({ file, reason, names }) =>
       names.length === 1 ? `skipped: ${file} > ${names[0]}: ${reason}` : `skipped: ${file}, ${names.length} tests: ${reason}`,
     ),
-    ...unexplained.map(
-      ({ file, name }) =>
-        `failed: ${file} > ${name}: skipped without a reason (use context.skip(reason), or name it in the title: "… (skipped: reason)")`,
-    ),
+    ...unexplained.map(({ file, name }) => `failed: ${file} > ${name}: ${noReason}`),
     ...failures.flatMap(({ name, message }) => [`failed: ${name}`, ...shortened(message)]),
     `${passed} passed, ${failures.length + unexplained.length} failed${skipped.length > unexplained.length ? `, ${skipped.length - unexplained.length} skipped` : ''}`,
   ];
