@@ -11,8 +11,8 @@ export default defineConfig({
     include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
     exclude: [...configDefaults.exclude, ...leftOut.flatMap(({ files }) => files)],
     // For what hangs, not for what is slow: machines may be busy.
-    testTimeout: 300_000,
-    hookTimeout: 300_000,
+    testTimeout: 600_000,
+    hookTimeout: 600_000,
     expect: { poll: { timeout: 60_000 } },
     globalSetup: './test/support/fixtures.ts',
     // More than there are CPUs in CI: tests of processes often wait, for each other or for time to pass.

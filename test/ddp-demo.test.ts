@@ -42,7 +42,7 @@ test('trains on one process and on two, compares them, and leaves a summary', { 
   expect(stdout).toMatch(/held-out loss of a unigram model +\d\.\d{4}/);
 });
 
-test('text that is missing ends it with the reason and the code of the failing rank', { timeout: 120_000 }, async () => {
+test('text that is missing ends it with the reason and the code of the failing rank', async () => {
   const { code, stderr } = await demo('--text', join(folder, 'missing.txt'));
   expect(code).toBe(1);
   expect(stderr).toMatch(/ENOENT.*missing\.txt/);

@@ -52,11 +52,11 @@ describe('the loss curve of one rank is followed', () => {
     { n: 2, fabrics: '' },
     { n: 2, fabrics: 'tcp' },
     { n: 3, fabrics: '' },
-  ])('by $n processes, fabrics "$fabrics"', { timeout: 120_000 }, async ({ n, fabrics }) => {
+  ])('by $n processes, fabrics "$fabrics"', async ({ n, fabrics }) => {
     expectSameCurve(await trainProcesses(n, fabrics));
   });
 
-  it('bit for bit, whatever carries the gradients', { timeout: 120_000 }, async () => {
+  it('bit for bit, whatever carries the gradients', async () => {
     const [local] = await onEveryRank(new LocalWorld(2), train);
     for (const fabrics of ['', 'tcp']) for (const training of await trainProcesses(2, fabrics)) expect(training).toEqual(local);
   });
@@ -66,14 +66,14 @@ describe('in real processes', () => {
   it.each([
     ['other parameters', 'mismatch', /parameter 1 is "c" float32\[3000\] on rank 1 but "b" float32\[3000\] on rank 0/],
     ['drift', 'mismatch', /replicas differ, first in 'b': rank 1 has [0-9a-f]{16}; ranks 0, 2 have [0-9a-f]{16}/],
-  ])('%s: %s on every rank', { timeout: 120_000 }, async (scenario, code, message) => {
+  ])('%s: %s on every rank', async (scenario, code, message) => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: scenario } });
     for (const { lines } of await world.outcomes()) {
       expect(lines).toEqual([expect.objectContaining({ ok: false, code, message: expect.stringMatching(message) as string })]);
     }
   });
 
-  it('the death of a rank in the middle of a step: its name on every other', { timeout: 120_000 }, async () => {
+  it('the death of a rank in the middle of a step: its name on every other', async () => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: 'death' } });
     const outcomes = await world.outcomes();
     expect(outcomes[1].signal).toBe('SIGKILL');
@@ -84,7 +84,7 @@ describe('in real processes', () => {
     }
   });
 
-  it('nothing wrong: nothing reported', { timeout: 120_000 }, async () => {
+  it('nothing wrong: nothing reported', async () => {
     await using world = await startRanks({ fixture: 'ddp-scenario', n: 3, env: { SCENARIO: 'none' } });
     for (const { lines, code } of await world.outcomes()) expect({ lines, code }).toEqual({ lines: [{ ok: true }], code: 0 });
   });

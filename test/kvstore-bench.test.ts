@@ -11,7 +11,6 @@ const unavailable = nativeUnavailableReason();
 
 it.skipIf(unavailable !== undefined)(
   `all contestants finish with right results${unavailable === undefined ? '' : ` (skipped: ${unavailable})`}`,
-  { timeout: 120_000 },
   async () => {
     const { stdout } = await promisify(execFile)(process.execPath, ['--import', 'tsx', program, ...little]);
     const { results } = JSON.parse(stdout) as { results: { row: string; contestants: { name: string; milliseconds: number }[] }[] };

@@ -49,7 +49,7 @@ it('kill -9 at any moment leaves a whole snapshot, no older than the last that w
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}, 120_000);
+});
 
 it('state that two servers saved is loaded by three, which cut it otherwise', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'shoal-resliced-'));
@@ -78,4 +78,4 @@ it('state that two servers saved is loaded by three, which cut it otherwise', as
   } finally {
     await rm(folder, { recursive: true, force: true });
   }
-}, 120_000);
+});

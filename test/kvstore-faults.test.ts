@@ -80,7 +80,7 @@ describe('a server that is killed', () => {
     }
     await expectSum(stores[0], pushes * workers);
     expect((await stores[1].info('large')).version).toBe(pushes);
-  }, 120_000);
+  });
 
   test('is replaced by its standby, which has everything', async () => {
     const env = { ...silence, SHOAL_LOG_LEVEL: 'info' };
@@ -95,7 +95,7 @@ describe('a server that is killed', () => {
     await Promise.all(stores.map(pushOnce));
     await expectSum(stores[1], 7 * 2);
     await expect.poll(() => job.stderr, patience).toContain('takes over');
-  }, 120_000);
+  });
 
   test('says that it cannot save, and that it can again', async () => {
     const folder = temporary();
@@ -115,7 +115,7 @@ describe('a server that is killed', () => {
     expect(job.stderr.match(/cannot save a checkpoint/g)).toHaveLength(1);
     await pushOnce(kv);
     await expectSum(kv, 2);
-  }, 120_000);
+  });
 
   test('without checkpoint and standby ends operations with an error that names it', async () => {
     await using job = await KVJob.start({ workers: 1, servers: 1 });
@@ -133,7 +133,7 @@ describe('a server that is killed', () => {
       code: 'timeout',
       message: expect.stringMatching(/server 0/) as string,
     });
-  }, 120_000);
+  });
 });
 
 test('a standby that is lost does not stop its server', async () => {
@@ -147,7 +147,7 @@ test('a standby that is lost does not stop its server', async () => {
   for (let round = 0; round < 3; round++) await pushOnce(kv);
   await expectSum(kv, 4);
   await expect.poll(() => job.stderr, patience).toContain('goes on alone');
-}, 120_000);
+});
 
 test.each([{ checkpoints: 'none' }, { checkpoints: 'some' }])(
   'a store is closed that has nothing to say since it was opened, or saved; checkpoints: $checkpoints',
@@ -200,4 +200,4 @@ test('a worker that was stopped for too long is told so', async () => {
   worker.kill('SIGCONT');
   await ended;
   expect(said).toMatch(/worker 0 counts as lost: it has been silent for \d+ s \(SHOAL_KV_SILENCE_MS\); .* was it stopped\?/);
-}, 120_000);
+});

@@ -72,7 +72,7 @@ test('state of two server groups is loaded by one, and back; servers are killed 
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-}, 300_000);
+});
 
 test('standbys of two server groups take over while state is saved and loaded', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-groups-'));
@@ -87,4 +87,4 @@ test('standbys of two server groups take over while state is saved and loaded', 
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
-}, 300_000);
+});

@@ -55,4 +55,4 @@ it('a store with servers refuses released tensors, and keeps the memory of resul
     expect(next.data.byteOffset).toBe(x.data.byteOffset);
     for (const other of [...others, next]) group.release(other);
   }
-}, 120_000);
+});

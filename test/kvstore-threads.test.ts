@@ -47,4 +47,4 @@ test('their gradients are summed before they leave, and each gets the result', a
   for (const result of results) expect(result).toMatchObject({ sum: 111 });
   await store.close();
   expect(await job.served()).toEqual([0, 0]);
-}, 120_000);
+});

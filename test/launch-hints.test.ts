@@ -5,20 +5,16 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { shoalRun } from './fixtures/launch-harness.ts';
 
-it(
-  'says what is needed by a file that a script imports, and that awaits at its top level in a CommonJS package',
-  { timeout: 120_000 },
-  async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-hints-'));
-    try {
-      await writeFile(join(folder, 'package.json'), '{"type":"commonjs"}');
-      await writeFile(join(folder, 'main.ts'), "import './part.ts';\n");
-      await writeFile(join(folder, 'part.ts'), "import { setImmediate } from 'node:timers/promises';\nawait setImmediate();\n");
-      const { code, stderr } = await shoalRun('-q', join(folder, 'main.ts')).ended;
-      expect(code).toBe(1);
-      expect(stderr).toMatch(/\nshoal: package.json says "type": "commonjs", .* make that "module", or name the script .mts\n$/);
-    } finally {
-      await rm(folder, { recursive: true });
-    }
-  },
-);
+it('says what is needed by a file that a script imports, and that awaits at its top level in a CommonJS package', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-hints-'));
+  try {
+    await writeFile(join(folder, 'package.json'), '{"type":"commonjs"}');
+    await writeFile(join(folder, 'main.ts'), "import './part.ts';\n");
+    await writeFile(join(folder, 'part.ts'), "import { setImmediate } from 'node:timers/promises';\nawait setImmediate();\n");
+    const { code, stderr } = await shoalRun('-q', join(folder, 'main.ts')).ended;
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/\nshoal: package.json says "type": "commonjs", .* make that "module", or name the script .mts\n$/);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+});

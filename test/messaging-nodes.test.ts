@@ -148,5 +148,5 @@ describe.each(endpoints)('$name', ({ url: urlOf, missing }) => {
     }
     expect([...undeliverable].filter((address) => address !== addressOf(victim))).toEqual([]);
     await again.line('done');
-  }, 120_000);
+  });
 });

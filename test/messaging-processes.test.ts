@@ -35,7 +35,7 @@ it.for([
   { backend: 'fabric/tcp', missing: undefined },
   { backend: 'fabric/shm', missing: shmUnavailable() },
   { backend: 'mpi', missing: mpiMissing() },
-])('a process for each part, over $backend', { timeout: 300_000 }, async ({ backend, missing }, context) => {
+])('a process for each part, over $backend', async ({ backend, missing }, context) => {
   if (missing !== undefined) context.skip(missing);
   const folder = await mkdtemp(join(tmpdir(), 'shoal-checks-'));
   const failed = new AbortController();

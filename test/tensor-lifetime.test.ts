@@ -10,7 +10,7 @@ describe.each([
   { where: 'two hosts', env: { SHOAL_FABRICS: 'tcp' } as Record<string, string> },
   { where: 'one host, the comm thread inline', env: { SHOAL_COMM_THREAD: 'inline' } as Record<string, string> },
 ])('$where', ({ env }) => {
-  it('memory is given out again when nothing in the world reaches it', { timeout: 120_000 }, async () => {
+  it('memory is given out again when nothing in the world reaches it', async () => {
     await using world = await startRanks({ fixture: 'tensor-lifetime', n: 2, env });
     for (const { code, lines, stderr } of await world.outcomes()) {
       expect(stderr).toBe('');

@@ -9,7 +9,7 @@ import { fixtureCommand } from './support/fixtures.ts';
 import { start } from './fixtures/launch-harness.ts';
 import { startRanks, type Outcome, type RanksOptions } from './support/ranks.ts';
 
-it('a process ends with its world, on whichever thread communication runs', { timeout: 120_000 }, async () => {
+it('a process ends with its world, on whichever thread communication runs', async () => {
   // A limit of joining that went on running would keep the process for 20 minutes.
   const env = { SHOAL_CONNECT_TIMEOUT_MS: '600000' };
   for (const thread of ['inline', 'worker']) {
@@ -103,14 +103,14 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     { moment: 'newGroup', left: 1 },
     { moment: 'newGroup', left: 1, hosts: 'abc' },
     { moment: 'subgroup' },
-  ])('$moment, $left left, hosts $hosts, $thread: all ranks name it', { timeout: 120_000 }, async (fault) => {
+  ])('$moment, $left left, hosts $hosts, $thread: all ranks name it', async (fault) => {
     await using world = await startRanks(faulty(fault));
     await Promise.all([0, 1].map((rank) => world.ranks[rank].line(({ code }: Heard) => code !== undefined)));
     world.ranks[2].tell();
     expectNamed(await world.outcomes());
   });
 
-  it.each(['inline', 'worker'] as const)('rank 0 while the others join, %s: all name it', { timeout: 120_000 }, async (thread) => {
+  it.each(['inline', 'worker'] as const)('rank 0 while the others join, %s: all name it', async (thread) => {
     const fault: Fault = { moment: 'joining', culprit: 0, thread };
     await using world = await startRanks(faulty(fault));
     await world.ranks[0].line((line: { listens?: boolean }) => line.listens === true);
@@ -118,19 +118,19 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     expectNamed(await world.outcomes(), 0);
   });
 
-  it('with none at all: it says so itself, and the others that it did not join', { timeout: 120_000 }, async () => {
+  it('with none at all: it says so itself, and the others that it did not join', async () => {
     await using world = await startRanks(faulty({ moment: 'start' }));
     const outcomes = await world.outcomes();
     expect(heardBy(outcomes[2]).message).toMatch(/^rank 2 ran out of file descriptors/);
     for (const rank of [0, 1]) expect(heardBy(outcomes[rank])).toMatchObject({ peer: 2, message: expect.stringMatching(/rank 2/) });
   });
 
-  it('too few for a network path: the group does without', { timeout: 120_000 }, async () => {
+  it('too few for a network path: the group does without', async () => {
     await using world = await startRanks(faulty({ moment: 'newGroup', left: 8, hosts: 'aab' }));
     for (const outcome of await world.outcomes()) expect(heardBy(outcome)).toEqual({ code: 'ok' });
   });
 
-  it('the launcher names the rank and shows what it said', { timeout: 120_000 }, async () => {
+  it('the launcher names the rank and shows what it said', async () => {
     const env = { MOMENT: 'newGroup', CULPRIT: '2' };
     await using job = start([...launcherWith(256), 'run', '-n', '3', script('run-out')], { env });
     const { code, stderr } = await job.ended;
@@ -139,7 +139,7 @@ describe.skipIf(missing !== undefined)(`a rank without descriptors${missing === 
     expect(stderr).toMatch(/rank 2 ran out of file descriptors/);
   });
 
-  it('a launcher that cannot start its ranks says so before it starts any', { timeout: 120_000 }, async () => {
+  it('a launcher that cannot start its ranks says so before it starts any', async () => {
     await using job = start([...launcherWith(120), 'run', '-n', '64', script('one-call')]);
     const { code, stderr } = await job.ended;
     expect(code).toBe(1);
@@ -153,7 +153,7 @@ describe('a worker of a parameter server without descriptors', () => {
     { moment: 'create', left: 6 },
     { moment: 'create', left: 10 },
     { moment: 'init', left: 0 },
-  ])('$moment, $left left: is told', { timeout: 120_000 }, async ({ moment, left }, context) => {
+  ])('$moment, $left left: is told', async ({ moment, left }, context) => {
     if (moment === 'init' && missing !== undefined) context.skip(`${missing}: no memory is mapped`);
     const env = { MOMENT: moment, LEFT: String(left) };
     await using job = start([...launcherWith(256), 'run', '-n', '1', '--servers', '1', '--grace', '100ms', script('kvstore-run-out')], {
@@ -178,7 +178,7 @@ const noThreadLimit = ((): string | undefined => {
 describe.skipIf(noThreadLimit !== undefined)(
   `a rank without threads${noThreadLimit === undefined ? '' : ` (skipped: ${noThreadLimit})`}`,
   () => {
-    it.each(['start', 'second world'])('%s: all ranks name it', { timeout: 120_000 }, async (moment) => {
+    it.each(['start', 'second world'])('%s: all ranks name it', async (moment) => {
       const directory = await mkdtemp(join(tmpdir(), 'shoal-threads-'));
       await chmod(directory, 0o777);
       const env = { WHAT: 'threads', MOMENT: moment, MEETING: `file://${join(directory, 'meeting')}` };

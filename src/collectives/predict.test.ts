@@ -24,7 +24,7 @@ const worlds: readonly Topology[] = [
 ];
 
 describe('selectAlgorithm with rates', () => {
-  it.each(models)('is within a twentieth of the best by the model: %s', { timeout: 120_000 }, (_, model) => {
+  it.each(models)('is within a twentieth of the best by the model: %s', (_, model) => {
     for (const topology of worlds) {
       for (const collective of collectives.filter((each) => each !== 'barrier')) {
         for (const bytes of [64, 8192, 2 ** 17, 2 ** 22]) {

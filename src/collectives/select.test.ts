@@ -53,7 +53,7 @@ describe('selectAlgorithm', () => {
   });
 
   const sizes = [64, 4 * 1024, 32 * 1024, 256 * 1024, 2 ** 21, 25 * 2 ** 20];
-  it.each(collectives)('%s is never far from the best by the cost model', { timeout: 120_000 }, (collective) => {
+  it.each(collectives)('%s is never far from the best by the cost model', (collective) => {
     const worlds = [...[2, 3, 4, 8, 12, 16, 24, 32].map(separateHosts), grid(2, 2), grid(2, 4), grid(4, 2), grid(3, 2), grid(4, 4)];
     for (const topology of worlds) {
       const n = topology.hosts.flat().length;
@@ -72,7 +72,7 @@ describe('selectAlgorithm', () => {
     }
   });
 
-  it('follows the formula among more ranks than plans are built for, by the rates it is given', { timeout: 120_000 }, () => {
+  it('follows the formula among more ranks than plans are built for, by the rates it is given', () => {
     const fast = { ...defaultCostModel, networkLatency: 200e-6, networkOverhead: 33e-6, networkByte: 1 / 27e9 };
     for (const [model, shardBytes] of [
       [defaultCostModel, 2 ** 14],

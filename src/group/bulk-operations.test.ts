@@ -10,8 +10,6 @@ import { startRanks, type InProcessWorld } from './testing/in-process-world.ts';
 
 const KiB = 1024;
 const hostIds = ['a', 'b', 'c'];
-const limit = { timeout: 120_000 };
-
 afterEach(() => void vi.restoreAllMocks());
 
 /** Most operations of so many elements that ran at once on a rank, and in which order they started and ended. */
@@ -75,7 +73,6 @@ describe('large operations between hosts', () => {
 
   it.each(['fairring', 'direct', 'halving-doubling'])(
     '%s: as many are under way as the budget holds, in the order of the calls',
-    limit,
     async (algorithm) => {
       const chosen = { algorithms: `all-reduce:${algorithm}` };
       const each = await stagedByOne(chosen);
@@ -100,13 +97,13 @@ describe('large operations between hosts', () => {
     },
   );
 
-  it('one always runs, also when it stages more than the budget', limit, async () => {
+  it('one always runs, also when it stages more than the budget', async () => {
     await using world = await startHosts({ algorithms: 'all-reduce:halving-doubling', stagingBytes: 4096 });
     await sumAll(world, [count, count, 1000, count]);
     for (const flight of world.flights) expect(observed(flight, count).underWay).toBe(1);
   });
 
-  it('a small one behind them does not wait for them', limit, async () => {
+  it('a small one behind them does not wait for them', async () => {
     const chosen = { algorithms: 'all-reduce:16k-inf=fairring' };
     const stagingBytes = 2 * (await stagedByOne(chosen));
     await using world = await startHosts({ ...chosen, stagingBytes });
@@ -115,7 +112,7 @@ describe('large operations between hosts', () => {
     for (const ended of orders) expect(ended.indexOf(large), `order ${ended.join(' ')}`).toBeLessThan(4);
   });
 
-  it('ranks that hold different amounts, and call at different times, never wait for each other', limit, async () => {
+  it('ranks that hold different amounts, and call at different times, never wait for each other', async () => {
     for (const seed of [1, 2, 3, 4]) {
       const random = seededRandom(seed);
       const calls = Array.from({ length: 30 }, () => [1, 700, 9000, 40_000, count][Math.floor(random.next() * 5)]);

@@ -162,6 +162,10 @@ const kinds: readonly { name: string; options: (n: number) => InProcessOptions }
   { name: 'the engine', options: () => ({}) },
   { name: 'the host fast path', options: () => ({ fastPath: true }) },
   { name: 'a network', options: () => ({ kind: 'network' }) },
+  {
+    name: 'the network fast path',
+    options: (n) => ({ kind: 'network', fastPath: true, hostIds: Array.from({ length: n }, (_, rank) => `host ${rank}`) }),
+  },
   { name: 'two hosts', options: (n) => ({ hostIds: Array.from({ length: n }, (_, rank) => (rank < n / 2 ? 'a' : 'b')) }) },
 ];
 
@@ -222,4 +226,23 @@ it('whoever calls last on the host fast path has the result when the call return
   expect([...data[2].data]).toEqual([3, 3, 3, 3]);
   await Promise.all(works);
   expect([...data[0].data]).toEqual([3, 3, 3, 3]);
+});
+
+it('calls of ranks on several hosts take the network fast path, and the comm side ends what it cannot', async () => {
+  await using world = await startRanks(3, { kind: 'network', fastPath: true, hostIds: ['a', 'b', 'c'] });
+  const data = world.groups.map((group) => group.tensor('float32', [4]));
+  for (const { data: values } of data) values.fill(1);
+  await world.each((group) => group.allReduce(data[group.rank]));
+  const { messages } = world.sockets!;
+  expect(messages).toBeGreaterThanOrEqual(3);
+  // Larger than what goes on sockets of its own.
+  const large = world.groups.map((group) => group.tensor('float32', [100_000]));
+  await world.each((group) => group.allReduce(large[group.rank]));
+  expect(world.sockets!.messages).toBe(messages);
+  // What has come before the call is there when it returns.
+  const works = world.groups.slice(0, 2).map((group) => group.allReduce(data[group.rank]));
+  for (let turn = 0; turn < 20; turn++) await new Promise(setImmediate);
+  works.push(world.groups[2].allReduce(data[2]));
+  await Promise.all(works);
+  expect(data.map(({ data: values }) => [...values])).toEqual(Array.from({ length: 3 }, () => [9, 9, 9, 9]));
 });

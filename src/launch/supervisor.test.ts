@@ -8,7 +8,7 @@ function rank(index: number): ProcessSpec {
   return { kind: 'rank', name: `rank ${index}`, rank: index, localRank: index, command: ['sleep', '60'], environment: process.env };
 }
 
-it('lets its process turn between two starts: who is told to stop by then starts no more', { timeout: 120_000 }, async () => {
+it('lets its process turn between two starts: who is told to stop by then starts no more', async () => {
   const reports: string[] = [];
   const sink = new ConsoleSink(new PassThrough());
   const supervisor: Supervisor = new Supervisor({

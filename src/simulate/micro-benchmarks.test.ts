@@ -14,7 +14,7 @@ function valuesOf({ series }: Figure, name: string): number[] {
   return (found?.values ?? []).map((value) => value ?? Number.NaN);
 }
 
-describe('one transfer on 8 × 8', { timeout: 120_000 }, () => {
+describe('one transfer on 8 × 8', () => {
   const figure = singleTransfers({ sizes: [0.1, 1.56, 6.25, 25, 100] });
   const [ring, original, auto, devices] = ['ring', 'original', 'auto', 'auto, devices'].map((name) => valuesOf(figure, name));
 
@@ -33,7 +33,7 @@ describe('one transfer on 8 × 8', { timeout: 120_000 }, () => {
   });
 });
 
-describe('auto among many ranks', { timeout: 120_000 }, () => {
+describe('auto among many ranks', () => {
   /** Simulated milliseconds of one all-reduce by an algorithm, or by the one that is chosen. */
   function timeOf(algorithm: string, hosts: number, bytes: number, preset: keyof typeof presets): number {
     const model = presets[preset];
@@ -57,7 +57,7 @@ describe('auto among many ranks', { timeout: 120_000 }, () => {
   });
 });
 
-describe('64 × 25 MiB on 8 × 8', { timeout: 120_000 }, () => {
+describe('64 × 25 MiB on 8 × 8', () => {
   const figure = parallelism({ parallelism: [1, 2, 4, 8], buckets: 16 });
   const original = valuesOf(figure, 'original');
 
@@ -75,7 +75,7 @@ describe('64 × 25 MiB on 8 × 8', { timeout: 120_000 }, () => {
   });
 });
 
-describe('64 × 25 MiB by hosts', { timeout: 120_000 }, () => {
+describe('64 × 25 MiB by hosts', () => {
   const figure = scaling({ scales: [2, 8], buckets: 8 });
   const contest = { hosts: 32, bytes: 25 * 2 ** 20, operations: 4, inFlight: 4 };
 

@@ -88,7 +88,7 @@ function requestsOf(collective: Collective, topology: Topology): PlanRequest[] {
 for (const algorithm of algorithms) {
   describe(algorithm.name, () => {
     const own = collectives.filter((collective) => algorithm.build[collective] !== undefined);
-    it.each(own)('%s is proved', { timeout: 120_000 }, (collective) => {
+    it.each(own)('%s is proved', (collective) => {
       let proved = 0;
       for (const topology of [...flat, ...severalHosts]) {
         for (const request of requestsOf(collective, topology)) {
@@ -100,7 +100,7 @@ for (const algorithm of algorithms) {
       expect(proved).toBeGreaterThanOrEqual(ranksMax);
     });
 
-    it.each(own)('%s comes out right in random orders', { timeout: 120_000 }, (collective) => {
+    it.each(own)('%s comes out right in random orders', (collective) => {
       const random = seededRandom(20_261_101);
       for (const topology of [oneHost(1), oneHost(2), oneHost(3), oneHost(5), grid(2, 2), { hosts: [[0, 3, 4], [1], [2, 5]] }]) {
         for (const request of requestsOf(collective, topology).filter(({ count }) => count < 500)) {

@@ -10,8 +10,6 @@ import { buildPlan } from '../build.ts';
 import { fairring } from './fairring.ts';
 import { fairringLayout } from './fairring-layout.ts';
 
-const limit = { timeout: 120_000 };
-
 const request = (topology: Topology, count: number, limits: Partial<PlanRequest> = {}): PlanRequest => ({
   collective: 'all-reduce',
   topology,
@@ -33,7 +31,7 @@ describe('fairring', () => {
     [8, 2],
     [9, 1],
   ];
-  it.each(grids)('is proved on %i hosts × %i ranks, whatever the slices, shards and staging', { timeout: 120_000 }, (hosts, ranks) => {
+  it.each(grids)('is proved on %i hosts × %i ranks, whatever the slices, shards and staging', (hosts, ranks) => {
     const topology = grid(hosts, ranks);
     for (const count of [1, 999]) {
       for (const sliceCount of [200, 100_000]) {
@@ -193,7 +191,7 @@ describe('fairring on many hosts', () => {
     [16, 2],
     [17, 1],
     [20, 1],
-  ])('is proved on %i hosts × %i ranks in groups, whatever the slices, parts and staging', { timeout: 120_000 }, (hosts, ranks) => {
+  ])('is proved on %i hosts × %i ranks in groups, whatever the slices, parts and staging', (hosts, ranks) => {
     const topology = grid(hosts, ranks);
     for (const limits of [
       {},
@@ -215,7 +213,7 @@ describe('fairring on many hosts', () => {
     [32, 8, {}],
     [32, 4, { groupHosts: 32 }],
     [64, 8, {}],
-  ])('is proved on %i hosts × %i ranks, with %o', { timeout: 600_000 }, (hosts, ranks, limits) => {
+  ])('is proved on %i hosts × %i ranks, with %o', (hosts, ranks, limits) => {
     const one = request(grid(hosts, ranks), hosts * ranks * 32, { shardCount: 32, ...limits });
     assertVerified(buildPlan('fairring', one));
     expect(fairringLayout(one).groups.length > 1).toBe(!('groupHosts' in limits));
@@ -259,7 +257,7 @@ describe('fairring on many hosts', () => {
     );
   });
 
-  it('a rank builds its own program alone as it is in the whole plan', limit, () => {
+  it('a rank builds its own program alone as it is in the whole plan', () => {
     for (const topology of [grid(9, 2), grid(13, 1), grid(10, 3), grid(4, 2)]) {
       for (const limits of [
         {},
@@ -278,21 +276,17 @@ describe('fairring on many hosts', () => {
     }
   });
 
-  it.each(['fairring', 'halving-doubling', 'tree'])(
-    '%s: a rank of 4,096 says little more than what it sends and hears',
-    limit,
-    (algorithm) => {
-      const send = vi.spyOn(PlanBuilder.prototype, 'send');
-      const one = request(grid(512, 8), 6_553_600, { elementBytes: 4, pieceCount: 16_384, window: 2 });
-      const { channels, entry } = buildPlan(algorithm, one, { onlyRank: 1234 }).programs[1234];
-      const own = channels.flat().length + entry.length;
-      // Of others, at most the first message from one to another.
-      expect(send.mock.calls.length).toBeLessThan(algorithm === 'fairring' ? 3 * own : 4096 * 2 * 12 + 3 * own);
-      vi.restoreAllMocks();
-    },
-  );
+  it.each(['fairring', 'halving-doubling', 'tree'])('%s: a rank of 4,096 says little more than what it sends and hears', (algorithm) => {
+    const send = vi.spyOn(PlanBuilder.prototype, 'send');
+    const one = request(grid(512, 8), 6_553_600, { elementBytes: 4, pieceCount: 16_384, window: 2 });
+    const { channels, entry } = buildPlan(algorithm, one, { onlyRank: 1234 }).programs[1234];
+    const own = channels.flat().length + entry.length;
+    // Of others, at most the first message from one to another.
+    expect(send.mock.calls.length).toBeLessThan(algorithm === 'fairring' ? 3 * own : 4096 * 2 * 12 + 3 * own);
+    vi.restoreAllMocks();
+  });
 
-  it('a rank talks to about 2√M others, however many hosts there are', { timeout: 120_000 }, () => {
+  it('a rank talks to about 2√M others, however many hosts there are', () => {
     for (const [hosts, most] of [
       [64, 14],
       [100, 19],
@@ -324,7 +318,7 @@ describe('fairring on many hosts', () => {
     for (const { scratchCount } of buildPlan('fairring', one).programs) expect(scratchCount).toBeLessThanOrEqual(most);
   });
 
-  it('without the waits that guard the staging its reuse is a race', { timeout: 120_000 }, () => {
+  it('without the waits that guard the staging its reuse is a race', () => {
     const plan = buildPlan('fairring', request(separateHosts(9), 1200, { ...small, sliceCount: 400, stagingCount: 300 }));
     for (const { rank, channels } of plan.programs.slice(0, 3)) {
       const hasty = channels[0].filter(({ kind }) => kind !== 'wait');

@@ -13,6 +13,7 @@ import type {
   RegisteredRegion,
   RemoteRegion,
   RemoteSpan,
+  SocketSource,
   Span,
 } from '../fabric.ts';
 
@@ -26,12 +27,15 @@ export function decorateFabric(inner: Fabric, wrap: WrapConnection): Fabric {
 class DecoratedFabric implements Fabric {
   readonly name: string;
   readonly capabilities: FabricCapabilities;
+  /** As they are: what travels on them is not the fabric's. */
+  readonly sockets?: SocketSource;
   readonly #inner: Fabric;
   readonly #wrap: WrapConnection;
 
   constructor(inner: Fabric, wrap: WrapConnection) {
     this.name = inner.name;
     this.capabilities = inner.capabilities;
+    if (inner.sockets) this.sockets = inner.sockets;
     this.#inner = inner;
     this.#wrap = wrap;
   }

@@ -1,6 +1,6 @@
 /** How the main thread opens the network path of a group, once the comm thread has told of it. */
 import type { Settings } from '../../base/settings/settings.ts';
-import type { Native } from '../../memory/native.ts';
+import type { NativeWire } from '../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
@@ -19,7 +19,7 @@ export interface NetworkPathOpening {
   readonly settings: Settings;
   readonly client: CommClient;
   readonly allocator: RegionAllocator;
-  readonly native: Native | undefined;
+  readonly native: NativeWire | undefined;
   readonly trace: TraceRecorder;
   readonly memory: TensorMemory;
   readonly planning: WorldPlanning;
@@ -63,7 +63,7 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
 }
 
 /** All or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */
-function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: Native): { regions: Region[]; descriptors: number[] } {
+function openShare(share: NetworkPathShare, allocator: RegionAllocator, native: NativeWire): { regions: Region[]; descriptors: number[] } {
   const regions: Region[] = [];
   const descriptors: number[] = [];
   try {

@@ -7,7 +7,7 @@ import { seededRandom } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { parseSelection, selectAlgorithm } from '../../collectives/select.ts';
-import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import type { Fabric, FabricOptions, SocketSource } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -23,10 +23,12 @@ import type { GiveWay } from '../../comm/guest.ts';
 import { InlineHost } from '../../comm/comm-host.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
 import { InProcessMemory } from './in-process-memory.ts';
+import { InProcessSockets } from './in-process-wires.ts';
 import { schedulingOf, worldSpec } from '../call/group-spec.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
 import { engineOnly } from '../dispatch/fast-path.ts';
 import { openHostPath } from '../api/open-host-path.ts';
+import { openNetworkPath } from '../api/open-network-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
@@ -35,7 +37,8 @@ import { TensorMemory } from '../dispatch/tensor-memory.ts';
 export interface InProcessOptions {
   /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */
   readonly kind?: 'host' | 'network' | 'tcp';
-  /** Calls take the host fast path where they can (kind `host`, ranks of one host). Default: all are the engine's. */
+  /** Calls take the host fast path where they can (kind `host`, ranks of one host), the network fast path with kind `network`.
+   *  Default: all are the engine's. */
   readonly fastPath?: boolean;
   readonly settings?: Partial<Settings>;
   /** Default: one on which no limit passes while the process is not served. What measures needs the system's. */
@@ -59,6 +62,8 @@ export interface InProcessOptions {
 export interface InProcessWorld extends AsyncDisposable {
   readonly groups: readonly CommGroup[];
   readonly flights: readonly FlightRecorder[];
+  /** Of the network fast path, where calls take it. */
+  readonly sockets: InProcessSockets | undefined;
   /** Runs the body on every rank at the same time. */
   each<T>(body: (group: CommGroup) => Promise<T> | T): Promise<T[]>;
 }
@@ -69,10 +74,12 @@ const unhurried = new UnhurriedClock();
 /** Starts `n` ranks and joins them. */
 export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
   const flights: FlightRecorder[] = [];
-  const groups = await Promise.all(joinRanks(n, options, flights));
+  const sockets = options.fastPath && options.kind === 'network' ? new InProcessSockets(seededRandom(n)) : undefined;
+  const groups = await Promise.all(joinRanks(n, options, flights, sockets));
   return {
     groups,
     flights,
+    sockets,
     each: (body) => Promise.all(groups.map((group) => body(group))),
     async [Symbol.asyncDispose]() {
       await Promise.all(groups.map((group) => group.destroy({ timeoutMs: 100 })));
@@ -81,19 +88,25 @@ export async function startRanks(n: number, options: InProcessOptions = {}): Pro
 }
 
 /** The ranks of a world, each with its own outcome. */
-export function joinRanks(n: number, options: InProcessOptions, flights: FlightRecorder[] = []): Promise<CommGroup>[] {
+export function joinRanks(
+  n: number,
+  options: InProcessOptions,
+  flights: FlightRecorder[] = [],
+  sockets?: InProcessSockets,
+): Promise<CommGroup>[] {
   const network = new LoopbackNetwork();
   const clock = options.clock ?? unhurried;
   const { table } = new HashStore({ clock });
   const memory = new InProcessMemory();
   const settings: Settings = { ...readSettings({}), ...options.settings };
-  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, clock, table, memory, settings, options, flights }));
+  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, sockets, clock, table, memory, settings, options, flights }));
 }
 
 interface RankStart {
   readonly rank: number;
   readonly n: number;
   readonly network: LoopbackNetwork;
+  readonly sockets: InProcessSockets | undefined;
   readonly clock: Clock;
   readonly table: HashStore['table'];
   readonly memory: InProcessMemory;
@@ -102,7 +115,18 @@ interface RankStart {
   readonly flights: FlightRecorder[];
 }
 
-async function startRank({ rank, n, network, clock, table, memory: shared, settings, options, flights }: RankStart): Promise<CommGroup> {
+async function startRank({
+  rank,
+  n,
+  network,
+  sockets,
+  clock,
+  table,
+  memory: shared,
+  settings,
+  options,
+  flights,
+}: RankStart): Promise<CommGroup> {
   const native = loadNative({ enabled: settings.native });
   // One thread: SharedArrayBuffers serve all ranks.
   const allocator = options.fastPath ? shared.allocator(rank) : createRegionAllocator();
@@ -122,6 +146,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
     pid: process.pid,
     version: 'test',
     cpus: 1,
+    ...(sockets && { wires: sockets.native }),
     ...(options.giveWay && { giveWay: options.giveWay }),
     meet: async () => {
       const fabricOptions = {
@@ -133,7 +158,7 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
       };
       const client = new HashStore({ clock, table });
       const store = options.wrapStore?.(client, rank) ?? client;
-      return { name: 'test', store, servedBy: undefined, fabrics: createFabrics(rank, network, fabricOptions, options) };
+      return { name: 'test', store, servedBy: undefined, fabrics: createFabrics({ rank, network, sockets }, fabricOptions, options) };
     },
   };
   const plan = {
@@ -157,14 +182,15 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
   const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
   // Nobody can come while this thread waits.
   const patience = { ...settings, syncSpinMicroseconds: 0 };
-  const opening = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
+  const host = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
+  const opening = { ...host, settings: patience, native: sockets?.native };
   const world: WorldHandle = {
     client,
     memory,
     info,
     timeoutMs: settings.timeoutMs,
     scheduling: schedulingOf(settings),
-    openPaths: (spec) => (options.fastPath && openHostPath(opening, spec)) || engineOnly,
+    openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,
     algorithmOf: (spec, collective, bytes) =>
       selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
     close: async (timeoutMs) => {
@@ -176,24 +202,32 @@ async function startRank({ rank, n, network, clock, table, memory: shared, setti
   return new CommGroup(world, worldSpec(plan, info.topology));
 }
 
-function createFabrics(rank: number, network: LoopbackNetwork, fabricOptions: FabricOptions, options: InProcessOptions): Fabric[] {
+function createFabrics(
+  { rank, network, sockets }: Pick<RankStart, 'rank' | 'network' | 'sockets'>,
+  fabricOptions: FabricOptions,
+  options: InProcessOptions,
+): Fabric[] {
   const wrap = options.wrap ?? ((fabric) => fabric);
   const tcp = (): Fabric => wrap(new TcpFabric(fabricOptions), rank);
   if (options.kind === 'tcp') return [tcp()];
   const loopback = network.createFabric(fabricOptions);
-  if (options.kind === 'network') return [wrap(withoutLoadStore(loopback), rank)];
+  if (options.kind === 'network') return [wrap(withoutLoadStore(loopback, sockets?.source(fabricOptions.identity)), rank)];
   const severalHosts = new Set(options.hostIds).size > 1;
   return severalHosts ? [wrap(loopback, rank), tcp()] : [wrap(loopback, rank)];
 }
 
 /** The same fabric, seen as a network: memory of others cannot be mapped. */
-function withoutLoadStore(fabric: Fabric): Fabric {
+function withoutLoadStore(fabric: Fabric, sockets?: SocketSource & { close(): void }): Fabric {
   return {
     name: fabric.name,
     capabilities: { ...fabric.capabilities, loadStore: false },
+    ...(sockets && { sockets }),
     register: (region) => fabric.register(region),
     listen: (onConnection) => fabric.listen(onConnection),
     connect: (address, connectOptions) => fabric.connect(address, connectOptions),
-    close: () => fabric.close(),
+    close: () => {
+      sockets?.close();
+      return fabric.close();
+    },
   };
 }

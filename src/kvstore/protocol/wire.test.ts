@@ -82,7 +82,7 @@ describe('wire', () => {
   /** In CI's budget; FUZZ_INPUTS=10000000 as for packets of messages. */
   const inputs = Number(process.env.FUZZ_INPUTS ?? 1_000_000);
 
-  it(`survives ${inputs} damaged tables, answers and objects`, { timeout: 300_000 + inputs / 20 }, () => {
+  it(`survives ${inputs} damaged tables, answers and objects`, { timeout: 600_000 + inputs / 20 }, () => {
     const random = seededRandom(77);
     const run = { firstSlot: 3, slots: 2, round: 1, target: 1, codec: 0, targetRegion: 4, targetOffset: 64, rows: 0, nonFinite: false };
     const runs: Run[] = [

@@ -22,7 +22,7 @@ describeMessaging('inproc', () => {
 });
 
 /** Processes run the same over what joins them: test/messaging-processes.test.ts. */
-it.each(messagingChecks)('inproc, all parts in one thread: $name', { timeout: 120_000 }, (check) => {
+it.each(messagingChecks)('inproc, all parts in one thread: $name', (check) => {
   let made = 0;
   return runTogether(check, {
     context: (changes) => new MessagingContext({ world: `checks of ${check.name}`, secret, ...changes }),
