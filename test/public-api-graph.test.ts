@@ -158,6 +158,8 @@ describe('shoal/graph', () => {
     elementsOf: call(graph.elementsOf, argument({ dtype: 'float32', shape: [1], data: Float32Array.of(1) })),
     exportNodes: call(graph.exportNodes, argument(finished)),
     importNodes: call(graph.importNodes, argument(graph.exportNodes(finished)), argument(graph.operations)),
+    importGraphDef: call(graph.importGraphDef, argument(Uint8Array.of(0x0a))),
+    importModelJson: 'takes a path: src/graph/tensorflow/import.test.ts',
     encodeGraph: call(graph.encodeGraph, argument(finished)),
     decodeGraph: call(graph.decodeGraph, argument(graph.encodeGraph(finished))),
     drawGraph: call(graph.drawGraph, argument({ partitions: [] }), options('boxesMax', 'title')),

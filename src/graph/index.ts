@@ -49,4 +49,6 @@ export { exportNodes, importNodes, type NodeData } from './structure/node-data.t
 export { Node, Output } from './structure/node.ts';
 export type { Shape } from './structure/shape.ts';
 export type { DenseValue, Value } from './structure/value.ts';
+export { importGraphDef } from './tensorflow/import-graph-def.ts';
+export { importModelJson } from './tensorflow/model-json.ts';
 export { decodeGraph, encodeGraph } from './wire/graphs.ts';

@@ -101,6 +101,7 @@ export const expandDims = op<Unary<GraphDType, { readonly axis: number }>>({
   },
 });
 
+/** A size of -1 is the rest of its axis. */
 export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; readonly size: readonly number[] }>>({
   name: 'Slice',
   inputs: [{ name: 'input', dtype: 'T' }],
@@ -108,13 +109,14 @@ export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; r
   infer: ({ inputs: [{ dtype }], integers, ranked, fail }) => {
     const [begin, size] = [integers('begin'), integers('size')];
     if (begin.length !== size.length) fail('begin and size have different lengths');
-    ranked(0, begin.length).forEach((dimension, axis) => {
-      const end = begin[axis] + size[axis];
-      if (begin[axis] < 0 || size[axis] < 0 || (dimension !== null && end > dimension)) {
-        fail(`[${begin[axis]}, ${end}) is outside axis ${axis} of ${dimension ?? '?'}`);
-      }
+    const shape = ranked(0, begin.length).map((dimension, axis): Dimension => {
+      const [from, isRest] = [begin[axis], size[axis] === -1];
+      const end = isRest ? dimension : from + size[axis];
+      if (from < 0 || size[axis] < -1 || (dimension !== null && (from > dimension || (end ?? 0) > dimension)))
+        fail(`[${from}, ${end ?? '?'}) is outside axis ${axis} of ${dimension ?? '?'}`);
+      return isRest ? (dimension === null ? null : dimension - from) : size[axis];
     });
-    return [{ dtype, shape: [...size] }];
+    return [{ dtype, shape }];
   },
 });
 

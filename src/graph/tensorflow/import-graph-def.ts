@@ -1,0 +1,22 @@
+/** Graphs of TensorFlow: GraphDef in Protocol Buffers. */
+import { ShoalError } from '../../base/errors.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import { operations } from '../ops/registry.ts';
+import type { Graph } from '../structure/graph.ts';
+import { importNodes } from '../structure/node-data.ts';
+import { graphFromBytes, loadGraphDef, type GraphProto } from './graph-def.ts';
+import { translate, type ValueSource } from './translate.ts';
+
+/** @param bytes a GraphDef, as in a `.pb` file of a frozen graph.
+ *  @throws ShoalError `protocol` for other bytes; `unsupported` that lists all operations that are not known, and without the package
+ *  protobufjs; `usage` for a graph that is not well formed. */
+export async function importGraphDef(bytes: Uint8Array): Promise<Graph> {
+  if (!(bytes instanceof Uint8Array)) throw new ShoalError('usage', `importGraphDef takes bytes, not ${describeValue(bytes)}`);
+  return graphOfProto('importGraphDef: the GraphDef', graphFromBytes(await loadGraphDef(), bytes));
+}
+
+/** @param what names it in the error for one without nodes. */
+export function graphOfProto(what: string, proto: GraphProto, weights?: ValueSource): Graph {
+  if (proto.node.length === 0) throw new ShoalError('protocol', `${what} has no nodes`);
+  return importNodes(translate(proto, weights), operations);
+}

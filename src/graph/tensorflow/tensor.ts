@@ -1,0 +1,100 @@
+/** TensorProto, and weights beside a `model.json`, as values. */
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import { countOf, elementsValue, emptyElements } from '../structure/elements.ts';
+import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
+import type { Dimension, Shape } from '../structure/shape.ts';
+import type { Value } from '../structure/value.ts';
+import { dtypeOf, type Int64, type ShapeProto, type TensorProto } from './graph-def.ts';
+
+type Fail = (why: string) => never;
+
+export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
+  if (proto === null || proto.unknownRank) return proto === null ? [] : 'unknown';
+  return proto.dim.map(({ size }): Dimension => {
+    const dimension = Number(size);
+    if (dimension === -1) return null;
+    return Number.isSafeInteger(dimension) && dimension >= 0 ? dimension : fail(`${String(size)} is no dimension`);
+  });
+}
+
+/** What a few bytes may be repeated to, in all constants of a graph: a graph that says more is not made for this. */
+export class Budget {
+  #bytes = 2 ** 31;
+
+  take(bytes: number, fail: Fail): void {
+    this.#bytes -= bytes;
+    if (!(this.#bytes >= 0)) fail(`the constants of the graph have more than 2 GiB`);
+  }
+}
+
+/** Either all elements as bytes (`tensor_content`), or a list of the dtype's own, whose last is repeated as often as the shape needs; none
+ *  at all are zeros. */
+export function valueOfProto(proto: TensorProto, budget: Budget, fail: Fail): Value {
+  const dtype = dtypeOf(proto.dtype, fail);
+  const shape = shapeOfProto(proto.tensorShape, fail);
+  if (shape === 'unknown' || shape.includes(null)) return fail('the shape of a value must be known');
+  const dimensions = shape as readonly number[];
+  const count = countOf(dimensions);
+  budget.take(count * (elementBytes(dtype) ?? 8), fail);
+  const { tensorContent: content } = proto;
+  if (content.byteLength > 0) return valueOfBytes(dtype, dimensions, content, fail);
+  const given = listOf(proto, dtype);
+  if (given.length > count) fail(`${given.length} elements are too many for [${dimensions.join(', ')}]`);
+  const at = (k: number): never => given[Math.min(k, given.length - 1)] as never;
+  if (dtype === 'string') {
+    const texts = (given as readonly Uint8Array[]).map(textOf);
+    return { dtype, shape: dimensions, data: Array.from({ length: count }, (_, k) => texts[Math.min(k, texts.length - 1)] ?? '') };
+  }
+  const elements = emptyElements(dtype, count);
+  if (given.length === 0) return elementsValue(dtype, dimensions, elements);
+  if (elements instanceof BigInt64Array) for (let k = 0; k < count; k++) elements[k] = BigInt(String(at(k)));
+  else for (let k = 0; k < count; k++) elements[k] = at(k);
+  return elementsValue(dtype, dimensions, elements);
+}
+
+/** Is any of the elements there? */
+export function hasElements(proto: TensorProto): boolean {
+  const { tensorContent, halfVal, floatVal, doubleVal, intVal, stringVal, int64Val, boolVal, uint32Val } = proto;
+  return [tensorContent, halfVal, floatVal, doubleVal, intVal, stringVal, int64Val, boolVal, uint32Val].some(({ length }) => length > 0);
+}
+
+/** A copy. Little-endian, as TensorFlow writes and every machine here reads them. */
+export function valueOfBytes(dtype: GraphDType, shape: readonly number[], bytes: Uint8Array, fail: Fail): Value {
+  const size = elementBytes(dtype);
+  if (size === undefined) return fail('the elements of a string tensor as bytes are not supported');
+  const count = countOf(shape);
+  if (bytes.byteLength !== count * size) fail(`${dtype}[${shape.join(', ')}] has ${count * size} bytes, not ${bytes.byteLength}`);
+  // Not slice: of a Buffer that is a view.
+  const copy = Uint8Array.from(bytes);
+  return elementsValue(dtype, shape, dtypeInfo(dtype as DType).view(copy.buffer, copy.byteOffset, count));
+}
+
+export function textOf(bytes: Uint8Array): string {
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString();
+}
+
+function listOf(proto: TensorProto, dtype: GraphDType): readonly (number | boolean | Int64 | Uint8Array)[] {
+  switch (dtype) {
+    case 'float32':
+      return proto.floatVal;
+    case 'float64':
+      return proto.doubleVal;
+    case 'float16':
+    case 'bfloat16':
+      return proto.halfVal;
+    case 'int32':
+    case 'int16':
+    case 'int8':
+    case 'uint16':
+    case 'uint8':
+      return proto.intVal;
+    case 'int64':
+      return proto.int64Val;
+    case 'uint32':
+      return proto.uint32Val;
+    case 'bool':
+      return proto.boolVal;
+    case 'string':
+      return proto.stringVal;
+  }
+}

@@ -1,0 +1,248 @@
+/** Nodes of a GraphDef as nodes of a graph: attributes by their kinds, constant inputs as attributes, fused operations as several. */
+import { ShoalError } from '../../base/errors.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import { operations } from '../ops/registry.ts';
+import type { Attribute, AttributeKind, OpDefinition } from '../structure/definition.ts';
+import { elementsOf } from '../structure/elements.ts';
+import type { NodeData } from '../structure/node-data.ts';
+import { describeNode } from '../structure/node.ts';
+import { isValue, type Value } from '../structure/value.ts';
+import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
+import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
+import { fusedMatMul, fusedSteps, ignoredAttributes, translations, type ConstantKind, type Translation } from './translations.ts';
+
+type Fail = (why: string) => never;
+
+/** The value of a Const, when it is beside the graph. */
+export type ValueSource = (node: NodeProto, fail: Fail) => Value | undefined;
+
+/** Before this version of GraphDef a placeholder of no dimensions was one of any shape. */
+const scalarPlaceholders = 22;
+
+const definitions = new Map(operations.map((each) => [each.name, each]));
+
+/** @throws ShoalError `unsupported` that lists all operations that are not known, and for what an operation here does not do; `usage` for
+ *  nodes that are not well formed. All name the node. */
+export function translate(graph: GraphProto, weights: ValueSource = () => undefined): NodeData[] {
+  const unknown = new Set(graph.node.map(({ op }) => op).filter((op) => op !== fusedMatMul && !Object.hasOwn(translations, op)));
+  if (unknown.size > 0) {
+    const names = [...unknown].sort().map((op) => op || '(no name)');
+    throw new ShoalError('unsupported', `the GraphDef has operations that cannot be imported: ${names.join(', ')}`);
+  }
+  return new Translator(graph, weights).nodes();
+}
+
+class Translator {
+  readonly #graph: GraphProto;
+  readonly #weights: ValueSource;
+  readonly #byName: ReadonlyMap<string, NodeProto>;
+  readonly #values = new Map<NodeProto, Value>();
+  readonly #budget = new Budget();
+
+  constructor(graph: GraphProto, weights: ValueSource) {
+    this.#graph = graph;
+    this.#weights = weights;
+    this.#byName = new Map(graph.node.map((node) => [node.name, node]));
+  }
+
+  nodes(): NodeData[] {
+    return this.#graph.node.flatMap((node) => (node.op === fusedMatMul ? this.#fused(node) : [this.#node(node, translations[node.op])]));
+  }
+
+  #node(node: NodeProto, translation: Translation): NodeData {
+    const fail = failOf(node);
+    const op = translation.op ?? node.op;
+    const attributes = this.#attributes(node, op, translation, fail);
+    const values = node.input.filter((input) => !input.startsWith('^'));
+    const control = node.input.filter((input) => input.startsWith('^'));
+    const folded = new Set<number>();
+    for (const [at, attribute, kind] of translation.constants ?? []) {
+      const place = at < 0 ? values.length + at : at;
+      const input = values[place] ?? fail(`input ${place}, its ${attribute}, is missing`);
+      folded.add(place);
+      const value = constantOf(this.#constant(input, attribute, fail), kind, attribute, fail);
+      if (!isSaid(translation, attribute, value, fail)) attributes[attribute] = value;
+    }
+    const left = values.filter((_, place) => !folded.has(place));
+    const inputs = [...(translation.order?.map((place) => left[place]).filter((each) => each !== undefined) ?? left), ...control];
+    if (translation.isReduction === true && (attributes.axis as readonly number[]).length === 0)
+      return { name: node.name, op: 'Identity', inputs, ...placeOf(node, fail), attributes: {} };
+    return { name: node.name, op, inputs, ...placeOf(node, fail), attributes };
+  }
+
+  /** A product, and a node per step behind it; the last has the name of the whole. */
+  #fused(node: NodeProto): NodeData[] {
+    const fail = failOf(node);
+    const steps = (Object.hasOwn(node.attr, 'fused_ops') ? (node.attr.fused_ops.list?.s ?? []) : []).map(textOf);
+    const unknown = steps.filter((step) => !Object.hasOwn(fusedSteps, step));
+    if (unknown.length > 0) return unsupported(node, `${unknown.join(', ')} behind the product`);
+    const values = node.input.filter((input) => !input.startsWith('^'));
+    const control = node.input.filter((input) => input.startsWith('^'));
+    const takes = 2 + steps.filter((step) => fusedSteps[step].takesInput === true).length;
+    if (values.length !== takes)
+      fail(`takes ${takes} inputs with ${steps.join(', ') || 'nothing behind the product'}, not ${values.length}`);
+    const inner = (k: number): string =>
+      k === steps.length ? node.name : this.#unused(`${node.name}/${k === 0 ? 'MatMul' : steps[k - 1]}`);
+    const place = placeOf(node, fail);
+    const attributes = this.#attributes(node, 'MatMul', {}, fail);
+    const made: NodeData[] = [{ name: inner(0), op: 'MatMul', inputs: [...values.slice(0, 2), ...control], ...place, attributes }];
+    let next = 2;
+    steps.forEach((step, k) => {
+      const { op, takesInput, renamed } = fusedSteps[step];
+      const inputs = takesInput === true ? [made[k].name, values[next++]] : [made[k].name];
+      const own = Object.fromEntries(
+        Object.entries(renamed ?? {})
+          .filter(([from]) => Object.hasOwn(node.attr, from))
+          .map(([from, to]): [string, Attribute] => [to, this.#attribute(node, from, 'float', fail)]),
+      );
+      made.push({ name: inner(k + 1), op, inputs, ...place, attributes: own });
+    });
+    return made;
+  }
+
+  #unused(name: string): string {
+    let free = name;
+    for (let number = 1; this.#byName.has(free); number++) free = `${name}_${number}`;
+    return free;
+  }
+
+  #attributes(node: NodeProto, op: string, translation: Translation, fail: Fail): Record<string, Attribute> {
+    const specs = (definitions.get(op) as OpDefinition).attributes;
+    const attributes: Record<string, Attribute> = { ...translation.added };
+    for (const name of Object.keys(node.attr)) {
+      const known = translation.renamed?.[name] ?? name;
+      if (op === 'Const' && name === 'value') attributes.value = this.#value(node, fail);
+      else if (isSaid(translation, name, () => this.#plain(node, name, fail), fail)) continue;
+      else if (Object.hasOwn(specs, known)) attributes[known] = this.#attribute(node, name, specs[known].kind, fail);
+      else if (!name.startsWith('_') && !ignoredAttributes.has(name) && !(op === 'Const' && name === 'dtype'))
+        return unsupported(node, `attribute '${name}' is not known`);
+    }
+    if (op === 'Const') attributes.value ??= this.#value(node, fail);
+    if (op === 'Placeholder') this.#openScalar(attributes);
+    return attributes;
+  }
+
+  #openScalar(attributes: Record<string, Attribute>): void {
+    const { shape } = attributes;
+    if (Array.isArray(shape) && shape.length === 0 && (this.#graph.versions?.producer ?? 0) < scalarPlaceholders)
+      attributes.shape = 'unknown';
+  }
+
+  #value(node: NodeProto, fail: Fail): Value {
+    const known = this.#values.get(node);
+    if (known !== undefined) return known;
+    const dtype = Object.hasOwn(node.attr, 'dtype') ? this.#attribute(node, 'dtype', 'type', fail) : undefined;
+    const value = this.#weights(node, fail) ?? (this.#attribute(node, 'value', 'value', fail) as Value);
+    if (dtype !== undefined && dtype !== value.dtype) fail(`its dtype is ${describeValue(dtype)}, but its value's ${value.dtype}`);
+    this.#values.set(node, value);
+    return value;
+  }
+
+  #attribute(node: NodeProto, name: string, kind: AttributeKind, fail: Fail): Attribute {
+    const proto = node.attr[name] ?? fail(`attribute '${name}' is missing`);
+    return attributeOf(proto, kind, this.#budget, (why) => fail(`attribute '${name}': ${why}`));
+  }
+
+  /** As what it is. */
+  #plain(node: NodeProto, name: string, fail: Fail): Attribute | undefined {
+    const kind = plainKinds.find(([field]) => Object.hasOwn(node.attr[name], field))?.[1];
+    return kind === undefined ? undefined : this.#attribute(node, name, kind, fail);
+  }
+
+  /** The value of an input that TensorFlow computes, and that must be known here when the graph is made. */
+  #constant(input: string, role: string, fail: Fail): Value {
+    let name = input.replace(/:0$/, '');
+    for (let steps = 0; steps <= this.#byName.size; steps++) {
+      const node = this.#byName.get(name) ?? fail(`its input '${input}' is not there`);
+      if (node.op === 'Const') return this.#value(node, failOf(node));
+      if (node.op !== 'Identity' || node.input.length === 0) return fail(`its ${role} must be a constant, but '${name}' is ${node.op}`);
+      name = node.input[0].replace(/:0$/, '');
+    }
+    return fail(`its ${role} must be a constant, but '${input}' goes round in a circle`);
+  }
+}
+
+const plainKinds = [
+  ['b', 'bool'],
+  ['i', 'int'],
+  ['s', 'string'],
+  ['type', 'type'],
+] as const;
+
+/** Is this an attribute that may only have the value which says nothing? @throws ShoalError when it has another. */
+function isSaid({ only }: Translation, name: string, given: Attribute | (() => Attribute | undefined), fail: Fail): boolean {
+  if (only === undefined || !Object.hasOwn(only, name)) return false;
+  const value = typeof given === 'function' ? (given as () => Attribute | undefined)() : given;
+  if (value !== only[name]) fail(`its ${name} must be ${describeValue(only[name])}, not ${describeValue(value)}`);
+  return true;
+}
+
+/** `loc:@name` in `_class`: the node is where that one is. */
+function placeOf(node: NodeProto, fail: Fail): Pick<NodeData, 'device' | 'colocateWith'> {
+  const classes = (Object.hasOwn(node.attr, '_class') ? (node.attr._class.list?.s ?? []) : []).map(textOf);
+  const companions = [...new Set(classes.filter((each) => each.startsWith('loc:@')).map((each) => each.slice(5)))];
+  const others = companions.filter((each) => each !== node.name);
+  if (others.length > 1) fail(`is colocated with ${others.join(', ')}; one of them is enough`);
+  return {
+    ...(node.device !== '' && { device: node.device }),
+    ...(others.length === 1 && { colocateWith: others[0] }),
+  };
+}
+
+function attributeOf(proto: AttrProto, kind: AttributeKind, budget: Budget, fail: Fail): Attribute {
+  const of = <K extends keyof AttrProto>(field: K): NonNullable<AttrProto[K]> =>
+    (Object.hasOwn(proto, field) ? proto[field] : undefined) ?? fail(`is no ${kind}`);
+  switch (kind) {
+    case 'type':
+      return dtypeOf(of('type'), fail);
+    case 'shape':
+      return shapeOfProto(of('shape'), fail);
+    case 'int':
+      return integerOf(of('i'), fail);
+    case 'int64':
+      return BigInt(String(of('i')));
+    case 'float':
+      return of('f');
+    case 'bool':
+      return of('b');
+    case 'string':
+      return textOf(of('s'));
+    case 'value':
+      return valueOfProto(of('tensor'), budget, fail);
+    case 'list(int)':
+      return of('list').i.map((each) => integerOf(each, fail));
+    case 'list(int64)':
+      return of('list').i.map((each) => BigInt(String(each)));
+    case 'list(type)':
+      return of('list').type.map((each) => dtypeOf(each, fail));
+    case 'list(shape)':
+      return of('list').shape.map((each) => shapeOfProto(each, fail));
+    case 'list(string)':
+      return of('list').s.map(textOf);
+    case 'function':
+      return fail('functions cannot be imported');
+  }
+}
+
+function integerOf(value: Int64, fail: Fail): number {
+  const number = Number(value);
+  return Number.isSafeInteger(number) ? number : fail(`${String(value)} is too large`);
+}
+
+function constantOf(value: Value, kind: ConstantKind, role: string, fail: Fail): Attribute {
+  if (!isValue(value) || value.dtype === 'string' || value.dtype === 'bool') return fail(`its ${role} must be numbers`);
+  const numbers = Array.from(elementsOf(value) as ArrayLike<number>, Number);
+  if (kind === 'int' || kind === 'float') return numbers.length === 1 ? numbers[0] : fail(`its ${role} must be one number`);
+  if (kind === 'list(int)') return numbers;
+  return numbers.map((each) => (each === -1 ? null : each));
+}
+
+function failOf({ op, name }: NodeProto): Fail {
+  return (why) => {
+    throw new ShoalError('usage', `${describeNode(op, name)}: ${why}`);
+  };
+}
+
+function unsupported({ op, name }: NodeProto, why: string): never {
+  throw new ShoalError('unsupported', `${describeNode(op, name)}: ${why}; it cannot be imported`);
+}

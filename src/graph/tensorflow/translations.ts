@@ -1,0 +1,96 @@
+/** What TensorFlow's operations are here. The names are the same where the table says nothing else; what TensorFlow has as a constant input
+ *  (axes, shapes) is an attribute here. */
+
+/** What an input is that must be a constant. */
+export type ConstantKind = 'int' | 'list(int)' | 'shape' | 'float';
+
+export interface Translation {
+  /** The operation here. Default: of the same name. */
+  readonly op?: string;
+  /** Inputs that become attributes: [place, attribute, kind]; a place below 0 counts from the end. */
+  readonly constants?: readonly (readonly [at: number, attribute: string, kind: ConstantKind])[];
+  /** Names of attributes that are others here. */
+  readonly renamed?: Readonly<Record<string, string>>;
+  /** Attributes, of TensorFlow's or made of constants, of which one value only is known here, and then says nothing. */
+  readonly only?: Readonly<Record<string, unknown>>;
+  /** Attributes that TensorFlow does not have. */
+  readonly added?: Readonly<Record<string, number>>;
+  /** Inputs in the order they have here. */
+  readonly order?: readonly number[];
+  /** No axes: the input as it is. Here: all of them. */
+  readonly isReduction?: boolean;
+}
+
+const same: Translation = {};
+const reduction: Translation = { constants: [[1, 'axis', 'list(int)']], isReduction: true };
+const turned: Translation = { order: [1, 0] };
+
+export const translations: Readonly<Record<string, Translation>> = {
+  ...named('Placeholder', 'Const', 'Identity', 'ZerosLike', 'AddN', 'SelectV2', 'MatMul', 'BatchMatMulV2', 'Shape', 'Range'),
+  ...named('AddV2', 'Sub', 'Mul', 'RealDiv', 'FloorDiv', 'FloorMod', 'Pow', 'Maximum', 'Minimum', 'SquaredDifference'),
+  ...named('Less', 'LessEqual', 'Greater', 'LogicalAnd', 'LogicalOr', 'LogicalNot'),
+  ...named('Neg', 'Abs', 'Sign', 'Square', 'Sqrt', 'Rsqrt', 'Exp', 'Log'),
+  ...named('Relu', 'Sigmoid', 'Tanh', 'Softplus', 'Softmax', 'LogSoftmax', 'LeakyRelu', 'L2Loss'),
+  ...named('SoftmaxCrossEntropyWithLogits', 'SparseSoftmaxCrossEntropyWithLogits', 'ReluGrad', 'LeakyReluGrad'),
+  ...named('Switch', 'Merge', 'Enter', 'Exit', 'NextIteration', 'LoopCond', 'NoOp', 'ControlTrigger'),
+  ...named('VariableV2', 'AssignAdd', 'AssignSub', 'ScatterUpdate', 'ScatterAdd', 'ScatterSub', 'DynamicPartition', 'DynamicStitch'),
+  Add: { op: 'AddV2' },
+  BatchMatMul: { op: 'BatchMatMulV2' },
+  Variable: { op: 'VariableV2' },
+  Equal: { only: { incompatible_shape_error: true } },
+  Cast: { only: { Truncate: false } },
+  Size: { only: { out_type: 'int32' } },
+  BiasAdd: { only: { data_format: 'NHWC' } },
+  Pack: { only: { axis: 0 } },
+  Assign: { only: { validate_shape: true } },
+  Reshape: { constants: [[1, 'shape', 'shape']] },
+  Transpose: { constants: [[1, 'perm', 'list(int)']] },
+  ExpandDims: { constants: [[1, 'axis', 'int']] },
+  Slice: {
+    constants: [
+      [1, 'begin', 'list(int)'],
+      [2, 'size', 'list(int)'],
+    ],
+  },
+  ConcatV2: { constants: [[-1, 'axis', 'int']] },
+  Concat: { op: 'ConcatV2', constants: [[0, 'axis', 'int']] },
+  Split: { constants: [[0, 'axis', 'int']] },
+  Sum: reduction,
+  Mean: reduction,
+  Max: reduction,
+  Min: reduction,
+  Prod: reduction,
+  ArgMax: { constants: [[1, 'axis', 'int']] },
+  Gather: { op: 'GatherV2', renamed: { Tparams: 'T' } },
+  GatherV2: { constants: [[2, 'axis', 'int']], renamed: { Tparams: 'T' }, only: { axis: 0, batch_dims: 0 } },
+  SigmoidGrad: turned,
+  TanhGrad: turned,
+  ApplyGradientDescent: { constants: [[1, 'learning_rate', 'float']] },
+  ApplyAdagrad: { constants: [[2, 'learning_rate', 'float']], only: { update_slots: true }, added: { epsilon: 0 } },
+};
+
+/** What a fused MatMul does behind the product: the operation, whether it takes an input, and attributes that it has from the whole. */
+export const fusedSteps: Readonly<
+  Record<string, { readonly op: string; readonly takesInput?: boolean; readonly renamed?: Readonly<Record<string, string>> }>
+> = {
+  BiasAdd: { op: 'BiasAdd', takesInput: true },
+  Relu: { op: 'Relu' },
+  LeakyRelu: { op: 'LeakyRelu', renamed: { leakyrelu_alpha: 'alpha' } },
+  Sigmoid: { op: 'Sigmoid' },
+  Tanh: { op: 'Tanh' },
+};
+
+/** The one operation that becomes several. */
+export const fusedMatMul = '_FusedMatMul';
+
+/** Attributes that say what the inputs say already, or how TensorFlow runs the operation. */
+export const ignoredAttributes: ReadonlySet<string> = new Set(
+  ['N', 'Index', 'Tidx', 'Tdim', 'Tperm', 'Tshape', 'Taxis', 'Tlen', 'Tmultiples'].concat(
+    ['use_locking', 'validate_indices', 'container', 'shared_name', 'grad_a', 'grad_b', 'grad_x', 'grad_y'],
+    ['fused_ops', 'num_args', 'num_host_args', 'host_args', 'epsilon', 'leakyrelu_alpha', 'TArgs', 'user_specified_name'],
+  ),
+);
+
+function named(...names: readonly string[]): Record<string, Translation> {
+  return Object.fromEntries(names.map((name) => [name, same]));
+}
