@@ -99,7 +99,13 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   },
   {
     reason: 'examples of training; ddp-equivalence trains without the addon',
-    files: ['test/ddp-char-lm.test.ts', 'test/ddp-demo.test.ts', 'test/ddp-tfjs.test.ts', 'test/wide-deep.test.ts'],
+    files: [
+      'test/ddp-char-lm.test.ts',
+      'test/ddp-demo.test.ts',
+      'test/ddp-tfjs.test.ts',
+      'test/dien-like.test.ts',
+      'test/wide-deep.test.ts',
+    ],
   },
 ];
 

@@ -1,19 +1,12 @@
 /** The wide & deep example: learns what can be learnt; however tensors travel, one step of all workers gives the same bits; and how many
  *  requests that takes. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { areaUnderCurve, criteo } from '../examples/wide-deep/data.ts';
-import { shoalRun } from './fixtures/launch-harness.ts';
-
-interface Result {
-  readonly auc: number;
-  readonly bestAuc: number;
-  readonly loss: number;
-  readonly rpcsPerStep: number;
-  readonly receivesPerStep: number;
-}
+import { areaUnderCurve } from '../examples/ranking/area-under-curve.ts';
+import { criteo } from '../examples/wide-deep/data.ts';
+import { trainExample, type RankingResult } from './support/ranking-example.ts';
 
 let folder: string;
 
@@ -23,13 +16,7 @@ beforeAll(() => {
 
 afterAll(() => rmSync(folder, { recursive: true }));
 
-async function train(...flags: readonly string[]): Promise<Result> {
-  const out = join(folder, 'result.json');
-  const script = ['examples/wide-deep/train.ts', '--out', out, '--evaluation', '2000', ...flags];
-  const { code, stderr } = await shoalRun('--ps', '2', '--workers', '2', ...script).ended;
-  expect(code, stderr).toBe(0);
-  return JSON.parse(readFileSync(out, 'utf8')) as Result;
-}
+const train = (...flags: readonly string[]): Promise<RankingResult> => trainExample('examples/wide-deep/train.ts', folder, 2, flags);
 
 const small = ['--columns', '12', '--vocabulary', '20', '--dense', '4', '--hidden', '8', '--batch', '64'];
 

@@ -2,6 +2,7 @@
  *  possible AUC is known, and files of the Criteo challenge (TSV: label, 13 numbers, 26 hexadecimal categories). */
 import { openSync, readSync, closeSync } from 'node:fs';
 import { seededRandom } from 'shoal/ddp';
+import { normal } from '../ranking/random.ts';
 
 export interface Batch {
   /** [size] 0 or 1 */
@@ -19,12 +20,6 @@ export interface Source {
   /** Categories of each column. */
   readonly vocabularies: readonly number[];
   batch(size: number): Batch;
-}
-
-type Random = ReturnType<typeof seededRandom>;
-
-function normal(random: Random): number {
-  return Math.sqrt(-2 * Math.log(1 - random.next())) * Math.cos(2 * Math.PI * random.next());
 }
 
 /** The truth is a sum of weights, one per category, and a product with the dense numbers: what the model can learn, and no more.
@@ -125,22 +120,4 @@ function* linesOf(path: string): Generator<string> {
     if (rest !== '') yield rest;
     if (count === 0 && rest === '') throw new Error(`${path} is empty`);
   }
-}
-
-/** The probability that a click has the higher score of a click and a non-click: by ranks, ties count half. */
-export function areaUnderCurve(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
-  const order = Array.from(labels, (_, k) => k).sort((a, b) => scores[a] - scores[b]);
-  let [clicks, rankSum] = [0, 0];
-  for (let from = 0; from < order.length;) {
-    let to = from;
-    while (to < order.length && scores[order[to]] === scores[order[from]]) to++;
-    for (let k = from; k < to; k++) {
-      if (labels[order[k]] === 0) continue;
-      clicks++;
-      rankSum += (from + to + 1) / 2;
-    }
-    from = to;
-  }
-  const others = order.length - clicks;
-  return clicks === 0 || others === 0 ? NaN : (rankSum - (clicks * (clicks + 1)) / 2) / (clicks * others);
 }

@@ -1,0 +1,37 @@
+/** Trains a model like DIEN, of sequences, attention and loops, whose tables are on parameter servers:
+ *
+ *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts                a request per tensor
+ *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --fuse         receives are fused when the graph is partitioned
+ *    shoal run --ps 1 --workers 2 examples/dien-like/train.ts --recv-some    … when they run
+ *
+ *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are unrolled and by GRUs that are loops; `--out`
+ *  says how far they differ (`otherwise`). */
+import { parseArgs } from 'node:util';
+import { trainingOptions, trainRanking } from '../ranking/train.ts';
+import { generator, type Batch, type Source } from './data.ts';
+import { dienLike } from './model.ts';
+
+const { values } = parseArgs({
+  options: {
+    ...trainingOptions,
+    items: { type: 'string', default: '60' },
+    categories: { type: 'string', default: '6' },
+    /** Of the history. */
+    length: { type: 'string', default: '8' },
+    embedding: { type: 'string', default: '6' },
+    units: { type: 'string', default: '12' },
+    hidden: { type: 'string', default: '16' },
+  },
+});
+const [items, categories, length, embedding, units, hidden, seed] = (
+  ['items', 'categories', 'length', 'embedding', 'units', 'hidden', 'seed'] as const
+).map((name) => Number(values[name]));
+
+await trainRanking<Batch, Source>(values, {
+  sourceOf: (stream) => generator({ items, categories, length, truth: seed, stream: seed * 1000 + stream }),
+  build: (g, options, { vocabularies }) => dienLike(g, { ...options, vocabularies, length, embedding, units, hidden }),
+  valuesOf: ({ labels, history, target }) => [
+    { dtype: 'float32', shape: [labels.length, 1], data: labels },
+    ...[...history, ...target].map((each) => ({ dtype: 'int32', shape: [each.length], data: each })),
+  ],
+});

@@ -1,0 +1,26 @@
+/** Runs an example that trains a ranking model, by the command that users run, and reads what it says of itself. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { shoalRun } from '../fixtures/launch-harness.ts';
+
+export interface RankingResult {
+  readonly auc: number;
+  readonly bestAuc: number;
+  readonly loss: number;
+  readonly rpcsPerStep: number;
+  readonly receivesPerStep: number;
+  readonly bytesPerStep: number;
+  readonly examplesPerSecond: number;
+  /** Of the logits from those computed another way. */
+  readonly otherwise?: number;
+}
+
+/** With 2 workers. @param folder for the result. */
+export async function trainExample(script: string, folder: string, servers: number, flags: readonly string[]): Promise<RankingResult> {
+  const out = join(folder, 'result.json');
+  const command = [script, '--out', out, '--evaluation', '2000', ...flags];
+  const { code, stderr } = await shoalRun('--ps', String(servers), '--workers', '2', ...command).ended;
+  expect(code, stderr).toBe(0);
+  return JSON.parse(readFileSync(out, 'utf8')) as RankingResult;
+}
