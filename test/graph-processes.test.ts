@@ -1,6 +1,10 @@
 /** Graphs over processes: workers and parameter servers that `shoal run` starts, over the fabric and gRPC; one that is killed. */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import type { ReportData } from '../src/report/data/report-data.ts';
 import { shoalRun, start } from './fixtures/launch-harness.ts';
 
 const script = fileURLToPath(new URL('fixtures/graph-worker.ts', import.meta.url));
@@ -41,6 +45,48 @@ describe('a graph over processes', () => {
     expect(code).toBe(137);
     expect(stderr).not.toContain('still running');
     expect(`${stdout}${stderr}`).toMatch(/ShoalError: rank 3 was killed by SIGKILL.* before it joined/);
+  });
+
+  it.each<[string, Record<string, string>, string, number]>([
+    ['a request for every tensor', {}, 'RecvTensor', 1],
+    ['fused requests', { FUSE: '1' }, 'FuseRecvTensor', 3],
+    ['fusion at run time', { RECV_SOME: '1' }, 'RecvSome', 3],
+  ])('leaves in the trace what waited at its sender, what was held, and how many requests that took: %s', async (_, env, method, most) => {
+    const folder = mkdtempSync(join(tmpdir(), 'graph-trace-'));
+    try {
+      const lateMs = 100;
+      const { code, stderr, stdout } = await runWith(
+        { ...env, SLOW_MS: String(lateMs), SHOAL_TRACE: folder },
+        '--ps',
+        '2',
+        '--workers',
+        '2',
+      ).ended;
+      expect(code, stderr).toBe(0);
+      const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
+      const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+      const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
+      expect(warnings).toEqual([]);
+      // What the sessions say of themselves, the step that initialises among them.
+      expect(steps.map(({ rank, requestsPerStep }) => [String(rank), requestsPerStep.toFixed(2)])).toEqual(
+        counted.sort(([a], [b]) => Number(a) - Number(b)),
+      );
+      const own = requests.filter((each) => each.method === method && each.from.startsWith('/job:ps'));
+      expect(new Set(own.map(({ rank, from }) => `${rank} ${from}`)).size).toBe(4);
+      expect(Math.max(...own.map(({ tensorsMost }) => tensorsMost))).toBe(most);
+      expect(new Set(counters.map(({ name }) => name))).toEqual(new Set(['RPCs per step', 'tensors per request']));
+      const late = receives.filter(({ tensor }) => tensor.includes('late_0'));
+      const besides = receives.filter(({ tensor, from }) => tensor.includes('prompt_') && from === late[0].from);
+      expect([late.length, besides.length]).toEqual([2, 4]);
+      for (const each of late) expect(each).toMatchObject({ receives: 20, bytes: 36 });
+      for (const { waitUs } of late) expect(waitUs).toBeGreaterThan(lateMs * 900);
+      // Only static fusion makes what is there wait for what is not.
+      for (const { heldUs } of besides)
+        if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
+        else expect(heldUs).toBeLessThan(lateMs * 500);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
   });
 
   it('refuses --ps beside --servers', async () => {

@@ -5,6 +5,7 @@ import { mergeTraces } from '../trace/merge.ts';
 import { failureOf } from './failure.ts';
 import { collectivesOf } from './operations.ts';
 import type { RunFolder } from './read-folder.ts';
+import { receivesOf } from './receives.ts';
 import type { ReportData } from './data/report-data.ts';
 import { timelineOf, type TimelineLimits } from './timeline.ts';
 
@@ -42,6 +43,7 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
     rows,
     counters,
     ...collectivesOf(merged),
+    ...receivesOf(merged),
     losses: run.losses,
   };
 }

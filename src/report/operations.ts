@@ -3,6 +3,7 @@
 import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
 import { groupBy } from './group-by.ts';
 import type { ReportOperation, ReportRank } from './data/report-data.ts';
+import { median } from './median.ts';
 import { isCollective, isWait, kindOf, numberOf, textOf } from './span-argument.ts';
 
 /** Rows of the table at most: those that took longest. */
@@ -93,9 +94,4 @@ function operationOf(calls: readonly Call[]): ReportOperation {
     waitUs: median(calls.map((call) => call.waitUs)),
     algorithmBandwidth: transferUs > 0 ? bytes / transferUs / 1e3 : 0,
   };
-}
-
-function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)];
 }

@@ -13,6 +13,7 @@ import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { Method, parse, ranSchema } from './methods.ts';
 import { taskOf } from './task-rendezvous.ts';
+import type { TaskTrace } from './task-trace.ts';
 import { ownCaller, type WorkerService } from './worker-service.ts';
 
 export interface ClusterBackendOptions {
@@ -24,6 +25,7 @@ export interface ClusterBackendOptions {
   readonly nextStepId: () => number;
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
+  readonly trace: TaskTrace;
   /** The session is closed. */
   readonly onClose: () => void;
 }
@@ -174,7 +176,8 @@ class ClusterStep implements PreparedStep {
   }
 
   async run(given: PreparedRun): Promise<StepOutcome> {
-    const { clock, nextStepId } = this.#options;
+    const { clock, nextStepId, trace } = this.#options;
+    const startMs = trace.now();
     const { timeoutMs, fetchCount, signal } = given;
     const stepId = nextStepId();
     const abort = new AbortController();
@@ -216,7 +219,9 @@ class ClusterStep implements PreparedStep {
         outcome.results.forEach((value, fetch) => {
           results[fetch] ??= value;
         });
-      return { results, requests: all.reduce((sum, { requests }) => sum + requests, 0) };
+      const total = all.reduce((sum, { requests }) => sum + requests, 0);
+      trace.step(stepId, startMs, total);
+      return { results, requests: total };
     } finally {
       timer.cancel();
       signal.removeEventListener('abort', onAbort);

@@ -17,6 +17,7 @@ import type { RpcCarrier, RpcLink } from '../rpc/rpc.ts';
 import type { Graph } from '../structure/graph.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { taskName } from './task-rendezvous.ts';
+import { TaskTrace } from './task-trace.ts';
 import { noteJoined, rankEnded } from '../../group/world/ended-ranks.ts';
 import { TensorReceiver } from './tensor-receiver.ts';
 import { WorkerService } from './worker-service.ts';
@@ -40,6 +41,8 @@ export interface GraphServerOptions {
   readonly functions?: FunctionTable;
   /** Fusion at run time: receives of one sender gather for a moment and go as one request. Default false. */
   readonly recvSome?: boolean;
+  /** What this task leaves on the timeline. Default: nothing. */
+  readonly trace?: TaskTrace;
   /** Of this process in its job. Whoever waits here for others then fails when one ends before it is done. Default: nobody says so. */
   readonly rank?: number;
   /** True: `close` closes the store. */
@@ -70,6 +73,7 @@ export class GraphServer implements AsyncDisposable {
   readonly #options: GraphServerOptions & { readonly joinTimeoutMs: number };
   readonly #service: WorkerService;
   readonly #receiver: TensorReceiver;
+  readonly #trace: TaskTrace;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
   /** First of this process's step ids. */
@@ -79,17 +83,19 @@ export class GraphServer implements AsyncDisposable {
   #closed = false;
 
   private constructor(options: GraphServerOptions, firstStep: number) {
-    const { job, task, clock, random, parameterKernels, kernels = {}, functions, recvSome = false } = options;
+    const { job, task, clock, random, parameterKernels, kernels = {}, functions, recvSome = false, trace = new TaskTrace() } = options;
     this.job = job;
     this.task = task;
     this.#options = { joinTimeoutMs: 300_000, ...options };
-    this.#receiver = new TensorReceiver({ clock, recvSome, linkTo: (name) => this.#linkTo(name) });
+    this.#trace = trace;
+    this.#receiver = new TensorReceiver({ clock, recvSome, trace, linkTo: (name) => this.#linkTo(name) });
     this.#service = new WorkerService({
       task: this.name,
       incarnation: new DataView(random.bytes(8).buffer).getBigUint64(0) >> 1n,
       clock,
       kernels: { ...structuralKernels(new VariableStore(), functions), ...tableKernels(parameterKernels), ...kernels },
       receiver: this.#receiver,
+      trace,
     });
     this.#firstStep = firstStep;
   }
@@ -139,6 +145,7 @@ export class GraphServer implements AsyncDisposable {
       nextStepId: () => this.#firstStep + (this.#steps++ % stepsPerStart),
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
+      trace: this.#trace,
       onClose: () => void this.#sessions.delete(session),
     });
     const session: Session = new Session(
@@ -174,6 +181,7 @@ export class GraphServer implements AsyncDisposable {
     this.#service.close(new ShoalError('closed', `${this.name} is closed`));
     await this.#options.carrier.close();
     if (this.#options.closeStore === true) await this.#options.store.close();
+    this.#trace.write();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

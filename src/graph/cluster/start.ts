@@ -3,18 +3,20 @@ import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { systemRandom } from '../../base/random.ts';
 import { checkOptions, optionTable } from '../../base/settings/options.ts';
-import { readSettings, type Environment } from '../../base/settings/settings.ts';
+import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStore, type OpenedStore } from '../../store/open-store.ts';
+import { createRecorder } from '../../trace/recorder.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import type { FunctionTable } from '../execute/structural-kernels.ts';
 import { FabricCarrier } from '../rpc/fabric-carrier.ts';
 import type { RpcCarrier } from '../rpc/rpc.ts';
 import { detectCluster, taskOfRank } from './environment.ts';
 import { GraphServer, type ClusterSpec } from './graph-server.ts';
+import { TaskTrace } from './task-trace.ts';
 
 export interface StartOptions {
   /** Tasks of each job; ranks are dealt in this order. Default: what `shoal run --workers --ps` says, else all are workers. */
@@ -65,11 +67,16 @@ export async function startGraphServer(options: StartOptions = {}): Promise<Grap
     clock: systemClock,
     random: systemRandom,
     parameterKernels: createParameterKernels({ native: loadNative({ enabled: settings.native }) }),
+    ...(settings.traceDir !== '' && { trace: startTrace(rank, settings) }),
     ...(kernels && { kernels }),
     ...(functions && { functions }),
     ...(recvSome !== undefined && { recvSome }),
     closeStore: true,
   });
+}
+
+function startTrace(rank: number, { traceDir: folder, traceEvents }: Settings): TaskTrace {
+  return new TaskTrace(createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents }), { folder, rank });
 }
 
 interface Seat {

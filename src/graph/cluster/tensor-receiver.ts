@@ -10,12 +10,14 @@ import { decodeMessage, encodeMessage } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { keysMax, Method, parse, someSchema } from './methods.ts';
 import { ReceiveWindow } from './receive-window.ts';
+import type { TaskTrace } from './task-trace.ts';
 
 export interface TensorReceiverOptions {
   readonly clock: Clock;
   readonly linkTo: (task: string) => Promise<RpcLink>;
   /** True: fusion at run time. */
   readonly recvSome: boolean;
+  readonly trace: TaskTrace;
 }
 
 export interface ReceiveStats {
@@ -37,6 +39,8 @@ interface Item {
   readonly key: string;
   readonly settle: (slot: Slot) => void;
   readonly step: ReceivingStep;
+  /** When it was asked for. */
+  readonly startMs: number;
   isOver: boolean;
 }
 
@@ -67,6 +71,8 @@ export class TensorReceiver {
   }
 
   async #recvDirect(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
+    const { trace } = this.#options;
+    const startMs = trace.now();
     const link = await this.#options.linkTo(task);
     this.stats.requests++;
     step.onRequest();
@@ -75,11 +81,14 @@ export class TensorReceiver {
     if (values.length !== keys.length)
       throw new ShoalError('protocol', `${task} answered ${values.length} tensors for ${keys.length} keys`);
     this.stats.tensors += values.length;
+    trace.request(keys.length === 1 ? 'RecvTensor' : 'FuseRecvTensor', task, startMs, keys.length);
+    if (trace.enabled) keys.forEach((key, k) => trace.received(key, step.stepId, startMs, values[k]));
     return values;
   }
 
   #recvSome(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
     const window = this.#windowOf(task);
+    const startMs = this.#options.trace.now();
     return new Promise((resolve, reject) => {
       const slots: Slot[] = Array.from({ length: keys.length });
       let missing = keys.length;
@@ -87,6 +96,7 @@ export class TensorReceiver {
         const item = {
           step,
           key,
+          startMs,
           isOver: false,
           settle: (slot: Slot) => {
             if (item.isOver) return;
@@ -129,7 +139,7 @@ export class TensorReceiver {
   }
 
   async #request(task: string, items: readonly Item[], window: ReceiveWindow<Item>): Promise<void> {
-    const { clock } = this.#options;
+    const { clock, trace } = this.#options;
     const link = await this.#options.linkTo(task);
     this.stats.requests++;
     items[0].step.onRequest();
@@ -145,6 +155,7 @@ export class TensorReceiver {
       }
     };
     await link.call(Method.recvSome, encodeMessage({ items: items.map(({ step, key }) => [step.stepId, key]) }), { onPart });
+    trace.request('RecvSome', task, startMs, items.length);
     for (const { key, settle } of items) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
   }
 
@@ -154,6 +165,11 @@ export class TensorReceiver {
     if (indexes.length !== values.length || indexes.some((index) => index >= items.length))
       throw new ShoalError('protocol', `${task} answered what was not asked`);
     this.stats.tensors += values.length;
-    indexes.forEach((index, k) => items[index].settle(values[k]));
+    const { trace } = this.#options;
+    indexes.forEach((index, k) => {
+      const { key, step, startMs, settle } = items[index];
+      trace.received(key, step.stepId, startMs, values[k]);
+      settle(values[k]);
+    });
   }
 }

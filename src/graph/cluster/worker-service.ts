@@ -17,6 +17,7 @@ import type { Slot } from '../wire/values.ts';
 import type { ranSchema } from './methods.ts';
 import { abortSchema, handleSchema, Method, parse, recvSchema, recvSomeSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
 import { TaskRendezvous } from './task-rendezvous.ts';
+import { bytesOf, type TaskTrace } from './task-trace.ts';
 import type { TensorReceiver } from './tensor-receiver.ts';
 
 export interface WorkerServiceOptions {
@@ -27,6 +28,7 @@ export interface WorkerServiceOptions {
   readonly clock: Clock;
   readonly kernels: KernelTable;
   readonly receiver: TensorReceiver;
+  readonly trace: TaskTrace;
   /** Graphs that others may have registered here. Default 4096. */
   readonly graphsMax?: number;
   /** Elements of an answer of recvSome, in bytes, unless one tensor has more: smaller ones are not behind larger ones. Default 1 MiB. */
@@ -207,10 +209,14 @@ export class WorkerService implements RpcService {
   #recvAll(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<readonly Slot[]> {
     return new Promise((resolve) => {
       const slots: Slot[] = Array.from({ length: items.length });
+      const watch = this.#options.trace.watch(items);
       let missing = items.length;
       const settle = (index: number, slot: Slot): void => {
         slots[index] = slot;
-        if (--missing === 0) resolve(slots);
+        watch?.ready(index);
+        if (--missing > 0) return;
+        for (let k = 0; watch !== undefined && k < items.length; k++) watch.left(k);
+        resolve(slots);
       };
       if (missing === 0) resolve(slots);
       else this.#take(call, items, settle);
@@ -219,7 +225,8 @@ export class WorkerService implements RpcService {
 
   /** What is ready leaves at the end of the turn, in the order in which it was asked for; the rest stays asked for. */
   #recvSome(call: RpcCall, items: readonly (readonly [number, string])[]): Promise<void> {
-    const { clock, partBytesMax } = this.#options;
+    const { clock, partBytesMax, trace } = this.#options;
+    const watch = trace.watch(items);
     return new Promise((resolve) => {
       const ready = new Map<number, Slot>();
       let missing = items.length;
@@ -245,6 +252,7 @@ export class WorkerService implements RpcService {
           if (bytes + own > partBytesMax) send();
           part.push(index);
           bytes += own;
+          watch?.left(index);
         }
         send();
         missing -= order.length;
@@ -253,6 +261,7 @@ export class WorkerService implements RpcService {
       };
       const settle = (index: number, slot: Slot): void => {
         ready.set(index, slot);
+        watch?.ready(index);
         if (isDue) return;
         isDue = true;
         clock.setTimer(0, flush, { keepAlive: true });
@@ -286,9 +295,4 @@ function graphKey({ caller }: { readonly caller: string }, handle: string): stri
 
 function codeOf(text: string): ErrorCode {
   return errorCodes.find((code) => code === text) ?? 'aborted';
-}
-
-function bytesOf(slot: Slot): number {
-  const data = (slot as { data?: { byteLength?: number } } | undefined)?.data;
-  return data?.byteLength ?? 0;
 }

@@ -41,6 +41,41 @@ export interface ReportOperation {
   readonly algorithmBandwidth: number;
 }
 
+/** Steps of the graph sessions of a rank. */
+export interface ReportSteps {
+  readonly rank: number;
+  readonly steps: number;
+  /** Median. */
+  readonly stepUs: number;
+  /** On all tasks, on average. */
+  readonly requestsPerStep: number;
+}
+
+/** Requests of one rank to one sender. */
+export interface ReportRequests {
+  readonly rank: number;
+  readonly from: string;
+  /** `RecvTensor`, `FuseRecvTensor`, `RecvSome`. */
+  readonly method: string;
+  readonly requests: number;
+  readonly tensorsMean: number;
+  readonly tensorsMost: number;
+}
+
+/** A tensor between two devices, step after step. Medians. */
+export interface ReportReceive {
+  readonly tensor: string;
+  readonly from: string;
+  readonly to: string;
+  readonly receives: number;
+  readonly bytes: number;
+  /** At the sender: until it was there; then until those were that it is fused with. */
+  readonly waitUs: number;
+  readonly heldUs: number;
+  /** The rest: the way there and back, and the time in which requests gather. */
+  readonly transferUs: number;
+}
+
 export interface ReportCounter {
   readonly rank: number;
   readonly name: string;
@@ -76,5 +111,8 @@ export interface ReportData {
   /** waits[a][b]: how long rank a waited for rank b, microseconds. */
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
+  readonly steps: readonly ReportSteps[];
+  readonly requests: readonly ReportRequests[];
+  readonly receives: readonly ReportReceive[];
   readonly losses: readonly ReportCurve[];
 }

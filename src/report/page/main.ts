@@ -2,6 +2,7 @@
 import type { ReportData, ReportOperation } from '../data/report-data.ts';
 import { counterChart, lossChart } from './charts.ts';
 import { element, legend, section, table } from './elements.ts';
+import { graphTables } from './graph-tables.ts';
 import { TimelineView } from './timeline-view.ts';
 import { bytes, digits, duration, percent } from './units.ts';
 
@@ -12,7 +13,7 @@ const data = JSON.parse(document.querySelector('#data')!.textContent) as ReportD
 const page = document.querySelector('#report')!;
 
 page.append(header(), ...failure(), ...warnings());
-if (data.ranks.length > 0) page.append(figures(), timeline(), rankTable(), ...waitMatrix(), ...operations());
+if (data.ranks.length > 0) page.append(figures(), timeline(), rankTable(), ...waitMatrix(), ...operations(), ...graphTables(data));
 if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses)));
 page.append(...counters());
 

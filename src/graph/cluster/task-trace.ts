@@ -1,0 +1,135 @@
+/** What a task leaves on the timeline: its sessions' steps, its requests, each tensor from the moment it is asked for, and at the sender how
+ *  long it was waited for there. Both ends say step and tensor, so that a report can tell waiting from travelling:
+ *
+ *      receiver   ├──────────────── recv h1 ─────────────────┤
+ *      sender           ├───── wait h1 ─────┤
+ *                 request            ready · answer leaves    arrival */
+import { hostname } from 'node:os';
+import { ShoalError } from '../../base/errors.ts';
+import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
+import { writeChromeTrace } from '../../trace/chrome.ts';
+import { nullRecorder, type LaneId, type NameId, type NameOptions, type TraceRecorder } from '../../trace/recorder.ts';
+import type { Slot } from '../wire/values.ts';
+
+/** Tensors whose names are kept ready; the recorder has no more either. */
+const namesMax = 4096;
+const category = 'graph';
+
+export class TaskTrace {
+  readonly #recorder: TraceRecorder;
+  readonly #lanes: { readonly steps: LaneId; readonly requests: LaneId; readonly receives: LaneId; readonly sends: LaneId };
+  readonly #received = new Map<string, NameId>();
+  readonly #sent = new Map<string, NameId>();
+  readonly #file: { readonly folder: string; readonly rank: number } | undefined;
+  readonly #atExit = (): void => {
+    try {
+      this.#write();
+    } catch {
+      // The process is ending for a reason of its own, which is what its user must see.
+    }
+  };
+
+  /** @param file where the trace is written, at the latest when the process ends. Default: nowhere. */
+  constructor(recorder: TraceRecorder = nullRecorder, file?: { readonly folder: string; readonly rank: number }) {
+    this.#recorder = recorder;
+    const lane = (name: string): LaneId => recorder.lane(name);
+    this.#lanes = { steps: lane('steps'), requests: lane('requests'), receives: lane('receives'), sends: lane('sends') };
+    this.#file = file;
+    if (file !== undefined) process.once('exit', this.#atExit);
+  }
+
+  get enabled(): boolean {
+    return this.#recorder.enabled;
+  }
+
+  now(): number {
+    return this.#recorder.now();
+  }
+
+  /** A step of a session of this process, over all tasks. */
+  step(stepId: number, startMs: number, requests: number): void {
+    if (!this.enabled) return;
+    const name = this.#recorder.name('step', { category, argument: 'step', second: 'requests' });
+    this.#recorder.complete(name, startMs, this.#lanes.steps, stepId, requests);
+    this.#recorder.counter(this.#recorder.name('RPCs per step', { category }), requests);
+  }
+
+  /** One request that has been answered. */
+  request(method: 'RecvTensor' | 'FuseRecvTensor' | 'RecvSome', task: string, startMs: number, tensors: number): void {
+    if (!this.enabled) return;
+    const name = this.#recorder.name(method, { category, argument: 'tensors', details: { from: task } });
+    this.#recorder.complete(name, startMs, this.#lanes.requests, tensors);
+    this.#recorder.counter(this.#recorder.name('tensors per request', { category }), tensors);
+  }
+
+  /** One tensor that was asked for at `startMs`. */
+  received(key: string, stepId: number, startMs: number, slot: Slot): void {
+    if (!this.enabled) return;
+    const name = this.#nameOf(this.#received, key, 'recv', 'bytes');
+    this.#recorder.complete(name, startMs, this.#lanes.receives, stepId, bytesOf(slot));
+  }
+
+  /** A request of another task; undefined where nothing is recorded. */
+  watch(items: readonly (readonly [stepId: number, key: string])[]): RequestWatch | undefined {
+    if (!this.enabled) return undefined;
+    const startMs = this.now();
+    const readyMs = new Float64Array(items.length);
+    return {
+      ready: (index) => {
+        readyMs[index] = this.now() - startMs;
+      },
+      left: (index) => {
+        const [stepId, key] = items[index];
+        const name = this.#nameOf(this.#sent, key, 'wait', 'readyMs');
+        this.#recorder.complete(name, startMs, this.#lanes.sends, stepId, readyMs[index]);
+      },
+    };
+  }
+
+  /** @throws ShoalError `system` when the file cannot be written. */
+  write(): void {
+    if (this.#file === undefined) return;
+    process.off('exit', this.#atExit);
+    this.#write();
+  }
+
+  /** Clocks count from the same moment on every host: by what these hold for the time. */
+  #write(): void {
+    if (this.#file === undefined) return;
+    const { folder, rank } = this.#file;
+    writeChromeTrace(folder, { rank, host: hostname(), pid: process.pid, offsetMs: 0 }, [this.#recorder.snapshot()]);
+  }
+
+  #nameOf(names: Map<string, NameId>, key: string, verb: string, second: string): NameId {
+    const found = names.get(key);
+    if (found !== undefined) return found;
+    const made = names.size < namesMax ? this.#recorder.name(...describe(key, verb, second)) : 0;
+    if (names.size < namesMax) names.set(key, made);
+    return made;
+  }
+}
+
+/** A request at its sender, tensor by tensor. */
+export interface RequestWatch {
+  /** The value is there. */
+  ready(index: number): void;
+  /** It goes to who asked: alone, or with those that it was asked for with. */
+  left(index: number): void;
+}
+
+/** What others send may be no key: it is refused elsewhere. */
+function describe(key: string, verb: string, second: string): [string, NameOptions] {
+  const options = { category, argument: 'step', second };
+  try {
+    const { name: tensor, sendDevice: from, recvDevice: to } = parseRendezvousKey(key);
+    return [`${verb} ${tensor}`, { ...options, details: { tensor, from, to } }];
+  } catch {
+    return [`${verb} (no key)`, options];
+  }
+}
+
+/** Of an error and of a dead tensor: 0. */
+export function bytesOf(slot: Slot): number {
+  if (slot === undefined || slot instanceof ShoalError) return 0;
+  return (slot.data as { byteLength?: number } | undefined)?.byteLength ?? 0;
+}
