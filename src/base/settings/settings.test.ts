@@ -93,6 +93,13 @@ describe('readSettings', () => {
   });
 });
 
+it("reads ByteScheduler's variables as it means them", () => {
+  expect(readSettings({ BYTESCHEDULER_TIMELINE: 'out/t.json' }).scheduleTimeline).toBe('out/t.json');
+  expect(readSettings({ BYTESCHEDULER_DEBUG: '1' }).logLevel).toBe('debug');
+  expect(readSettings({ BYTESCHEDULER_DEBUG: '0' }).logLevel).toBe('warn');
+  expect(() => readSettings({ BYTESCHEDULER_DEBUG: 'loud' })).toThrow('BYTESCHEDULER_DEBUG');
+});
+
 describe('resolveSettings', () => {
   it('says where each value came from', () => {
     const { sources } = resolveSettings({ SHOAL_ORDER: 'relaxed', FAIRRING_SLICE_SIZE: '1MiB' });

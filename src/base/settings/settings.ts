@@ -116,7 +116,8 @@ const choice = <const C extends string>(
   choices: readonly C[],
   fallback: NoInfer<C>,
   description: string,
-): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices });
+  extras: Extras = {},
+): SettingDefinition<C> => define('choice', name, section, fallback, description, { choices, ...extras });
 
 /** Of the widest dtype: what is cut into slices has whole elements. */
 const elementBytesMax = 8;
@@ -134,6 +135,12 @@ function fromNcclInterfaces(text: string): string {
 function fromParameters(text: string): string {
   const parameters = Number(text);
   return text.trim() !== '' && Number.isFinite(parameters) ? String(Math.round(parameters * 4)) : text;
+}
+
+/** ByteScheduler's debug switch; what is no switch stays as it is, to be refused. */
+function fromDebugSwitch(text: string): string {
+  if (/^(1|true|yes|on)$/i.test(text.trim())) return 'debug';
+  return /^(0|false|no|off)$/i.test(text.trim()) ? 'warn' : text;
 }
 
 /** The registry. A new setting is one entry here; the documentation follows. */
@@ -318,6 +325,13 @@ export const settingDefinitions = {
     'Bytes of scheduled all-reduces that are in flight at most; one larger part may be alone. `BYTESCHEDULER_CREDIT` counts float32 parameters, of 4 bytes.',
     { least: 1, aliases: [{ name: 'BYTESCHEDULER_CREDIT', translate: fromParameters }] },
   ),
+  scheduleTimeline: text(
+    'SHOAL_SCHEDULE_TIMELINE',
+    'scheduling',
+    '',
+    "File for the timeline of rank 0's scheduler alone: a span for each task in the queue and in flight, and the credit. Empty: none. `SHOAL_TRACE` has the same, of all ranks, beside everything else.",
+    { aliases: [{ name: 'BYTESCHEDULER_TIMELINE' }] },
+  ),
 
   valueSliceBytes: bytes(
     'SHOAL_KV_SLICE_BYTES',
@@ -399,7 +413,8 @@ export const settingDefinitions = {
     'diagnostics',
     ['debug', 'info', 'warn', 'error', 'silent'],
     'warn',
-    'Least severe messages to print.',
+    'Least severe messages to print. `BYTESCHEDULER_DEBUG=1` is `debug`.',
+    { aliases: [{ name: 'BYTESCHEDULER_DEBUG', translate: fromDebugSwitch }] },
   ),
   traceDir: text('SHOAL_TRACE', 'diagnostics', '', 'Folder for one Chrome trace per rank. Empty: tracing is off.'),
   traceEvents: integer('SHOAL_TRACE_EVENTS', 'diagnostics', 65_536, 'Events per thread that the trace keeps; older ones are dropped.', {

@@ -2,7 +2,8 @@
 import { Command } from 'commander';
 import { ShoalError } from '../../base/errors.ts';
 
-const rankFile = /^trace-rank-\d+\.json$/;
+/** Of processes; where there are none, of the workers of a scheduled store. */
+const fileNames = [/^trace-rank-\d+\.json$/, /^trace-worker-\d+\.json$/];
 const mergedName = 'trace.json';
 
 export function traceCommand(setExitCode: (code: number) => void): Command {
@@ -38,7 +39,8 @@ async function rankFiles(folder: string): Promise<string[]> {
   } catch (thrown) {
     throw new ShoalError('usage', `the folder ${folder} cannot be read: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
   }
-  const files = names.filter((name) => rankFile.test(name)).toSorted((a, b) => a.localeCompare(b, 'en', { numeric: true }));
+  const [files = []] = fileNames.map((pattern) => names.filter((name) => pattern.test(name))).filter(({ length }) => length > 0);
+  files.sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
   if (files.length > 0) return files;
   throw new ShoalError('usage', `there is no trace-rank-<n>.json in ${folder}; run with SHOAL_TRACE=${folder} first`);
 }

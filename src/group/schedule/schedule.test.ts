@@ -1,7 +1,9 @@
 /** All-reduces of a scheduled group: the bits of those that are not scheduled, one order on all ranks, and an end for everything. */
 import { describe, expect, it } from 'vitest';
-import { VirtualClock } from '../../base/clock.ts';
+import { systemClock, VirtualClock } from '../../base/clock.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
+import { chromeTrace } from '../../trace/chrome.ts';
+import { createRecorder } from '../../trace/recorder.ts';
 import type { ProcessGroup, ScheduledGroup, Work } from '../call/types.ts';
 import { startRanks, type InProcessOptions, type InProcessWorld } from '../testing/in-process-world.ts';
 
@@ -253,6 +255,24 @@ describe('the end', () => {
     await world.each((group) => group.destroy());
     for (const work of works) expect(work).toMatchObject({ done: true, error: undefined });
   });
+});
+
+it('is drawn on every rank: queue and communication of each part, and the credit', async () => {
+  const recorders = [0, 1].map(() => createRecorder({ clock: systemClock, thread: 'comm' }));
+  await using world = await startRanks(2, { kind: 'network', trace: (rank) => recorders[rank] });
+  const groups = await schedule(world, { creditBytes: 8, partitionBytes: 4 });
+  await Promise.all(groups.map((group) => group.allReduce(new Float32Array(3), { name: 'w', priority: 5 })));
+  for (const [rank, recorder] of recorders.entries()) {
+    const { traceEvents } = chromeTrace({ rank, host: 'here', pid: 1, offsetMs: 0 }, [recorder.snapshot()]);
+    for (const phase of ['QUEUE', 'COMMUNICATION']) {
+      const spans = traceEvents.filter(({ name }) => name === `all-reduce ${phase}`);
+      expect(spans.map(({ args }) => args?.part)).toEqual([0, 1, 2]);
+      expect(spans[0].args).toMatchObject({ tensor: 'w', priority: 5, parts: 3, bytes: 4 });
+    }
+    const credit = traceEvents.filter(({ ph, name }) => ph === 'C' && name.startsWith('credit in flight')).map(({ args }) => args?.bytes);
+    expect(Math.max(...credit.map(Number))).toBeLessThanOrEqual(8);
+    expect(credit.at(-1)).toBe(0);
+  }
 });
 
 it('several scheduled groups share a process', async () => {

@@ -1,11 +1,15 @@
 /** The scheduled groups of a world, and the core that they share: one arbiter for all that a process communicates by the scheduler,
  *  with a link for each group. It must not know how a group orders its calls. */
+import { hostname } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import { Core } from '../../scheduler/core.ts';
 import type { OrderMessage } from '../../scheduler/order-agreement.ts';
+import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
+import { TimelineFile } from '../../trace/timeline-file.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
 import { schedulingOf, type Scheduling } from '../call/group-spec.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
@@ -16,6 +20,8 @@ import { Schedule, type ScheduledCall } from './schedule.ts';
 const never = 0x7fffffff;
 
 export interface SchedulesWorld {
+  readonly rank: number;
+  readonly recorder: { readonly trace: TraceRecorder };
   readonly clock: Clock;
   readonly log: Logger;
   readonly settings: Settings;
@@ -26,11 +32,18 @@ export class Schedules {
   readonly core: Core;
   readonly #world: SchedulesWorld;
   readonly #schedules = new Map<number, Schedule>();
+  /** Of this rank's scheduler alone. */
+  readonly #timeline: TimelineFile | undefined;
+  #isOpened = false;
 
   constructor(world: SchedulesWorld) {
     this.#world = world;
     const { creditBytes, partitionBytes } = schedulingOf(world.settings);
-    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never });
+    const { trace } = world.recorder;
+    this.#timeline = timelineOf(world);
+    const recorders = [trace, this.#timeline?.recorder].filter((recorder) => recorder?.enabled === true);
+    const observer = observeAll(recorders.map((recorder) => new TaskProfiler(recorder as TraceRecorder)));
+    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never, observer });
     this.core.start();
   }
 
@@ -39,6 +52,7 @@ export class Schedules {
     const { spec, links } = engine;
     const { scheduling } = spec;
     if (scheduling === undefined) return;
+    this.#isOpened = true;
     const { clock, log, settings } = this.#world;
     const schedule = new Schedule({
       group: spec,
@@ -61,6 +75,11 @@ export class Schedules {
   close(group: number): void {
     this.#schedules.get(group)?.close();
     this.#schedules.delete(group);
+  }
+
+  /** The world is left. */
+  end(): void {
+    if (this.#isOpened) this.#timeline?.write();
   }
 
   /** @throws ShoalError `closed`, or why the group has ended. */
@@ -91,4 +110,10 @@ export class Schedules {
     if (schedule) return schedule;
     throw new ShoalError('closed', `group ${group} is not scheduled, or was destroyed`);
   }
+}
+
+function timelineOf({ rank, clock, settings }: SchedulesWorld): TimelineFile | undefined {
+  const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
+  if (path === '' || rank !== 0) return undefined;
+  return new TimelineFile({ path, clock, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
 }

@@ -16,7 +16,7 @@ import type { RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder } from '../../trace/flight-recorder.ts';
-import { nullRecorder } from '../../trace/recorder.ts';
+import { nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
 import type { GiveWay } from '../../comm/guest.ts';
@@ -57,6 +57,8 @@ export interface InProcessOptions {
   readonly callsBefore?: number;
   /** Whether others wait for their turn of the event loop. Default: nobody does. */
   readonly giveWay?: GiveWay;
+  /** Of each rank's comm side. Default: none. */
+  readonly trace?: (rank: number) => TraceRecorder;
 }
 
 export interface InProcessWorld extends AsyncDisposable {
@@ -137,7 +139,7 @@ async function startRank({
   const environment = {
     clock,
     log: options.log ?? silentLogger,
-    recorder: new OperationLog(flight, nullRecorder),
+    recorder: new OperationLog(flight, options.trace?.(rank) ?? nullRecorder),
     allocator: options.wrapMemory?.(allocator, rank) ?? allocator,
     kernels: createKernels({ native }),
     machine,

@@ -321,6 +321,7 @@ export class World {
     await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
     await Promise.all(this.fabrics.map((fabric) => fabric.close()));
     this.#mpi.close();
+    this.schedules.end();
     this.#waitChains.close();
     this.regions.close();
   }

@@ -9,12 +9,13 @@
  *  Nothing waits for ever: an operation holds credit only where its end needs no other worker. Of `dist_sync` stores it does, so there
  *  the credit is that of the store's own links, which return it when a server has taken a request; calls of `collective` stores must be
  *  made in the same order by all workers, and are passed on in the order in which they were made. */
-import { totalmem } from 'node:os';
+import { hostname, totalmem } from 'node:os';
+import { join } from 'node:path';
 import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { noOptions } from '../../base/settings/options.ts';
-import { readSettings, type Environment } from '../../base/settings/settings.ts';
+import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
 import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
@@ -23,6 +24,8 @@ import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
+import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
+import { TimelineFile } from '../../trace/timeline-file.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type {
@@ -124,6 +127,7 @@ export class ScheduledStore implements KVStore {
   readonly #timeoutMs: number | undefined;
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
+  readonly #timelines: readonly TimelineFile[];
   #isFlushSet = false;
   #closed: Promise<void> | undefined;
 
@@ -141,7 +145,15 @@ export class ScheduledStore implements KVStore {
       );
     }
     this.#timeoutMs = options.timeoutMs;
-    this.core = new Core({ clock, creditBytes, partitionBytes, timeoutMs: timeoutMs + laterMs, memoryBytes: totalmem(), observer });
+    this.#timelines = timelinesOf(store, clock, settings);
+    this.core = new Core({
+      clock,
+      creditBytes,
+      partitionBytes,
+      timeoutMs: timeoutMs + laterMs,
+      memoryBytes: totalmem(),
+      observer: observeAll([observer, ...this.#timelines.map(({ recorder }) => new TaskProfiler(recorder))]),
+    });
     if (needsOthers) this.core.setLink(link, { creditBytes: totalmem() });
     this.core.start();
     this.#keepsOrder = needsOthers && store.type === 'collective';
@@ -338,6 +350,7 @@ export class ScheduledStore implements KVStore {
       await this.core.shutdown(mode);
     } finally {
       await this.#store.close();
+      for (const timeline of this.#timelines) timeline.write();
     }
   }
 
@@ -549,6 +562,16 @@ export class ScheduledStore implements KVStore {
       `${call}: '${name}' was cut into ${parts.length} parts; use a larger partition for tables with sparse rows`,
     );
   }
+}
+
+/** SHOAL_TRACE: of each worker, beside the traces of ranks. SHOAL_SCHEDULE_TIMELINE: of the first one. */
+function timelinesOf({ rank }: KVStore, clock: Clock, { traceDir, traceEvents, scheduleTimeline }: Settings): TimelineFile[] {
+  const paths = [
+    ...(traceDir === '' ? [] : [join(traceDir, `trace-worker-${rank}.json`)]),
+    ...(scheduleTimeline === '' || rank !== 0 ? [] : [scheduleTimeline]),
+  ];
+  const place = { rank, host: hostname(), pid: process.pid };
+  return paths.map((path) => new TimelineFile({ path, clock, thread: 'scheduler', eventsMax: traceEvents, process: place }));
 }
 
 function countOf(value: Value): number {

@@ -1,0 +1,38 @@
+/** A timeline of its own, in a file that is named, beside the traces of ranks. */
+import { basename, dirname } from 'node:path';
+import type { Clock } from '../base/clock.ts';
+import { writeFileWhole } from '../base/files/write-file.ts';
+import { chromeTrace, formatChromeTrace, type TraceProcess } from './chrome.ts';
+import { createRecorder, type TraceRecorder } from './recorder.ts';
+
+export interface TimelineFileOptions {
+  readonly path: string;
+  readonly clock: Clock;
+  /** Name of its thread. */
+  readonly thread: string;
+  readonly eventsMax: number;
+  /** Without an offset: the clocks of such files are compared by wall time. */
+  readonly process: Omit<TraceProcess, 'offsetMs'>;
+}
+
+export class TimelineFile {
+  readonly recorder: TraceRecorder;
+  readonly #options: TimelineFileOptions;
+  #isWritten = false;
+
+  constructor(options: TimelineFileOptions) {
+    const { clock, thread, eventsMax } = options;
+    this.#options = options;
+    this.recorder = createRecorder({ clock, thread, eventsMax });
+  }
+
+  /** Once. @throws ShoalError `system` when it cannot be written. */
+  write(): void {
+    if (this.#isWritten) return;
+    this.#isWritten = true;
+    const { path, process } = this.#options;
+    const snapshot = this.recorder.snapshot();
+    const offsetMs = snapshot.startWallMs - snapshot.startMs;
+    writeFileWhole(dirname(path), basename(path), formatChromeTrace(chromeTrace({ ...process, offsetMs }, [snapshot])));
+  }
+}
