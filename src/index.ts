@@ -12,7 +12,9 @@ export type {
   ScheduledGroup,
   ScheduledReduceOptions,
   SchedulingOptions,
+  SchedulingStatus,
   TensorLike,
+  TuningOptions,
   Work,
 } from './group/call/types.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';

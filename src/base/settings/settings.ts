@@ -325,6 +325,26 @@ export const settingDefinitions = {
     'Bytes of scheduled all-reduces that are in flight at most; one larger part may be alone. `BYTESCHEDULER_CREDIT` counts float32 parameters, of 4 bytes.',
     { least: 1, aliases: [{ name: 'BYTESCHEDULER_CREDIT', translate: fromParameters }] },
   ),
+  scheduleCreditTuning: flag(
+    'SHOAL_SCHEDULE_CREDIT_TUNING',
+    'scheduling',
+    false,
+    'The credit of scheduled groups and stores is tuned while a program trains; the same on all ranks.',
+    { aliases: [{ name: 'BYTESCHEDULER_CREDIT_TUNING' }] },
+  ),
+  schedulePartitionTuning: flag(
+    'SHOAL_SCHEDULE_PARTITION_TUNING',
+    'scheduling',
+    false,
+    'The partition of scheduled groups and stores is tuned while a program trains; the same on all ranks.',
+    { aliases: [{ name: 'BYTESCHEDULER_PARTITION_TUNING' }] },
+  ),
+  scheduleTuningDir: text(
+    'SHOAL_SCHEDULE_TUNING_DIR',
+    'scheduling',
+    '',
+    'Folder where tuned points are kept for the next run, a file for each model, world and network. Empty: `shoal/schedule` in the cache folder of the user; `-`: none.',
+  ),
   scheduleTimeline: text(
     'SHOAL_SCHEDULE_TIMELINE',
     'scheduling',

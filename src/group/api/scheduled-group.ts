@@ -1,7 +1,9 @@
 /** A process group whose all-reduces are scheduled: they go, by priority and in parts, through a group of their own, in an order that
  *  all ranks agree on. Everything else is done by the group that it was made of. It must not know how they are ordered. */
 import { totalmem } from 'node:os';
+import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
 import { checkFields, checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
@@ -22,10 +24,13 @@ import type {
   ScheduledGroup,
   ScheduledReduceOptions,
   SchedulingOptions,
+  SchedulingStatus,
   TensorLike,
+  TuningOptions,
   Work,
 } from '../call/types.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import { documentedSpace, Tuner, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 
@@ -50,13 +55,17 @@ export class ScheduledCommGroup implements ScheduledGroup {
   readonly hosts: readonly (readonly number[])[];
   readonly globalRanks: readonly number[];
   readonly #options: ScheduledCommGroupOptions;
+  /** Before the first point of a tuner. */
+  #set: SchedulingStatus;
   /** All-reduces without a name. */
   #unnamed = 0;
   #destroyed: Promise<void> | undefined;
 
   constructor(options: ScheduledCommGroupOptions) {
     this.#options = options;
-    const { group } = options;
+    const { group, spec } = options;
+    const { creditBytes, partitionBytes, tuning } = must(spec.scheduling, () => 'the group is scheduled');
+    this.#set = { creditBytes, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
     this.name = group.name;
     this.rank = group.rank;
     this.size = group.size;
@@ -74,23 +83,36 @@ export class ScheduledCommGroup implements ScheduledGroup {
     if (!Number.isFinite(priority))
       throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
     const name = this.#nameOf(options.name);
+    const isNamed = options.name !== undefined;
     const { world, spec } = this.#options;
     const timeoutMs = checkTimeout(options.timeoutMs ?? world.timeoutMs);
     const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
     const reach = new CallBuffers(world.memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
     const buffer = reach.share().data as SharedBuffer;
     return world.client.start(
-      { type: 'scheduled', group: spec.id, name, priority, call, buffer, timeoutMs },
+      { type: 'scheduled', group: spec.id, name, isNamed, priority, call, buffer, timeoutMs },
       `all-reduce of '${name}' of group '${spec.name}'`,
       reach.pend(),
     );
   }
 
-  setScheduling(options: SchedulingOptions): void {
+  setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void {
     this.#checkUsable();
-    const scheduling = checkedScheduling('setScheduling', options);
+    const { tuning, ...scheduling } = checkedScheduling('setScheduling', options);
     const { world, spec } = this.#options;
+    if (tuning !== undefined) throw new ShoalError('usage', 'setScheduling: whether a group is tuned is said when it is made');
+    if (spec.scheduling?.tuning !== undefined)
+      throw new ShoalError(
+        'usage',
+        `setScheduling: credit and partition of group '${spec.name}' are tuned; make it without tuning to set them`,
+      );
+    this.#set = { ...this.#set, ...scheduling };
     world.client.post({ type: 'schedule', group: spec.id, scheduling });
+  }
+
+  get scheduling(): SchedulingStatus {
+    const { world, spec } = this.#options;
+    return world.client.schedulings.get(spec.id) ?? this.#set;
   }
 
   destroy(options: { timeoutMs?: number } = noOptions): Promise<void> {
@@ -210,7 +232,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
 /** @throws ShoalError `usage` for credits and partitions that cannot be. */
 export function checkedScheduling(call: string, options: SchedulingOptions): Partial<Scheduling> {
   checkFields(call, options, schedulingOptions);
-  const { creditBytes, partitionBytes } = options;
+  const { creditBytes, partitionBytes, tuning } = options;
   for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes })) {
     if (bytes === undefined) continue;
     if (!Number.isSafeInteger(bytes) || bytes <= 0)
@@ -218,5 +240,23 @@ export function checkedScheduling(call: string, options: SchedulingOptions): Par
     if (bytes > totalmem())
       throw new ShoalError('usage', `${call}: ${name} is ${bytes} bytes, more than this machine's memory of ${totalmem()}`);
   }
-  return { ...(creditBytes === undefined ? {} : { creditBytes }), ...(partitionBytes === undefined ? {} : { partitionBytes }) };
+  return {
+    ...(creditBytes === undefined ? {} : { creditBytes }),
+    ...(partitionBytes === undefined ? {} : { partitionBytes }),
+    ...(tuning === undefined ? {} : { tuning: checkedTuning(call, tuning) }),
+  };
+}
+
+function checkedTuning(call: string, tuning: TuningOptions | boolean): TuningSpec | undefined {
+  if (tuning === false) return undefined;
+  const given = tuning === true ? {} : tuning;
+  if (typeof given !== 'object' || given === null)
+    throw new ShoalError('usage', `${call}: tuning is true, false or its options, not ${describeValue(tuning)}`);
+  const spec = { ...given, space: given.space ?? documentedSpace('all-reduce') };
+  // It checks everything.
+  new Tuner({ ...spec, random: seededRandom(1) });
+  for (const range of Object.values(spec.space))
+    if (range.most > totalmem())
+      throw new ShoalError('usage', `${call}: tuning up to ${range.most} bytes is more than this machine's memory`);
+  return spec;
 }

@@ -56,8 +56,9 @@ export interface GroupRequest extends Pick<GroupSpec, 'backend' | 'scheduling'> 
   readonly timeoutMs?: number;
 }
 
-function describeScheduling({ creditBytes, partitionBytes }: Scheduling): string {
-  return `, scheduled with a credit of ${creditBytes} bytes and parts of ${partitionBytes}`;
+function describeScheduling({ creditBytes, partitionBytes, tuning }: Scheduling): string {
+  const tuned = tuning === undefined ? 'not tuned' : `tuned: ${Object.keys(tuning.space).join(' and ')}`;
+  return `, scheduled with a credit of ${creditBytes} bytes and parts of ${partitionBytes}, ${tuned}`;
 }
 
 /** The group of some ranks of the parent, in this order; null on the others. Default name: the parent's and a number. Collective.

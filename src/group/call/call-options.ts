@@ -34,6 +34,6 @@ export const peerOptions = optionTable<PeerOptions>({ tag: 'number', ...call });
 export const splitOptions = optionTable<OptionsOf<'split'>>({ key: 'number', timeoutMs: 'number' });
 export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: 'string', backend: 'string', timeoutMs: 'number' });
 export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: 'number' });
-const scheduling = { creditBytes: 'number', partitionBytes: 'number' } as const satisfies Record<string, ValueKind>;
+const scheduling = { creditBytes: 'number', partitionBytes: 'number', tuning: 'any' } as const satisfies Record<string, ValueKind>;
 export const schedulingOptions = optionTable<SchedulingOptions>(scheduling);
 export const scheduledOptions = optionTable<OptionsOf<'scheduled'>>({ ...scheduling, timeoutMs: 'number' });

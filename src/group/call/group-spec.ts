@@ -1,5 +1,6 @@
 /** What a group is: its number, its name, and its ranks. The same on all of them, but for who this rank is. */
 import type { Settings } from '../../base/settings/settings.ts';
+import { spaceOf, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { Topology } from '../../plan/topology.ts';
 
 /** How all-reduces of a group are scheduled, in bytes. The same on all ranks. */
@@ -8,6 +9,8 @@ export interface Scheduling {
   readonly creditBytes: number;
   /** Tensors are cut into parts of at most so many. */
   readonly partitionBytes: number;
+  /** They are tuned while the program trains. Default: they stay. */
+  readonly tuning?: TuningSpec;
 }
 
 export interface GroupSpec {
@@ -53,6 +56,9 @@ export function usesMpi(ofGroup: string | undefined, ofWorld: string | undefined
 }
 
 /** Where a program says nothing. */
-export function schedulingOf({ scheduleCreditBytes, schedulePartitionBytes }: Settings): Scheduling {
-  return { creditBytes: scheduleCreditBytes, partitionBytes: schedulePartitionBytes };
+export function schedulingOf(settings: Settings): Scheduling {
+  const { scheduleCreditBytes: creditBytes, schedulePartitionBytes: partitionBytes } = settings;
+  const { scheduleCreditTuning: credit, schedulePartitionTuning: partition } = settings;
+  if (!credit && !partition) return { creditBytes, partitionBytes };
+  return { creditBytes, partitionBytes, tuning: { space: spaceOf('all-reduce', { credit, partition }) } };
 }

@@ -1,4 +1,5 @@
 /** The public face of process groups, as seen by user code, ddp and adapters. */
+import type { SearchSpace, TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { Work } from '../../comm/work.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
@@ -46,12 +47,31 @@ export interface PeerOptions extends CallOptions {
   readonly tag?: number;
 }
 
+/** How credit and partition are tuned while a program trains: each point is measured for some steps, and the best is stayed at. */
+export interface TuningOptions extends Omit<TuningSpec, 'space'> {
+  /** Ranges, in bytes, of what is tuned. Default: ByteScheduler's, of credit and partition. */
+  readonly space?: SearchSpace;
+}
+
+/** What a scheduled group schedules by. */
+export interface SchedulingStatus {
+  readonly creditBytes: number;
+  readonly partitionBytes: number;
+  /** `fixed`: nothing is tuned. */
+  readonly tuning: 'fixed' | 'tuning' | 'converged';
+  /** The step from which on this holds, counted by the calls of a tensor. */
+  readonly sinceStep: number;
+}
+
 /** How all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
   readonly creditBytes?: number;
   /** Tensors are cut into parts of at most so many bytes. Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
   readonly partitionBytes?: number;
+  /** Credit and partition are where tuning starts; tensors have names, one for all steps, and are reduced once in each step. Default:
+   *  SHOAL_SCHEDULE_CREDIT_TUNING, SHOAL_SCHEDULE_PARTITION_TUNING. */
+  readonly tuning?: TuningOptions | boolean;
 }
 
 export interface ScheduledReduceOptions extends ReduceOptions {
@@ -152,5 +172,7 @@ export interface ScheduledGroup extends ProcessGroup {
   allReduce(data: TensorLike, options?: ScheduledReduceOptions): Work;
   /** Of all-reduces that are called from now on. A partition must change before the same call of a tensor on all ranks; the credit is
    *  each rank's own. */
-  setScheduling(options: SchedulingOptions): void;
+  setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void;
+  /** As this rank was told last. */
+  readonly scheduling: SchedulingStatus;
 }

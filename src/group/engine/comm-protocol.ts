@@ -10,6 +10,7 @@ import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';
 import type { CollectiveCall } from '../call/contract.ts';
+import type { SchedulingStatus } from '../call/types.ts';
 import type { NetworkPathProgress } from '../fast/network-path.ts';
 import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
 import type { HostPathName, HostPathPosition } from '../fast/host-path.ts';
@@ -60,6 +61,8 @@ export type Command =
       readonly group: number;
       /** Of the tensor. */
       readonly name: string;
+      /** It has this name in every step. */
+      readonly isNamed: boolean;
       readonly priority: number;
       readonly call: CollectiveCall;
       readonly buffer: SharedBuffer;
@@ -162,6 +165,8 @@ export type WorldTold =
   | { readonly type: 'network-path'; readonly group: number; readonly share: NetworkPathShare }
   /** A region of a rank of this host, to be mapped when the host path needs it; undefined: it is gone. */
   | { readonly type: 'peer-region'; readonly rank: number; readonly key: number; readonly share: RegionShare | undefined }
+  /** What a scheduled group schedules by from now on. */
+  | { readonly type: 'scheduled-by'; readonly group: number; readonly status: SchedulingStatus }
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number };
 

@@ -86,6 +86,14 @@ const controlMessage = z.discriminatedUnion('type', [
     batchBytes: z.int().check(z.gte(1)),
     posts: z.array(orderPost).check(z.maxLength(postsPerMessage)),
   }),
+  /** Of a scheduled group, by the rank that leads its tuning: what all ranks schedule by, from a step on. */
+  z.object({
+    type: z.literal('tuned'),
+    group: z.int(),
+    atStep: z.int().check(z.gte(0)),
+    point: z.object({ creditBytes: z.optional(z.int().check(z.gte(1))), partitionBytes: z.optional(z.int().check(z.gte(1))) }),
+    isFinal: z.boolean(),
+  }),
   z.object({ type: z.literal('ping'), sentMs: z.number() }),
   z.object({ type: z.literal('pong'), sentMs: z.number(), atMs: z.number() }),
   /** Whom do you wait for? */

@@ -7,11 +7,15 @@
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
+import { seededRandom } from '../../base/random.ts';
 import type { Core } from '../../scheduler/core.ts';
 import { OrderAgreement, type OrderMessage, type OrderPost } from '../../scheduler/order-agreement.ts';
+import { StepTuning, type PointMemory } from '../../scheduler/tuner/step-tuning.ts';
+import type { TunedPoint, TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
+import type { SchedulingStatus } from '../call/types.ts';
 import { Watchdog, type Watched } from '../diagnosis/watchdog.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import type { Complete } from '../engine/operation.ts';
@@ -20,6 +24,8 @@ import type { ControlMessage } from '../links/control-message.ts';
 import { AllReduceTask, type AllReduceRequest } from './all-reduce-task.ts';
 
 export interface ScheduledCall extends AllReduceRequest {
+  /** It has its name in every step. */
+  readonly isNamed: boolean;
   readonly complete: Complete;
 }
 
@@ -32,8 +38,11 @@ export interface ScheduleOptions {
   readonly slowMs: number;
   /** The group's engine. */
   readonly engine: { submit(request: SubmittedCall): void; fail(error: ShoalError): void; pump(): void };
-  readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' }>) => void;
+  readonly tellOthers: (message: Extract<ControlMessage, { type: 'order' | 'tuned' }>) => void;
   readonly findCulprit: (ranks: readonly number[], onFound: (culprit: Culprit) => void) => void;
+  /** Where points are kept that tuning finds. */
+  readonly memory: PointMemory | undefined;
+  readonly onScheduledBy: (status: SchedulingStatus) => void;
 }
 
 /** A tensor that is posted, until all its parts have their turn. */
@@ -50,6 +59,9 @@ export class Schedule implements CallQueue<never> {
   readonly #link: string;
   readonly #agreement: OrderAgreement;
   readonly #watchdog: Watchdog<Posted>;
+  readonly #tuning: StepTuning | undefined;
+  /** What tensors are cut by, that come next. */
+  #partitionBytes: number;
   /** By the name of the tensor, in the order of the posts. */
   readonly #posted = new Map<string, Posted[]>();
   /** Posted, and not ended. */
@@ -63,15 +75,17 @@ export class Schedule implements CallQueue<never> {
   constructor(options: ScheduleOptions) {
     this.#options = options;
     const { group, core, scheduling, clock, slowMs } = options;
-    const { creditBytes, partitionBytes } = scheduling;
+    const { creditBytes, partitionBytes, tuning } = scheduling;
     this.#link = linkOf(group);
+    this.#partitionBytes = partitionBytes;
+    this.#tuning = tuning && this.#newTuning(tuning);
     core.setLink(this.#link, { order: 'arrival', creditBytes, partitionBytes });
     // One part ahead of those that are in flight, so that a round takes as long as a part, and what is sooner waits for no more.
     this.#agreement = new OrderAgreement({
       rank: group.rank,
       size: group.globalRanks.length,
       worldRanks: group.globalRanks,
-      batchBytes: partitionBytes,
+      batchBytes: Math.min(partitionBytes, tuning?.space.partitionBytes?.least ?? partitionBytes),
       lowBytes: 0,
     });
     this.#watchdog = new Watchdog({
@@ -100,8 +114,9 @@ export class Schedule implements CallQueue<never> {
   }
 
   /** @throws ShoalError why it is not taken; then nothing is known of it. */
-  post({ complete, ...request }: ScheduledCall): void {
+  post({ complete, isNamed, ...request }: ScheduledCall): void {
     if (this.#ended) throw this.#ended;
+    if (this.#tuning) this.#cutBy(isNamed ? this.#tuning.begin(request.name, request.buffer.bytes) : undefined);
     const { core, clock } = this.#options;
     const task: AllReduceTask = new AllReduceTask({
       ...request,
@@ -149,6 +164,51 @@ export class Schedule implements CallQueue<never> {
 
   setScheduling({ creditBytes, partitionBytes }: Partial<Scheduling>): void {
     this.#options.core.setLink(this.#link, { creditBytes, partitionBytes });
+  }
+
+  // ── tuning ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /** @throws ShoalError `protocol` for a rank that does not lead. */
+  onTuned(rank: number, { atStep, point, isFinal }: Extract<ControlMessage, { type: 'tuned' }>): void {
+    if (this.#ended) return;
+    const { group, engine } = this.#options;
+    if (rank !== 0) throw new ShoalError('protocol', `rank ${group.globalRanks[rank]} changes credit and partition of '${group.name}'`);
+    try {
+      if (this.#tuning === undefined) throw new ShoalError('mismatch', `rank ${group.globalRanks[0]} tunes '${group.name}' alone`);
+      this.#tuning.receive({ atStep, point, isFinal });
+    } catch (thrown) {
+      engine.fail(ShoalError.from(thrown));
+    }
+  }
+
+  #newTuning(spec: TuningSpec): StepTuning {
+    const { group, clock, core, log, memory, scheduling } = this.#options;
+    return new StepTuning({
+      spec,
+      leads: group.rank === 0,
+      clock,
+      // It draws points that cover the space: any do.
+      random: seededRandom(1),
+      memory,
+      tell: (change) => this.#options.tellOthers({ type: 'tuned', group: group.id, ...change }),
+      onApplied: ({ atStep, point, isFinal }) => {
+        const { creditBytes = scheduling.creditBytes, partitionBytes = scheduling.partitionBytes } = point;
+        core.setLink(this.#link, { creditBytes });
+        log.info(
+          `step ${atStep} of '${group.name}': credit ${creditBytes} bytes, partition ${partitionBytes}${isFinal ? ', for good' : ''}`,
+        );
+        this.#options.onScheduledBy({ creditBytes, partitionBytes, tuning: isFinal ? 'converged' : 'tuning', sinceStep: atStep });
+      },
+    });
+  }
+
+  /** undefined: as when the group was made. */
+  #cutBy(point: TunedPoint | undefined): void {
+    const { core, scheduling } = this.#options;
+    const partitionBytes = point?.partitionBytes ?? scheduling.partitionBytes;
+    if (partitionBytes === this.#partitionBytes) return;
+    this.#partitionBytes = partitionBytes;
+    core.setLink(this.#link, { partitionBytes });
   }
 
   abandon(error: ShoalError): void {

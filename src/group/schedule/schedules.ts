@@ -10,10 +10,13 @@ import type { OrderMessage } from '../../scheduler/order-agreement.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
 import { TimelineFile } from '../../trace/timeline-file.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { CostModel } from '../../plan/cost.ts';
 import { schedulingOf, type Scheduling } from '../call/group-spec.ts';
+import type { SchedulingStatus } from '../call/types.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
-import { encodeControl } from '../links/control-message.ts';
+import { encodeControl, type ControlMessage } from '../links/control-message.ts';
+import { rememberedPoints } from './remembered-points.ts';
 import { Schedule, type ScheduledCall } from './schedule.ts';
 
 /** Operations have limits of their own, which name who is late. */
@@ -25,7 +28,10 @@ export interface SchedulesWorld {
   readonly clock: Clock;
   readonly log: Logger;
   readonly settings: Settings;
+  /** Rates of this world; undefined where nothing is chosen by them. */
+  readonly model: CostModel | undefined;
   findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
+  onScheduledBy(group: number, status: SchedulingStatus): void;
 }
 
 export class Schedules {
@@ -67,6 +73,16 @@ export class Schedules {
         for (const link of links) link?.post(encoded);
       },
       findCulprit: (ranks, onFound) => this.#world.findCulprit(ranks, onFound),
+      onScheduledBy: (status) => this.#world.onScheduledBy(spec.id, status),
+      memory:
+        scheduling.tuning &&
+        rememberedPoints({
+          folder: settings.scheduleTuningDir,
+          world: spec.topology.hosts.map((ranks) => ranks.length).join('-'),
+          network: networkOf(links, this.#world.model),
+          space: scheduling.tuning.space,
+          log,
+        }),
     });
     engine.attach(schedule);
     this.#schedules.set(spec.id, schedule);
@@ -85,6 +101,10 @@ export class Schedules {
   /** @throws ShoalError `closed`, or why the group has ended. */
   post(group: number, call: ScheduledCall): void {
     this.#of(group).post(call);
+  }
+
+  onTuned(group: number, rank: number, message: Extract<ControlMessage, { type: 'tuned' }>): void {
+    this.#schedules.get(group)?.onTuned(rank, message);
   }
 
   setScheduling(group: number, scheduling: Partial<Scheduling>): void {
@@ -116,4 +136,12 @@ function timelineOf({ rank, clock, settings }: SchedulesWorld): TimelineFile | u
   const { scheduleTimeline: path, traceEvents: eventsMax } = settings;
   if (path === '' || rank !== 0) return undefined;
   return new TimelineFile({ path, clock, thread: 'scheduler', eventsMax, process: { rank, host: hostname(), pid: process.pid } });
+}
+
+/** Fabrics, and how fast the network was measured to be, within a factor of two. */
+function networkOf(links: GroupEngine['links'], model: CostModel | undefined): string {
+  const fabrics = [...new Set(links.flatMap((link) => link?.fabric ?? []))].toSorted((a, b) => (a < b ? -1 : 1));
+  const name = fabrics.length === 0 ? 'alone' : fabrics.join('+');
+  if (model === undefined) return name;
+  return `${name}-${2 ** Math.round(Math.log2(8e-6 / model.networkByte))}mbit`;
 }

@@ -6,6 +6,7 @@ import type { TraceSnapshot } from '../../trace/recorder.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import type { PeerRegions } from './peer-regions.ts';
 import type { Command, NetworkPathShare, WorldInfo, WorldTold } from '../engine/comm-protocol.ts';
+import type { SchedulingStatus } from '../call/types.ts';
 import { GroupNumbers } from '../call/group-numbers.ts';
 
 /** How long the comm thread may take to tell other ranks something. */
@@ -19,6 +20,8 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
   /** Announcements that came before. */
   readonly #earlyRegions: Extract<WorldTold, { type: 'peer-region' }>[] = [];
   #troubled = false;
+  /** What scheduled groups that are tuned schedule by. */
+  readonly schedulings = new Map<number, SchedulingStatus>();
   /** Groups this rank is in, or was in with others that still are. */
   readonly groupNumbers = new GroupNumbers();
 
@@ -97,7 +100,11 @@ export class CommClient extends CommChannel<Command, WorldInfo, WorldTold> {
         if (this.peerRegions) this.peerRegions.update(event.rank, event.key, event.share);
         else this.#earlyRegions.push(event);
         return;
+      case 'scheduled-by':
+        this.schedulings.set(event.group, event.status);
+        return;
       case 'group-ended':
+        this.schedulings.delete(event.group);
         this.#hostPathBlocks.delete(event.group);
         this.#networkPaths.delete(event.group);
         this.groupNumbers.free(event.group);

@@ -193,6 +193,7 @@ export class CommCore {
       tuning: tuning?.tuning,
       onHostPath: (group, blocks) => this.#emit({ type: 'host-path', group, blocks }),
       onNetworkPath: (group, share) => this.#emit({ type: 'network-path', group, share }),
+      onScheduledBy: (group, status) => this.#emit({ type: 'scheduled-by', group, status }),
       onGroupEnded: (group) => this.#emit({ type: 'group-ended', group }),
       onPeerRegion: (peer, key, share) => this.#emit({ type: 'peer-region', rank: peer, key, share }),
       onFailure: (group, error) => {

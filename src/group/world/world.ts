@@ -24,6 +24,7 @@ import type { StepMachine } from '../../memory/step-machine.ts';
 import type { NetworkPathShare } from '../engine/comm-protocol.ts';
 import { GroupEngine } from '../engine/group-engine.ts';
 import { usesMpi, type GroupSpec } from '../call/group-spec.ts';
+import type { SchedulingStatus } from '../call/types.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { MpiCollectives } from '../mpi/mpi-collectives.ts';
 import type { Plans } from '../call/plan-runner.ts';
@@ -73,6 +74,8 @@ export interface WorldOptions {
   readonly onPeerRegion?: (rank: number, key: number, share: RegionShare | undefined) => void;
   /** All ranks have left the group, or are gone. */
   readonly onGroupEnded?: (group: number) => void;
+  /** What a scheduled group that is tuned schedules by. */
+  readonly onScheduledBy?: (group: number, status: SchedulingStatus) => void;
   /** A group failed: the moment to write what is known. */
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
 }
@@ -119,6 +122,7 @@ export class World {
   readonly #onPeerRegion: WorldOptions['onPeerRegion'];
   readonly #onGroupEnded: WorldOptions['onGroupEnded'];
   readonly #onFailure: WorldOptions['onFailure'];
+  readonly #onScheduledBy: WorldOptions['onScheduledBy'];
   #linkAdded: (() => void) | undefined;
   #closing = false;
 
@@ -146,6 +150,7 @@ export class World {
     this.#onPeerRegion = options.onPeerRegion;
     this.#onGroupEnded = options.onGroupEnded;
     this.#onFailure = options.onFailure;
+    this.#onScheduledBy = options.onScheduledBy;
     this.selection = parseSelection(options.settings.algorithms);
     this.tuning = options.tuning;
     this.#backend = options.backend;
@@ -308,6 +313,10 @@ export class World {
     this.#onNetworkPath?.(group, share);
   }
 
+  onScheduledBy(group: number, status: SchedulingStatus): void {
+    this.#onScheduledBy?.(group, status);
+  }
+
   recordFailure(group: GroupSpec, error: ShoalError): void {
     this.recorder.groupFailed(group, error);
     this.#onFailure?.(group, error);
@@ -433,6 +442,10 @@ export class World {
     const rank = this.#groupRank(group, link);
     if (message.type === 'order') {
       this.schedules.onOrder(message.group, rank, message);
+      return;
+    }
+    if (message.type === 'tuned') {
+      this.schedules.onTuned(message.group, rank, message);
       return;
     }
     group.onControl(rank, message);

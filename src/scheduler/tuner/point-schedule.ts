@@ -1,13 +1,24 @@
-/** What a rank has been told to apply, until the step at which all of them do. */
+/** Which point holds at which step, the same on all ranks: what a rank has been told, applied from the step on that was named. */
 import { ShoalError } from '../../base/errors.ts';
-import type { PointChange, TunedPoint } from './tuner.ts';
+import type { PointChange } from './tuner.ts';
 
-/** Changes that wait, at most: a tuner decides on one after the other. */
-const changesMax = 4;
+/** A tensor that is rarely called may be at a step of long ago, so all changes are kept; each has taken a hundred steps. */
+const changesMax = 65_536;
 
 export class PointSchedule {
   readonly #changes: PointChange[] = [];
+  /** The largest that was asked for. */
   #step = -1;
+
+  /** Whether there is room for a change at this step. */
+  get isFull(): boolean {
+    return this.#changes.length >= changesMax;
+  }
+
+  /** Steps up to this one have begun. */
+  get step(): number {
+    return this.#step;
+  }
 
   /** A change has arrived. @throws ShoalError `mismatch` when its step has begun here: other ranks run that step under another point. */
   add(change: PointChange): void {
@@ -19,19 +30,14 @@ export class PointSchedule {
     if (last !== undefined && change.atStep <= last.atStep) {
       throw new ShoalError('protocol', `a change for step ${change.atStep} arrived after one for step ${last.atStep}`);
     }
-    if (this.#changes.length >= changesMax) throw new ShoalError('protocol', `${changesMax} changes wait for their step already`);
+    if (this.isFull) throw new ShoalError('protocol', `${changesMax} changes of credit and partition have arrived`);
     this.#changes.push(change);
   }
 
-  /** A step begins. @returns what to apply before it. */
-  begin(step: number): TunedPoint | undefined {
-    if (!Number.isSafeInteger(step) || step <= this.#step) {
-      throw new ShoalError('usage', `begin: steps go up; step ${step} came after step ${this.#step}`);
-    }
-    this.#step = step;
-    const [next] = this.#changes;
-    if (next === undefined || next.atStep > step) return undefined;
-    this.#changes.shift();
-    return next.point;
+  /** The change that holds at the step; undefined before the first. Steps may be asked for in any order. */
+  at(step: number): PointChange | undefined {
+    this.#step = Math.max(this.#step, step);
+    for (let index = this.#changes.length - 1; index >= 0; index--) if (this.#changes[index].atStep <= step) return this.#changes[index];
+    return undefined;
   }
 }

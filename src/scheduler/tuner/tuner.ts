@@ -29,9 +29,9 @@ export interface PointChange {
   readonly isFinal: boolean;
 }
 
-export interface TunerOptions {
+/** What is tuned, and how. Plain data. */
+export interface TuningSpec {
   readonly space: SearchSpace;
-  readonly random: Random;
   /** Points, with the one that is chosen in the end. Default: 15. */
   readonly points?: number;
   /** Of these, those that cover the space. Default: 10. */
@@ -44,6 +44,10 @@ export interface TunerOptions {
   readonly margin?: number;
   /** Tuning begins again when steps of two points' time in turn differ by more than this share. Default: 0.25. */
   readonly driftShare?: number;
+}
+
+export interface TunerOptions extends TuningSpec {
+  readonly random: Random;
 }
 
 const tunerOptions = optionTable<TunerOptions>({
@@ -63,6 +67,16 @@ const firstSteps = 3;
 const lastSteps = 2;
 /** The document counts in parameters of float32. */
 const million = 4e6;
+
+/** Of the document's space, what is to be tuned; The partition's is the same for both kinds. */
+export function spaceOf(
+  kind: 'parameter-server' | 'all-reduce',
+  tuned: { readonly credit: boolean; readonly partition: boolean },
+): SearchSpace {
+  const { creditBytes } = documentedSpace(kind);
+  const { partitionBytes } = documentedSpace('all-reduce');
+  return { ...(tuned.credit ? { creditBytes } : {}), ...(tuned.partition ? { partitionBytes } : {}) };
+}
 
 /** The document's space, in bytes: credits of 1 to 16 million parameters for parameter servers, of 4 to 64 million for all-reduces, whose
  *  partitions of 2 to 32 million are tuned as well. */
@@ -116,6 +130,31 @@ export class Tuner {
     return this.#state;
   }
 
+  /** What a step took when it converged; undefined: it has not, or that is being measured. */
+  get convergedMs(): number | undefined {
+    return this.#state === 'converged' ? this.#convergedMs : undefined;
+  }
+
+  /** The point that was chosen; undefined while tuning. */
+  get best(): TunedPoint | undefined {
+    return this.#state === 'converged' && this.#point !== undefined ? this.#named(this.#point) : undefined;
+  }
+
+  /** A point that was found in a run before is taken as the best. @param stepMs what a step took then: tuning begins again when that
+   *  has changed. @throws ShoalError `usage` for a point of other names. */
+  resume(step: number, point: TunedPoint, stepMs?: number): PointChange {
+    const values = this.#names.map((name) => point[name]);
+    if (values.some((value) => value === undefined)) {
+      throw new ShoalError('usage', `resume: the point has ${Object.keys(point).join(', ')}, not ${this.#names.join(', ')}`);
+    }
+    this.#lastStep = step;
+    this.#isFirst = false;
+    this.#state = 'converged';
+    this.#convergedMs = stepMs;
+    this.#endsMs = [];
+    return this.#change(step, values as number[]);
+  }
+
   /** A step has ended. @param step numbers of steps go up, one by one. @returns what all ranks are to apply, and when. */
   record(step: number, nowMs: number): PointChange | undefined {
     if (!Number.isSafeInteger(step) || step <= this.#lastStep) {
@@ -161,8 +200,11 @@ export class Tuner {
     this.#point = point;
     const atStep = step + this.#options.stepsAhead;
     this.#fromStep = atStep;
-    const named = this.#names.map((name, index) => [name, Math.round(point[index])]);
-    return { atStep, point: Object.fromEntries(named) as TunedPoint, isFinal: this.#state === 'converged' };
+    return { atStep, point: this.#named(point), isFinal: this.#state === 'converged' };
+  }
+
+  #named(point: readonly number[]): TunedPoint {
+    return Object.fromEntries(this.#names.map((name, index) => [name, Math.round(point[index])])) as TunedPoint;
   }
 }
 

@@ -1,0 +1,79 @@
+/** Points that tuning has found, a file for each model, world and network, so that the next run goes on with them. A file that cannot
+ *  be read counts as none: what is lost is the time to tune again. */
+import { readFileSync } from 'node:fs';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import * as z from 'zod/mini';
+import { messageOf } from '../../base/errors.ts';
+import { writeFileWhole } from '../../base/files/write-file.ts';
+import type { Logger } from '../../base/log.ts';
+import type { PointMemory, RememberedPoint } from '../../scheduler/tuner/step-tuning.ts';
+import type { SearchSpace } from '../../scheduler/tuner/tuner.ts';
+
+export interface RememberedPointsOptions {
+  /** SHOAL_SCHEDULE_TUNING_DIR; empty: the user's cache; `-`: nothing is kept. */
+  readonly folder: string;
+  /** `2x4`: ranks by host. */
+  readonly world: string;
+  readonly network: string;
+  /** What is tuned: a point of another space is none. */
+  readonly space: SearchSpace;
+  readonly log: Logger;
+}
+
+const bytes = z.int().check(z.gte(1));
+const file = z.object({
+  format: z.literal('shoal-schedule-point'),
+  version: z.literal(1),
+  model: z.string(),
+  world: z.string(),
+  network: z.string(),
+  point: z.object({ creditBytes: z.optional(bytes), partitionBytes: z.optional(bytes) }),
+  stepMs: z.optional(z.number().check(z.gte(0))),
+});
+
+/** undefined: nothing is kept. */
+export function rememberedPoints(options: RememberedPointsOptions): PointMemory | undefined {
+  const { world, network, space, log } = options;
+  if (options.folder === '-') return undefined;
+  const cache = process.env.XDG_CACHE_HOME ?? join(homedir(), '.cache');
+  const folder = options.folder === '' ? join(cache, 'shoal', 'schedule') : options.folder;
+  const nameOf = (model: string): string => `${[model, world, network].join('--').replaceAll(/[^\w.-]+/g, '_')}.json`;
+  return {
+    recall(model): RememberedPoint | undefined {
+      const path = join(folder, nameOf(model));
+      let text: string;
+      try {
+        text = readFileSync(path, 'utf8');
+      } catch {
+        return undefined;
+      }
+      try {
+        const { point, stepMs } = file.parse(JSON.parse(text));
+        if (!fits(point, space)) return undefined;
+        log.info(`scheduling goes on with the point of ${path}`);
+        return { point, stepMs };
+      } catch (thrown) {
+        log.warn(`${path} is not a tuned point, and is not used: ${messageOf(thrown)}`);
+        return undefined;
+      }
+    },
+    keep(model, remembered): void {
+      try {
+        const text = JSON.stringify({ format: 'shoal-schedule-point', version: 1, model, world, network, ...remembered }, null, 2);
+        log.info(`the tuned point is kept in ${writeFileWhole(folder, nameOf(model), [`${text}\n`])}`);
+      } catch (thrown) {
+        log.warn(`the tuned point cannot be kept: ${messageOf(thrown)}`);
+      }
+    },
+  };
+}
+
+function fits(point: RememberedPoint['point'], space: SearchSpace): boolean {
+  return (['creditBytes', 'partitionBytes'] as const).every((name) => {
+    const value = point[name];
+    const range = space[name];
+    if (value === undefined || range === undefined) return value === undefined && range === undefined;
+    return range.least <= value && value <= range.most;
+  });
+}
