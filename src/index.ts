@@ -14,9 +14,9 @@ export type {
   SchedulingOptions,
   SchedulingStatus,
   TensorLike,
-  TuningOptions,
   Work,
 } from './group/call/types.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
 export { ReduceOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';
+export type { TuningOptions } from './scheduler/tuner/tuner.ts';

@@ -62,6 +62,46 @@ describe('two workers and two servers', () => {
     expect(sums).toEqual(stores.map(() => keys.map(() => 3)));
   });
 
+  it('tune credit and partition together, and a worker that tunes alone is told', async () => {
+    const space = { creditBytes: { least: 65_536, most: 2 ** 20 }, partitionBytes: { least: 16_384, most: 2 ** 18 } };
+    const tuning = { space, points: 4, coveringPoints: 2, stepsPerPoint: 6, stepsAhead: 4 };
+    await using other = await KVJob.start({ workers: 2, servers: 1, env: { ...env, SHOAL_SCHEDULE_TUNING_DIR: '-' } });
+    const environment = { SHOAL_SCHEDULE_TUNING_DIR: '-' };
+    const tuned = (await other.stores('dist_sync')).map(
+      (store) => new ScheduledKVStore(store, { tuning, partitionBytes: 65_536, environment }),
+    );
+    const count = 100_000;
+    await Promise.all(tuned.map((kv) => kv.init(['a', 'b'], [new Float32Array(count), new Float32Array(7)])));
+    const seen = await Promise.all(
+      tuned.map(async (kv, worker) => {
+        const statuses = [];
+        for (let step = 0; step < 60; step++) {
+          const keys = worker === 0 ? ['a', 'b'] : ['b', 'a'];
+          const works = keys.map((key) => kv.pushPull(key, new Float32Array(key === 'a' ? count : 7).fill(1), undefined, { priority: 1 }));
+          await Promise.all(works);
+          statuses.push(kv.scheduling);
+        }
+        return statuses;
+      }),
+    );
+    expect(seen[1].at(-1)).toEqual(seen[0].at(-1));
+    expect(seen[0].at(-1)).toMatchObject({ tuning: 'converged' });
+    for (const statuses of seen) {
+      const points = new Set(statuses.map(({ creditBytes, partitionBytes }) => `${creditBytes} ${partitionBytes}`));
+      expect(points.size).toBeGreaterThanOrEqual(4);
+    }
+    await Promise.all(tuned.map((kv) => kv.close()));
+
+    await using lonely = await KVJob.start({ workers: 2, servers: 1, env });
+    const [alone, plain] = await lonely.stores('dist_sync');
+    const tuningAlone = new ScheduledKVStore(alone, { tuning: true, timeoutMs: 300, environment });
+    await expect(tuningAlone.init('w', new Float32Array(1))).rejects.toMatchObject({
+      code: 'mismatch',
+      message: expect.stringContaining('worker 0 tunes credit and partition, and worker 1 has not said') as string,
+    });
+    await Promise.all([tuningAlone.close(), plain.close()]);
+  });
+
   it('a credit that could make them wait for each other is refused', () => {
     const refused = (): unknown => new ScheduledKVStore(stores[0], { creditBytes: 4096 });
     expect(refused).toThrow(

@@ -3,7 +3,6 @@
 import { totalmem } from 'node:os';
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { seededRandom } from '../../base/random.ts';
 import { checkFields, checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
@@ -26,11 +25,10 @@ import type {
   SchedulingOptions,
   SchedulingStatus,
   TensorLike,
-  TuningOptions,
   Work,
 } from '../call/types.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
-import { documentedSpace, Tuner, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import { tuningOf } from '../../scheduler/tuner/tuner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 
@@ -243,20 +241,6 @@ export function checkedScheduling(call: string, options: SchedulingOptions): Par
   return {
     ...(creditBytes === undefined ? {} : { creditBytes }),
     ...(partitionBytes === undefined ? {} : { partitionBytes }),
-    ...(tuning === undefined ? {} : { tuning: checkedTuning(call, tuning) }),
+    ...(tuning === undefined ? {} : { tuning: tuningOf(call, tuning, { kind: 'all-reduce', memoryBytes: totalmem() }) }),
   };
-}
-
-function checkedTuning(call: string, tuning: TuningOptions | boolean): TuningSpec | undefined {
-  if (tuning === false) return undefined;
-  const given = tuning === true ? {} : tuning;
-  if (typeof given !== 'object' || given === null)
-    throw new ShoalError('usage', `${call}: tuning is true, false or its options, not ${describeValue(tuning)}`);
-  const spec = { ...given, space: given.space ?? documentedSpace('all-reduce') };
-  // It checks everything.
-  new Tuner({ ...spec, random: seededRandom(1) });
-  for (const range of Object.values(spec.space))
-    if (range.most > totalmem())
-      throw new ShoalError('usage', `${call}: tuning up to ${range.most} bytes is more than this machine's memory`);
-  return spec;
 }

@@ -1,5 +1,5 @@
 /** The public face of process groups, as seen by user code, ddp and adapters. */
-import type { SearchSpace, TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { Work } from '../../comm/work.ts';
 import type { DType, TypedArray } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
@@ -45,12 +45,6 @@ export interface AllToAllOptions extends CallOptions {
 export interface PeerOptions extends CallOptions {
   /** Messages match by sender and tag, in order. Default 0. Integer 0…65535. */
   readonly tag?: number;
-}
-
-/** How credit and partition are tuned while a program trains: each point is measured for some steps, and the best is stayed at. */
-export interface TuningOptions extends Omit<TuningSpec, 'space'> {
-  /** Ranges, in bytes, of what is tuned. Default: ByteScheduler's, of credit and partition. */
-  readonly space?: SearchSpace;
 }
 
 /** What a scheduled group schedules by. */

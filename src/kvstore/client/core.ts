@@ -124,6 +124,14 @@ export class ClientCore {
     });
   }
 
+  /** Of the link to each server, from now on. */
+  setCredit(creditBytes: number): void {
+    for (const link of this.#links) {
+      link.setCredit(creditBytes);
+      link.pump();
+    }
+  }
+
   /** Push, pull or both, of any number of keys, as one operation. */
   transfer(worker: number, request: TransferRequest, done: Done): void {
     const pushes = request.entries.some(({ push }) => push !== undefined);

@@ -76,6 +76,7 @@ export class ClientLink implements Disposable {
   readonly #waiting: Entry[] = [];
   /** By number, ascending: sent and not answered, or answered and not durable. */
   readonly #sent = new Map<number, Entry>();
+  #creditBytes: number;
   #creditUsed = 0;
   #keptBytes = 0;
   #settledBytes = 0;
@@ -90,6 +91,12 @@ export class ClientLink implements Disposable {
 
   constructor(options: LinkOptions) {
     this.options = options;
+    this.#creditBytes = options.creditBytes;
+  }
+
+  /** What is on its way goes on to count. The next `pump` sends what has room. */
+  setCredit(creditBytes: number): void {
+    this.#creditBytes = creditBytes;
   }
 
   get isUp(): boolean {
@@ -235,7 +242,7 @@ export class ClientLink implements Disposable {
       const index = this.#mostUrgent();
       const entry = this.#waiting[index];
       const { request } = entry;
-      if (this.#creditUsed > 0 && request.priority !== Infinity && this.#creditUsed + request.bytes > this.options.creditBytes) return;
+      if (this.#creditUsed > 0 && request.priority !== Infinity && this.#creditUsed + request.bytes > this.#creditBytes) return;
       if (request.repeats && this.#logs && entry.keptBytes === 0) {
         this.#logFull = this.#logIsFull(request.bytes);
         if (this.#logFull) return;

@@ -139,6 +139,9 @@ export class ClientNode {
       case 'attach':
         this.attach(command.ticket.local, new GuestPort(command.ticket));
         return;
+      case 'credit':
+        core.setCredit(command.creditBytes);
+        return;
       case 'compression':
         channel.codec = createCodec(command.spec, this.#node.parameterKernels);
         return;

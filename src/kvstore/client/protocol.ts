@@ -44,6 +44,7 @@ interface Timed {
 export type ClientCommand =
   | { readonly type: 'map'; readonly region: number; readonly share: RegionShare }
   | { readonly type: 'unmap'; readonly region: number }
+  | { readonly type: 'credit'; readonly creditBytes: number }
   | { readonly type: 'compression'; readonly spec: CompressionSpec }
   | { readonly type: 'init'; readonly work: number; readonly entries: readonly InitEntry[] }
   | { readonly type: 'batch'; readonly batch: number; readonly entries: readonly BatchEntry[] }

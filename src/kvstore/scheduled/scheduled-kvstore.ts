@@ -3,6 +3,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import type { DependencyEngine } from '../../engine/engine.ts';
 import type { Variable } from '../../engine/variable.ts';
+import type { SchedulingStatus } from '../../group/call/types.ts';
 import type { Core, ShutdownMode } from '../../scheduler/core.ts';
 import { CheckedStore } from '../values/checked-store.ts';
 import type { KVStore, Value } from '../values/types.ts';
@@ -13,6 +14,7 @@ const scheduledOptions = optionTable<ScheduledKVStoreOptions>({
   creditBytes: 'number',
   partitionBytes: 'number',
   timeoutMs: 'number',
+  tuning: 'any',
   engine: 'object',
   observer: 'object',
   clock: 'object',
@@ -36,6 +38,11 @@ export class ScheduledKVStore extends CheckedStore {
   /** Credit and partition can be changed here, and the queue be looked at. */
   get core(): Core {
     return this.#scheduled.core;
+  }
+
+  /** Credit and partition that are in force, and whether they are tuned. */
+  get scheduling(): SchedulingStatus {
+    return this.#scheduled.scheduling;
   }
 
   /** What others do with values that they push and pull. */

@@ -10,6 +10,7 @@ import { DependencyEngine } from '../../engine/engine.ts';
 import { CompletedWork, PendingWork } from '../../comm/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { parseChromeTrace } from '../../trace/merge.ts';
+import type { Task } from '../../scheduler/task.ts';
 import { create } from '../stores/create.ts';
 import type { KVStore, KVWork } from '../values/types.ts';
 import { ScheduledKVStore } from './scheduled-kvstore.ts';
@@ -199,6 +200,44 @@ describe('a scheduled store', () => {
     push.waitSync();
     store.pull('w', out).waitSync();
     expect(out[9]).toBe(3);
+    await store.close();
+  });
+
+  it('tunes credit and partition: tasks are cut and admitted by each point, and the best is stayed at', async () => {
+    const clock = new VirtualClock();
+    const bytesOf = new Set<number>();
+    const observer = { onStarted: ({ operation, bytes }: Task): void => void (operation === 'push_pull' && bytesOf.add(bytes)) };
+    const space = { creditBytes: { least: 64, most: 1024 }, partitionBytes: { least: 32, most: 512 } };
+    const store = new ScheduledKVStore(await create('local'), {
+      creditBytes: 128,
+      partitionBytes: 128,
+      tuning: { space, stepsPerPoint: 6, stepsAhead: 2 },
+      observer,
+      clock,
+      environment: { SHOAL_SCHEDULE_TUNING_DIR: '-' },
+    });
+    await store.init('w', new Float32Array(512));
+    const best = { creditBytes: 700, partitionBytes: 200 };
+    const stepMs = (): number => {
+      const { creditBytes, partitionBytes } = store.scheduling;
+      return 20 + 6 * ((creditBytes - best.creditBytes) / 500) ** 2 + 6 * ((partitionBytes - best.partitionBytes) / 250) ** 2;
+    };
+    const points = new Set<string>();
+    const cuts = new Set<number>();
+    for (let step = 0; step < 8 + 14 * 9 + 5; step++) {
+      const values = new Float32Array(512).fill(1);
+      await store.pushPull('w', values);
+      const { creditBytes, partitionBytes } = store.scheduling;
+      expect(store.core).toMatchObject({ creditBytes, partitionBytes });
+      points.add(`${creditBytes} ${partitionBytes}`);
+      // Whole parts of 32 bytes.
+      cuts.add(partitionBytes - (partitionBytes % 32));
+      clock.advance(stepMs());
+    }
+    expect(points.size).toBeGreaterThan(14);
+    for (const bytes of cuts) expect(bytesOf).toContain(bytes);
+    expect(store.scheduling.tuning).toBe('converged');
+    expect(20 / stepMs()).toBeGreaterThan(0.95);
     await store.close();
   });
 

@@ -14,6 +14,7 @@ import { join } from 'node:path';
 import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { createLogger } from '../../base/log.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -25,6 +26,10 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
+import { spaceOf, tuningOf, type PointChange, type TuningOptions, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import { rememberedPoints } from '../../group/schedule/remembered-points.ts';
+import type { SchedulingStatus } from '../../group/call/types.ts';
+import { StoreTuning } from './store-tuning.ts';
 import { TimelineFile } from '../../trace/timeline-file.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -52,6 +57,9 @@ export interface ScheduledKVStoreOptions {
   readonly creditBytes?: number;
   /** Parameters are cut into parts of at most so many bytes; the same on all workers. Default: SHOAL_SCHEDULE_PARTITION_BYTES. */
   readonly partitionBytes?: number;
+  /** Credit and partition are where tuning starts; the same on all workers. A partition can be no smaller than parameters were cut when
+   *  they were initialised: by the least one of the space. Default: SHOAL_SCHEDULE_CREDIT_TUNING, SHOAL_SCHEDULE_PARTITION_TUNING. */
+  readonly tuning?: TuningOptions | boolean;
   /** How long one part may take. Default: SHOAL_TIMEOUT_MS. */
   readonly timeoutMs?: number;
   /** Of operations on the same values by others: what they push to it keeps its order with pushes and pulls. Default: its own. */
@@ -90,6 +98,7 @@ interface Operation {
 /** A part, and where it is in the operation's values. */
 interface PartViews {
   readonly part: KeyPart;
+  readonly bytes: number;
   readonly values: readonly Value[];
   readonly outs: readonly Value[];
 }
@@ -128,6 +137,8 @@ export class ScheduledStore implements KVStore {
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
   readonly #timelines: readonly TimelineFile[];
+  readonly #tuning: StoreTuning | undefined;
+  #scheduling: SchedulingStatus;
   #isFlushSet = false;
   #closed: Promise<void> | undefined;
 
@@ -158,7 +169,11 @@ export class ScheduledStore implements KVStore {
     this.core.start();
     this.#keepsOrder = needsOthers && store.type === 'collective';
     this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: timeoutMs + laterMs });
-    this.#keys = new PartitionedKeys(partitionBytes);
+    const tuning = needsOthers && store.type === 'collective' ? undefined : tuningSpecOf(options, settings);
+    this.#keys = new PartitionedKeys(Math.min(partitionBytes, tuning?.space.partitionBytes?.least ?? partitionBytes));
+    const creditNow = needsOthers ? settings.creditBytes : creditBytes;
+    this.#scheduling = { creditBytes: creditNow, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
+    this.#tuning = tuning && this.#newTuning(store, tuning, clock, { settings, timeoutMs, needsOthers });
     this.#store = store;
     this.type = store.type;
     this.role = store.role;
@@ -172,6 +187,43 @@ export class ScheduledStore implements KVStore {
       drain: () => void this.#advance(),
       pump: (leftMs) => this.#pump(leftMs),
     };
+  }
+
+  /** What is in force. */
+  get scheduling(): SchedulingStatus {
+    return { ...this.#scheduling, partitionBytes: this.core.partitionBytes };
+  }
+
+  #newTuning(
+    store: KVStore,
+    spec: TuningSpec,
+    clock: Clock,
+    { settings, timeoutMs, needsOthers }: { readonly settings: Settings; readonly timeoutMs: number; readonly needsOthers: boolean },
+  ): StoreTuning {
+    const memory = rememberedPoints({
+      folder: settings.scheduleTuningDir,
+      world: `${store.numWorkers}-workers`,
+      network: `${store.type}-${store.numServers}-servers`,
+      space: spec.space,
+      log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${store.rank}` }),
+    });
+    const onApplied = ({ atStep, point, isFinal }: PointChange): void => {
+      const { creditBytes, partitionBytes } = point;
+      if (creditBytes !== undefined) {
+        // Those that need others have the credit of the store's own links.
+        if (needsOthers) store.setCredit?.(creditBytes);
+        else this.core.setCredit(creditBytes);
+      }
+      if (partitionBytes !== undefined) this.core.setPartition(partitionBytes);
+      const before = this.#scheduling.creditBytes;
+      this.#scheduling = {
+        creditBytes: creditBytes ?? before,
+        partitionBytes: this.core.partitionBytes,
+        tuning: isFinal ? 'converged' : 'tuning',
+        sinceStep: atStep,
+      };
+    };
+    return new StoreTuning({ store, spec, clock, timeoutMs, memory, onApplied });
   }
 
   /** The engine's variable of a value that pushes read and pulls write. After a failure a value has a new one. */
@@ -190,6 +242,7 @@ export class ScheduledStore implements KVStore {
     this.#checkOpen('init');
     const names = keysOf(keys);
     const list = firstValues(names, values).map((value) => ({ ...elementsOf(value, options.shape), copy: copyOf(value) }));
+    await this.#tuning?.agree();
     const twice = names.find((key) => this.#keys.partsOf(key));
     if (twice !== undefined) throw new ShoalError('usage', `init: parameter '${twice}' exists already`);
     await Promise.all(
@@ -346,6 +399,7 @@ export class ScheduledStore implements KVStore {
 
   async #shutDown(mode: ShutdownMode): Promise<void> {
     this.#flushAll();
+    this.#tuning?.close();
     try {
       await this.core.shutdown(mode);
     } finally {
@@ -384,9 +438,14 @@ export class ScheduledStore implements KVStore {
     const elementBytes = dtypeInfo(dtype).bytes;
     const views = parts.map((part) => ({
       part,
+      bytes: part.count * elementBytes,
       values: values.map((value) => viewOf(value, part, parts, key)),
       outs: outs.map((value) => viewOf(value, part, parts, key)),
     }));
+    if (operation.operation !== 'init') {
+      const bytes = views.reduce((sum, view) => sum + view.bytes, 0);
+      this.#tuning?.begin(operation.operation, key, bytes);
+    }
     const onEnd = (error: ShoalError | undefined): void => {
       if (error) for (const value of reached) this.#variables.delete(value);
       for (const each of [work, ...more]) each.settle(error);
@@ -395,16 +454,17 @@ export class ScheduledStore implements KVStore {
       this.#passOn(operation, views, options, onEnd);
       return work;
     }
+    const runs = runsOf(views, this.core.partitionBytes);
     const task = new KVStoreTask({
       name: key,
       operation: operation.operation,
-      partBytes: parts.map(({ count }) => count * elementBytes),
+      partBytes: runs.map((run) => run.reduce((sum, { bytes }) => sum + bytes, 0)),
       // The store's larger ones are sooner.
       priority: priority === 0 ? 0 : -priority,
       link,
       engine: this.engine,
       real: reached.map((value) => this.variableOf(value)),
-      communicate: (index, onComplete) => this.#communicate(operation, views[index], options, onComplete),
+      communicate: (index, onComplete) => this.#communicateAll(operation, runs[index], options, onComplete),
       onEnd,
     });
     this.core.post(task);
@@ -418,11 +478,21 @@ export class ScheduledStore implements KVStore {
     options: { readonly shape?: readonly number[] },
     onEnd: (error: ShoalError | undefined) => void,
   ): void {
+    this.#communicateAll(operation, views, options, (error) => onEnd(error === undefined ? undefined : ShoalError.from(error)));
+  }
+
+  /** Complete when all parts are. */
+  #communicateAll(
+    operation: Operation,
+    views: readonly PartViews[],
+    options: { readonly shape?: readonly number[] },
+    onAllComplete: OnComplete,
+  ): void {
     let left = views.length;
     let failure: ShoalError | undefined;
     const onComplete = (error?: unknown): void => {
       if (error !== undefined) failure ??= ShoalError.from(error);
-      if (--left === 0) onEnd(failure);
+      if (--left === 0) onAllComplete(failure);
     };
     for (const view of views) {
       try {
@@ -572,6 +642,28 @@ function timelinesOf({ rank }: KVStore, clock: Clock, { traceDir, traceEvents, s
   ];
   const place = { rank, host: hostname(), pid: process.pid };
   return paths.map((path) => new TimelineFile({ path, clock, thread: 'scheduler', eventsMax: traceEvents, process: place }));
+}
+
+/** Parts that follow each other and together are no larger than a partition are scheduled as one. */
+function runsOf(views: readonly PartViews[], partitionBytes: number): PartViews[][] {
+  const runs: PartViews[][] = [];
+  let bytes = Infinity;
+  for (const view of views) {
+    bytes += view.bytes;
+    if (bytes <= partitionBytes) runs[runs.length - 1].push(view);
+    else {
+      runs.push([view]);
+      ({ bytes } = view);
+    }
+  }
+  return runs;
+}
+
+/** As asked for, or by the settings; undefined: nothing is tuned. */
+function tuningSpecOf({ tuning }: ScheduledKVStoreOptions, settings: Settings): TuningSpec | undefined {
+  if (tuning !== undefined) return tuningOf('ScheduledKVStore', tuning, { kind: 'parameter-server', memoryBytes: totalmem() });
+  const { scheduleCreditTuning: credit, schedulePartitionTuning: partition } = settings;
+  return credit || partition ? { space: spaceOf('parameter-server', { credit, partition }) } : undefined;
 }
 
 function countOf(value: Value): number {

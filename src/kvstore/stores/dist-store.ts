@@ -189,6 +189,12 @@ export class DistStore extends WorkerStore implements KVStore {
     throw new ShoalError('unsupported', `a ${this.type} store is updated on its servers; use setOptimizer, or a local or collective store`);
   }
 
+  /** Of this process's link to each server. */
+  setCredit(creditBytes: number): void {
+    this.checkOpen();
+    this.#channel.post({ type: 'credit', creditBytes });
+  }
+
   setGradientCompression(spec: CompressionSpec): void {
     this.checkOpen();
     createCodec(spec, this.#options.parameterKernels);

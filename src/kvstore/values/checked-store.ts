@@ -120,6 +120,14 @@ export class CheckedStore implements KVStore {
     this.#store.setUpdater(updater);
   }
 
+  setCredit(creditBytes: number): void {
+    if (!Number.isSafeInteger(creditBytes) || creditBytes <= 0)
+      throw new ShoalError('usage', `setCredit: the credit is a positive integer, not ${describeValue(creditBytes)}`);
+    if (this.#store.setCredit === undefined)
+      throw new ShoalError('unsupported', `setCredit: a ${this.#store.type} store has no links to servers`);
+    this.#store.setCredit(creditBytes);
+  }
+
   setGradientCompression(spec: CompressionSpec): void {
     checkKind('setGradientCompression: spec', spec, 'object');
     checkKind('setGradientCompression: type', spec.type, 'string');

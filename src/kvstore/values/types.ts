@@ -107,6 +107,8 @@ export interface KVStore extends AsyncDisposable {
   setOptimizer(spec: OptimizerSpec): Promise<void>;
   /** `local` and `collective` only. */
   setUpdater(updater: Updater): void;
+  /** dist types: bytes on their way to each server that it has not taken, from now on; SHOAL_KV_CREDIT_BYTES until then. */
+  setCredit?(creditBytes: number): void;
   /** For pushes of this worker from now on; float32 parameters. */
   setGradientCompression(spec: CompressionSpec): void;
   /** Parameters, optimiser state and versions of all servers, as safetensors files in a folder. Worker 0 calls it. */

@@ -6,7 +6,7 @@
  *
  *  Schedule, search space and margin are ByteScheduler's. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Random } from '../../base/random.ts';
+import { seededRandom, type Random } from '../../base/random.ts';
 import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
@@ -78,9 +78,35 @@ export function spaceOf(
   return { ...(tuned.credit ? { creditBytes } : {}), ...(tuned.partition ? { partitionBytes } : {}) };
 }
 
+/** How credit and partition are tuned while a program trains: each point is measured for some steps, and the best is stayed at. */
+export interface TuningOptions extends Omit<TuningSpec, 'space'> {
+  /** Ranges, in bytes, of what is tuned. Default: ByteScheduler's. */
+  readonly space?: SearchSpace;
+}
+
+/** What a program asks for; undefined: nothing is tuned. @throws ShoalError `usage` naming the call. */
+export function tuningOf(
+  call: string,
+  tuning: TuningOptions | boolean,
+  { kind, memoryBytes }: { readonly kind: 'parameter-server' | 'all-reduce'; readonly memoryBytes: number },
+): TuningSpec | undefined {
+  if (tuning === false) return undefined;
+  const given = tuning === true ? {} : tuning;
+  if (typeof given !== 'object' || given === null) {
+    throw new ShoalError('usage', `${call}: tuning is true, false or its options, not ${describeValue(tuning)}`);
+  }
+  const spec = { ...given, space: given.space ?? documentedSpace(kind) };
+  // It checks everything.
+  new Tuner({ ...spec, random: seededRandom(1) });
+  for (const { most } of Object.values(spec.space)) {
+    if (most > memoryBytes) throw new ShoalError('usage', `${call}: tuning up to ${most} bytes is more than this machine's memory`);
+  }
+  return spec;
+}
+
 /** The document's space, in bytes: credits of 1 to 16 million parameters for parameter servers, of 4 to 64 million for all-reduces, whose
  *  partitions of 2 to 32 million are tuned as well. */
-export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): Required<SearchSpace> | SearchSpace {
+export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): SearchSpace {
   if (kind === 'parameter-server') return { creditBytes: { least: 1 * million, most: 16 * million } };
   return { creditBytes: { least: 4 * million, most: 64 * million }, partitionBytes: { least: 2 * million, most: 32 * million } };
 }

@@ -1,0 +1,101 @@
+/** Tuning of a store's credit and partition over all its workers: worker 0 measures and decides, the others are told by blobs. A worker
+ *  that tunes while others do not waits for them when it initialises the first parameter, and says so. */
+import type { Clock } from '../../base/clock.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { StepTuning, type PointMemory } from '../../scheduler/tuner/step-tuning.ts';
+import type { PointChange, TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import type { KVStore } from '../values/types.ts';
+
+export interface StoreTuningOptions {
+  readonly store: KVStore;
+  readonly spec: TuningSpec;
+  readonly clock: Clock;
+  readonly timeoutMs: number;
+  readonly memory: PointMemory | undefined;
+  readonly onApplied: (change: PointChange) => void;
+}
+
+const changeName = 'shoal/schedule/change';
+const presenceName = 'shoal/schedule/tunes';
+const foreverMs = 0x7fffffff;
+
+export class StoreTuning {
+  readonly #options: StoreTuningOptions;
+  readonly #steps: StepTuning;
+  #agreed: Promise<void> | undefined;
+  #closed = false;
+
+  constructor(options: StoreTuningOptions) {
+    this.#options = options;
+    const { store, spec, clock, memory, onApplied } = options;
+    this.#steps = new StepTuning({
+      spec,
+      leads: store.rank === 0,
+      clock,
+      // It draws points that cover the space: any do.
+      random: seededRandom(1),
+      memory,
+      tell: (change) => this.#tell(change),
+      onApplied,
+      // Parts of a store need not be alike on all workers.
+      late: 'apply',
+    });
+  }
+
+  /** An operation of the parameter begins. */
+  begin(operation: string, key: string, bytes: number): void {
+    this.#steps.begin(`${operation} ${key}`, bytes);
+  }
+
+  /** Once, with all workers. @throws ShoalError `mismatch` for a worker that does not tune. */
+  agree(): Promise<void> {
+    this.#agreed ??= this.#agree();
+    return this.#agreed;
+  }
+
+  close(): void {
+    this.#closed = true;
+  }
+
+  async #agree(): Promise<void> {
+    const { store, timeoutMs } = this.#options;
+    const others = Array.from({ length: store.numWorkers }, (_, worker) => worker).filter((worker) => worker !== store.rank);
+    const waited = store.rank === 0 ? others : [0];
+    for (const worker of waited) await store.sendBlob(worker, { kind: 'feature', name: presenceName, values: new Float64Array(1) });
+    for (const worker of waited) {
+      try {
+        if (store.numWorkers > 1) await store.receiveBlob(worker, presenceName, { timeoutMs });
+      } catch (thrown) {
+        if (!isShoalError(thrown) || thrown.code !== 'timeout') throw thrown;
+        const alone = `worker ${store.rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
+        throw new ShoalError('mismatch', `${alone}: tune on all workers, or on none`, { peer: worker, cause: thrown });
+      }
+    }
+    if (store.rank !== 0) void this.#listen();
+  }
+
+  /** Until the store is closed. */
+  async #listen(): Promise<void> {
+    const { store } = this.#options;
+    try {
+      while (!this.#closed) {
+        const values = await store.receiveBlob(0, changeName, { timeoutMs: foreverMs });
+        const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
+        const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
+        this.#steps.receive({ atStep, point, isFinal: isFinal === 1 });
+      }
+    } catch {
+      // The store was closed, or has failed: its own calls say why.
+    }
+  }
+
+  #tell({ atStep, point, isFinal }: PointChange): void {
+    const { store } = this.#options;
+    const values = Float64Array.of(atStep, isFinal ? 1 : 0, point.creditBytes ?? 0, point.partitionBytes ?? 0);
+    for (let worker = 1; worker < store.numWorkers; worker++) {
+      // A worker that cannot be told has other troubles, which the store's calls name.
+      store.sendBlob(worker, { kind: 'feature', name: changeName, values }).catch(() => undefined);
+    }
+  }
+}
