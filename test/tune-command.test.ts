@@ -83,3 +83,25 @@ it('fails with the error of the ranks', async () => {
   expect(code).toBe(1);
   expect(stderr).toMatch(/no typed array of its own/);
 });
+
+it('tunes the scheduler on real ranks: every point is applied and measured, then the best is stayed at', async () => {
+  const { code, stdout, stderr } = await shoal([
+    'tune',
+    '--scheduler',
+    '-n',
+    '2',
+    '--model',
+    'resnet50',
+    '--scale',
+    '0.002',
+    '--steps-per-point',
+    '6',
+  ]).ended;
+  expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+  const rows = stdout.split('\n').filter((line) => /^ +\d/.test(line));
+  expect(rows).toHaveLength(16);
+  expect(rows[0]).toMatch(/not counted$/);
+  expect(rows[15]).toMatch(/the best$/);
+  expect(new Set(rows.map((row) => row.trim().split(/ +/)[0])).size).toBeGreaterThan(12);
+  expect(stdout).toMatch(/SHOAL_SCHEDULE_CREDIT_BYTES=\d+ SHOAL_SCHEDULE_PARTITION_BYTES=\d+/);
+});

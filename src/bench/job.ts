@@ -3,11 +3,13 @@ import type { CostModel } from '../plan/cost.ts';
 import type { Topology } from '../plan/topology.ts';
 import type { CompareOptions, ComparedRow } from './compare.ts';
 import type { BenchOptions } from './options.ts';
+import type { ScheduleTuningOptions } from './schedule-tuning.ts';
 
 /** `hosts`: ranks of one machine play so many. */
 export type RankJob =
   | { readonly kind: 'bench'; readonly hosts: number; readonly options: BenchOptions }
-  | { readonly kind: 'compare'; readonly hosts: number; readonly options: CompareOptions };
+  | { readonly kind: 'compare'; readonly hosts: number; readonly options: CompareOptions }
+  | { readonly kind: 'schedule'; readonly hosts: number; readonly options: ScheduleTuningOptions };
 
 export type CompareEvent =
   | { readonly event: 'compared'; readonly row: ComparedRow }

@@ -10,9 +10,10 @@ import { formatEvent } from './event-lines.ts';
 import type { CompareEvent, RankJob } from './job.ts';
 import type { BenchEvent } from './report.ts';
 import { runBench } from './run-bench.ts';
+import { tuneSchedule, type ScheduleEvent } from './schedule-tuning.ts';
 
 const job = JSON.parse(process.argv[2] ?? '') as RankJob;
-const emit = (event: BenchEvent | CompareEvent): void => void process.stdout.write(formatEvent(event));
+const emit = (event: BenchEvent | CompareEvent | ScheduleEvent): void => void process.stdout.write(formatEvent(event));
 
 /** Ranks of one machine play several hosts when asked to, neighbours together. */
 const hosts =
@@ -36,6 +37,10 @@ try {
 async function run(group: ProcessGroup): Promise<void> {
   if (job.kind === 'bench') {
     await runBench({ group, options: job.options, stopwatch: systemStopwatch, emit });
+    return;
+  }
+  if (job.kind === 'schedule') {
+    await tuneSchedule({ group, options: job.options, stopwatch: systemStopwatch, emit });
     return;
   }
   const world = group as CommGroup;

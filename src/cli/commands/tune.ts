@@ -1,12 +1,15 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { modelNames } from '../../scheduler/replay/model-traces.ts';
 import { positive, size, sizeOption } from '../option-values.ts';
+import type { SchedulerTuneFlags } from '../tune/run-scheduler-tune.ts';
 import type { TuneFlags } from '../tune/run-tune.ts';
 
 const examples = `
 Examples:
   shoal tune -n 2                                            two ranks that share this machine's memory
   shoal tune -n 4 --hosts 4 -o net.json                      four that talk over the network of this machine
+  shoal tune --scheduler -n 2 --hosts 2 --model vgg16        credit and partition of scheduled all-reduces
   mpirun -n 4 --host a,b,c,d shoal tune -o /shared/net.json  as the ranks of a job that is there already
 
 Then: SHOAL_TUNING_FILE=net.json on all ranks. The file holds worlds of several shapes: tuning adds to what it says already.`;
@@ -23,11 +26,26 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
     .option('-f, --stepfactor <factor>', 'from one size to the next', factor, 8)
     .option('--budget <ms>', 'time per size and collective, about', positive, 500)
     .option('-o, --output <file>', 'where to write; what it says of other worlds is kept', 'shoal-tuning.json')
+    .option('--scheduler', 'tune credit and partition of scheduled groups instead, by a training that only waits and communicates')
+    .addOption(new Option('--model <name>', 'with --scheduler: whose layers it has').choices(modelNames).default('vgg16'))
+    .option('--scale <factor>', "with --scheduler: of the model's bytes and times", factorOf, 0.02)
+    .option('--steps-per-point <count>', 'with --scheduler: steps that a point is measured for', positive, 20)
     .addHelpText('after', examples)
-    .action(async (flags: TuneFlags) => {
+    .action(async (flags: TuneFlags & SchedulerTuneFlags & { readonly scheduler?: true }) => {
+      if (flags.scheduler === true) {
+        const { runSchedulerTune } = await import('../tune/run-scheduler-tune.ts');
+        setExitCode(await runSchedulerTune(flags, { environment: process.env, stdout: process.stdout }));
+        return;
+      }
       const { runTune } = await import('../tune/run-tune.ts');
       setExitCode(await runTune(flags, { environment: process.env, stdout: process.stdout }));
     });
+}
+
+function factorOf(text: string): number {
+  const value = Number(text);
+  if (!(value > 0 && value <= 1)) throw new InvalidArgumentError('Expected a number above 0, of at most 1.');
+  return value;
 }
 
 function factor(text: string): number {

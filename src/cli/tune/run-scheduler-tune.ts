@@ -1,0 +1,68 @@
+/** What `shoal tune --scheduler` does: a training of a known model's sizes with scheduled all-reduces that are tuned; prints the points. */
+import type { Writable } from 'node:stream';
+import { ShoalError } from '../../base/errors.ts';
+import { formatBytes } from '../../base/settings/quantity.ts';
+import type { Environment } from '../../base/settings/settings.ts';
+import type { ScheduleEvent } from '../../bench/schedule-tuning.ts';
+import { modelTrace, type ModelName } from '../../scheduler/replay/model-traces.ts';
+import { detectWorld } from '../../store/environment.ts';
+import { launchBench } from '../bench/launch-bench.ts';
+
+/** As commander gives them. */
+export interface SchedulerTuneFlags {
+  readonly ranks?: number;
+  readonly hosts: number;
+  readonly model: ModelName;
+  readonly scale: number;
+  readonly stepsPerPoint: number;
+}
+
+/** The document's space is of whole models. */
+const million = 4e6;
+
+/** @returns the exit code. @throws ShoalError `usage`. */
+export async function runSchedulerTune(
+  flags: SchedulerTuneFlags,
+  { environment, stdout }: { environment: Environment; stdout: Writable },
+): Promise<number> {
+  if (detectWorld(environment, { parentPid: process.ppid }).source !== 'none')
+    throw new ShoalError(
+      'usage',
+      'shoal tune --scheduler starts its ranks itself; a job of its own is tuned by scheduling: { tuning: true }',
+    );
+  const { ranks = 2, hosts, model, scale, stepsPerPoint } = flags;
+  const { layers } = modelTrace(model, scale);
+  const scaled = (least: number, most: number): { least: number; most: number } => ({
+    least: Math.max(4096, Math.round(least * million * scale)),
+    most: Math.max(65_536, Math.round(most * million * scale)),
+  });
+  const space = { creditBytes: scaled(4, 64), partitionBytes: scaled(2, 32) };
+  const tuning = { space, points: 15, stepsPerPoint, stepsAhead: 10 };
+  const bytes = layers.reduce((sum, layer) => sum + layer.bytes, 0);
+  stdout.write(`${model} × ${scale}: ${layers.length} layers, ${formatBytes(bytes)}; ${ranks} ranks on ${hosts} hosts\n\n`);
+  stdout.write(row(['credit', 'partition', 'ms a step', 'steps', '']));
+  const onEvent = (event: ScheduleEvent): void => {
+    const { creditBytes, partitionBytes, tuning: state } = event.status;
+    if (event.event === 'tuned') {
+      const variables = `SHOAL_SCHEDULE_CREDIT_BYTES=${creditBytes} SHOAL_SCHEDULE_PARTITION_BYTES=${partitionBytes}`;
+      stdout.write(`\nuse it with ${variables}; or let the training itself be tuned, with scheduling: { tuning: true }\n`);
+      return;
+    }
+    const what = state === 'converged' ? 'the best' : event.status.sinceStep === 0 ? 'not counted' : '';
+    stdout.write(row([formatBytes(creditBytes), formatBytes(partitionBytes), event.stepMs.toFixed(2), String(event.steps), what]));
+  };
+  return launchBench({
+    ranks,
+    job: { kind: 'schedule', hosts, options: { layers, tuning } },
+    // What was found before is not what is measured now.
+    environment: { ...environment, SHOAL_SCHEDULE_TUNING_DIR: '-' },
+    onEvent,
+  });
+}
+
+function row(cells: readonly string[]): string {
+  return `${cells
+    .map((cell, index) => (index === 4 ? ` ${cell}` : cell.padStart(12)))
+    .join('')
+    .trimEnd()}\n`;
+}

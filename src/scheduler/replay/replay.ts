@@ -1,0 +1,304 @@
+/** Trainings replayed on virtual time: workers compute the layers of a trace, and their gradients go through real cores over a network
+ *  that is only rates. Nothing is sent.
+ *
+ *      worker    backward, last layer first ─▶ ready ─▶ core ─▶ wire out ─▶ servers: all workers' ─▶ core ─▶ wire in ─▶ forward
+ *
+ *  In either order each layer of the next forward pass waits for its own gradient alone. `fifo`: whole tensors, in the order in which
+ *  they become ready. `scheduled`: in parts, those first that the forward pass needs first. */
+import { VirtualClock } from '../../base/clock.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { seededRandom } from '../../base/random.ts';
+import { describeValue } from '../../base/settings/options.ts';
+import { Core } from '../core.ts';
+import type { Part } from '../partition.ts';
+import { Task, type TaskOptions } from '../task.ts';
+import type { LayerTrace } from './model-traces.ts';
+
+export interface ReplayOptions {
+  readonly layers: readonly LayerTrace[];
+  /** Each with a network port of its own. */
+  readonly workers: number;
+  /** `parameter-server`: as many servers as workers, on hosts of their own. */
+  readonly exchange: 'parameter-server' | 'all-reduce';
+  readonly order: 'fifo' | 'scheduled';
+  /** Of a port, each way, that programs get. */
+  readonly gbitPerSecond: number;
+  /** Of each message, or all-reduce. Default: 50. */
+  readonly overheadUs?: number;
+  /** Default: 4,000,000 and 16,000,000. */
+  readonly partitionBytes?: number;
+  readonly creditBytes?: number;
+  /** How much the time of a layer differs between workers and steps, of its time. Default: 0.03. */
+  readonly jitter?: number;
+  /** Steps that count; two more come before. Default: 6. */
+  readonly steps?: number;
+  readonly seed?: number;
+}
+
+export interface ReplayResult {
+  /** Mean of those that count. */
+  readonly stepMs: number;
+  /** Of it: the passes alone. */
+  readonly computeMs: number;
+  /** Of it: what the busiest port takes for the bytes of a step, each way. */
+  readonly networkMs: number;
+}
+
+const warmup = 2;
+
+/** One direction of a port: what comes later waits. */
+class Wire {
+  readonly #clock: VirtualClock;
+  #freeAt = 0;
+
+  constructor(clock: VirtualClock) {
+    this.#clock = clock;
+  }
+
+  use(ms: number, onEnd: () => void): void {
+    this.#freeAt = Math.max(this.#freeAt, this.#clock.now()) + ms;
+    this.#clock.setTimer(this.#freeAt - this.#clock.now(), onEnd);
+  }
+}
+
+interface TransferOptions extends TaskOptions {
+  readonly isLate: boolean;
+  readonly start: (task: TransferTask) => void;
+}
+
+class TransferTask extends Task {
+  readonly #options: TransferOptions;
+
+  constructor(options: TransferOptions) {
+    super(options);
+    this.#options = options;
+  }
+
+  protected part({ bytes }: Part): TransferTask {
+    const { onEnd: _onEnd, ...rest } = this.#options;
+    return new TransferTask({ ...rest, bytes });
+  }
+
+  protected override onPrepare(): void {
+    if (!this.#options.isLate) this.notifyReady();
+  }
+
+  protected onDo(): void {
+    this.#options.start(this);
+  }
+}
+
+/** Gradients that all workers have, in turn: how their average comes back to each. */
+interface Exchange {
+  /** The gradient is there on a worker. */
+  ready(worker: number, layer: number, onArrived: () => void): void;
+}
+
+class Rates {
+  readonly #options: ReplayOptions;
+
+  constructor(options: ReplayOptions) {
+    this.#options = options;
+  }
+
+  /** Milliseconds. */
+  transfer(bytes: number): number {
+    return (bytes * 8) / (this.#options.gbitPerSecond * 1e6) + (this.#options.overheadUs ?? 50) / 1000;
+  }
+
+  /** A ring's: each port passes on all bytes but one share, twice. */
+  allReduce(bytes: number): number {
+    const { workers } = this.#options;
+    return this.transfer((2 * bytes * (workers - 1)) / workers);
+  }
+}
+
+function coreOf(options: ReplayOptions, clock: VirtualClock): Core {
+  const { order, partitionBytes = 4e6, creditBytes = 16e6 } = options;
+  const whole = Number.MAX_SAFE_INTEGER;
+  const sizes = order === 'fifo' ? { partitionBytes: whole, creditBytes: whole } : { partitionBytes, creditBytes };
+  const core = new Core({ clock, ...sizes, timeoutMs: 1e9 });
+  core.start();
+  return core;
+}
+
+class Servers implements Exchange {
+  readonly #options: ReplayOptions;
+  readonly #workers: readonly { readonly core: Core; readonly out: Wire; readonly in: Wire }[];
+  readonly #rates: Rates;
+  /** By layer: pulls that wait for all workers' pushes of the part. */
+  readonly #waiting = new Map<number, { readonly pulls: TransferTask[][]; readonly pushed: number[] }>();
+
+  constructor(options: ReplayOptions, clock: VirtualClock) {
+    this.#options = options;
+    this.#rates = new Rates(options);
+    const worker = () => ({ core: coreOf(options, clock), out: new Wire(clock), in: new Wire(clock) });
+    this.#workers = Array.from({ length: options.workers }, worker);
+  }
+
+  ready(worker: number, layer: number, onArrived: () => void): void {
+    const { layers, order } = this.#options;
+    const { core, out, in: inwards } = this.#workers[worker];
+    const { name, bytes } = layers[layer];
+    const priority = order === 'fifo' ? 0 : layer;
+    const waiting = this.#waiting.get(layer) ?? { pulls: [], pushed: [] };
+    this.#waiting.set(layer, waiting);
+    const transfer = (task: TransferTask, wire: Wire, onEnd: () => void): void =>
+      wire.use(this.#rates.transfer(task.bytes), () => {
+        task.notifyFinish();
+        onEnd();
+      });
+    const pull = new TransferTask({
+      ...{ name, bytes, priority, operation: 'pull', link: 'pull', isLate: true },
+      start: (task) => transfer(task, inwards, () => undefined),
+      onEnd: onArrived,
+    });
+    core.post(pull);
+    const parts = (pull.children.length > 0 ? pull.children : [pull]) as TransferTask[];
+    waiting.pulls.push(parts);
+    core.post(
+      new TransferTask({
+        ...{ name, bytes, priority, operation: 'push', link: 'push', isLate: false },
+        start: (task) => transfer(task, out, () => this.#pushed(layer, task.index)),
+      }),
+    );
+  }
+
+  #pushed(layer: number, part: number): void {
+    const waiting = this.#waiting.get(layer);
+    if (waiting === undefined) return;
+    waiting.pushed[part] = (waiting.pushed[part] ?? 0) + 1;
+    if (waiting.pushed[part] < this.#options.workers) return;
+    for (const pulls of waiting.pulls) pulls[part].notifyReady();
+    const parts = waiting.pulls[0].length;
+    if (waiting.pushed.filter((count) => count === this.#options.workers).length === parts) this.#waiting.delete(layer);
+  }
+}
+
+/** One order for all, so one core. */
+class AllReduces implements Exchange {
+  readonly #options: ReplayOptions;
+  readonly #core: Core;
+  readonly #wire: Wire;
+  readonly #rates: Rates;
+  readonly #waiting = new Map<number, (() => void)[]>();
+
+  constructor(options: ReplayOptions, clock: VirtualClock) {
+    this.#options = options;
+    this.#core = coreOf(options, clock);
+    this.#wire = new Wire(clock);
+    this.#rates = new Rates(options);
+  }
+
+  ready(_worker: number, layer: number, onArrived: () => void): void {
+    const { layers, order, workers } = this.#options;
+    const waiting = [...(this.#waiting.get(layer) ?? []), onArrived];
+    this.#waiting.set(layer, waiting);
+    if (waiting.length < workers) return;
+    this.#waiting.delete(layer);
+    const { name, bytes } = layers[layer];
+    this.#core.post(
+      new TransferTask({
+        ...{ name, bytes, priority: order === 'fifo' ? 0 : layer, operation: 'all-reduce', isLate: false },
+        start: (task) => this.#wire.use(this.#rates.allReduce(task.bytes), () => task.notifyFinish()),
+        onEnd: () => waiting.forEach((arrived) => arrived()),
+      }),
+    );
+  }
+}
+
+/** One worker: forward passes wait for each layer's gradient of the step before. */
+class Worker {
+  readonly #layers: readonly LayerTrace[];
+  readonly #clock: VirtualClock;
+  readonly #arrived: boolean[];
+  readonly #stretch: () => number;
+  readonly #ready: (layer: number, onArrived: () => void) => void;
+  readonly #stepsLeft: () => boolean;
+  readonly endsMs: number[] = [];
+  #forwardLayer = 0;
+  #isBusy = false;
+
+  constructor(options: {
+    readonly layers: readonly LayerTrace[];
+    readonly clock: VirtualClock;
+    readonly stretch: () => number;
+    readonly ready: (layer: number, onArrived: () => void) => void;
+    readonly steps: number;
+  }) {
+    this.#layers = options.layers;
+    this.#clock = options.clock;
+    this.#stretch = options.stretch;
+    this.#ready = options.ready;
+    this.#arrived = options.layers.map(() => true);
+    this.#stepsLeft = () => this.endsMs.length < options.steps;
+  }
+
+  forward(): void {
+    if (this.#isBusy || !this.#arrived[this.#forwardLayer]) return;
+    this.#isBusy = true;
+    this.#clock.setTimer(this.#layers[this.#forwardLayer].forwardMs * this.#stretch(), () => {
+      this.#isBusy = false;
+      this.#forwardLayer++;
+      if (this.#forwardLayer < this.#layers.length) {
+        this.forward();
+        return;
+      }
+      this.endsMs.push(this.#clock.now());
+      if (this.#stepsLeft()) this.#backward(this.#layers.length - 1);
+    });
+  }
+
+  #backward(layer: number): void {
+    this.#isBusy = true;
+    this.#clock.setTimer(this.#layers[layer].backwardMs * this.#stretch(), () => {
+      this.#arrived[layer] = false;
+      this.#ready(layer, () => {
+        this.#arrived[layer] = true;
+        this.forward();
+      });
+      if (layer > 0) {
+        this.#backward(layer - 1);
+        return;
+      }
+      this.#isBusy = false;
+      this.#forwardLayer = 0;
+      this.forward();
+    });
+  }
+}
+
+/** @throws ShoalError `usage` for a world or a network that cannot be. */
+export function replay(options: ReplayOptions): ReplayResult {
+  const { layers, workers, gbitPerSecond, exchange, jitter = 0.03, steps = 6, seed = 1 } = options;
+  if (layers.length === 0) throw new ShoalError('usage', 'replay: a model has at least one layer');
+  for (const [name, value] of Object.entries({ workers, steps })) {
+    if (!Number.isSafeInteger(value) || value < 1)
+      throw new ShoalError('usage', `replay: ${name} is a positive integer, not ${describeValue(value)}`);
+  }
+  if (!(gbitPerSecond > 0)) throw new ShoalError('usage', `replay: gbitPerSecond is positive, not ${describeValue(gbitPerSecond)}`);
+  const clock = new VirtualClock();
+  const random = seededRandom(seed);
+  const shared = exchange === 'all-reduce' ? new AllReduces(options, clock) : new Servers(options, clock);
+  const all = Array.from(
+    { length: workers },
+    (_, worker) =>
+      new Worker({
+        layers,
+        clock,
+        stretch: () => 1 + jitter * (2 * random.next() - 1),
+        ready: (layer, onArrived) => shared.ready(worker, layer, onArrived),
+        steps: steps + warmup,
+      }),
+  );
+  for (const worker of all) worker.forward();
+  clock.advance(1e9);
+  const ends = all[0].endsMs;
+  const bytes = layers.reduce((sum, layer) => sum + layer.bytes, 0);
+  const rates = new Rates({ ...options, overheadUs: 0 });
+  return {
+    stepMs: (ends[ends.length - 1] - ends[warmup - 1]) / steps,
+    computeMs: layers.reduce((sum, { forwardMs, backwardMs }) => sum + forwardMs + backwardMs, 0),
+    networkMs: exchange === 'all-reduce' ? rates.allReduce(bytes) : rates.transfer(bytes),
+  };
+}
