@@ -40,6 +40,15 @@ it('between hosts, three ranks', async () => {
   for (const lines of others) expect(lines.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
 });
 
+it('with hooks, scheduled and not: the same bits on all ranks, and the loss falls', async () => {
+  const [first, second] = await linesOf({ BACKEND: 'cpu', SCENARIO: 'hooks' });
+  expect(first).toMatchObject([
+    { name: 'bf16', identical: true, falls: true },
+    { name: 'powersgd', falls: true },
+  ]);
+  expect(second.map(({ checksum }) => checksum)).toEqual(first.map(({ checksum }) => checksum));
+});
+
 it('what cannot be is refused on all ranks, and a value that is set stays', async () => {
   const ranks = await linesOf({ BACKEND: 'cpu', SCENARIO: 'errors' });
   const said = [

@@ -386,6 +386,15 @@ describe('shoal/ddp', () => {
       options('group', 'seed', 'shuffle', 'dropLast'),
     ),
     seededRandom: call(ddp.seededRandom, argument(1)),
+    PowerSGDState: call(
+      (...given: ConstructorParameters<typeof ddp.PowerSGDState>) => new ddp.PowerSGDState(...given),
+      options('matrixApproximationRank', 'startIteration', 'minCompressionRate', 'useErrorFeedback', 'warmStart', 'randomSeed'),
+    ),
+    HalfPrecisionState: 'takes nothing',
+    allReduceHook: 'is called by reducers',
+    bf16CompressHook: 'is called by reducers',
+    fp16CompressHook: 'is called by reducers',
+    powerSGDHook: 'is called by reducers',
   };
 
   it('its functions and classes', async () => {
@@ -422,6 +431,10 @@ describe('shoal/ddp', () => {
         reducer.noSync.bind(reducer),
         argument(() => undefined, 'function'),
       ),
+      registerCommHook: call(
+        (hook: ddp.CommHook<undefined>) => reducer.registerCommHook(undefined, hook),
+        argument(ddp.allReduceHook, 'function'),
+      ),
       finish: 'takes nothing',
       finishSync: 'takes nothing',
       gradient: call(reducer.gradient.bind(reducer), argument(0)),
@@ -455,6 +468,7 @@ describe('shoal/ddp', () => {
       averageSync: call(model.averageSync.bind(model), given, options('samples')),
       accumulate: call(model.accumulate.bind(model), given, options('samples')),
       averageWithout: 'takes nothing',
+      registerCommHook: 'as of a reducer',
       mean: call(model.mean.bind(model), argument(1, 'number', 'NaN')),
       verifyReplicas: call(model.verifyReplicas.bind(model), given),
       checksum: call(model.checksum.bind(model), given),

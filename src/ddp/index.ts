@@ -1,6 +1,16 @@
 /** Data-parallel training: the public face of `shoal/ddp`. */
 export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type ParameterSpec } from './buckets.ts';
 export { checksum } from './checksum.ts';
+export {
+  allReduceHook,
+  bf16CompressHook,
+  fp16CompressHook,
+  HalfPrecisionState,
+  powerSGDHook,
+  PowerSGDState,
+  type PowerSGDOptions,
+} from './hooks/built-in.ts';
+export type { CommHook, GradBucket, GradPart } from './hooks/comm-hook.ts';
 export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
 export { DistributedSampler, type SamplerOptions } from './sampler.ts';
 /** The generator behind the sampler: for initial parameters that are the same on every machine. */

@@ -18,8 +18,9 @@ import { readSettings, type Environment } from '../base/settings/settings.ts';
 import type { ProcessGroup, Work } from '../group/call/types.ts';
 import { dtypeInfo, type DTypeViews, type TypedArray } from '../memory/dtype.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
-import type { Tensor } from '../memory/tensor.ts';
+import { Tensor } from '../memory/tensor.ts';
 import { assignBuckets, checkSpecs, type Bucket, type ParameterSpec } from './buckets.ts';
+import { bindHook, gradBucket, HookRun, type BoundHook, type BucketPlace, type CommHook } from './hooks/comm-hook.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 
@@ -75,7 +76,7 @@ interface BucketState extends Bucket {
   readonly tensor: Tensor;
   /** Gradients missing in this step. */
   missing: number;
-  work: Work | undefined;
+  work: Work | HookRun | undefined;
 }
 
 interface ParameterState extends ParameterSpec {
@@ -126,6 +127,9 @@ export class Reducer {
   #startedMs = Number.NaN;
   #failure: ShoalError | undefined;
   #closed = false;
+  #hook: BoundHook | undefined;
+  /** Of hooks. */
+  readonly #hookTensors: Tensor[] = [];
   #stats = { steps: 0, buckets: 0, bytes: 0, exposedMs: 0, spanMs: 0 };
 
   /** Allocates the buckets; does not communicate.
@@ -180,6 +184,22 @@ export class Reducer {
   /** Since construction. */
   get stats(): ReducerStats {
     return { ...this.#stats };
+  }
+
+  /** What is done with each bucket instead of one all-reduce: torch's `register_comm_hook`. Once, before the first gradient; the same
+   *  on every rank. @throws ShoalError `usage`; `unsupported` unless gradients are float32 and weighting is 'ranks'. */
+  registerCommHook<S>(state: S, hook: CommHook<S>): void {
+    this.#checkUsable();
+    const bound = bindHook(state, hook);
+    if (this.#hook) throw new ShoalError('usage', 'registerCommHook: there is a hook already; a reducer has one');
+    if (this.#stats.steps > 0 || this.#parameters.some(({ filled }) => filled))
+      throw new ShoalError('usage', 'registerCommHook: call it before the first gradient');
+    if (this.#weighting !== 'ranks')
+      throw new ShoalError('unsupported', "registerCommHook: gradients times samples are not for hooks; use weighting 'ranks'");
+    const other = this.#parameters.find(({ dtype }) => dtype !== 'float32');
+    if (other)
+      throw new ShoalError('unsupported', `registerCommHook: parameter '${other.name}' is ${other.dtype}; hooks are given float32`);
+    this.#hook = bound;
   }
 
   /** Bytes and parameter names of each bucket, in the order in which they start. */
@@ -336,7 +356,7 @@ export class Reducer {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    for (const { tensor } of this.#buckets) this.#group.release(tensor);
+    for (const tensor of [...this.#buckets.map((bucket) => bucket.tensor), ...this.#hookTensors]) this.#group.release(tensor);
   }
 
   #parameter(index: number): ParameterState {
@@ -390,14 +410,41 @@ export class Reducer {
       // By samples, gradients are already multiplied by them: their sum is divided by all samples when it is there.
       const op = this.#weighting === 'ranks' ? ReduceOp.Avg : ReduceOp.Sum;
       try {
-        bucket.work = this.#group.allReduce(bucket.tensor, { ...this.#call, op, name: bucket.name });
+        bucket.work = this.#hook
+          ? this.#startHook(this.#hook, bucket)
+          : this.#group.allReduce(bucket.tensor, { ...this.#call, op, name: bucket.name });
       } catch (thrown) {
         throw this.#fail(thrown);
       }
       this.#next++;
       this.#stats.buckets++;
-      this.#stats.bytes += bucket.bytes;
+      if (!this.#hook) this.#stats.bytes += bucket.bytes;
     }
+  }
+
+  #startHook(hook: BoundHook, { index, name, slots, tensor }: BucketState): HookRun {
+    const parts = slots.map(({ parameter }) => {
+      const { name: own, shape, gradient } = this.#parameter(parameter);
+      return { name: own, shape, gradient: gradient as Float32Array };
+    });
+    const place: BucketPlace = {
+      index,
+      name,
+      isLast: index === this.#buckets.length - 1,
+      size: this.#group.size,
+      buffer: tensor as Tensor<'float32'>,
+      parts,
+      newTensor: (dtype, shape) => {
+        const own = this.#group.tensor(dtype, shape);
+        this.#hookTensors.push(own);
+        return own;
+      },
+      allReduce: (data, options) => {
+        this.#stats.bytes += data instanceof Tensor ? data.bytes : data.byteLength;
+        return this.#group.allReduce(data, { ...this.#call, ...options });
+      },
+    };
+    return new HookRun(hook(gradBucket(place)));
   }
 
   #startStep(): void {
@@ -438,7 +485,7 @@ export class Reducer {
     if (this.#buckets.length === 0) this.#startStep();
   }
 
-  *#inFlight(): Generator<Work> {
+  *#inFlight(): Generator<Work | HookRun> {
     if (this.#samplesWork) yield this.#samplesWork;
     for (const { work } of this.#buckets) if (work) yield work;
   }

@@ -17,6 +17,7 @@ import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } fr
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';
+import type { CommHook } from '../hooks/comm-hook.ts';
 import { checkGroup, Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
 
 /** Any nesting of plain objects and lists with arrays at the leaves. */
@@ -70,6 +71,11 @@ export class DistributedModel<T extends ArrayTree> {
     this.#specs = specs;
     this.#structure = structure;
     this.params = params;
+  }
+
+  /** As `Reducer.registerCommHook`: before the first gradients. */
+  registerCommHook<S>(state: S, hook: CommHook<S>): void {
+    this.#reducer.registerCommHook(state, hook);
   }
 
   /** What communication cost so far. */

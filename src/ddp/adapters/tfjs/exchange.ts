@@ -9,6 +9,7 @@ import type { CallOptions, ScheduledGroup, Work } from '../../../group/call/type
 import { ReduceOp } from '../../../memory/reduce-op.ts';
 import type { Tensor } from '../../../memory/tensor.ts';
 import type { ParameterSpec } from '../../buckets.ts';
+import { gradBucket, HookRun, type BoundHook, type BucketPlace } from '../../hooks/comm-hook.ts';
 import { Reducer, type ReducerGroup, type ReducerOptions } from '../../reducer.ts';
 
 export interface Exchange {
@@ -23,12 +24,17 @@ export interface Exchange {
   close(): void;
 }
 
+export interface ExchangeOptions extends ReducerOptions {
+  readonly hook?: BoundHook | undefined;
+}
+
 export class BucketExchange implements Exchange {
   readonly isScheduled = false;
   readonly #reducer: Reducer;
 
-  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], options: ReducerOptions) {
+  constructor(group: ReducerGroup, parameters: readonly ParameterSpec[], { hook, ...options }: ExchangeOptions) {
     this.#reducer = new Reducer(group, parameters, options);
+    if (hook) this.#reducer.registerCommHook(undefined, (_, bucket) => hook(bucket));
   }
 
   gradientReady(index: number, values: Float32Array): void {
@@ -53,11 +59,15 @@ export class ScheduledExchange implements Exchange {
   readonly #group: ScheduledGroup;
   readonly #parameters: readonly ParameterSpec[];
   readonly #tensors: readonly Tensor<'float32'>[];
-  readonly #works: (Work | undefined)[];
+  readonly #works: (Work | HookRun | undefined)[];
+  readonly #hook: BoundHook | undefined;
+  /** Of hooks. */
+  readonly #hookTensors: Tensor[] = [];
   readonly #findUnused: boolean;
   readonly #call: CallOptions;
 
-  constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs }: ReducerOptions) {
+  constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs, hook }: ExchangeOptions) {
+    this.#hook = hook;
     this.#group = group;
     this.#parameters = parameters;
     this.#tensors = parameters.map(({ shape }) => group.tensor('float32', shape));
@@ -103,17 +113,33 @@ export class ScheduledExchange implements Exchange {
   }
 
   close(): void {
-    for (const tensor of this.#tensors) if (!tensor.released) this.#group.release(tensor);
+    for (const tensor of [...this.#tensors, ...this.#hookTensors]) if (!tensor.released) this.#group.release(tensor);
   }
 
   /** Layers that come first are needed first. */
   #start(index: number): void {
-    const { name } = this.#parameters[index];
-    this.#works[index] = this.#group.allReduce(this.#tensors[index], {
-      ...this.#call,
-      op: ReduceOp.Avg,
+    const { name, shape } = this.#parameters[index];
+    const call = { ...this.#call, priority: index };
+    const tensor = this.#tensors[index];
+    if (!this.#hook) {
+      this.#works[index] = this.#group.allReduce(tensor, { ...call, op: ReduceOp.Avg, name: `ddp/${name}` });
+      return;
+    }
+    // A bucket for each variable: what follows the first work of its hook runs when the forward pass needs the variable.
+    const place: BucketPlace = {
+      index,
       name: `ddp/${name}`,
-      priority: index,
-    });
+      isLast: index === 0,
+      size: this.#group.size,
+      buffer: tensor,
+      parts: [{ name, shape, gradient: tensor.data }],
+      newTensor: (dtype, dimensions) => {
+        const own = this.#group.tensor(dtype, dimensions);
+        this.#hookTensors.push(own);
+        return own;
+      },
+      allReduce: (data, options) => this.#group.allReduce(data, { ...call, ...options }),
+    };
+    this.#works[index] = new HookRun(this.#hook(gradBucket(place)));
   }
 }

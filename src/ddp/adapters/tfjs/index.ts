@@ -13,6 +13,7 @@ import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
 import { checkGroup, type ReducerGroup } from '../../reducer.ts';
 import { BucketExchange, ScheduledExchange, type Exchange } from './exchange.ts';
+import { bindHook, type BoundHook, type CommHook } from '../../hooks/comm-hook.ts';
 import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
 import { VariableHooks } from './variable-hooks.ts';
@@ -82,6 +83,7 @@ export class DistributedOptimizer extends tf.Optimizer {
   #registered: Registration | undefined;
   /** Variables whose last average is not applied. */
   readonly #pending = new Set<number>();
+  #hook: BoundHook | undefined;
   #isStepKept = false;
   #isUpdating = false;
 
@@ -92,6 +94,13 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.#inner = inner;
     this.#options = options;
     this.#shared = new SharedState(inner);
+  }
+
+  /** As `Reducer.registerCommHook`: before the first step. With a scheduled group each variable is a bucket. */
+  registerCommHook<S>(state: S, hook: CommHook<S>): void {
+    if (this.#hook || this.#registered)
+      throw new ShoalError('usage', 'registerCommHook: once, before the first step; an optimizer has one hook');
+    this.#hook = bindHook(state, hook);
   }
 
   /** Collective. */
@@ -244,7 +253,7 @@ export class DistributedOptimizer extends tf.Optimizer {
       this.#group.broadcast(values, { ...call, root: 0 }).waitSync();
       tf.tidy(() => variable.assign(tf.tensor(values, variable.shape, 'float32')));
     }
-    const options = { bucketBytes, firstBucketBytes, findUnused, timeoutMs };
+    const options = { bucketBytes, firstBucketBytes, findUnused, timeoutMs, hook: this.#hook };
     const exchange = isScheduled(this.#group)
       ? new ScheduledExchange(this.#group, specs, options)
       : new BucketExchange(this.#group, specs, options);

@@ -1,0 +1,233 @@
+/** The hooks that come with Shoal, by torch's names: plain averaging, 16-bit gradients, PowerSGD. */
+import { must } from '../../base/assert.ts';
+import { seededRandom } from '../../base/random.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
+import { readSettings } from '../../base/settings/settings.ts';
+import { createKernels } from '../../memory/kernels/create-kernels.ts';
+import type { Kernels } from '../../memory/kernels.ts';
+import { loadNative } from '../../memory/native.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { Work } from '../../group/call/types.ts';
+import type { CommHook, GradBucket } from './comm-hook.ts';
+import { multiply, multiplyTransposed, orthogonalise, outer, type Matrix } from './matrix.ts';
+
+/** As without a hook. */
+export const allReduceHook: CommHook<undefined> = function* (_, bucket) {
+  yield bucket.allReduce(bucket.buffer());
+};
+
+// ── 16 bits ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+type Run<S, A extends unknown[]> = (state: S, bucket: GradBucket, ...more: A) => Generator<Work, void, void>;
+
+let runHalf: Run<HalfPrecisionState, ['float16' | 'bfloat16']>;
+
+/** What a hook of 16-bit gradients keeps: half of the buckets' memory. */
+export class HalfPrecisionState {
+  readonly #tensors = new Map<number, Tensor<'float16' | 'bfloat16'>>();
+  readonly #kernels: Kernels = createKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
+
+  static {
+    runHalf = (state, bucket, dtype) => state.#run(bucket, dtype);
+  }
+
+  *#run(bucket: GradBucket, dtype: 'float16' | 'bfloat16'): Generator<Work, void, void> {
+    const buffer = bucket.buffer();
+    const known = this.#tensors.get(bucket.index());
+    const tensor = known?.count === buffer.length && known.dtype === dtype ? known : bucket.tensor(dtype, buffer.length);
+    this.#tensors.set(bucket.index(), tensor);
+    this.#kernels.convert(dtype, bytesOf(tensor.data), 'float32', bytesOf(buffer));
+    yield bucket.allReduce(tensor);
+    this.#kernels.convert('float32', bytesOf(buffer), dtype, bytesOf(tensor.data));
+  }
+}
+
+/** Gradients travel as float16, are summed in float32 and rounded once: half the bytes; beyond ±65,504 they are infinite. */
+export const fp16CompressHook: CommHook<HalfPrecisionState> = (state, bucket) => runHalf(of(HalfPrecisionState, state), bucket, 'float16');
+
+/** Gradients travel as bfloat16: half the bytes, the range of float32, 8 bits of precision. */
+export const bf16CompressHook: CommHook<HalfPrecisionState> = (state, bucket) => runHalf(of(HalfPrecisionState, state), bucket, 'bfloat16');
+
+function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
+// ── PowerSGD ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+export interface PowerSGDOptions {
+  /** Of the two factors by which a matrix of gradients travels. Default: 1. */
+  readonly matrixApproximationRank?: number;
+  /** Steps that are averaged as they are, before the first that is approximated. Default: 1000, as torch's. */
+  readonly startIteration?: number;
+  /** Only what becomes smaller by more than this is approximated. Default: 2. */
+  readonly minCompressionRate?: number;
+  /** What the approximation leaves out of a step is added to the next one. Default: true. */
+  readonly useErrorFeedback?: boolean;
+  /** Each step begins with the factor of the one before. Default: true. */
+  readonly warmStart?: boolean;
+  /** Of the first factors: the same on all ranks. Default: 0. */
+  readonly randomSeed?: number;
+}
+
+const powerOptions = optionTable<PowerSGDOptions>({
+  matrixApproximationRank: 'number',
+  startIteration: 'number',
+  minCompressionRate: 'number',
+  useErrorFeedback: 'boolean',
+  warmStart: 'boolean',
+  randomSeed: 'number',
+});
+
+interface Approximated {
+  readonly rows: number;
+  readonly columns: number;
+  readonly rank: number;
+  readonly gradient: Float32Array;
+  /** What earlier steps have left out. */
+  readonly error: Float32Array;
+  readonly p: Matrix;
+  readonly q: Matrix;
+}
+
+interface BucketFactors {
+  readonly approximated: readonly Approximated[];
+  /** Travel as they are, together. */
+  readonly whole: readonly Float32Array[];
+  readonly wholes: Tensor<'float32'>;
+  readonly ps: Tensor<'float32'>;
+  readonly qs: Tensor<'float32'>;
+  steps: number;
+}
+
+let runPower: Run<PowerSGDState, []>;
+
+/** Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019. */
+export class PowerSGDState {
+  readonly #options: Required<PowerSGDOptions>;
+  readonly #buckets = new Map<number, BucketFactors>();
+  /** Bytes that travelled, and that would have. */
+  readonly #bytes = { sent: 0, whole: 0 };
+
+  /** @throws ShoalError `usage`. */
+  constructor(options: PowerSGDOptions = noOptions) {
+    checkOptions('PowerSGDState', options, powerOptions);
+    const { matrixApproximationRank = 1, startIteration = 1000, minCompressionRate = 2 } = options;
+    const { useErrorFeedback = true, warmStart = true, randomSeed = 0 } = options;
+    this.#options = { matrixApproximationRank, startIteration, minCompressionRate, useErrorFeedback, warmStart, randomSeed };
+    for (const [name, value, least] of [
+      ['matrixApproximationRank', matrixApproximationRank, 1],
+      ['startIteration', startIteration, 0],
+      ['randomSeed', randomSeed, 0],
+    ] as const) {
+      if (!Number.isSafeInteger(value) || value < least)
+        throw new ShoalError('usage', `PowerSGDState: ${name} is an integer from ${least}, not ${describeValue(value)}`);
+    }
+    if (!(minCompressionRate >= 1))
+      throw new ShoalError('usage', `PowerSGDState: minCompressionRate is at least 1, not ${describeValue(minCompressionRate)}`);
+  }
+
+  /** Of all steps: by how much gradients were smaller than they are. */
+  get compressionRate(): number {
+    return this.#bytes.sent === 0 ? 1 : this.#bytes.whole / this.#bytes.sent;
+  }
+
+  static {
+    runPower = (state, bucket) => state.#run(bucket);
+  }
+
+  *#run(bucket: GradBucket): Generator<Work, void, void> {
+    const factors = this.#factorsOf(bucket);
+    const buffer = bucket.buffer();
+    this.#bytes.whole += buffer.byteLength;
+    if (factors.steps++ < this.#options.startIteration) {
+      this.#bytes.sent += buffer.byteLength;
+      yield bucket.allReduce(buffer);
+      return;
+    }
+    const { approximated, whole, wholes, ps, qs } = factors;
+    this.#bytes.sent += wholes.bytes + ps.bytes + qs.bytes;
+    const { useErrorFeedback, warmStart } = this.#options;
+    for (const each of approximated) {
+      const { gradient, error, p, q, rows, columns } = each;
+      if (useErrorFeedback) for (let i = 0; i < gradient.length; i++) gradient[i] += error[i];
+      if (!warmStart) this.#fillRandom(q, bucket.index() * 1e6 + factors.steps);
+      multiply({ rows, columns, values: gradient }, q, p);
+    }
+    gather(whole, wholes.data);
+    // The first work is what starts with the bucket; all ranks start both.
+    const wholeWork = wholes.count > 0 ? bucket.allReduce(wholes) : undefined;
+    if (ps.count > 0) yield bucket.allReduce(ps);
+    for (const { p, q, gradient, rows, columns } of approximated) {
+      orthogonalise(p);
+      multiplyTransposed({ rows, columns, values: gradient }, p, q);
+    }
+    if (qs.count > 0) yield bucket.allReduce(qs);
+    for (const { p, q, gradient, error } of approximated) {
+      if (useErrorFeedback) error.set(gradient);
+      outer(p, q, gradient);
+      if (useErrorFeedback) for (let i = 0; i < gradient.length; i++) error[i] -= gradient[i];
+    }
+    if (wholeWork) yield wholeWork;
+    scatter(wholes.data, whole);
+  }
+
+  #factorsOf(bucket: GradBucket): BucketFactors {
+    const known = this.#buckets.get(bucket.index());
+    if (known) return known;
+    const shaped = bucket.parts().map(({ shape, gradient }) => ({ gradient, ...this.#matrixOf(shape, gradient.length) }));
+    const large = shaped.filter(({ rank }) => rank > 0);
+    const whole = shaped.filter(({ rank }) => rank === 0).map(({ gradient }) => gradient);
+    const sum = (counts: readonly number[]): number => counts.reduce((a, b) => a + b, 0);
+    const ps = bucket.tensor('float32', sum(large.map(({ rows, rank }) => rows * rank)));
+    const qs = bucket.tensor('float32', sum(large.map(({ columns, rank }) => columns * rank)));
+    let [atP, atQ] = [0, 0];
+    const approximated = large.map(({ gradient, rows, columns, rank }, index) => {
+      const p = { rows, columns: rank, values: ps.data.subarray(atP, (atP += rows * rank)) };
+      const q = { rows: columns, columns: rank, values: qs.data.subarray(atQ, (atQ += columns * rank)) };
+      this.#fillRandom(q, bucket.index() * 1e6 + index);
+      return { rows, columns, rank, gradient, error: new Float32Array(gradient.length), p, q };
+    });
+    const factors = { approximated, whole, wholes: bucket.tensor('float32', sum(whole.map(({ length }) => length))), ps, qs, steps: 0 };
+    this.#buckets.set(bucket.index(), factors);
+    return factors;
+  }
+
+  /** `rank` 0: it is not worth it. */
+  #matrixOf(shape: readonly number[], count: number): { rows: number; columns: number; rank: number } {
+    const { matrixApproximationRank, minCompressionRate } = this.#options;
+    if (shape.length < 2 || count === 0) return { rows: count, columns: 1, rank: 0 };
+    // Of a kernel or a dense layer, the last dimension are outputs.
+    const columns = must(shape.at(-1), () => 'it has two dimensions');
+    const rows = count / columns;
+    const rank = Math.min(matrixApproximationRank, rows, columns);
+    return { rows, columns, rank: (rows + columns) * rank * minCompressionRate < count ? rank : 0 };
+  }
+
+  #fillRandom({ values }: Matrix, salt: number): void {
+    const random = seededRandom((this.#options.randomSeed * 7919 + salt) >>> 0);
+    for (let i = 0; i < values.length; i++) values[i] = 2 * random.next() - 1;
+  }
+}
+
+/** Matrices of gradients travel as two factors of low rank; what that leaves out is added to the next step. */
+export const powerSGDHook: CommHook<PowerSGDState> = (state, bucket) => runPower(of(PowerSGDState, state), bucket);
+
+/** @throws ShoalError `usage` for a state of another hook. */
+function of<S>(kind: new () => S, state: S): S {
+  if (state instanceof kind) return state;
+  throw new ShoalError('usage', `registerCommHook: the state of this hook is a new ${kind.name}(), not ${describeValue(state)}`);
+}
+
+function gather(parts: readonly Float32Array[], whole: Float32Array): void {
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+}
+
+function scatter(whole: Float32Array, parts: readonly Float32Array[]): void {
+  let at = 0;
+  for (const part of parts) part.set(whole.subarray(at, (at += part.length)));
+}

@@ -1,0 +1,55 @@
+/** The few products of matrices that low-rank approximation needs. Row by row; the second operand has few columns. */
+
+export interface Matrix {
+  readonly rows: number;
+  readonly columns: number;
+  readonly values: Float32Array;
+}
+
+/** result := a · b */
+export function multiply(a: Matrix, b: Matrix, result: Matrix): void {
+  for (let row = 0; row < a.rows; row++) {
+    for (let k = 0; k < b.columns; k++) {
+      let sum = 0;
+      for (let column = 0; column < a.columns; column++) sum += a.values[row * a.columns + column] * b.values[column * b.columns + k];
+      result.values[row * b.columns + k] = sum;
+    }
+  }
+}
+
+/** result := aᵀ · b */
+export function multiplyTransposed(a: Matrix, b: Matrix, result: Matrix): void {
+  result.values.fill(0);
+  for (let row = 0; row < a.rows; row++) {
+    for (let column = 0; column < a.columns; column++) {
+      const value = a.values[row * a.columns + column];
+      for (let k = 0; k < b.columns; k++) result.values[column * b.columns + k] += value * b.values[row * b.columns + k];
+    }
+  }
+}
+
+/** result := p · qᵀ */
+export function outer(p: Matrix, q: Matrix, result: Float32Array): void {
+  for (let row = 0; row < p.rows; row++) {
+    for (let column = 0; column < q.rows; column++) {
+      let sum = 0;
+      for (let k = 0; k < p.columns; k++) sum += p.values[row * p.columns + k] * q.values[column * q.columns + k];
+      result[row * q.rows + column] = sum;
+    }
+  }
+}
+
+/** Columns become orthogonal, and of length 1 (modified Gram–Schmidt); those that are nothing stay so. */
+export function orthogonalise({ rows, columns, values }: Matrix): void {
+  for (let k = 0; k < columns; k++) {
+    for (let before = 0; before < k; before++) {
+      let dot = 0;
+      for (let row = 0; row < rows; row++) dot += values[row * columns + k] * values[row * columns + before];
+      for (let row = 0; row < rows; row++) values[row * columns + k] -= dot * values[row * columns + before];
+    }
+    let square = 0;
+    for (let row = 0; row < rows; row++) square += values[row * columns + k] ** 2;
+    const factor = square > 1e-30 ? 1 / Math.sqrt(square) : 0;
+    for (let row = 0; row < rows; row++) values[row * columns + k] *= factor;
+  }
+}
