@@ -1,18 +1,22 @@
 /** Shoal: the communication stack for training models on more than one process. */
 export { isShoalError, ShoalError, type ErrorCode } from './base/errors.ts';
+export { DeviceMesh, initDeviceMesh, type MeshOptions } from './group/api/device-mesh.ts';
 export { initProcessGroup, type InitOptions } from './group/api/init.ts';
 export type {
   AllToAllOptions,
+  BatchCall,
   CallOptions,
   CountsOptions,
   PeerOptions,
   ProcessGroup,
+  ReceiveWork,
   ReduceOptions,
   RootOptions,
   ScheduledGroup,
   ScheduledReduceOptions,
   SchedulingOptions,
   SchedulingStatus,
+  SubgroupsOptions,
   TensorLike,
   Work,
 } from './group/call/types.ts';
@@ -20,3 +24,5 @@ export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
 export { ReduceOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';
 export type { TuningOptions } from './scheduler/tuner/tuner.ts';
+export type { JobStore, StoreWait } from './store/job-store.ts';
+export { openStore, type StoreOptions } from './store/open-job-store.ts';

@@ -1,8 +1,11 @@
 /** Process groups of real processes: the conformance checks, and what happens when ranks disagree or die. */
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
 import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
+import type { ChromeTrace } from '../src/trace/chrome.ts';
 import { expectConformance } from './support/expect-conformance.ts';
 import { startRanks } from './support/ranks.ts';
 import { testWorlds } from './support/start-worlds.ts';
@@ -91,6 +94,29 @@ describe('threads and worlds', () => {
       expect(stderr).toBe('');
       expect(lines).toEqual([{ a: rank, b: 1 - rank, x: 1, y: 10 }]);
     });
+  });
+});
+
+describe('a call that one rank aborts', () => {
+  it.each(fabricLists)('ends its group on every rank, by name, and no other, fabrics "%s"', async (fabrics) => {
+    const traces = mkdtempSync(join(tmpdir(), 'shoal-aborts-'));
+    await using world = await startRanks({ fixture: 'aborts', n: 3, env: { SHOAL_FABRICS: fabrics, SHOAL_TRACE: traces } });
+    for (const { lines, code } of await world.outcomes()) {
+      const reports = lines as (Report & { sum?: number })[];
+      for (const { what, ok, code: errorCode, message, sum } of reports) {
+        if (what === 'world') expect(sum).toBe(3);
+        else {
+          expect({ what, ok, errorCode }).toEqual({ what, ok: false, errorCode: 'aborted' });
+          expect(message).toMatch(/^rank 1 aborted (all-reduce|batch) of group '.*' by its signal \(enough\)/);
+        }
+      }
+      expect(reports.length).toBeGreaterThanOrEqual(4);
+      expect(code).toBe(0);
+    }
+    const { traceEvents } = JSON.parse(readFileSync(join(traces, 'trace-rank-1.json'), 'utf8')) as ChromeTrace;
+    const spans = traceEvents.filter(({ name }) => name === 'waiting to abort');
+    expect(spans.map(({ ph, cat }) => ({ ph, cat }))).toEqual([1, 2, 3].map(() => ({ ph: 'X', cat: 'user' })));
+    rmSync(traces, { recursive: true });
   });
 });
 

@@ -27,6 +27,21 @@ describe('shoal', () => {
       shoal.initProcessGroup,
       options('backend', 'initMethod', 'rank', 'worldSize', 'timeoutMs', 'joinTimeoutMs', 'scheduling', 'environment'),
     ),
+    openStore: call(
+      shoal.openStore,
+      argument('hash://'),
+      options('rank', 'worldSize', 'secret', 'timeoutMs', 'connectTimeoutMs', 'environment'),
+    ),
+    initDeviceMesh: call(
+      shoal.initDeviceMesh,
+      argument({ size: 1, rank: 0, newSubgroups: async () => null }),
+      argument([1]),
+      options('names', 'timeoutMs'),
+    ),
+    DeviceMesh: call(
+      (...given: ConstructorParameters<typeof shoal.DeviceMesh>) => new shoal.DeviceMesh(...given),
+      fields({ rank: 0, shape: [1], names: [], groups: [] }),
+    ),
     isShoalError: 'takes anything',
     ShoalError: 'an error is made whatever it is told',
     Tensor: call(
@@ -40,7 +55,7 @@ describe('shoal', () => {
 
   function callsOfGroup(group: CommGroup): CallsOf<ProcessGroup> {
     const [pair, part] = [argument(new Float32Array(4)), argument(new Float32Array(2))];
-    const rest = ['timeoutMs', 'name'];
+    const rest = ['timeoutMs', 'name', 'signal'];
     const cloneable = argument(1, 'undefined', 'null', 'boolean', 'number', 'NaN', 'string', 'bigint', 'list', 'object', 'map');
     return {
       tensor: call(group.tensor.bind(group), argument('float32'), argument([2])),
@@ -59,10 +74,17 @@ describe('shoal', () => {
       scatterObject: call(group.scatterObject.bind(group), argument([1, 2]), options('root', ...rest)),
       send: call(group.send.bind(group), tensorLike, argument(1), options('tag', ...rest)),
       recv: call(group.recv.bind(group), tensorLike, argument(1), options('tag', ...rest)),
+      batch: call(group.batch.bind(group), argument([]), options(...rest)),
       barrier: call(group.barrier.bind(group), options(...rest)),
       monitoredBarrier: call(group.monitoredBarrier.bind(group), options(...rest)),
       split: call(group.split.bind(group), argument(0, 'null'), options('key', 'timeoutMs')),
       newGroup: call(group.newGroup.bind(group), argument([0]), options('timeoutMs', 'name', 'backend')),
+      newSubgroups: call(group.newSubgroups.bind(group), options('groupSize', 'ranks', 'timeoutMs')),
+      span: call(
+        group.span.bind(group),
+        argument('a span', 'string'),
+        argument(() => 1, 'function'),
+      ),
       scheduled: call(group.scheduled.bind(group), options('creditBytes', 'partitionBytes', 'timeoutMs')),
       destroy: call(group.destroy.bind(group), options('timeoutMs')),
     };
@@ -71,7 +93,7 @@ describe('shoal', () => {
   it('scheduled groups', async () => {
     const scheduled = await shoal.initProcessGroup({ environment: {}, scheduling: true });
     await walk('scheduled', {
-      allReduce: call(scheduled.allReduce.bind(scheduled), tensorLike, options('op', 'factor', 'priority', 'timeoutMs', 'name')),
+      allReduce: call(scheduled.allReduce.bind(scheduled), tensorLike, options('op', 'factor', 'priority', 'timeoutMs', 'name', 'signal')),
       setScheduling: call(scheduled.setScheduling.bind(scheduled), fields({ creditBytes: 100, partitionBytes: 10 })),
       destroy: call(scheduled.destroy.bind(scheduled), options('timeoutMs')),
     });
@@ -86,6 +108,38 @@ describe('shoal', () => {
     then: 'takes what promises take',
     catch: 'takes what promises take',
     finally: 'takes what promises take',
+  });
+
+  const callsOfStore = (store: shoal.JobStore): CallsOf<shoal.JobStore> => {
+    const [text, keys] = [argument('a', 'string'), argument(['a'], 'list')];
+    const wait = options('timeoutMs', 'signal');
+    return {
+      set: call(store.set.bind(store), text, text),
+      get: call(store.get.bind(store), text, wait),
+      multiGet: call(store.multiGet.bind(store), keys, wait),
+      add: call(store.add.bind(store), text, argument(1)),
+      wait: call(store.wait.bind(store), keys, wait),
+      compareSet: call(store.compareSet.bind(store), text, text, text),
+      deleteKey: call(store.deleteKey.bind(store), text),
+      numKeys: 'takes nothing',
+      check: call(store.check.bind(store), keys),
+      prefix: call(store.prefix.bind(store), text),
+      close: 'takes nothing',
+    };
+  };
+
+  it('stores and meshes', async () => {
+    await using store = await shoal.openStore('hash://');
+    await walk('store', callsOfStore(store));
+    await using world = await startRanks(1);
+    const mesh = await shoal.initDeviceMesh(world.groups[0], [1], { names: ['dp'] });
+    const callsOfMesh: CallsOf<shoal.DeviceMesh> = {
+      group: call(mesh.group.bind(mesh), argument(0)),
+      localRank: call(mesh.localRank.bind(mesh), argument('dp')),
+      size: call(mesh.size.bind(mesh), argument(undefined, 'undefined')),
+      destroy: 'takes nothing',
+    };
+    await walk('mesh', callsOfMesh);
   });
 
   it('its functions and classes', async () => {
@@ -109,7 +163,9 @@ describe('shoal', () => {
     for (const x of [group.tensor('float32', [2]), new Float32Array(2)]) {
       for (let k = 0; k < 3; k++) await group.allReduce(x, { op: shoal.ReduceOp.Max });
       for (let k = 0; k < 3; k++) await group.allReduce(x);
-      await walk('group', { allReduce: call(group.allReduce.bind(group), argument(x), options('op', 'factor', 'timeoutMs', 'name')) });
+      await walk('group', {
+        allReduce: call(group.allReduce.bind(group), argument(x), options('op', 'factor', 'timeoutMs', 'name', 'signal')),
+      });
     }
     await group.destroy();
   });

@@ -20,6 +20,11 @@ export interface Work extends PromiseLike<void> {
   finally(onFinally?: (() => void) | null): Promise<void>;
 }
 
+/** A work as those have it who start it. */
+export interface SettlingWork extends Work {
+  onceSettled(listener: () => void): void;
+}
+
 /** How a `Work` waits without the event loop; given by the channel. */
 export interface WorkWaiter {
   readonly now: () => number;
@@ -41,7 +46,7 @@ export interface WorkHooks {
 }
 
 /** What follows from `then`. */
-abstract class Thenable implements PromiseLike<void> {
+export abstract class Thenable implements PromiseLike<void> {
   abstract then<A = void, B = never>(
     onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
     onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
@@ -62,7 +67,7 @@ interface Settlement {
   readonly answer?: unknown;
 }
 
-export class PendingWork extends Thenable implements Work {
+export class PendingWork extends Thenable implements SettlingWork {
   readonly #waiter: WorkWaiter;
   readonly #description: string;
   #done = false;
@@ -72,6 +77,7 @@ export class PendingWork extends Thenable implements Work {
   #onSettled: WorkHooks['onSettled'];
   readonly #onWait: (() => void) | undefined;
   #onAwaited: (() => void) | undefined;
+  #listeners: (() => void)[] | undefined;
   #promise: Promise<void> | undefined;
   #resolve: (() => void) | undefined;
   #reject: ((error: ShoalError) => void) | undefined;
@@ -108,8 +114,16 @@ export class PendingWork extends Thenable implements Work {
     this.#onSettled?.(error !== undefined && begun, error);
     this.#onSuccess = undefined;
     this.#onSettled = undefined;
+    for (const listener of this.#listeners ?? []) listener();
+    this.#listeners = undefined;
     if (this.#error) this.#reject?.(this.#error);
     else this.#resolve?.();
+  }
+
+  /** As soon as it has settled, for those who do not await it: at once where it has. */
+  onceSettled(listener: () => void): void {
+    if (this.#done) listener();
+    else (this.#listeners ??= []).push(listener);
   }
 
   waitSync(timeoutMs = Infinity): void {
@@ -154,9 +168,13 @@ export class PendingWork extends Thenable implements Work {
 const settled = Promise.resolve();
 
 /** The work of an operation that was complete when its call returned. */
-export class CompletedWork extends Thenable implements Work {
+export class CompletedWork extends Thenable implements SettlingWork {
   readonly done = true;
   readonly error = undefined;
+
+  onceSettled(listener: () => void): void {
+    listener();
+  }
 
   waitSync(timeoutMs = Infinity): void {
     checkKind('waitSync: timeoutMs', timeoutMs, 'number');

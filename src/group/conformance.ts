@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { ReduceOp, reduceOps, checkReduceOp } from '../memory/reduce-op.ts';
 import type { Tensor } from '../memory/tensor.ts';
+import { initDeviceMesh } from './api/device-mesh.ts';
 import type { ProcessGroup, TensorLike } from './call/types.ts';
 
 export interface GroupCheck {
@@ -498,4 +499,172 @@ export const groupChecks: readonly GroupCheck[] = [
       assert.equal(await group.split(null), null);
     },
   },
+  {
+    name: 'receives from anyone take what came first, and say whose it was',
+    async run(group) {
+      if (group.size === 1) return;
+      const others = Array.from({ length: group.size }, (_, rank) => rank).filter((rank) => rank !== group.rank);
+      for (const count of [1, 40_000]) {
+        const out = Int32Array.from({ length: count }, (_, i) => group.rank * 1000 + (i % 7));
+        const expected = (rank: number): number[] => [0, 1, count - 1].map((i) => rank * 1000 + (i % 7));
+        const inputs = others.map(() => new Int32Array(count));
+        const receives = inputs.map((input) => group.recv(input, 'any', { tag: 3 }));
+        const sends = others.map((rank) => group.send(out, rank, { tag: 3 }));
+        await Promise.all([...receives, ...sends]);
+        const sources = receives.map(({ source }) => source);
+        assert.deepEqual(
+          [...sources].sort((a, b) => Number(a) - Number(b)),
+          others,
+        );
+        inputs.forEach((input, k) => {
+          if (count > 1) assert.deepEqual([input[0], input[1], input[count - 1]], expected(Number(sources[k])));
+          else assert.equal(input[0], Number(sources[k]) * 1000);
+        });
+      }
+      // Messages that are there already, and a receive from one rank beside one from anyone: whichever was called first takes it.
+      const next = (group.rank + 1) % group.size;
+      const previous = (group.rank + group.size - 1) % group.size;
+      await group.send(Int32Array.of(5), next, { tag: 4 });
+      await group.barrier();
+      const [early, late] = [new Int32Array(1), new Int32Array(1)];
+      const first = group.recv(early, 'any', { tag: 4 });
+      const second = group.recv(late, previous, { tag: 4 });
+      await group.send(Int32Array.of(6), next, { tag: 4 });
+      await Promise.all([first, second]);
+      assert.deepEqual([early[0], late[0], first.source, second.source], [5, 6, previous, previous]);
+    },
+  },
+  {
+    name: 'batches give the bits of single calls, of every size, dtype and kind',
+    async run(group) {
+      const { rank, size } = group;
+      const counts = [3, 1, 1000, 0, 20_000];
+      const make = (): Float32Array[] =>
+        counts.map((count, k) => Float32Array.from({ length: count }, (_, i) => Math.sin(i * (rank + 1) + k) * 1e3));
+      const [single, batched, tensors] = [make(), make(), make().map((data) => copyOf(group, data))];
+      for (const data of single) await group.allReduce(data, { op: ReduceOp.Avg });
+      const integers = Int32Array.of(rank, 1);
+      const root = size - 1;
+      const news = Float64Array.of(rank, rank);
+      const parts = [Float32Array.of(rank), Float32Array.of(rank + 10, rank + 20)];
+      const wholes = parts.map((part) => new Float32Array(part.length * size));
+      const scattered = [new Int32Array(2), new Int32Array(1)];
+      const sources = scattered.map((part, k) => Int32Array.from({ length: part.length * size }, (_, i) => i + k + rank));
+      const reduced = [Int32Array.of(rank), Int32Array.of(2 * rank)];
+      const received = new Float32Array(2);
+      const [next, previous] = [(rank + 1) % size, (rank + size - 1) % size];
+      const work = group.batch([
+        ...batched.map((data) => ({ call: 'allReduce', data, op: ReduceOp.Avg }) as const),
+        ...tensors.map((data) => ({ call: 'allReduce', data, op: ReduceOp.Avg }) as const),
+        { call: 'allReduce', data: integers },
+        { call: 'broadcast', data: news, root },
+        ...parts.map((input, k) => ({ call: 'allGather', input, output: wholes[k] }) as const),
+        ...scattered.map((output, k) => ({ call: 'reduceScatter', output, input: sources[k] }) as const),
+        ...reduced.map((data) => ({ call: 'reduce', data, root }) as const),
+        ...(size === 1
+          ? []
+          : ([
+              { call: 'send', data: Float32Array.of(rank, 7), peer: next },
+              { call: 'recv', data: received, peer: previous },
+            ] as const)),
+      ]);
+      await work;
+      assert.equal(work.done, true);
+      assert.deepEqual(batched, single);
+      assert.deepEqual(
+        tensors.map(({ data }) => Float32Array.from(data)),
+        single,
+      );
+      const ranks = Array.from({ length: size }, (_, each) => each);
+      const total = ranks.reduce((sum, each) => sum + each, 0);
+      assert.deepEqual([...integers, ...news], [total, size, root, root]);
+      assert.deepEqual(
+        wholes.map((whole) => [...whole]),
+        [ranks, ranks.flatMap((each) => [each + 10, each + 20])],
+      );
+      assert.deepEqual(
+        scattered.map((part) => [...part]),
+        scattered.map((part, k) => Array.from(part, (_, i) => (rank * part.length + i + k) * size + total)),
+      );
+      assert.deepEqual(
+        reduced.map(([value]) => value),
+        rank === root ? [total, 2 * total] : [rank, 2 * rank],
+      );
+      if (size > 1) assert.deepEqual([...received], [previous, 7]);
+      await group.batch([]);
+      for (const tensor of tensors) group.release(tensor);
+    },
+  },
+  {
+    name: 'subgroups of so many ranks, by host and by lists; a mesh',
+    async run(group) {
+      const { rank, size } = group;
+      const sumOf = async (part: ProcessGroup): Promise<number> => {
+        const x = Int32Array.of(rank);
+        await part.allReduce(x);
+        return x[0];
+      };
+      const local = await group.newSubgroups();
+      assert.ok(local);
+      assert.deepEqual(
+        local.globalRanks,
+        group.hosts.find((ranks) => ranks.includes(rank))?.map((each) => group.globalRanks[each]),
+      );
+      const alone = await group.newSubgroups({ groupSize: 1 });
+      assert.ok(alone);
+      assert.equal(await sumOf(alone), rank);
+      const some = await group.newSubgroups({ ranks: [[size - 1]] });
+      assert.equal(some === null, rank !== size - 1);
+      await group.barrier();
+      await Promise.all([local.destroy(), alone.destroy(), some?.destroy()]);
+      const shape = size % 2 === 0 ? [size / 2, 2] : [1, size];
+      await using mesh = await initDeviceMesh(group, shape, { names: ['dp', 'tp'] });
+      assert.deepEqual(mesh.coordinate, [Math.floor(rank / shape[1]), rank % shape[1]]);
+      assert.equal(mesh.group('tp').rank, mesh.localRank('tp'));
+      assert.equal(mesh.group('dp').size, shape[0]);
+      const row = mesh.coordinate[0] * shape[1];
+      assert.equal(
+        await sumOf(mesh.group('tp')),
+        Array.from({ length: shape[1] }, (_, k) => row + k).reduce((a, b) => a + b),
+      );
+      assert.equal(
+        await sumOf(mesh.group(0)),
+        Array.from({ length: shape[0] }, (_, k) => k * shape[1] + mesh.coordinate[1]).reduce((a, b) => a + b),
+      );
+    },
+  },
+  {
+    name: 'the store of the world is that of all ranks',
+    async run(group) {
+      const store = group.store.prefix(`conformance of ${group.name}`);
+      const text = (bytes: Uint8Array): string => new TextDecoder().decode(bytes);
+      await store.set(`from ${group.rank}`, `value ${group.rank}`);
+      const all = Array.from({ length: group.size }, (_, rank) => `from ${rank}`);
+      await store.wait(all);
+      assert.deepEqual(
+        (await store.multiGet(all)).map(text),
+        all.map((_, rank) => `value ${rank}`),
+      );
+      assert.equal(text(await store.get(`from ${group.size - 1}`)), `value ${group.size - 1}`);
+      const sum = await store.add('count', group.rank + 1);
+      assert.ok(sum >= group.rank + 1);
+      await group.barrier();
+      assert.equal(await store.add('count', 0), (group.size * (group.size + 1)) / 2);
+      const won = text(await store.compareSet('leader', '', `${group.rank}`));
+      assert.equal(text(await store.get('leader')), won);
+      assert.equal(await store.check(['leader', 'nobody']), false);
+      assert.ok((await store.numKeys()) >= group.size + 2);
+      await group.barrier();
+      assert.equal(await store.deleteKey(`from ${group.rank}`), true);
+      assert.equal(await store.deleteKey(`from ${group.rank}`), false);
+      await assert.rejects(store.get('nobody', { signal: AbortSignal.timeout(20) }), { code: 'aborted' });
+      await group.barrier();
+    },
+  },
 ];
+
+function copyOf(group: ProcessGroup, data: Float32Array): Tensor<'float32'> {
+  const tensor = group.tensor('float32', [data.length]);
+  tensor.data.set(data);
+  return tensor;
+}

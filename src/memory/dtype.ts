@@ -15,6 +15,15 @@ export type DType =
   | 'uint8'
   | 'bool';
 
+/** The half floats of newer engines, as far as they are needed here: not every TypeScript library knows them. */
+export interface NativeFloat16Array extends ArrayBufferView {
+  readonly [Symbol.toStringTag]: 'Float16Array';
+  readonly BYTES_PER_ELEMENT: number;
+  readonly length: number;
+  [index: number]: number;
+  keys(): IterableIterator<number>;
+}
+
 export type TypedArray =
   | Float64Array
   | Float32Array
@@ -91,7 +100,17 @@ export function viewOf<D extends DType>(dtype: D, buffer: ArrayBufferLike, byteO
   return dtypeInfo(dtype).view(buffer, byteOffset, count) as DTypeViews[D];
 }
 
-/** The dtype that a foreign typed array is taken as. Uint16Array is `uint16`: half floats must say so.
+/** Undefined where the engine has none. */
+const nativeFloat16Array = (globalThis as { Float16Array?: new (buffer: ArrayBufferLike, at: number, count: number) => NativeFloat16Array })
+  .Float16Array;
+
+/** A native view of half floats. @throws ShoalError `unsupported` where the engine has none. */
+export function float16ViewOf(buffer: ArrayBufferLike, byteOffset: number, count: number): NativeFloat16Array {
+  if (nativeFloat16Array) return new nativeFloat16Array(buffer, byteOffset, count);
+  throw new ShoalError('unsupported', `Node.js ${process.version} has no Float16Array, newer versions (24) have; read the bits of data`);
+}
+
+/** The dtype that a foreign typed array is taken as. Uint16Array is `uint16`: half floats must say so, or be in a Float16Array.
  *  @throws ShoalError `unsupported` for arrays without a dtype (BigUint64Array, DataView). */
 export function dtypeOfArray(array: ArrayBufferView): DType {
   if (array instanceof Float32Array) return 'float32';
@@ -103,5 +122,6 @@ export function dtypeOfArray(array: ArrayBufferView): DType {
   if (array instanceof Int8Array) return 'int8';
   if (array instanceof Uint32Array) return 'uint32';
   if (array instanceof Uint16Array) return 'uint16';
+  if (nativeFloat16Array && array instanceof nativeFloat16Array) return 'float16';
   throw new ShoalError('unsupported', `${array.constructor.name} has no dtype; pass a typed array of a supported dtype or a tensor`);
 }

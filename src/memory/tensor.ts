@@ -1,7 +1,7 @@
 /** Tensors: a dtype and a shape over part of a region. Row-major, contiguous. */
 import { ShoalError } from '../base/errors.ts';
 import { checkKind, describeValue } from '../base/settings/options.ts';
-import { dtypeInfo, viewOf, type DType, type DTypeViews } from './dtype.ts';
+import { dtypeInfo, float16ViewOf, viewOf, type DType, type DTypeViews, type NativeFloat16Array } from './dtype.ts';
 import type { Region } from './region.ts';
 
 export class Tensor<D extends DType = DType> {
@@ -34,6 +34,13 @@ export class Tensor<D extends DType = DType> {
       );
     }
     this.data = viewOf(dtype, region.buffer, byteOffset, this.count);
+  }
+
+  /** The elements of a float16 tensor as numbers, in the engine's own view of them: no copy.
+   *  @throws ShoalError `usage` for another dtype; `unsupported` where the engine has no Float16Array. */
+  get float16(): NativeFloat16Array {
+    if (this.dtype !== 'float16') throw new ShoalError('usage', `float16 is a view of float16 tensors, this one is ${this.dtype}`);
+    return float16ViewOf(this.region.buffer, this.byteOffset, this.count);
   }
 
   /** Its memory has been given back: no operation takes it. */

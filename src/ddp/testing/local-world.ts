@@ -197,7 +197,7 @@ export async function onEveryRank<T>(world: LocalWorld, body: (group: LocalGroup
 }
 
 function arrayOf(data: TensorLike): [TypedArray, DType] {
-  return data instanceof Tensor ? [data.data, data.dtype] : [data, dtypeOfArray(data)];
+  return data instanceof Tensor ? [data.data, data.dtype] : [data as TypedArray, dtypeOfArray(data)];
 }
 
 function round(value: number, dtype: 'float32' | 'float64'): number {

@@ -13,8 +13,10 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { checkBackend, checkTimeout } from '../dispatch/call-arguments.ts';
 import { CommClient } from '../thread/comm-client.ts';
+import { CommStore } from '../thread/comm-store.ts';
 import type { Command, CommEvent, WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import { detectWorld } from '../../store/environment.ts';
+import { CheckedStore } from '../../store/job-store.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { checkedScheduling } from './scheduled-group.ts';
 import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
@@ -218,7 +220,18 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     const networkPath = share && networkPathSpec(spec.globalRanks.length, settings.syncBytesMax, share.rates);
     return new PlanRunner({ ...planOptions(planning, spec), loadStore, networkPath }).algorithmOf(collective, bytes);
   };
-  return { client, memory, info, timeoutMs: settings.timeoutMs, scheduling: schedulingOf(settings), openPaths, algorithmOf, close };
+  return {
+    client,
+    memory,
+    info,
+    timeoutMs: settings.timeoutMs,
+    trace: trace.recorder,
+    store: new CheckedStore(new CommStore(client)),
+    scheduling: schedulingOf(settings),
+    openPaths,
+    algorithmOf,
+    close,
+  };
 }
 
 interface ClosingWorld {

@@ -1,17 +1,16 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { must } from '../../base/assert.ts';
-import { ShoalError } from '../../base/errors.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
-import type { DType } from '../../memory/dtype.ts';
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import { operand, type BufferUse, type Operand } from '../dispatch/call-buffers.ts';
-import { CallDispatch, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
+import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
+import { CallChecks } from '../dispatch/call-checks.ts';
 import type { GroupPaths } from '../dispatch/fast-path.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
@@ -29,41 +28,21 @@ import type {
   RootOptions,
   ScheduledGroup,
   SchedulingOptions,
+  SubgroupsOptions,
   TensorLike,
   Work,
 } from '../call/types.ts';
-import {
-  checkCounts,
-  checkRootOnly,
-  checkSameCount,
-  checkSameDtype,
-  checkTag,
-  checkTimeout,
-  even,
-  keptCounts,
-  localPlace,
-  reductionOf,
-  rootOf,
-  splitsOf,
-} from '../dispatch/call-arguments.ts';
-import {
-  allToAllOptions,
-  callOptions,
-  countsOfRootOptions,
-  countsOptions,
-  destroyOptions,
-  newGroupOptions,
-  peerOptions,
-  reduceOptions,
-  reduceScatterOptions,
-  reduceToRootOptions,
-  rootOptions,
-  scheduledOptions,
-  splitOptions,
-} from '../call/call-options.ts';
+import type { anySource, BatchCall, ReceiveWork } from '../call/types.ts';
+import type { SettlingWork } from '../../comm/work.ts';
+import type { JobStore } from '../../store/job-store.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
+import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../call/call-options.ts';
+import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, ScheduledCommGroup } from './scheduled-group.ts';
-import { groupOfRanks, splitGroup } from './subgroups.ts';
+import { span } from './span.ts';
+import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
 /** What all groups of a world share on the main thread. */
 export interface WorldHandle {
@@ -71,6 +50,9 @@ export interface WorldHandle {
   readonly memory: TensorMemory;
   readonly info: WorldInfo;
   readonly timeoutMs: number;
+  /** This thread's. */
+  readonly trace: TraceRecorder;
+  readonly store: JobStore;
   /** Where a scheduled group says nothing. */
   readonly scheduling: Scheduling;
   /** What the calls of a group can take. */
@@ -95,6 +77,7 @@ export class CommGroup implements ProcessGroup {
   readonly #spec: GroupSpec;
   readonly #blocks = new Map<Tensor, TensorBlock>();
   readonly #dispatch: CallDispatch;
+  readonly #checks: CallChecks;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -106,6 +89,7 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
     this.#dispatch = new CallDispatch({ spec, client, memory, ...world.openPaths(spec) });
+    this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.timeoutMs);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
@@ -151,118 +135,51 @@ export class CommGroup implements ProcessGroup {
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
   allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
-    const repeated = this.#repeat('all-reduce', options, data);
-    if (repeated) return repeated;
-    checkOptions('allReduce', options, reduceOptions);
-    const target = operand(data, 'the data of allReduce');
-    return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
-      { name: 'data', operand: target, reads: true, writes: true },
-    ]);
+    return this.#repeat('all-reduce', options, data) ?? this.#start(this.#checks.allReduce(data, options));
   }
 
   broadcast(data: TensorLike, options: RootOptions = noOptions): Work {
-    const repeated = this.#repeat('broadcast', options, data);
-    if (repeated) return repeated;
-    checkOptions('broadcast', options, rootOptions);
-    const target = operand(data, 'the data of broadcast');
-    const root = rootOf(options, this.size);
-    return this.#collective('broadcast', target, target.count, options, { root }, [
-      { name: 'data', operand: target, reads: root === this.rank, writes: root !== this.rank },
-    ]);
+    return this.#repeat('broadcast', options, data) ?? this.#start(this.#checks.broadcast(data, options));
   }
 
   reduce(data: TensorLike, options: ReduceOptions & RootOptions = noOptions): Work {
-    const repeated = this.#repeat('reduce', options, data);
-    if (repeated) return repeated;
-    checkOptions('reduce', options, reduceToRootOptions);
-    const target = operand(data, 'the data of reduce');
-    const root = rootOf(options, this.size);
-    return this.#collective('reduce', target, target.count, options, { root, ...reductionOf(target, options) }, [
-      { name: 'data', operand: target, reads: true, writes: root === this.rank },
-    ]);
+    return this.#repeat('reduce', options, data) ?? this.#start(this.#checks.reduce(data, options));
   }
 
   allGather(output: TensorLike, input: TensorLike, options: CountsOptions = noOptions): Work {
-    const repeated = this.#repeat('all-gather', options, input, output);
-    if (repeated) return repeated;
-    checkOptions('allGather', options, countsOptions);
-    const { source, target, counts } = this.#gathering('allGather', output, input, options);
-    return this.#collective('all-gather', target, target.count, options, { counts }, [
-      { name: 'input', operand: source, reads: true, writes: false },
-      { name: 'output', operand: target, reads: false, writes: true },
-    ]);
+    return this.#repeat('all-gather', options, input, output) ?? this.#start(this.#checks.allGather(output, input, options));
   }
 
   gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = noOptions): Work {
-    const repeated = this.#repeat('gather', options, input, output);
-    if (repeated) return repeated;
-    checkOptions('gather', options, countsOfRootOptions);
-    const root = rootOf(options, this.size);
-    checkRootOnly('the output of gather', output, root, this.rank);
-    const source = operand(input, 'the input of gather');
-    const counts = options.counts ?? even(source.count, this.size);
-    const total = checkCounts(this, 'gather', counts, source, output === null ? undefined : operand(output, 'the output of gather'));
-    const buffers: BufferUse[] = [{ name: 'input', operand: source, reads: true, writes: false }];
-    if (output !== null) buffers.push({ name: 'output', operand: operand(output, 'the output of gather'), reads: false, writes: true });
-    return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
+    return this.#repeat('gather', options, input, output) ?? this.#start(this.#checks.gather(output, input, options));
   }
 
   scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = noOptions): Work {
-    const repeated = this.#repeat('scatter', options, output, input);
-    if (repeated) return repeated;
-    checkOptions('scatter', options, countsOfRootOptions);
-    const root = rootOf(options, this.size);
-    checkRootOnly('the input of scatter', input, root, this.rank);
-    const target = operand(output, 'the output of scatter');
-    const counts = options.counts ?? even(target.count, this.size);
-    const total = checkCounts(this, 'scatter', counts, target, input === null ? undefined : operand(input, 'the input of scatter'));
-    const buffers: BufferUse[] = [{ name: 'output', operand: target, reads: false, writes: true }];
-    if (input !== null) buffers.push({ name: 'input', operand: operand(input, 'the input of scatter'), reads: true, writes: false });
-    return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
+    return this.#repeat('scatter', options, output, input) ?? this.#start(this.#checks.scatter(output, input, options));
   }
 
   reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = noOptions): Work {
-    const repeated = this.#repeat('reduce-scatter', options, input, output);
-    if (repeated) return repeated;
-    checkOptions('reduceScatter', options, reduceScatterOptions);
-    const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
-    return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
-      { name: 'input', operand: target, reads: true, writes: false },
-      { name: 'output', operand: source, reads: false, writes: true },
-    ]);
+    return this.#repeat('reduce-scatter', options, input, output) ?? this.#start(this.#checks.reduceScatter(output, input, options));
   }
 
   allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = noOptions): Work {
-    const repeated = this.#repeat('all-to-all', options, input, output);
-    if (repeated) return repeated;
-    checkOptions('allToAll', options, allToAllOptions);
-    const source = operand(input, 'the input of allToAll');
-    const target = operand(output, 'the output of allToAll');
-    checkSameDtype('allToAll', source, target);
-    const inputSplits = splitsOf('inputSplits', options.inputSplits, source, this.size);
-    const outputSplits = splitsOf('outputSplits', options.outputSplits, target, this.size);
-    const buffers: BufferUse[] = [
-      { name: 'input', operand: source, reads: true, writes: false },
-      { name: 'output', operand: target, reads: false, writes: true },
-    ];
-    if (options.inputSplits === undefined && options.outputSplits === undefined) {
-      checkSameCount('allToAll', source, target);
-      return this.#collective('all-to-all', source, source.count * this.size, options, {}, buffers);
-    }
-    const parts = { sends: inputSplits, receives: outputSplits };
-    return this.#collective('all-to-all', source, source.count, options, { parts }, buffers);
+    return this.#repeat('all-to-all', options, input, output) ?? this.#start(this.#checks.allToAll(output, input, options));
   }
 
   barrier(options: CallOptions = noOptions): Work {
-    const repeated = this.#repeat('barrier', options);
-    if (repeated) return repeated;
-    checkOptions('barrier', options, callOptions);
-    return this.#collective('barrier', { dtype: 'uint8' }, 0, options, {}, []);
+    return this.#repeat('barrier', options) ?? this.#start(this.#checks.barrier('barrier', options));
   }
 
   monitoredBarrier(options: CallOptions = noOptions): Work {
-    checkOptions('monitoredBarrier', options, callOptions);
-    return this.#collective('barrier', { dtype: 'uint8' }, 0, { name: 'monitored', ...options }, {}, []);
+    return this.#start(this.#checks.barrier('monitoredBarrier', options));
+  }
+
+  batch(calls: readonly BatchCall[], options: CallOptions = noOptions): Work {
+    checkOptions('batch', options, callOptions);
+    const checked = checkBatch(calls, this.#checks, options);
+    this.#checkUsable();
+    this.#checkNotAborted(options.signal, 'batch');
+    return this.#aborting(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -286,11 +203,17 @@ export class CommGroup implements ProcessGroup {
   // ── point to point ──────────────────────────────────────────────────────────────────────────────────────────────
 
   send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
-    return this.#message('send', data, peer, options);
+    const message = this.#checks.message('send', data, peer, options);
+    this.#checkUsable();
+    this.#checkNotAborted(options.signal, 'send');
+    return this.#aborting(this.#dispatch.startMessage(message), options.signal, 'send');
   }
 
-  recv(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
-    return this.#message('recv', data, peer, options);
+  recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
+    const message = this.#checks.message('recv', data, peer, options);
+    this.#checkUsable();
+    this.#checkNotAborted(options.signal, 'recv');
+    return this.#aborting(this.#dispatch.startMessage(message), options.signal, 'recv');
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,6 +229,11 @@ export class CommGroup implements ProcessGroup {
   ): Promise<ProcessGroup | null> {
     checkOptions('newGroup', options, newGroupOptions);
     return this.#open(await groupOfRanks(this, this.#world, ranks, options), options.timeoutMs);
+  }
+
+  async newSubgroups(options: SubgroupsOptions = noOptions): Promise<ProcessGroup | null> {
+    checkOptions('newSubgroups', options, subgroupsOptions);
+    return this.#open(await subgroupOf(this, this.#world, options), options.timeoutMs);
   }
 
   scheduled(options: SchedulingOptions & { timeoutMs?: number } = noOptions): Promise<ScheduledGroup> {
@@ -335,6 +263,16 @@ export class CommGroup implements ProcessGroup {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.destroy();
+  }
+
+  // ── beside communication ────────────────────────────────────────────────────────────────────────────────────────
+
+  get store(): JobStore {
+    return this.#world.store;
+  }
+
+  span<T>(name: string, fn: () => T): T {
+    return span(this.#world.trace, name, fn);
   }
 
   /** What this rank reaches each rank of the group over: `shm`, `tcp`, `self`. */
@@ -370,31 +308,48 @@ export class CommGroup implements ProcessGroup {
     return this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
   }
 
-  #collective(
-    kind: CollectiveCall['kind'],
-    { dtype }: { dtype: DType },
-    count: number,
-    options: CallOptions,
-    extra: Partial<CollectiveCall>,
-    uses: readonly BufferUse[],
-  ): Work {
+  #start(checked: CheckedCall): Work {
     this.#checkUsable();
-    const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const call: CollectiveCall = { kind, dtype, count, name: options.name, ...extra };
-    return this.#dispatch.start({ call, uses, options, timeoutMs });
+    const { signal } = checked.options;
+    if (signal === undefined) return this.#dispatch.start(checked);
+    this.#checkNotAborted(signal, checked.call.kind);
+    return this.#aborting(this.#dispatch.start(checked), signal, checked.call.kind);
   }
 
-  #message(direction: 'send' | 'recv', data: TensorLike, peer: number, options: PeerOptions): Work {
-    checkOptions(direction, options, peerOptions);
-    this.#checkUsable();
-    const value = operand(data, `the data of ${direction}`);
-    if (!Number.isInteger(peer) || peer < 0 || peer >= this.size || peer === this.rank) {
-      throw new ShoalError('usage', `${direction} needs another rank of 0…${this.size - 1}, not ${peer} (this is rank ${this.rank})`);
-    }
-    const tag = checkTag(options.tag ?? 0);
-    const timeoutMs = checkTimeout(options.timeoutMs ?? this.#world.timeoutMs);
-    const use = { name: 'data', operand: value, reads: direction === 'send', writes: direction === 'recv' } as const;
-    return this.#dispatch.startMessage({ direction, peer, tag, timeoutMs, use });
+  /** Others may be waiting for this rank already: they hear of it. */
+  #checkNotAborted(signal: AbortSignal | undefined, what: string): void {
+    if (signal?.aborted === true) throw this.#abort(signal, what);
+  }
+
+  /** Until it is done, the signal ends it, and the group with it. */
+  #aborting<W extends SettlingWork>(work: W, signal: AbortSignal | undefined, what: string): W {
+    if (signal === undefined || work.done) return work;
+    const onAbort = (): void => {
+      if (!work.done) this.#abort(signal, what);
+    };
+    signal.addEventListener('abort', onAbort, { once: true });
+    work.onceSettled(() => signal.removeEventListener('abort', onAbort));
+    return work;
+  }
+
+  #abort(signal: AbortSignal, what: string): ShoalError {
+    const rank = this.globalRanks[this.rank];
+    const message = `rank ${rank} aborted ${what} of group '${this.name}' by its signal (${messageOf(signal.reason)}): the group has ended on all its ranks`;
+    const error = new ShoalError('aborted', message, { rank, peer: rank, operation: what, cause: signal.reason });
+    void this.#world.client.failGroup(this.#spec.id, error);
+    return error;
+  }
+
+  #batchGroup(): BatchGroup {
+    return {
+      size: this.size,
+      tensor: (dtype, shape) => this.tensor(dtype, shape),
+      // After `destroy` it has been given back.
+      release: (tensor) => this.#blocks.has(tensor) && this.release(tensor),
+      startCollective: (call) => this.#dispatch.start(call),
+      startMessage: (message) => this.#dispatch.startMessage(message),
+      now: this.#world.client.now,
+    };
   }
 
   async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup | null> {
@@ -430,18 +385,5 @@ export class CommGroup implements ProcessGroup {
 
   #checkUsable(): void {
     if (this.#destroyed) throw new ShoalError('closed', `group '${this.name}' was destroyed`, { rank: this.rank });
-  }
-
-  /** The arguments of an operation between one part per rank and the whole. */
-  #gathering(
-    operation: string,
-    whole: TensorLike,
-    part: TensorLike,
-    options: CountsOptions,
-  ): { source: Operand; target: Operand; counts?: readonly number[] } {
-    const source = operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);
-    const target = operand(whole, `the ${operation === 'allGather' ? 'output' : 'input'} of ${operation}`);
-    checkCounts(this, operation, options.counts ?? even(source.count, this.size), source, target);
-    return { source, target, counts: keptCounts(options) };
   }
 }

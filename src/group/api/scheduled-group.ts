@@ -14,9 +14,11 @@ import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
 import { scheduledNameMax } from '../links/wire.ts';
 import type {
   AllToAllOptions,
+  BatchCall,
   CallOptions,
   CountsOptions,
   PeerOptions,
+  ReceiveWork,
   ProcessGroup,
   ReduceOptions,
   RootOptions,
@@ -24,9 +26,11 @@ import type {
   ScheduledReduceOptions,
   SchedulingOptions,
   SchedulingStatus,
+  SubgroupsOptions,
   TensorLike,
   Work,
 } from '../call/types.ts';
+import type { JobStore } from '../../store/job-store.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
@@ -187,8 +191,12 @@ export class ScheduledCommGroup implements ScheduledGroup {
     return this.#options.group.send(data, peer, options);
   }
 
-  recv(data: TensorLike, peer: number, options?: PeerOptions): Work {
+  recv(data: TensorLike, peer: number | 'any', options?: PeerOptions): ReceiveWork {
     return this.#options.group.recv(data, peer, options);
+  }
+
+  batch(calls: readonly BatchCall[], options?: CallOptions): Work {
+    return this.#options.group.batch(calls, options);
   }
 
   barrier(options?: CallOptions): Work {
@@ -205,6 +213,18 @@ export class ScheduledCommGroup implements ScheduledGroup {
 
   newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null> {
     return this.#options.group.newGroup(ranks, options);
+  }
+
+  newSubgroups(options?: SubgroupsOptions): Promise<ProcessGroup | null> {
+    return this.#options.group.newSubgroups(options);
+  }
+
+  span<T>(name: string, fn: () => T): T {
+    return this.#options.group.span(name, fn);
+  }
+
+  get store(): JobStore {
+    return this.#options.group.store;
   }
 
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup> {

@@ -11,7 +11,7 @@ import { checkBackend } from '../dispatch/call-arguments.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
-import type { ProcessGroup } from '../call/types.ts';
+import type { ProcessGroup, SubgroupsOptions } from '../call/types.ts';
 import { groupIdMax } from '../links/wire.ts';
 
 /** The group that is divided. */
@@ -29,7 +29,7 @@ export async function splitGroup(
   parent: ParentGroup,
   world: ParentWorld,
   color: number | null,
-  options: { readonly key?: number; readonly timeoutMs?: number },
+  { name = 'split', ...options }: { readonly key?: number; readonly timeoutMs?: number; readonly name?: string },
 ): Promise<GroupSpec | null> {
   if (color !== null && !Number.isSafeInteger(color))
     throw new ShoalError('usage', `the colour of split must be an integer of at most 53 bits or null, not ${color}`);
@@ -38,7 +38,7 @@ export async function splitGroup(
   const { groupNumbers } = world.client;
   const mine = splitRow(color, key, groupNumbers.encode());
   const all = new Int32Array(mine.length * parent.size);
-  await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name: 'split' });
+  await parent.allGather(all, mine, { timeoutMs: options.timeoutMs, name });
   const rows = parent.globalRanks.map((_, rank) => {
     const row = all.slice(rank * mine.length, (rank + 1) * mine.length);
     const [itsColor, present, itsKey] = [...new BigInt64Array(row.buffer, 0, splitWords)].map(Number);
@@ -88,6 +88,43 @@ export async function groupOfRanks(
   const { id, serial } = groupNumbers.agree(all);
   if (!ranks.includes(parent.rank)) return null;
   return specOf(parent, world, ranks, { id, name: name ?? `${parent.name}/group-${serial}`, backend, scheduling });
+}
+
+/** This rank's of the groups that the parent is cut into; null when it is in none. Collective.
+ *  @throws ShoalError `usage`; `mismatch` when ranks ask for different groups; else as `splitGroup`. */
+export function subgroupOf(
+  parent: ParentGroup & Pick<ProcessGroup, 'hosts'>,
+  world: ParentWorld,
+  { groupSize, ranks, timeoutMs }: SubgroupsOptions,
+): Promise<GroupSpec | null> {
+  if (groupSize !== undefined && ranks !== undefined) throw new ShoalError('usage', 'newSubgroups takes groupSize or ranks, not both');
+  const lists = ranks === undefined ? evenRanks(parent, groupSize) : checkedRanks(ranks, parent.size);
+  const color = lists.findIndex((list) => list.includes(parent.rank));
+  const key = color < 0 ? 0 : lists[color].indexOf(parent.rank);
+  const name = `newSubgroups ${lists.map((list) => list.join(',')).join(' ')}`;
+  return splitGroup(parent, world, color < 0 ? null : color, { key, timeoutMs, name });
+}
+
+function evenRanks({ size, hosts }: Pick<ProcessGroup, 'size' | 'hosts'>, groupSize: number | undefined): readonly (readonly number[])[] {
+  if (groupSize === undefined) return hosts;
+  if (!Number.isInteger(groupSize) || groupSize < 1 || size % groupSize !== 0)
+    throw new ShoalError('usage', `newSubgroups: groupSize must be a divisor of the group's ${size} ranks, not ${groupSize}`);
+  return Array.from({ length: size / groupSize }, (_, group) => Array.from({ length: groupSize }, (_each, k) => group * groupSize + k));
+}
+
+function checkedRanks(lists: readonly (readonly number[])[], size: number): readonly (readonly number[])[] {
+  const taken = new Set<number>();
+  for (const list of lists) {
+    checkKind('newSubgroups: ranks of a group', list, 'list');
+    if (list.length === 0) throw new ShoalError('usage', 'newSubgroups: a group needs one rank at least');
+    for (const rank of list) {
+      if (!Number.isInteger(rank) || rank < 0 || rank >= size)
+        throw new ShoalError('usage', `newSubgroups: ${String(rank)} is not a rank of 0…${size - 1}`);
+      if (taken.has(rank)) throw new ShoalError('usage', `newSubgroups: rank ${rank} is listed twice`);
+      taken.add(rank);
+    }
+  }
+  return lists.map((list) => [...list]);
 }
 
 /** 64-bit words of a rank's colour and key. */

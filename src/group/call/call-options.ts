@@ -10,6 +10,7 @@ import type {
   RootOptions,
   ScheduledReduceOptions,
   SchedulingOptions,
+  SubgroupsOptions,
 } from './types.ts';
 
 type OptionsOf<Call extends 'split' | 'newGroup' | 'scheduled' | 'destroy'> = NonNullable<
@@ -18,7 +19,7 @@ type OptionsOf<Call extends 'split' | 'newGroup' | 'scheduled' | 'destroy'> = No
     : Parameters<ProcessGroup[Exclude<Call, 'destroy' | 'scheduled'>]>[1]
 >;
 
-const call = { timeoutMs: 'number', name: 'string' } as const satisfies Record<string, ValueKind>;
+const call = { timeoutMs: 'number', name: 'string', signal: 'signal' } as const satisfies Record<string, ValueKind>;
 const reduce = { op: 'string', factor: 'number' } as const satisfies Record<string, ValueKind>;
 
 export const callOptions = optionTable<CallOptions>(call);
@@ -33,6 +34,7 @@ export const allToAllOptions = optionTable<AllToAllOptions>({ inputSplits: 'list
 export const peerOptions = optionTable<PeerOptions>({ tag: 'number', ...call });
 export const splitOptions = optionTable<OptionsOf<'split'>>({ key: 'number', timeoutMs: 'number' });
 export const newGroupOptions = optionTable<OptionsOf<'newGroup'>>({ name: 'string', backend: 'string', timeoutMs: 'number' });
+export const subgroupsOptions = optionTable<SubgroupsOptions>({ groupSize: 'number', ranks: 'list', timeoutMs: 'number' });
 export const destroyOptions = optionTable<OptionsOf<'destroy'>>({ timeoutMs: 'number' });
 const scheduling = { creditBytes: 'number', partitionBytes: 'number', tuning: 'any' } as const satisfies Record<string, ValueKind>;
 export const schedulingOptions = optionTable<SchedulingOptions>(scheduling);

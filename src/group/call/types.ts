@@ -1,20 +1,24 @@
 /** The public face of process groups, as seen by user code, ddp and adapters. */
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { Work } from '../../comm/work.ts';
-import type { DType, TypedArray } from '../../memory/dtype.ts';
+import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
+import type { JobStore } from '../../store/job-store.ts';
 
 export type { Work };
 
 /** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
-export type TensorLike = Tensor | TypedArray;
+export type TensorLike = Tensor | TypedArray | NativeFloat16Array;
 
 export interface CallOptions {
   /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
   /** Takes part in the contract: ranks that give different names get a `mismatch`. */
   readonly name?: string;
+  /** When it is aborted before the operation is done, the group ends: every rank gets `aborted`, which names this rank and the call. Others
+   *  wait for this rank's part, so it cannot be taken back alone. Once the operation is done, it means nothing. */
+  readonly signal?: AbortSignal;
 }
 
 export interface ReduceOptions extends CallOptions {
@@ -57,6 +61,38 @@ export interface SchedulingStatus {
   readonly sinceStep: number;
 }
 
+/** The peer of a receive that takes the first message with its tag, whoever sends it. */
+export const anySource = 'any';
+
+/** A started receive. */
+export interface ReceiveWork extends Work {
+  /** Rank in this group of whoever sent; undefined until done. */
+  readonly source: number | undefined;
+}
+
+/** One call of a `batch`: a method's name, its arguments and its options. */
+export type BatchCall =
+  | ({ readonly call: 'send'; readonly data: TensorLike; readonly peer: number } & Pick<PeerOptions, 'tag'>)
+  | ({ readonly call: 'recv'; readonly data: TensorLike; readonly peer: number | typeof anySource } & Pick<PeerOptions, 'tag'>)
+  | ({ readonly call: 'allReduce'; readonly data: TensorLike } & BatchOptions<ReduceOptions>)
+  | ({ readonly call: 'broadcast'; readonly data: TensorLike } & BatchOptions<RootOptions>)
+  | ({ readonly call: 'reduce'; readonly data: TensorLike } & BatchOptions<ReduceOptions & RootOptions>)
+  | ({ readonly call: 'allGather'; readonly output: TensorLike; readonly input: TensorLike } & BatchOptions<CountsOptions>)
+  | ({ readonly call: 'reduceScatter'; readonly output: TensorLike; readonly input: TensorLike } & BatchOptions<
+      ReduceOptions & CountsOptions
+    >);
+
+/** Limit, name and signal are those of the batch. */
+type BatchOptions<Options extends CallOptions> = Omit<Options, keyof CallOptions>;
+
+export interface SubgroupsOptions {
+  /** Ranks of each group: the first so many, the next so many, …; divides the group's size. Default: the ranks of each host. */
+  readonly groupSize?: number;
+  /** The ranks of each group, in their order there; the same lists on every rank. Instead of `groupSize`. */
+  readonly ranks?: readonly (readonly number[])[];
+  readonly timeoutMs?: number;
+}
+
 /** How all-reduces are scheduled; the same on all ranks. */
 export interface SchedulingOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. */
@@ -94,6 +130,9 @@ export interface ProcessGroup {
   readonly hosts: readonly (readonly number[])[];
   /** Rank in the world of each group rank. */
   readonly globalRanks: readonly number[];
+  /** The store by which the ranks of the world met, in a part of its own for programs: torch's default store. The same for all groups of the
+   *  world, and until that is destroyed; `store.prefix(name)` keeps users apart. */
+  readonly store: JobStore;
 
   /** A zero-filled tensor in memory that communication reads and writes in place. `release` gives it back; what `destroy`
    *  leaves stays readable for as long as something refers to it.
@@ -134,8 +173,13 @@ export interface ProcessGroup {
   scatterObject<T>(values: readonly T[] | null, options?: RootOptions): Promise<T>;
   /** Sends to another rank of the group. Done when the data may change again. */
   send(data: TensorLike, peer: number, options?: PeerOptions): Work;
-  /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. */
-  recv(data: TensorLike, peer: number, options?: PeerOptions): Work;
+  /** data := what that rank sent with this tag, of the same dtype and count, in the order it was sent. From `'any'`: the first message
+   *  with this tag that no receive called before takes; `source` then says whose it was. */
+  recv(data: TensorLike, peer: number | 'any', options?: PeerOptions): ReceiveWork;
+  /** Several calls as one `Work`, with one synchronisation: torch's `batch_isend_irecv` and coalescing. All are checked before any begins.
+   *  Collectives with small data that are alike but for it travel as one. Every rank's batches have the same collectives in the same
+   *  order; its sends and receives are its own, and match those of batches and of single calls. Bits are those of single calls. */
+  batch(calls: readonly BatchCall[], options?: CallOptions): Work;
   /** Done when every rank has called it. */
   barrier(options?: CallOptions): Work;
   /** As barrier, but on failure the error names every rank that did not arrive. */
@@ -148,6 +192,12 @@ export interface ProcessGroup {
    *  `backend`, as in `initProcessGroup`, stands before what the world was started with; `auto`: chosen per call. `name` is for
    *  messages; default: this group's and a number. Milliseconds. */
   newGroup(ranks: readonly number[], options?: { timeoutMs?: number; name?: string; backend?: string }): Promise<ProcessGroup | null>;
+  /** This group cut into several, of which this rank's is returned: null when it is in none. Collective over this whole group. torch's
+   *  `new_subgroups` and, with `ranks`, `new_subgroups_by_enumeration`. Milliseconds. */
+  newSubgroups(options?: SubgroupsOptions): Promise<ProcessGroup | null>;
+  /** Runs `fn`, and draws a span of this name on this rank's timeline, from its call until it returns or what it returns resolves. Without
+   *  tracing it is a mere call. */
+  span<T>(name: string, fn: () => T): T;
   /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
    *  over this whole group, which goes on. Milliseconds. */
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;

@@ -36,8 +36,8 @@ export function workName(trace: TraceRecorder, group: GroupSpec, span: CallSpan,
 /** A message to or from one rank. */
 export interface MessageSpan {
   readonly direction: 'send' | 'recv';
-  /** Group rank. */
-  readonly peer: number;
+  /** Group rank; undefined: it came from none. */
+  readonly peer: number | undefined;
   readonly tag: number;
   readonly dtype: DType;
   readonly count: number;

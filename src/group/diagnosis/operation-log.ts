@@ -100,7 +100,12 @@ export class OperationLog {
   messageEnded(group: GroupSpec, message: MessageSpan, startMs: number): void {
     const { trace } = this;
     if (!trace.enabled) return;
-    trace.complete(messageName(trace, group, message), startMs, this.#lane(`${group.name} messages`), group.globalRanks[message.peer]);
+    trace.complete(
+      messageName(trace, group, message),
+      startMs,
+      this.#lane(`${group.name} messages`),
+      message.peer === undefined ? Number.NaN : group.globalRanks[message.peer],
+    );
   }
 
   /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those

@@ -2,7 +2,7 @@
  *  the call runs on this thread and its plan lets only the owner touch it, and otherwise by way of a staging block, with one
  *  copy in and, for results, one copy out. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
+import { dtypeInfo, dtypeOfArray, type DType, type NativeFloat16Array, type TypedArray } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
@@ -213,7 +213,7 @@ function overlapping(placed: readonly Placed[]): boolean {
 }
 
 /** A view that its buffer no longer covers says that it has no elements: it must not be taken for an empty array. */
-function checkAttached(array: TypedArray, role: string): void {
+function checkAttached(array: TypedArray | NativeFloat16Array, role: string): void {
   try {
     array.keys();
   } catch (cause) {

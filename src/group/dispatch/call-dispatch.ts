@@ -19,8 +19,9 @@ import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, GroupPaths } from './fast-path.ts';
 import { route, type PathPlans } from '../call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
-import type { ReduceOptions, RootOptions, TensorLike, Work } from '../call/types.ts';
-import { CompletedWork } from '../../comm/work.ts';
+import type { ReduceOptions, RootOptions, TensorLike } from '../call/types.ts';
+import { CompletedWork, type SettlingWork } from '../../comm/work.ts';
+import { MessageWork } from './message-work.ts';
 
 /** Options of collectives that may be repeated. */
 export type RepeatableOptions = ReduceOptions & RootOptions;
@@ -103,7 +104,7 @@ export class CallDispatch {
     options: RepeatableOptions,
     first: TensorLike | undefined,
     second?: TensorLike | null,
-  ): Work | undefined {
+  ): SettlingWork | undefined {
     try {
       return this.#repeat(kind, options, first, second);
     } catch (thrown) {
@@ -116,7 +117,7 @@ export class CallDispatch {
     options: RepeatableOptions,
     first: TensorLike | undefined,
     second: TensorLike | null | undefined,
-  ): Work | undefined {
+  ): SettlingWork | undefined {
     if (!this.#fast) return undefined;
     let bound = this.#bound.get(first ?? this);
     while (bound && bound.kind !== kind) bound = bound.next;
@@ -127,7 +128,7 @@ export class CallDispatch {
 
   /** @throws ShoalError `usage` when a result lies over another argument; `out-of-memory`, `unsupported` when there is no room to
    *          stage private arguments. */
-  start(checked: CheckedCall): Work {
+  start(checked: CheckedCall): SettlingWork {
     // Copying arguments takes as long as it takes: whom others wait for in the meantime has called.
     this.#announce(this.#calls + 1);
     try {
@@ -139,7 +140,7 @@ export class CallDispatch {
     }
   }
 
-  #start({ call, uses, options, timeoutMs }: CheckedCall): Work {
+  #start({ call, uses, options, timeoutMs }: CheckedCall): SettlingWork {
     const reach = new CallBuffers(this.#memory, uses);
     const way = route(call, this.#plans);
     if (this.#fast && way.path !== 'engine') {
@@ -158,7 +159,7 @@ export class CallDispatch {
   }
 
   /** @throws ShoalError `out-of-memory`, `unsupported` when there is no room to stage a private buffer. */
-  startMessage(message: CheckedMessage): Work {
+  startMessage(message: CheckedMessage): MessageWork {
     try {
       return this.#startMessage(message);
     } catch (thrown) {
@@ -166,16 +167,15 @@ export class CallDispatch {
     }
   }
 
-  #startMessage({ use, ...message }: CheckedMessage): Work {
+  #startMessage({ use, ...message }: CheckedMessage): MessageWork {
     const { dtype, count } = use.operand;
     const reach = new CallBuffers(this.#memory, [use]);
     const buffer = reach.share().data as SharedBuffer;
     const { direction, peer } = message;
-    return this.#client.start(
-      { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer },
-      `${direction} ${direction === 'send' ? 'to' : 'from'} rank ${peer}`,
-      reach.pend(),
-    );
+    const whom = peer === undefined ? 'any rank' : `rank ${peer}`;
+    const work = new MessageWork(this.#client, `${direction} ${direction === 'send' ? 'to' : 'from'} ${whom}`, reach.pend());
+    this.#client.submit(work, { type: 'message', group: this.#spec.id, ...message, dtype, count, buffer });
+    return work;
   }
 
   /** No call follows. What was called before goes on. */
@@ -194,7 +194,7 @@ export class CallDispatch {
     return thrown;
   }
 
-  #startFast(fast: FastPath, operation: FastOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): Work {
+  #startFast(fast: FastPath, operation: FastOperation, { call, uses, reach, options, timeoutMs }: PreparedCall): SettlingWork {
     const { buffers } = operation;
     const requestWith = (own: CallBuffers): FastRequest => {
       const shared = own.share();
@@ -227,7 +227,7 @@ export class CallDispatch {
   }
 
   /** When peers are late, what is private must be staged: whether there is room for that is found before anything is announced. */
-  #run(fast: FastPath, operation: FastOperation, request: () => FastRequest, buffers: unknown): Work {
+  #run(fast: FastPath, operation: FastOperation, request: () => FastRequest, buffers: unknown): SettlingWork {
     if (operation.isPrivate) fast.checkRoom(operation, buffers);
     return fast.run(operation, this.#nextSequence(), request, buffers);
   }

@@ -7,7 +7,7 @@ import type { CallSite } from '../../base/call-site.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { PathPlans, Route } from '../call/route.ts';
-import type { Work } from '../call/types.ts';
+import type { SettlingWork } from '../../comm/work.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import type { WorkHooks, WorkWaiter } from '../../comm/work.ts';
 import type { CallBuffers } from './call-buffers.ts';
@@ -38,7 +38,7 @@ export interface FastPath<Operation extends FastOperation = FastOperation> {
   checkRoom(operation: Operation, buffers: Operation['buffers']): void;
   /** Runs the operation as call number `sequence` of the group. `request` is asked for only when the engine must take over.
    *  @param buffers what it runs on, when that may not be what it last ran on. */
-  run(operation: Operation, sequence: number, request: () => FastRequest, buffers: Operation['buffers']): Work;
+  run(operation: Operation, sequence: number, request: () => FastRequest, buffers: Operation['buffers']): SettlingWork;
   /** Notes for other ranks that this one has made so many calls: what they are told when they wait in vain. */
   announce(calls: number): void;
   /** No call follows. What has begun goes on in the engine. */

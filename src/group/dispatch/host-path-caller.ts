@@ -37,7 +37,7 @@ import {
 } from '../fast/host-path.ts';
 import type { HostPathPlans } from '../call/plan-runner.ts';
 import type { Route } from '../call/route.ts';
-import type { Work } from '../call/types.ts';
+import type { SettlingWork } from '../../comm/work.ts';
 import { CompletedWork, PendingWork } from '../../comm/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
@@ -143,7 +143,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     for (const { view } of Object.values(buffers)) this.#options.memory.checkFits(view.length);
   }
 
-  run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): Work {
+  run(operation: HostPathOperation, sequence: number, request: () => FastRequest, buffers: HostPathBuffers): SettlingWork {
     const track = this.#tracks[operation.hostPath];
     const ordinal = track.ordinal++;
     const { hostPath } = track;
@@ -153,7 +153,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return work;
   }
 
-  #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): Work {
+  #run(track: Track, operation: HostPathOperation, sequence: number, ordinal: number, request: () => FastRequest): SettlingWork {
     const { hostPath } = track;
     const commThreads = operation.hostPath === 'large' && !hasPrivate(operation.buffers);
     if (track.handedOver.length > 0) catchUp(this.#options.client, () => track.handedOver.length, this.#options.spinNs);
@@ -232,7 +232,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     operation: HostPathOperation,
     at: Place & { readonly position: HostPathPosition; readonly begun: boolean },
     request: () => FastRequest,
-  ): Work {
+  ): SettlingWork {
     const { spec, client } = this.#options;
     const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
     const { call, buffers, timeoutMs, site, hooks } = request();

@@ -20,7 +20,7 @@ import type { Route } from '../call/route.ts';
 import { assert } from '../../base/assert.ts';
 import type { CallBuffers } from './call-buffers.ts';
 import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
-import type { Work } from '../call/types.ts';
+import type { SettlingWork } from '../../comm/work.ts';
 import { CompletedWork } from '../../comm/work.ts';
 
 /** Operations kept bound to their buffers, least recently bound dropped first. */
@@ -88,7 +88,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
 
   checkRoom(): void {}
 
-  run(operation: NetworkPathOperation, sequence: number, request: () => FastRequest): Work {
+  run(operation: NetworkPathOperation, sequence: number, request: () => FastRequest): SettlingWork {
     const { own, spinNs, trace } = this.#options;
     const call = { operation, sequence, ordinal: this.#ordinal++ };
     if (this.#handedOver > 0) catchUp(this.#options.client, () => this.#handedOver, spinNs);
@@ -113,7 +113,7 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     for (const region of this.#options.regions) region.close();
   }
 
-  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): Work {
+  #handOver({ operation, sequence, ordinal }: NetworkPathCall, request: FastRequest, { begun }: { readonly begun: boolean }): SettlingWork {
     const { spec, client } = this.#options;
     const { buffers, timeoutMs, call, site, hooks } = request;
     this.#handedOver += 1;

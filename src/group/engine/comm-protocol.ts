@@ -8,7 +8,7 @@ import type { RegionShare } from '../../memory/region.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
-import type { TraceSnapshot } from '../../trace/recorder.ts';
+import type { Store } from '../../store/store.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { SchedulingStatus } from '../call/types.ts';
 import type { NetworkPathProgress } from '../fast/network-path.ts';
@@ -115,7 +115,8 @@ export type Command =
       readonly work: number;
       readonly group: number;
       readonly direction: 'send' | 'recv';
-      readonly peer: number;
+      /** Undefined: whoever sends first. A receive is answered with the rank that sent. */
+      readonly peer: number | undefined;
       readonly tag: number;
       readonly dtype: DType;
       readonly count: number;
@@ -128,8 +129,21 @@ export type Command =
   | { readonly type: 'fail-group'; readonly work: number; readonly group: number; readonly error: ErrorData }
   /** What may be the reason if this rank ends; undefined: it is over. */
   | { readonly type: 'trouble'; readonly work: number; readonly error: ErrorData | undefined }
+  | (StoreCommand & { readonly work: number })
+  /** Nobody waits for this call of the store any more. */
+  | { readonly type: 'store-abort'; readonly ticket: number }
   | { readonly type: 'trace'; readonly work: number }
   | { readonly type: 'close'; readonly work: number; readonly timeoutMs: number };
+
+/** A call of the world's store. */
+export interface StoreCommand {
+  readonly type: 'store';
+  /** Tells calls apart. */
+  readonly ticket: number;
+  readonly method: Exclude<keyof Store, 'close'>;
+  readonly args: readonly unknown[];
+  readonly timeoutMs: number | undefined;
+}
 
 /** The network path of a group, as the comm thread shares it. */
 export interface NetworkPathShare {
@@ -170,4 +184,4 @@ export type WorldTold =
   /** All ranks have left the group, or are gone: its number may be another's. */
   | { readonly type: 'group-ended'; readonly group: number };
 
-export type CommEvent = WorldTold | GuestEvent<WorldInfo, TraceSnapshot>;
+export type CommEvent = WorldTold | GuestEvent<WorldInfo, unknown>;

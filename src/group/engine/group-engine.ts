@@ -487,7 +487,7 @@ export class GroupEngine implements OperationHost {
         return;
       case 'leave':
         this.#members.leave(rank, message.calls);
-        this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.spec.globalRanks[rank]);
+        this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.#members.left);
         this.#reconsider();
         return;
       case 'abort':

@@ -124,6 +124,11 @@ export class Members {
     return this.#callsAtLeave;
   }
 
+  /** World ranks that have left. */
+  get left(): ReadonlySet<number> {
+    return new Set(this.#group.globalRanks.filter((_, rank) => this.#callsAtLeave[rank] !== undefined));
+  }
+
   /** Every other rank has left, or is gone. */
   get deserted(): boolean {
     return this.links.every((link, rank) => link === undefined || link.closed || this.#callsAtLeave[rank] !== undefined);

@@ -4,6 +4,9 @@
  *    same host     sender ── offer ──▶ receiver loads the data    ◀── taken ──
  *    other host    sender ── offer ──▶  ◀── accept ──  ── one-sided write + immediate ──▶ destination tensor
  *
+ *  A receive from anyone has no rank until it is matched: an offer goes to whichever receive it fits was called first, and such a receive takes
+ *  the offer that came first.
+ *
  *  Large data is never copied on the way except, on one host, from tensor to tensor. It must not know collectives. */
 import { must } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
@@ -48,26 +51,33 @@ export interface TransferGroup {
 
 export interface PointToPointRequest {
   readonly group: TransferGroup;
-  /** Group rank of the other side. */
-  readonly peer: number;
+  /** Group rank of the other side; undefined: a receive from anyone. */
+  readonly peer: number | undefined;
   readonly tag: number;
   readonly dtype: DType;
   readonly count: number;
   readonly buffer: BoundBuffer;
   readonly timeoutMs: number;
-  complete(error?: ShoalError): void;
+  /** @param source group rank of the other side, where it is known. */
+  complete(error: ShoalError | undefined, source: number | undefined): void;
 }
 
 interface Transfer extends PointToPointRequest {
   readonly direction: 'send' | 'recv';
+  /** Of the queue in which it waits for an offer. */
   readonly key: string;
-  readonly link: PeerLink;
+  /** In the order of calls. */
+  readonly ordinal: number;
+  /** Undefined: not matched yet. */
+  link: PeerLink | undefined;
   timer: Timer | undefined;
 }
 
 /** An offer that arrived before its receiver asked. */
 interface Unmatched extends Offer {
   readonly link: PeerLink;
+  /** In the order of arrival. */
+  readonly ordinal: number;
 }
 
 export interface PointToPointOptions {
@@ -92,6 +102,7 @@ export class PointToPoint {
   readonly #inlineOut: number[] = [];
   readonly #inlineIds = new Set<number>();
   #nextId = 1;
+  #nextOrdinal = 0;
 
   constructor(options: PointToPointOptions) {
     this.#options = options;
@@ -100,7 +111,8 @@ export class PointToPoint {
   /** @throws ShoalError when the group takes no calls. */
   send(request: PointToPointRequest): void {
     const transfer = this.#start(request, 'send');
-    const { link, buffer, group, tag, dtype, count } = transfer;
+    const { buffer, group, tag, dtype, count } = transfer;
+    const link = linkOf(transfer);
     const id = this.#nextId;
     this.#nextId = (this.#nextId % 0x7fffffff) + 1;
     const outstanding = this.#inlineOut[link.rank] ?? 0;
@@ -130,32 +142,28 @@ export class PointToPoint {
   /** @throws ShoalError when the group takes no calls. */
   recv(request: PointToPointRequest): void {
     const transfer = this.#start(request, 'recv');
-    const queue = this.#unmatched.get(transfer.key);
-    const offer = queue?.shift();
-    if (queue?.length === 0) this.#unmatched.delete(transfer.key);
+    const offer = this.#takeUnmatched(transfer);
     if (!offer) {
       push(this.#receivers, transfer.key, transfer);
       return;
     }
     this.#unmatchedCount[offer.link.rank] -= 1;
-    this.#match(transfer, offer);
+    this.#match(transfer, offer, offer.link);
   }
 
   onOffer(link: PeerLink, message: Uint8Array): void {
     const offer = decodeOffer(message);
     const key = keyOf(offer.group, link.rank, offer.tag);
-    const receivers = this.#receivers.get(key);
-    const receiver = receivers?.shift();
-    if (receivers?.length === 0) this.#receivers.delete(key);
+    const receiver = this.#takeReceiver(key, keyOf(offer.group, undefined, offer.tag));
     if (receiver) {
-      this.#match(receiver, offer);
+      this.#match(receiver, offer, link);
       return;
     }
     const waiting = (this.#unmatchedCount[link.rank] ?? 0) + 1;
     if (waiting > unmatchedMax)
       throw new ShoalError('protocol', `rank ${link.rank} left more than ${unmatchedMax} messages that nobody receives`);
     this.#unmatchedCount[link.rank] = waiting;
-    push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link });
+    push(this.#unmatched, key, { ...offer, payload: Uint8Array.from(offer.payload), link, ordinal: this.#nextOrdinal++ });
   }
 
   onAccept(link: PeerLink, message: Uint8Array): void {
@@ -192,14 +200,15 @@ export class PointToPoint {
 
   /** What this rank has waited for the longest; undefined: nothing. */
   get wait(): Wait | undefined {
-    for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: [transfer.link.rank] };
+    for (const transfer of this.#active) return { text: describeTransfer(transfer), ranks: peersOf(transfer) };
     return undefined;
   }
 
-  /** Ends all transfers of a group; with `rank` only those with that world rank. */
-  abandon(group: TransferGroup, error: ShoalError, rank?: number): void {
+  /** Ends all transfers of a group; with `ranks` only those that none but these world ranks could take part in. */
+  abandon(group: TransferGroup, error: ShoalError, ranks?: ReadonlySet<number>): void {
     for (const transfer of [...this.#active]) {
-      if (transfer.group === group && (rank === undefined || transfer.link.rank === rank)) this.#end(transfer, error);
+      if (transfer.group === group && (ranks === undefined || peersOf(transfer).every((rank) => ranks.has(rank))))
+        this.#end(transfer, error);
     }
   }
 
@@ -208,7 +217,7 @@ export class PointToPoint {
     for (const [id, transfer] of this.#offered) {
       if (transfer.group.spec.id !== group) continue;
       this.#offered.delete(id);
-      if (this.#inlineIds.delete(id)) this.#inlineOut[transfer.link.rank] -= 1;
+      if (this.#inlineIds.delete(id)) this.#inlineOut[linkOf(transfer).rank] -= 1;
     }
     for (const [key, transfer] of this.#landing) if (transfer.group.spec.id === group) this.#landing.delete(key);
     for (const [key, offers] of this.#unmatched) {
@@ -222,12 +231,13 @@ export class PointToPoint {
     const { group, peer, tag, timeoutMs } = request;
     const refused = group.refusal();
     if (refused) throw refused;
-    const link = must(group.links[peer], () => 'messages go to other ranks');
+    const link = peer === undefined ? undefined : must(group.links[peer], () => 'messages go to other ranks');
     const transfer: Transfer = {
       ...request,
       direction,
       link,
-      key: keyOf(group.spec.id, link.rank, tag),
+      key: keyOf(group.spec.id, link?.rank, tag),
+      ordinal: this.#nextOrdinal++,
       timer: undefined,
       complete: request.complete,
     };
@@ -238,17 +248,18 @@ export class PointToPoint {
 
   /** The other side may wait itself: whoever is at the end of the chain is named. */
   #onTimeout(transfer: Transfer): void {
-    const { link, direction, timeoutMs, group } = transfer;
-    const next = `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}`;
-    this.#options.findCulprit([link.rank], ({ rank: peer, text }) => {
+    const { direction, timeoutMs, group, link } = transfer;
+    const next = link ? `rank ${link.rank} did not ${direction === 'send' ? 'receive' : 'send'}` : 'no rank sent';
+    this.#options.findCulprit(peersOf(transfer), ({ rank: peer, text }) => {
       if (!this.#active.has(transfer)) return;
       const message = `${describeTransfer(transfer)} timed out after ${timeoutMs} ms: ${next}; ${text}`;
       group.fail(new ShoalError('timeout', message, { peer, operation: direction, timeoutMs }));
     });
   }
 
-  #match(receiver: Transfer, offer: Offer): void {
-    const { link, buffer, group } = receiver;
+  #match(receiver: Transfer, offer: Offer, link: PeerLink): void {
+    receiver.link = link;
+    const { buffer, group } = receiver;
     const dtype = dtypes[offer.dtypeCode]?.name;
     if (dtype !== receiver.dtype || offer.count !== receiver.count) {
       group.fail(
@@ -265,7 +276,7 @@ export class PointToPoint {
         throw new ShoalError('protocol', `message of ${offer.payload.length} bytes announced ${buffer.bytes}`);
       new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes).set(offer.payload);
     } else if (link.loadStore) {
-      const region = this.#mapOffered(receiver, offer);
+      const region = this.#mapOffered(group, offer, link);
       if (region === undefined) return;
       if (offer.offset + buffer.bytes > region.bytes) throw new ShoalError('protocol', 'an offer reaches beyond its region');
       this.#options.kernels.copy(
@@ -282,7 +293,7 @@ export class PointToPoint {
   }
 
   /** Undefined where the sender's memory is gone, and probably the sender: whose end then ends the transfer. */
-  #mapOffered({ link, group }: Transfer, { key }: Offer): Region | undefined {
+  #mapOffered(group: TransferGroup, { key }: Offer, link: PeerLink): Region | undefined {
     try {
       return link.map(key);
     } catch (thrown) {
@@ -291,6 +302,28 @@ export class PointToPoint {
       group.suspect(error);
       return undefined;
     }
+  }
+
+  /** The offer that came first of those the receive takes. */
+  #takeUnmatched({ group, key, tag, link }: Transfer): Unmatched | undefined {
+    let first = key;
+    if (link === undefined) {
+      let ordinal = Infinity;
+      for (const each of group.links) {
+        if (each === undefined) continue;
+        const from = keyOf(group.spec.id, each.rank, tag);
+        const [offer] = this.#unmatched.get(from) ?? [];
+        if (offer && offer.ordinal < ordinal) [first, ordinal] = [from, offer.ordinal];
+      }
+    }
+    return takeFirst(this.#unmatched, first);
+  }
+
+  /** The receive that was called first: from this rank, or from anyone. */
+  #takeReceiver(key: string, keyOfAny: string): Transfer | undefined {
+    const [own] = this.#receivers.get(key) ?? [];
+    const [any] = this.#receivers.get(keyOfAny) ?? [];
+    return takeFirst(this.#receivers, any && (own === undefined || any.ordinal < own.ordinal) ? keyOfAny : key);
   }
 
   #takeOffered(link: PeerLink, id: number): Transfer | undefined {
@@ -308,17 +341,39 @@ export class PointToPoint {
       const queue = this.#receivers.get(transfer.key);
       const index = queue?.indexOf(transfer) ?? -1;
       if (index >= 0) queue?.splice(index, 1);
+      if (queue?.length === 0) this.#receivers.delete(transfer.key);
     }
-    transfer.complete(error);
+    const source = transfer.link && transfer.group.links.indexOf(transfer.link);
+    transfer.complete(error, source);
   }
 }
 
-function describeTransfer({ direction, dtype, count, tag, link }: Transfer): string {
-  return `${direction} ${dtype}[${count}] ${direction === 'send' ? 'to' : 'from'} rank ${link.rank} with tag ${tag}`;
+function linkOf({ link }: Transfer): PeerLink {
+  return must(link, () => 'messages are sent to a rank');
 }
 
-function keyOf(group: number, rank: number, tag: number): string {
-  return `${group}:${rank}:${tag}`;
+/** World ranks that may be at the other side. */
+function peersOf({ link, group }: Transfer): number[] {
+  if (link) return [link.rank];
+  return group.links.flatMap((each) => (each === undefined ? [] : [each.rank]));
+}
+
+function describeTransfer({ direction, dtype, count, tag, link }: Transfer): string {
+  const peer = link ? `rank ${link.rank}` : 'any rank';
+  return `${direction} ${dtype}[${count}] ${direction === 'send' ? 'to' : 'from'} ${peer} with tag ${tag}`;
+}
+
+/** @param rank undefined: anyone. */
+function keyOf(group: number, rank: number | undefined, tag: number): string {
+  return `${group}:${rank ?? 'any'}:${tag}`;
+}
+
+/** A queue that is empty is not kept. */
+function takeFirst<T>(queues: Map<string, T[]>, key: string): T | undefined {
+  const queue = queues.get(key);
+  const first = queue?.shift();
+  if (queue?.length === 0) queues.delete(key);
+  return first;
 }
 
 function push<T>(queues: Map<string, T[]>, key: string, value: T): void {

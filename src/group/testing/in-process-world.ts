@@ -19,6 +19,7 @@ import { FlightRecorder } from '../../trace/flight-recorder.ts';
 import { nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
+import { CommStore } from '../thread/comm-store.ts';
 import type { GiveWay } from '../../comm/guest.ts';
 import { InlineHost } from '../../comm/comm-host.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
@@ -31,6 +32,7 @@ import { openHostPath } from '../api/open-host-path.ts';
 import { openNetworkPath } from '../api/open-network-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
 import { HashStore } from '../../store/hash-store.ts';
+import { CheckedStore } from '../../store/job-store.ts';
 import type { Store } from '../../store/store.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
 
@@ -52,6 +54,8 @@ export interface InProcessOptions {
   readonly wrapStore?: (store: Store, rank: number) => Store;
   /** Wraps the memory of each rank's comm side. */
   readonly wrapMemory?: (allocator: RegionAllocator, rank: number) => RegionAllocator;
+  /** Of each rank's main thread. Default: nothing is recorded. */
+  readonly trace?: readonly TraceRecorder[];
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
@@ -191,6 +195,8 @@ async function startRank({
     memory,
     info,
     timeoutMs: settings.timeoutMs,
+    trace: options.trace?.[rank] ?? nullRecorder,
+    store: new CheckedStore(new CommStore(client)),
     scheduling: schedulingOf(settings),
     openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,
     algorithmOf: (spec, collective, bytes) =>

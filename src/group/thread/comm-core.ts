@@ -24,7 +24,9 @@ import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
 import { HostPathClaim } from '../fast/host-path-claim.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
+import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
+import { StoreDesk } from './comm-store.ts';
 import { World } from '../world/world.ts';
 
 /** The machine as the comm side sees it. */
@@ -67,6 +69,8 @@ export class CommCore {
   readonly #environment: CommEnvironment;
   readonly #emit: (event: CommEvent) => void;
   #store: Store | undefined;
+  /** Made when a program uses the store. */
+  #desk: StoreDesk | undefined;
   #world: World | undefined;
 
   constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
@@ -165,6 +169,12 @@ export class CommCore {
       case 'trouble':
         this.#open.tellTrouble(command.error);
         this.#settle(command.work, this.#open.lastWords.heard());
+        return;
+      case 'store':
+        this.#useStore(command);
+        return;
+      case 'store-abort':
+        this.#desk?.abort(command.ticket);
         return;
       case 'trace':
         this.#emit({ type: 'done', work: command.work, answer: this.#environment.recorder.trace.snapshot() });
@@ -281,12 +291,13 @@ export class CommCore {
       count,
       timeoutMs,
       buffer: this.#bound(command.buffer),
-      complete: (error?: ShoalError) => {
-        recorder.messageEnded(group.spec, command, startMs);
-        this.#done(work, error);
+      complete: (error: ShoalError | undefined, source: number | undefined) => {
+        recorder.messageEnded(group.spec, { ...command, peer: source }, startMs);
+        if (error === undefined && direction === 'recv') this.#emit({ type: 'done', work, answer: source });
+        else this.#done(work, error);
       },
     };
-    if (direction === 'send') this.#open.pointToPoint.send(request);
+    if (direction === 'send') this.#open.pointToPoint.send({ ...request, peer: must(peer, () => 'messages are sent to a rank') });
     else this.#open.pointToPoint.recv(request);
   }
 
@@ -295,7 +306,18 @@ export class CommCore {
     return { key, region, offset: buffer.offset, bytes: buffer.bytes };
   }
 
+  /** A world of one has met nobody: its store is its own. */
+  #useStore({ work, ...call }: Extract<Command, { type: 'store' }>): void {
+    this.#store ??= new HashStore({ clock: this.#environment.clock });
+    this.#desk ??= new StoreDesk(this.#store);
+    this.#desk.carryOut(call).then(
+      (answer) => this.#emit({ type: 'done', work, answer }),
+      (thrown: unknown) => this.#done(work, ShoalError.from(thrown)),
+    );
+  }
+
   async #shutDown(timeoutMs: number): Promise<void> {
+    await this.#desk?.close();
     await this.#world?.close(timeoutMs);
     await this.#store?.close();
   }

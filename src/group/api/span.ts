@@ -1,0 +1,28 @@
+/** Spans of the program's own on the timeline of its rank. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkKind } from '../../base/settings/options.ts';
+import type { TraceRecorder } from '../../trace/recorder.ts';
+
+const nameMax = 256;
+
+/** Runs `fn`; the span ends when it returns or throws, or what it returns settles. */
+export function span<T>(trace: TraceRecorder, name: string, fn: () => T): T {
+  checkKind('span: name', name, 'string');
+  checkKind('span: fn', fn, 'function');
+  if (name === '' || name.length > nameMax)
+    throw new ShoalError('usage', `span: a name has 1 to ${nameMax} characters, not ${name.length}`);
+  if (!trace.enabled) return fn();
+  const id = trace.name(name, { category: 'user' });
+  const startMs = trace.now();
+  const end = (): void => trace.complete(id, startMs);
+  let result: T;
+  try {
+    result = fn();
+  } catch (thrown) {
+    end();
+    throw thrown;
+  }
+  if (typeof (result as { then?: unknown } | null | undefined)?.then === 'function') (result as PromiseLike<unknown>).then(end, end);
+  else end();
+  return result;
+}

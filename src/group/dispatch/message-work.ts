@@ -1,0 +1,19 @@
+/** The work of a send or receive: a receive knows in the end who sent. */
+import { PendingWork, type WorkHooks, type WorkWaiter } from '../../comm/work.ts';
+import type { ReceiveWork } from '../call/types.ts';
+
+export class MessageWork extends PendingWork implements ReceiveWork {
+  #source: number | undefined;
+
+  constructor(waiter: WorkWaiter, description: string, { onSuccess, ...hooks }: WorkHooks) {
+    const hear = (answer: unknown): void => {
+      onSuccess?.();
+      this.#source = answer as number | undefined;
+    };
+    super(waiter, description, { ...hooks, onSuccess: hear });
+  }
+
+  get source(): number | undefined {
+    return this.done ? this.#source : undefined;
+  }
+}
