@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { expect, it } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
-import { SnapshotFolder } from '../src/kvstore/checkpoint/snapshot-folder.ts';
+import { SnapshotFolder } from '../src/checkpoint/snapshot-folder.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 import { KVJob } from './support/kv-job.ts';
 

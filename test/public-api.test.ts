@@ -1,6 +1,8 @@
 /** Scripts run without a type check: every public function refuses what it does not take, whatever is wrong with it, before anything
  *  is done. Nothing is left out: the tables below must have every function of every subpath of the package, or they do not compile. */
-import { readFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
 import * as tf from '@tensorflow/tfjs';
@@ -426,6 +428,12 @@ describe('shoal/ddp', () => {
   const parameters = [{ name: 'w', shape: [2], dtype: 'float32' as const }];
   const [group] = new LocalWorld(2).groups;
   const limits = { firstBucketBytes: 64, bucketBytes: 64 };
+  const alone: ddp.CheckpointGroup = {
+    rank: 0,
+    size: 1,
+    allGatherObject: async (value) => [value],
+    broadcastObject: async <T>(value: T | undefined) => value as T,
+  };
 
   const exported: Exports<typeof ddp> = {
     assignBuckets: call(ddp.assignBuckets, argument(parameters), fields(limits)),
@@ -435,6 +443,12 @@ describe('shoal/ddp', () => {
       argument(group),
       argument(parameters),
       options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
+    ),
+    Checkpoints: call(
+      (...given: ConstructorParameters<typeof ddp.Checkpoints>) => new ddp.Checkpoints(...given),
+      argument(alone),
+      argument(mkdtempSync(join(tmpdir(), 'shoal-public-')), 'string'),
+      options('keep'),
     ),
     DistributedSampler: call(
       (...given: ConstructorParameters<typeof ddp.DistributedSampler>) => new ddp.DistributedSampler(...given),
@@ -465,6 +479,8 @@ describe('shoal/ddp', () => {
       setEpoch: call(sampler.setEpoch.bind(sampler), argument(0)),
       at: call(sampler.at.bind(sampler), argument(0)),
       batches: call(sampler.batches.bind(sampler), argument(1)),
+      stateDict: 'takes nothing',
+      loadStateDict: call(sampler.loadStateDict.bind(sampler), fields({ ...sampler.stateDict() })),
     };
     const random = ddp.seededRandom(1);
     const callsOfRandom: CallsOf<ddp.Random> = {
@@ -474,6 +490,22 @@ describe('shoal/ddp', () => {
     };
     await walk('sampler', calls);
     await walk('random', callsOfRandom);
+  });
+
+  it('checkpoints', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'shoal-public-'));
+    const checkpoints = new ddp.Checkpoints(alone, folder);
+    const calls: CallsOf<ddp.Checkpoints> = {
+      save: call(checkpoints.save.bind(checkpoints), fields({}, 'tensors', 'owned', 'state')),
+      latest: 'takes nothing',
+    };
+    await walk('checkpoints', calls);
+    await checkpoints.save({ tensors: { w: Float32Array.of(1) } });
+    const checkpoint = (await checkpoints.latest()) as ddp.Checkpoint;
+    await walk('checkpoint', {
+      load: call(checkpoint.load.bind(checkpoint), argument({ w: new Float32Array(1) })),
+    } satisfies CallsOf<ddp.Checkpoint>);
+    rmSync(folder, { recursive: true });
   });
 
   it('reducers', async () => {

@@ -1,5 +1,7 @@
 /** Data-parallel training: the public face of `shoal/ddp`. */
 export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type ParameterSpec } from './buckets.ts';
+export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoint.ts';
+export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints.ts';
 export { checksum } from './checksum.ts';
 export {
   allReduceHook,
@@ -12,6 +14,6 @@ export {
 } from './hooks/built-in.ts';
 export type { CommHook, GradBucket, GradPart } from './hooks/comm-hook.ts';
 export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
-export { DistributedSampler, type SamplerOptions } from './sampler.ts';
+export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator behind the sampler: for initial parameters that are the same on every machine. */
 export { seededRandom, type Random } from '../base/random.ts';

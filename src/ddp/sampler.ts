@@ -4,9 +4,10 @@
  *   permutation   7 2 9 0 4 1 8 3 6 5 │ 7 2      padded from its own start to a multiple of size
  *   rank 0 of 4   7 · · · 4 · · · 6 ·   · ·      position ≡ rank (mod size)
  *
- *  Batch k of size B on N ranks together is batch k of size N·B on one rank. */
+ *  Batch k of size B on N ranks together is batch k of size N·B on one rank. A position is how many items of the permutation all ranks have
+ *  seen together: what is left from there on is dealt out anew, to any number of ranks. */
 import { ShoalError } from '../base/errors.ts';
-import { checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { checkFields, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { seededRandom } from '../base/random.ts';
 
 export interface SamplerOptions {
@@ -21,17 +22,39 @@ export interface SamplerOptions {
   readonly dropLast?: boolean;
 }
 
+/** Where a sampler is; JSON. */
+export interface SamplerState {
+  /** Of the data set. */
+  readonly items: number;
+  readonly seed: number;
+  readonly shuffle: boolean;
+  readonly epoch: number;
+  /** Items of the epoch that all ranks have seen, together. */
+  readonly position: number;
+}
+
+const samplerState = optionTable<SamplerState>({
+  items: 'number',
+  seed: 'number',
+  shuffle: 'boolean',
+  epoch: 'number',
+  position: 'number',
+});
+
 const samplerOptions = optionTable<SamplerOptions>({ group: 'object', seed: 'number', shuffle: 'boolean', dropLast: 'boolean' });
 
 export class DistributedSampler implements Iterable<number> {
-  /** Items per epoch on this rank; the same on every rank. */
-  readonly length: number;
   readonly #items: number;
   readonly #rank: number;
   readonly #size: number;
   readonly #seed: number;
   readonly #shuffle: boolean;
+  readonly #dropLast: boolean;
   #epoch = 0;
+  /** Items of the permutation before this rank's first one. */
+  #offset = 0;
+  /** Of this rank's, those that have been given out. */
+  #seen = 0;
   #order: Uint32Array | undefined;
 
   /** @param items length of the data set.
@@ -50,7 +73,13 @@ export class DistributedSampler implements Iterable<number> {
     this.#size = size;
     this.#seed = seed;
     this.#shuffle = shuffle;
-    this.length = dropLast ? Math.floor(items / size) : Math.ceil(items / size);
+    this.#dropLast = dropLast;
+  }
+
+  /** Items on this rank: of the epoch, or what `loadStateDict` left of it. The same on every rank. */
+  get length(): number {
+    const share = (this.#items - this.#offset) / this.#size;
+    return this.#dropLast ? Math.floor(share) : Math.ceil(share);
   }
 
   get epoch(): number {
@@ -60,8 +89,38 @@ export class DistributedSampler implements Iterable<number> {
   /** Selects the permutation of the following iterations. Call it with the same epoch on every rank. */
   setEpoch(epoch: number): void {
     if (!isUint32(epoch)) throw new ShoalError('usage', `sampler: epoch ${epoch} must be an integer from 0 to 4294967295`);
+    if (epoch !== this.#epoch) this.#begin(epoch, 0);
+  }
+
+  /** Where the sampler is: after the items that iteration, or `batches`, has given out. For checkpoints; the same on every rank when all are
+   *  as far. */
+  stateDict(): SamplerState {
+    const position = Math.min(this.#items, this.#offset + this.#seen * this.#size);
+    return { items: this.#items, seed: this.#seed, shuffle: this.#shuffle, epoch: this.#epoch, position };
+  }
+
+  /** Goes on where another sampler was, on this or any other number of ranks: what is left of its epoch is dealt out among them. The next
+   *  epoch is whole.
+   *  @throws ShoalError `usage` for the state of another data set, seed or order. */
+  loadStateDict(state: SamplerState): void {
+    checkFields('loadStateDict', state, samplerState);
+    const own = { items: this.#items, seed: this.#seed, shuffle: this.#shuffle };
+    for (const [key, value] of Object.entries(own)) {
+      const { [key as keyof SamplerState]: saved } = state;
+      if (saved !== value)
+        throw new ShoalError('usage', `sampler: the state has ${key} ${saved}, this sampler ${value}; use the one that was saved`);
+    }
+    const { epoch, position } = state;
+    if (!isUint32(epoch) || !isUint32(position) || position > this.#items)
+      throw new ShoalError('usage', `sampler: epoch ${epoch}, position ${position} is no place in ${this.#items} items`);
+    this.#begin(epoch, position);
+  }
+
+  #begin(epoch: number, offset: number): void {
     if (epoch !== this.#epoch) this.#order = undefined;
     this.#epoch = epoch;
+    this.#offset = offset;
+    this.#seen = 0;
   }
 
   /** Item `position` of this rank's epoch, an index into the data set. */
@@ -71,11 +130,14 @@ export class DistributedSampler implements Iterable<number> {
     }
     this.#order ??= this.#permutation();
     // The remainder is the padding: past the end the permutation starts again.
-    return this.#order[(this.#rank + position * this.#size) % this.#items];
+    return this.#order[(this.#offset + this.#rank + position * this.#size) % this.#items];
   }
 
   *[Symbol.iterator](): Iterator<number> {
-    for (let position = 0; position < this.length; position++) yield this.at(position);
+    for (let position = 0; position < this.length; position++) {
+      this.#seen = position + 1;
+      yield this.at(position);
+    }
   }
 
   /** This rank's epoch in batches of `size`; the last one is shorter when `size` does not divide `length`. */
@@ -86,7 +148,9 @@ export class DistributedSampler implements Iterable<number> {
 
   *#batches(size: number): Generator<number[]> {
     for (let from = 0; from < this.length; from += size) {
-      yield Array.from({ length: Math.min(size, this.length - from) }, (_, i) => this.at(from + i));
+      const batch = Array.from({ length: Math.min(size, this.length - from) }, (_, i) => this.at(from + i));
+      this.#seen = from + batch.length;
+      yield batch;
     }
   }
 

@@ -20,7 +20,7 @@ import { countOf, Tensor } from '../../memory/tensor.ts';
 import { BlobBox } from '../values/blob-box.ts';
 import { BucketSums, partOf, type BucketSum } from './bucket-sums.ts';
 import { planBuckets, type Bucket } from './buckets.ts';
-import { SnapshotFolder } from '../checkpoint/snapshot-folder.ts';
+import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
 import type { CompressionSpec, GradientCodec } from '../compression/codec.ts';
 import { createCodec } from '../compression/registry.ts';
 import { ControlBarrier } from './control-barrier.ts';

@@ -7,7 +7,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup, Work } from '../../group/call/types.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
-import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { ParameterTable } from '../values/parameter-table.ts';
 

@@ -1,7 +1,7 @@
 /** State in a folder that worker 0 names: a server's part of `saveState` and `loadState`. Nothing is heard while files are read. Of
  *  several server groups, group 0 reads and writes; groups.ts makes that the state of all. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotStore } from '../../checkpoint/snapshot.ts';
 import { fits, reslice } from './reslice.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerSession } from './state/client-session.ts';

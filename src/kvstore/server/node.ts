@@ -18,7 +18,7 @@ import { systemRandom } from '../../base/random.ts';
 import { formatAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
-import { SnapshotFolder } from '../checkpoint/snapshot-folder.ts';
+import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
 import { createDecoder } from '../compression/registry.ts';
 import { detectPlace, type KVPlace } from '../job/environment.ts';
 import { heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from '../job/heartbeat.ts';

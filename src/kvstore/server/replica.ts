@@ -11,7 +11,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
 import { Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';
-import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { Control, encodeControl } from '../protocol/wire-control.ts';
 import { KVMessage, makeMessage, malformed } from '../protocol/wire.ts';
 

@@ -8,7 +8,7 @@
 import { isCount } from '../../base/files/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import type { Snapshot, SnapshotStore, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotStore, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { ParameterDirectory, unpackBatch, type DeclaredParameter } from '../protocol/parameter-directory.ts';
 import { checkSame } from '../values/same-parameters.ts';
 import { damaged, fieldsOf, metadataOf, numbers, packBatches, readNumbers, slotName } from './snapshot.ts';

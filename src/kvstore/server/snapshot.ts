@@ -9,7 +9,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
-import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import type { Exchange } from './state/group-sync.ts';
 import { packBatch, unpackBatch, type ParameterDirectory } from '../protocol/parameter-directory.ts';

@@ -70,7 +70,7 @@ describe('LocalStore', () => {
     inFolder(async (folder) => {
       const kv = newStore();
       await expect(kv.loadState(folder)).rejects.toMatchObject({ code: 'usage', message: expect.stringContaining(folder) as string });
-      const { SnapshotFolder } = await import('../checkpoint/snapshot-folder.ts');
+      const { SnapshotFolder } = await import('../../checkpoint/snapshot-folder.ts');
       await new SnapshotFolder(folder).save({ tensors: new Map(), metadata: { format: 'pt' } });
       await kv.init('w', Float32Array.of(1));
       await expect(kv.loadState(folder)).rejects.toMatchObject({ code: 'protocol', message: expect.stringMatching(/layout/) as string });

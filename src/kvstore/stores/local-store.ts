@@ -11,7 +11,7 @@ import type { RegionAllocator } from '../../memory/region.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec, GradientCodec } from '../compression/codec.ts';
 import { createCodec } from '../compression/registry.ts';
-import { SnapshotFolder } from '../checkpoint/snapshot-folder.ts';
+import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
 import { BlobBox } from '../values/blob-box.ts';
 import { emptyLike, Residuals, sumDevices } from '../values/device-values.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';

@@ -10,7 +10,7 @@ import { JsKernels } from '../../memory/kernels/js.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { groupOf, idOf, makeAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { Snapshot, SnapshotStore } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotStore } from '../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ServerCore } from '../server/core.ts';

@@ -7,7 +7,7 @@ import { dtypeInfo, viewOf, type TypedArray } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { countOf } from '../../memory/tensor.ts';
-import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { copyElements } from './device-values.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';

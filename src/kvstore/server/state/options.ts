@@ -5,7 +5,7 @@ import type { Kernels } from '../../../memory/kernels.ts';
 import type { ParameterKernels } from '../../../memory/parameter-kernels.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
-import type { SnapshotStore } from '../../checkpoint/snapshot.ts';
+import type { SnapshotStore } from '../../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../../optimizers/optimizer.ts';
 import type { KVTopology } from '../../protocol/topology.ts';

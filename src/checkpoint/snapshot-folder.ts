@@ -12,8 +12,8 @@
  *  Source: Pillai et al., "All file systems are not created equal", OSDI 2014. */
 import * as fs from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
-import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
-import type { Logger } from '../../base/log.ts';
+import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import { readMetadata, readSnapshot, writeSnapshot } from './snapshot-file.ts';
 import type { Snapshot, SnapshotStore } from './snapshot.ts';
 

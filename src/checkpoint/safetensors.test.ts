@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
+import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';
 import { repeatedKey } from './repeated-key.ts';
 import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';

@@ -6,7 +6,7 @@
  *
  *  The last one covers the header with its length and all checksums before it: no bit of a file is outside. */
 import { createHash, type Hash } from 'node:crypto';
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 
 /** Of the tensor that holds them. */
 export const checksumsName = 'checksums';

@@ -1,5 +1,5 @@
 /** What a server saves: named tensors and text, together. Stored as one safetensors file. */
-import type { DType } from '../../memory/dtype.ts';
+import type { DType } from '../memory/dtype.ts';
 
 export interface SnapshotTensor {
   readonly dtype: DType;

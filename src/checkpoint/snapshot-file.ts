@@ -1,7 +1,7 @@
 /** A snapshot as one file. Written from where the tensors lie, read tensor by tensor: there is never a second copy of the
  *  data in memory. Durability and names are not its business; see snapshot-folder.ts. */
 import type { FileHandle } from 'node:fs/promises';
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 import { checkChecksums, Checksums, checksumsBytes, checksumsName } from './checksums.ts';
 import { decodeHeader, decodeHeaderLength, encodeHeader, lengthBytes, type SafetensorsHeader } from './safetensors.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';

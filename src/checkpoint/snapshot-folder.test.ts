@@ -2,7 +2,7 @@ import * as fs from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { isShoalError } from '../../base/errors.ts';
+import { isShoalError } from '../base/errors.ts';
 import { SnapshotFolder, type FileCalls } from './snapshot-folder.ts';
 import type { Snapshot, SnapshotTensor } from './snapshot.ts';
 

@@ -1,0 +1,305 @@
+/** Checkpoints of a training in a folder that all ranks share: saved by all ranks together, loaded by any number of them.
+ *
+ *      every rank   its part of the tensors ─▶ checkpoint.part/model-00002-of-00004.safetensors ─▶ fsync
+ *      all          ── how it went ──▶ all-gather                     one that fails fails the save on every rank
+ *      rank 0       index ─▶ fsync ─▶ rename checkpoint.part to the next number ─▶ fsync the folder ─▶ remove those before the newest `keep`
+ *      all          ◀── how it went ── broadcast
+ *
+ *      checkpoint-00000007/     the one before      checkpoint-00000008/     the latest      checkpoint.part/     worthless
+ *
+ *  A folder under its number is whole: all of it was durable before it had the name, and it was never another. What is killed in between
+ *  leaves a `.part`, which the next save removes. */
+import * as fs from 'node:fs/promises';
+import { dirname, join, resolve } from 'node:path';
+import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import { systemRandom } from '../base/random.ts';
+import { checkFields, checkKind, checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../base/settings/options.ts';
+import { writeSnapshot } from '../checkpoint/snapshot-file.ts';
+import type { Snapshot, SnapshotTensor } from '../checkpoint/snapshot.ts';
+import type { ProcessGroup } from '../group/call/types.ts';
+import {
+  Checkpoint,
+  describedTensors,
+  encodeIndex,
+  indexName,
+  readIndex,
+  saveKey,
+  type CheckpointIndex,
+  type CheckpointState,
+  type CheckpointTensor,
+  type DescribedTensor,
+} from './checkpoint.ts';
+
+/** What checkpoints need of a process group. */
+export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;
+
+export interface CheckpointsOptions {
+  /** How many checkpoints the folder has at most. Default 2: the latest, and the one before. */
+  readonly keep?: number;
+}
+
+export interface CheckpointContents {
+  /** Of which every rank has the same: the model. Each is saved by one of them. */
+  readonly tensors?: Readonly<Record<string, CheckpointTensor>>;
+  /** Which only this rank has: its part of an optimiser's state. */
+  readonly owned?: Readonly<Record<string, CheckpointTensor>>;
+  /** What else to remember: step, position of the sampler, learning rate. That of rank 0 is saved. */
+  readonly state?: CheckpointState;
+}
+
+const checkpointsOptions = optionTable<CheckpointsOptions>({ keep: 'number' });
+const contentFields = optionTable<CheckpointContents>({ tensors: 'object', owned: 'object', state: 'object' });
+const keepMax = 1000;
+const pattern = /^checkpoint-(\d{8,})$/;
+const partName = 'checkpoint.part';
+const depthMax = 64;
+
+/** What a rank has written; plain data, for the others. */
+interface Written {
+  readonly error?: string;
+  readonly file?: string;
+  readonly bytes?: number;
+  readonly names?: readonly string[];
+  readonly tensorBytes?: number;
+}
+
+/** Saves and finds the checkpoints of a folder. Calls are collective over the group, and must not overlap. */
+export class Checkpoints {
+  readonly #group: CheckpointGroup;
+  readonly #folder: string;
+  readonly #keep: number;
+
+  /** @param folder on a file system that all ranks share; made by the first `save`. */
+  constructor(group: CheckpointGroup, folder: string, options: CheckpointsOptions = noOptions) {
+    if (typeof group?.allGatherObject !== 'function')
+      throw new ShoalError('usage', `Checkpoints: the first argument is the process group, not ${describeValue(group)}`);
+    checkKind('Checkpoints: folder', folder, 'string');
+    checkOptions('Checkpoints', options, checkpointsOptions);
+    const { keep = 2 } = options;
+    if (folder === '') throw new ShoalError('usage', 'Checkpoints: folder must not be empty');
+    if (!Number.isInteger(keep) || keep < 1 || keep > keepMax)
+      throw new ShoalError('usage', `Checkpoints: keep must be 1 to ${keepMax}, not ${keep}`);
+    this.#group = group;
+    this.#folder = resolve(folder);
+    this.#keep = keep;
+  }
+
+  /** Resolves, on every rank, when the checkpoint is durable; a crash at any moment leaves this one or the one before, whole. Tensors must
+   *  not change meanwhile.
+   *  @returns its number.
+   *  @throws ShoalError `usage` for what cannot be saved; `system` on the other ranks then, and when a rank cannot write, naming it. */
+  async save(contents: CheckpointContents): Promise<number> {
+    const { rank, size } = this.#group;
+    const { number, save } = await this.#begin();
+    // Whatever is wrong on this rank, the others wait for it.
+    let own: { readonly state: CheckpointState; readonly written: Written } | ShoalError;
+    try {
+      const { mine, state } = this.#partOf(contents);
+      const file = `model-${padded(rank + 1, 5)}-of-${padded(size, 5)}.safetensors`;
+      own = { state, written: await this.#write(file, mine, save) };
+    } catch (thrown) {
+      own = wrapped('this rank cannot save', thrown);
+    }
+    const outcome = isShoalError(own) ? { error: own.message } : own.written;
+    const outcomes = await this.#group.allGatherObject(outcome, { name: 'ddp/checkpoint' });
+    if (isShoalError(own)) throw own;
+    const { state } = own;
+    const failed = outcomes.findIndex(({ error }) => error !== undefined);
+    if (failed >= 0) throw unsaved(failed, String(outcomes[failed].error));
+    return this.#finish(number, () => indexOf({ save, ranks: size, state, outcomes }));
+  }
+
+  /** What this rank saves. @throws ShoalError `usage`, `unsupported`. */
+  #partOf(contents: CheckpointContents): { mine: Map<string, DescribedTensor>; state: CheckpointState } {
+    checkFields('save', contents, contentFields);
+    const { tensors = {}, owned = {}, state = {} } = contents;
+    const [replicated, own] = [describedTensors('save', tensors), describedTensors('save', owned)];
+    const both = [...own.keys()].find((name) => replicated.has(name));
+    if (both !== undefined) throw new ShoalError('usage', `save: tensor '${both}' is among tensors, and among owned`);
+    checkState('save: state', state, 0);
+    const shares = sharesOf(replicated, this.#group.size);
+    return { mine: new Map([...[...replicated].filter(([name]) => shares.get(name) === this.#group.rank), ...own]), state };
+  }
+
+  /** The latest that was saved; undefined when there is none. Every rank finds the same.
+   *  @throws ShoalError `protocol` when it is damaged or foreign, naming the file; `system`. */
+  async latest(): Promise<Checkpoint | undefined> {
+    const number = await this.#agree('found', async () => (await this.#numbers()).at(-1) ?? 0);
+    if (number === 0) return undefined;
+    const folder = this.#path(number);
+    return new Checkpoint(folder, number, await readIndex(folder));
+  }
+
+  /** Rank 0 makes room, and numbers the save. */
+  async #begin(): Promise<{ number: number; save: string }> {
+    return this.#agree('saved', async () => {
+      await makeDurably(this.#folder);
+      const number = ((await this.#numbers()).at(-1) ?? 0) + 1;
+      await fs.rm(join(this.#folder, partName), { recursive: true, force: true });
+      await fs.mkdir(join(this.#folder, partName));
+      return { number, save: `${number}-${Buffer.from(systemRandom.bytes(8)).toString('hex')}` };
+    });
+  }
+
+  /** What throws is for others to know, too. */
+  async #write(file: string, tensors: ReadonlyMap<string, DescribedTensor>, save: string): Promise<Written> {
+    try {
+      const snapshot: Snapshot = {
+        tensors: new Map([...tensors].map(([name, tensor]) => [name, snapshotTensor(tensor)])),
+        metadata: { [saveKey]: save },
+      };
+      const bytes = await writeDurably(join(this.#folder, partName, file), (handle) => writeSnapshot(handle, snapshot));
+      const tensorBytes = [...tensors.values()].reduce((sum, tensor) => sum + tensor.bytes.length, 0);
+      return { file, bytes, names: [...tensors.keys()], tensorBytes };
+    } catch (thrown) {
+      return { error: messageOf(thrown) };
+    }
+  }
+
+  /** Rank 0 gives it its name. */
+  #finish(number: number, makeIndex: () => { index: CheckpointIndex; totalBytes: number }): Promise<number> {
+    return this.#agree('saved', async () => {
+      const { index, totalBytes } = makeIndex();
+      const part = join(this.#folder, partName);
+      for (const [file, bytes] of Object.entries(index.files)) {
+        const found = await fs.stat(join(part, file)).catch(() => undefined);
+        if (found?.size !== bytes)
+          throw new ShoalError('system', `rank 0 does not see ${file} as it was written in ${part}: all ranks must share that folder`);
+      }
+      await writeDurably(join(part, indexName), async (handle) => void (await handle.writeFile(encodeIndex(index, totalBytes))));
+      await syncFolder(part);
+      await fs.rename(part, this.#path(number));
+      await syncFolder(this.#folder);
+      for (const old of (await this.#numbers()).slice(0, -this.#keep)) await fs.rm(this.#path(old), { recursive: true, force: true });
+      return number;
+    });
+  }
+
+  /** What rank 0 comes to, on every rank; its error too. */
+  async #agree<T>(verb: string, decide: () => Promise<T>): Promise<T> {
+    let own: { value: T } | { error: ReturnType<ShoalError['toData']> } | undefined;
+    if (this.#group.rank === 0) {
+      try {
+        own = { value: await decide() };
+      } catch (thrown) {
+        own = { error: wrapped(`a checkpoint cannot be ${verb} in ${this.#folder}`, thrown).toData() };
+      }
+    }
+    const agreed = (await this.#group.broadcastObject(own, { name: 'ddp/checkpoint' })) as NonNullable<typeof own>;
+    if ('error' in agreed) throw ShoalError.fromData(agreed.error);
+    return agreed.value;
+  }
+
+  /** Of those that are there, ascending. */
+  async #numbers(): Promise<number[]> {
+    const names = await fs.readdir(this.#folder).catch((error: NodeJS.ErrnoException) => {
+      if (error.code === 'ENOENT') return [];
+      throw error;
+    });
+    return names
+      .flatMap((name) => Number(pattern.exec(name)?.[1] ?? []))
+      .filter((number) => number > 0)
+      .sort((a, b) => a - b);
+  }
+
+  #path(number: number): string {
+    return join(this.#folder, `checkpoint-${padded(number, 8)}`);
+  }
+}
+
+/** Which rank saves which of the tensors that all have: the largest first, each to whoever has least. The same on every rank. */
+function sharesOf(tensors: ReadonlyMap<string, DescribedTensor>, size: number): Map<string, number> {
+  const loads = new Float64Array(size);
+  const ordered = [...tensors].sort(([a, x], [b, y]) => y.bytes.length - x.bytes.length || (a < b ? -1 : 1));
+  return new Map(
+    ordered.map(([name, { bytes }]) => {
+      const rank = loads.indexOf(Math.min(...loads));
+      loads[rank] += bytes.length;
+      return [name, rank];
+    }),
+  );
+}
+
+/** @throws ShoalError `usage` when two ranks saved a tensor of the same name. */
+function indexOf(saved: Pick<CheckpointIndex, 'save' | 'ranks' | 'state'> & { readonly outcomes: readonly Written[] }): {
+  index: CheckpointIndex;
+  totalBytes: number;
+} {
+  const { outcomes, ...index } = saved;
+  const tensors: Record<string, string> = {};
+  const files: Record<string, number> = {};
+  let totalBytes = 0;
+  for (const [rank, { file = '', bytes = 0, names = [], tensorBytes = 0 }] of outcomes.entries()) {
+    files[file] = bytes;
+    totalBytes += tensorBytes;
+    for (const name of names) {
+      if (Object.hasOwn(tensors, name))
+        throw new ShoalError(
+          'usage',
+          `save: rank ${rank} has a tensor '${name}' of its own, which another rank saves as well; own names differ`,
+        );
+      Object.defineProperty(tensors, name, { value: file, enumerable: true });
+    }
+  }
+  return { index: { ...index, files, tensors }, totalBytes };
+}
+
+/** What JSON would lose is refused. */
+function checkState(role: string, value: unknown, depth: number): void {
+  if (depth > depthMax) throw new ShoalError('usage', `${role} is nested deeper than ${depthMax}`);
+  if (value === null || typeof value === 'boolean' || typeof value === 'string' || Number.isFinite(value)) return;
+  if (Array.isArray(value)) {
+    for (const [index, each] of value.entries()) checkState(`${role}[${index}]`, each, depth + 1);
+  } else if (isPlainObject(value)) {
+    for (const [key, each] of Object.entries(value)) checkState(`${role}.${key}`, each, depth + 1);
+  } else {
+    throw new ShoalError('usage', `${role} is ${describeValue(value)}, which JSON has no words for; save arrays as tensors`);
+  }
+}
+
+function snapshotTensor({ dtype, shape, bytes }: DescribedTensor): SnapshotTensor {
+  return { dtype, shape, data: bytes };
+}
+
+function unsaved(rank: number, why: string): ShoalError {
+  return new ShoalError('system', `the checkpoint is not saved: rank ${rank}: ${why}`, { peer: rank, operation: 'ddp/checkpoint' });
+}
+
+function wrapped(what: string, thrown: unknown): ShoalError {
+  return isShoalError(thrown) ? thrown : new ShoalError('system', `${what}: ${messageOf(thrown)}`, { cause: thrown });
+}
+
+/** @returns how many bytes it has. */
+async function writeDurably(path: string, write: (file: fs.FileHandle) => Promise<void>): Promise<number> {
+  const file = await fs.open(path, 'w');
+  try {
+    await write(file);
+    await file.sync();
+    return (await file.stat()).size;
+  } finally {
+    await file.close();
+  }
+}
+
+/** The entries of new folders must last as well. */
+async function makeDurably(folder: string): Promise<void> {
+  const first = await fs.mkdir(folder, { recursive: true });
+  if (first === undefined) return;
+  for (let parent = dirname(folder); ; parent = dirname(parent)) {
+    await syncFolder(parent);
+    if (parent === dirname(first) || parent === dirname(parent)) return;
+  }
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  const handle = await fs.open(folder, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+function padded(number: number, digits: number): string {
+  return String(number).padStart(digits, '0');
+}
