@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest';
 import { sleep, systemClock } from '../src/base/clock.ts';
 import { allGone, shoalRun } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
+import { startRanks } from './support/ranks.ts';
 
 const program = fixtureCommand('ddp-checkpoints').at(-1) as string;
 let folder: string;
@@ -56,6 +57,27 @@ it('kill -9 of all at any moment leaves a whole checkpoint, no older than the la
     saved = Math.max(...[...stdout.matchAll(/saved (\d+)/g)].map(([, number]) => Number(number)));
   }
 });
+
+it(
+  'a sharded Adam has the bits of the whole one, on ranks that run out at different times, and a part of its state',
+  { timeout: 240_000 },
+  async () => {
+    await using world = await startRanks({ fixture: 'ddp-zero', n: 3 });
+    const ends = (await world.outcomes()).map(({ lines, stderr }) => {
+      expect(stderr).toBe('');
+      return lines[0] as { steps: number; stepsMax: number; whole: string; sharded: string; stateBytes: number };
+    });
+    expect(ends.map(({ steps, stepsMax }) => [steps, stepsMax])).toEqual([
+      [2, 6],
+      [4, 6],
+      [6, 6],
+    ]);
+    for (const { whole, sharded } of ends) expect([whole, sharded]).toEqual([ends[0].whole, ends[0].whole]);
+    // Two moments of four bytes for each element, and four counters of steps.
+    expect(ends.reduce((sum, { stateBytes }) => sum + stateBytes, 0)).toBe(8 * 90_903 + 4 * 8);
+    for (const { stateBytes } of ends) expect(stateBytes).toBeLessThan(8 * 50_000 + 100);
+  },
+);
 
 /** Of the launcher: its ranks. */
 function childrenOf(pid: number): number[] {

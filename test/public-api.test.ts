@@ -428,6 +428,8 @@ describe('shoal/ddp', () => {
   const parameters = [{ name: 'w', shape: [2], dtype: 'float32' as const }];
   const [group] = new LocalWorld(2).groups;
   const limits = { firstBucketBytes: 64, bucketBytes: 64 };
+  const weights = [{ name: 'w', data: new Float32Array(2) }];
+  const zeroGroup = Object.assign(group, { gatherObject: async () => null }) as unknown as ddp.ZeroGroup;
   const alone: ddp.CheckpointGroup = {
     rank: 0,
     size: 1,
@@ -443,6 +445,31 @@ describe('shoal/ddp', () => {
       argument(group),
       argument(parameters),
       options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
+    ),
+    join: call(
+      ddp.join,
+      argument(group),
+      argument([]),
+      argument([], 'list', 'map'),
+      argument(() => undefined, 'function'),
+      options('throwOnEarlyTermination', 'parameters', 'timeoutMs'),
+    ),
+    SGD: call(
+      (...given: ConstructorParameters<typeof ddp.SGD>) => new ddp.SGD(...given),
+      argument(weights),
+      options('lr', 'momentum', 'weightDecay', 'nesterov'),
+    ),
+    Adam: call(
+      (...given: ConstructorParameters<typeof ddp.Adam>) => new ddp.Adam(...given),
+      argument(weights),
+      options('lr', 'betas', 'eps', 'weightDecay', 'decoupled'),
+    ),
+    ZeroRedundancyOptimizer: call(
+      (...given: ConstructorParameters<typeof ddp.ZeroRedundancyOptimizer<ddp.AdamOptions>>) => new ddp.ZeroRedundancyOptimizer(...given),
+      argument(zeroGroup),
+      argument(weights),
+      argument(ddp.Adam),
+      options('lr', 'betas', 'eps', 'weightDecay', 'decoupled'),
     ),
     Checkpoints: call(
       (...given: ConstructorParameters<typeof ddp.Checkpoints>) => new ddp.Checkpoints(...given),
@@ -492,6 +519,20 @@ describe('shoal/ddp', () => {
     await walk('random', callsOfRandom);
   });
 
+  it('optimisers', async () => {
+    const gradients = argument([new Float32Array(2)]);
+    for (const optimizer of [new ddp.SGD(weights), new ddp.Adam(weights)])
+      await walk('optimiser', { step: call(optimizer.step.bind(optimizer), gradients) } satisfies CallsOf<ddp.Optimizer>);
+    const zero = new ddp.ZeroRedundancyOptimizer(zeroGroup, weights, ddp.SGD);
+    const calls: CallsOf<ddp.ZeroRedundancyOptimizer> = {
+      step: call(zero.step.bind(zero), gradients),
+      consolidateStateDict: call(zero.consolidateStateDict.bind(zero), options('to')),
+      joinable: call(zero.joinable.bind(zero), argument({ gradient: () => new Float32Array(2) })),
+      close: 'takes nothing',
+    };
+    await walk('zero', calls);
+  });
+
   it('checkpoints', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'shoal-public-'));
     const checkpoints = new ddp.Checkpoints(alone, folder);
@@ -512,6 +553,7 @@ describe('shoal/ddp', () => {
     const reducer = new ddp.Reducer(group, parameters, { weighting: 'samples' });
     const arrays = argument([new Float32Array(2)]);
     const calls: CallsOf<ddp.Reducer> = {
+      joinHook: 'takes nothing',
       broadcastParameters: call(reducer.broadcastParameters.bind(reducer), arrays),
       begin: call(reducer.begin.bind(reducer), fields({ samples: 1 })),
       gradientReady: call(reducer.gradientReady.bind(reducer), argument(0), argument(new Float32Array(2))),

@@ -168,7 +168,7 @@ function decodeIndex(text: string): CheckpointIndex {
   if (digest !== digestOf(index)) throw damaged('it has changed since it was saved');
   // Names lead nowhere else.
   for (const [file, bytes] of Object.entries(index.files)) if (basename(file) !== file || !isCount(bytes)) throw damaged(`file '${file}'`);
-  for (const file of Object.values(index.tensors)) if (!Object.hasOwn(index.files, file)) throw damaged(`file '${String(file)}'`);
+  for (const file of Object.values(index.tensors)) if (!Object.hasOwn(index.files, file)) throw damaged(`file '${file}'`);
   return index;
 }
 

@@ -166,7 +166,7 @@ export class Checkpoints {
         if (found?.size !== bytes)
           throw new ShoalError('system', `rank 0 does not see ${file} as it was written in ${part}: all ranks must share that folder`);
       }
-      await writeDurably(join(part, indexName), async (handle) => void (await handle.writeFile(encodeIndex(index, totalBytes))));
+      await writeDurably(join(part, indexName), (handle) => handle.writeFile(encodeIndex(index, totalBytes)));
       await syncFolder(part);
       await fs.rename(part, this.#path(number));
       await syncFolder(this.#folder);

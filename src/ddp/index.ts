@@ -13,7 +13,18 @@ export {
   type PowerSGDOptions,
 } from './hooks/built-in.ts';
 export type { CommHook, GradBucket, GradPart } from './hooks/comm-hook.ts';
+export { join, type Joinable, type JoinGroup, type JoinHook, type JoinOptions, type JoinResult } from './join.ts';
+export {
+  Adam,
+  SGD,
+  type AdamOptions,
+  type Optimizer,
+  type OptimizerClass,
+  type OptimizerParameter,
+  type SGDOptions,
+} from './optimizers.ts';
 export { Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats, type StepResult, type Weighting } from './reducer.ts';
+export { type GradientSource, ZeroRedundancyOptimizer, type ZeroGroup } from './zero-redundancy-optimizer.ts';
 export { DistributedSampler, type SamplerOptions, type SamplerState } from './sampler.ts';
 /** The generator behind the sampler: for initial parameters that are the same on every machine. */
 export { seededRandom, type Random } from '../base/random.ts';

@@ -21,6 +21,7 @@ import { ReduceOp } from '../memory/reduce-op.ts';
 import { Tensor } from '../memory/tensor.ts';
 import { assignBuckets, checkSpecs, type Bucket, type ParameterSpec } from './buckets.ts';
 import { bindHook, gradBucket, HookRun, type BoundHook, type BucketPlace, type CommHook } from './hooks/comm-hook.ts';
+import type { JoinHook } from './join.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 
@@ -123,6 +124,8 @@ export class Reducer {
   /** Samples of the backward pass under way; NaN before `begin`. */
   #batchSamples = Number.NaN;
   #synchronise = true;
+  /** The step under way is that of a rank that has run out. */
+  #ranOut = false;
   #next = 0;
   #startedMs = Number.NaN;
   #failure: ShoalError | undefined;
@@ -352,6 +355,22 @@ export class Reducer {
     return verifyReplicas(this.#group, named, this.#call);
   }
 
+  /** For `join`: steps of a rank that has run out of inputs contribute zeros, and no samples. */
+  joinHook(): JoinHook {
+    return {
+      mainHook: async () => {
+        this.#checkUsable();
+        if (this.#weighting === 'samples') this.begin({ samples: 0 });
+        this.#ranOut = true;
+        try {
+          await this.finish();
+        } finally {
+          this.#ranOut = false;
+        }
+      },
+    };
+  }
+
   /** Gives the buckets back. Idempotent. */
   close(): void {
     if (this.#closed) return;
@@ -461,7 +480,7 @@ export class Reducer {
   #complete(): void {
     this.#checkUsable();
     if (!this.#synchronise) throw new ShoalError('usage', 'ddp: finish() inside noSync(); call it after the last micro-batch, outside');
-    const ranOut = this.#weighting === 'samples' && this.#batchSamples === 0;
+    const ranOut = this.#ranOut || (this.#weighting === 'samples' && this.#batchSamples === 0);
     if (this.#weighting === 'samples' && Number.isNaN(this.#batchSamples)) {
       throw new ShoalError('usage', 'ddp: finish() without begin({ samples }); a rank without samples calls begin({ samples: 0 })');
     }

@@ -55,7 +55,7 @@ export interface InProcessOptions {
   /** Wraps the memory of each rank's comm side. */
   readonly wrapMemory?: (allocator: RegionAllocator, rank: number) => RegionAllocator;
   /** Of each rank's main thread. Default: nothing is recorded. */
-  readonly trace?: readonly TraceRecorder[];
+  readonly mainTrace?: readonly TraceRecorder[];
   readonly joinTimeoutMs?: number;
   /** As in GroupSpec, of the group of all ranks. */
   readonly callsBefore?: number;
@@ -195,7 +195,7 @@ async function startRank({
     memory,
     info,
     timeoutMs: settings.timeoutMs,
-    trace: options.trace?.[rank] ?? nullRecorder,
+    trace: options.mainTrace?.[rank] ?? nullRecorder,
     store: new CheckedStore(new CommStore(client)),
     scheduling: schedulingOf(settings),
     openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,

@@ -1,0 +1,206 @@
+/** Optimisers on arrays, in torch's vocabulary: each element by itself, so that a part of the parameters is updated to the same bits as all of
+ *  them. State is made with the optimiser, and stays where it is: checkpoints load into it. */
+import { ShoalError } from '../base/errors.ts';
+import {
+  checkKind,
+  checkOptions,
+  describeValue,
+  isPlainObject,
+  noOptions,
+  optionTable,
+  type OptionTable,
+} from '../base/settings/options.ts';
+
+/** What an optimiser updates, in place. */
+export interface OptimizerParameter {
+  readonly name: string;
+  readonly data: Float32Array | Float64Array;
+}
+
+/** Updates parameters by gradients. Those that a `ZeroRedundancyOptimizer` shards treat each parameter alone. */
+export interface Optimizer {
+  /** @param gradients in the order of the parameters. */
+  step(gradients: readonly (Float32Array | Float64Array)[]): void;
+  /** What steps depend on beside parameters and gradients, by names that begin with the parameter's. Loading writes into these arrays. */
+  readonly state: Readonly<Record<string, Float32Array | Float64Array>>;
+}
+
+export type OptimizerClass<Options> = new (parameters: readonly OptimizerParameter[], options?: Options) => Optimizer;
+
+export interface SGDOptions {
+  /** Default 0.001. */
+  readonly lr?: number;
+  /** Default 0. */
+  readonly momentum?: number;
+  /** Times the parameter, added to the gradient. Default 0. */
+  readonly weightDecay?: number;
+  /** Default false. */
+  readonly nesterov?: boolean;
+}
+
+export interface AdamOptions {
+  /** Default 0.001. */
+  readonly lr?: number;
+  /** Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Default 1e-8. */
+  readonly eps?: number;
+  /** Default 0. */
+  readonly weightDecay?: number;
+  /** True: decay is taken from the parameter itself (AdamW); false: added to the gradient. Default false. */
+  readonly decoupled?: boolean;
+}
+
+const sgdOptions = optionTable<SGDOptions>({ lr: 'number', momentum: 'number', weightDecay: 'number', nesterov: 'boolean' });
+const adamOptions = optionTable<AdamOptions>({ lr: 'number', betas: 'list', eps: 'number', weightDecay: 'number', decoupled: 'boolean' });
+
+/** Stochastic gradient descent with momentum: Sutskever et al., ICML 2013, as torch.optim.SGD has it without dampening. */
+export class SGD implements Optimizer {
+  /** May change between steps. */
+  lr: number;
+  readonly state: Record<string, Float32Array | Float64Array> = {};
+  readonly #parameters: readonly OptimizerParameter[];
+  readonly #options: Required<SGDOptions>;
+  readonly #buffers: (Float32Array | Float64Array)[] = [];
+
+  constructor(parameters: readonly OptimizerParameter[], options: SGDOptions = noOptions) {
+    this.#parameters = checkedParameters('SGD', parameters, options, sgdOptions);
+    const { lr = 1e-3, momentum = 0, weightDecay = 0, nesterov = false } = options;
+    checkNotNegative('SGD', { lr, momentum, weightDecay });
+    if (nesterov && momentum === 0) throw new ShoalError('usage', 'SGD: nesterov needs a momentum');
+    this.lr = lr;
+    this.#options = { lr, momentum, weightDecay, nesterov };
+    if (momentum === 0) return;
+    for (const { name, data } of parameters) this.#buffers.push((this.state[`${name}.momentum_buffer`] = sameKind(data, data.length)));
+  }
+
+  step(gradients: readonly (Float32Array | Float64Array)[]): void {
+    checkGradients('SGD', gradients, this.#parameters);
+    const { momentum, weightDecay, nesterov } = this.#options;
+    const { lr } = this;
+    for (const [index, { data }] of this.#parameters.entries()) {
+      const gradient = gradients[index];
+      const buffer = this.#buffers[index];
+      for (let i = 0; i < data.length; i++) {
+        let change = gradient[i] + weightDecay * data[i];
+        if (buffer) {
+          buffer[i] = momentum * buffer[i] + change;
+          change = nesterov ? change + momentum * buffer[i] : buffer[i];
+        }
+        data[i] -= lr * change;
+      }
+    }
+  }
+}
+
+/** Kingma and Ba, ICLR 2015; decoupled: Loshchilov and Hutter, ICLR 2019. */
+export class Adam implements Optimizer {
+  /** May change between steps. */
+  lr: number;
+  readonly state: Record<string, Float32Array | Float64Array> = {};
+  readonly #parameters: readonly OptimizerParameter[];
+  readonly #options: Required<AdamOptions>;
+  readonly #moments: {
+    readonly first: Float32Array | Float64Array;
+    readonly second: Float32Array | Float64Array;
+    readonly steps: Float64Array;
+  }[];
+
+  constructor(parameters: readonly OptimizerParameter[], options: AdamOptions = noOptions) {
+    this.#parameters = checkedParameters('Adam', parameters, options, adamOptions);
+    const { lr = 1e-3, betas = [0.9, 0.999], eps = 1e-8, weightDecay = 0, decoupled = false } = options;
+    checkNotNegative('Adam', { lr, eps, weightDecay });
+    if (betas.length !== 2 || !betas.every((beta) => beta >= 0 && beta < 1))
+      throw new ShoalError('usage', `Adam: betas must be two numbers from 0 and below 1, not [${betas.map(String).join(', ')}]`);
+    this.lr = lr;
+    this.#options = { lr, betas: [...betas] as [number, number], eps, weightDecay, decoupled };
+    this.#moments = parameters.map(({ name, data }) => {
+      const moments = { first: sameKind(data, data.length), second: sameKind(data, data.length), steps: new Float64Array(1) };
+      Object.assign(this.state, {
+        [`${name}.exp_avg`]: moments.first,
+        [`${name}.exp_avg_sq`]: moments.second,
+        [`${name}.step`]: moments.steps,
+      });
+      return moments;
+    });
+  }
+
+  step(gradients: readonly (Float32Array | Float64Array)[]): void {
+    checkGradients('Adam', gradients, this.#parameters);
+    const { betas, eps, weightDecay, decoupled } = this.#options;
+    const [beta1, beta2] = betas;
+    const { lr } = this;
+    for (const [index, { data }] of this.#parameters.entries()) {
+      const gradient = gradients[index];
+      const { first, second, steps } = this.#moments[index];
+      const step = ++steps[0];
+      const scale = lr / (1 - beta1 ** step);
+      const root = Math.sqrt(1 - beta2 ** step);
+      for (let i = 0; i < data.length; i++) {
+        if (decoupled) data[i] *= 1 - lr * weightDecay;
+        const g = decoupled ? gradient[i] : gradient[i] + weightDecay * data[i];
+        first[i] = beta1 * first[i] + (1 - beta1) * g;
+        second[i] = beta2 * second[i] + (1 - beta2) * g * g;
+        data[i] -= (scale * first[i]) / (Math.sqrt(second[i]) / root + eps);
+      }
+    }
+  }
+}
+
+/** @throws ShoalError `usage` for what are no named arrays of floats. */
+export function checkParameters(call: string, parameters: readonly OptimizerParameter[]): void {
+  checkKind(`${call}: parameters`, parameters, 'list');
+  const names = new Set<string>();
+  for (const each of parameters) {
+    if (!isPlainObject(each)) throw new ShoalError('usage', `${call}: a parameter has a name and data; ${describeValue(each)} has not`);
+    const { name, data } = each;
+    checkKind(`${call}: the name of a parameter`, name, 'string');
+    if (names.has(name)) throw new ShoalError('usage', `${call}: two parameters are called '${name}'`);
+    names.add(name);
+    if (!isFloats(data))
+      throw new ShoalError('usage', `${call}: the data of '${name}' must be a Float32Array or a Float64Array, not ${describeValue(data)}`);
+  }
+}
+
+/** @throws ShoalError `usage` naming the parameter whose gradient does not fit. */
+export function checkGradients(
+  call: string,
+  gradients: readonly (Float32Array | Float64Array)[],
+  parameters: readonly OptimizerParameter[],
+): void {
+  checkKind(`${call}: gradients`, gradients, 'list');
+  if (gradients.length !== parameters.length)
+    throw new ShoalError('usage', `${call}: ${gradients.length} gradients for ${parameters.length} parameters`);
+  for (const [index, { name, data }] of parameters.entries()) {
+    const gradient = gradients[index];
+    if (!isFloats(gradient) || gradient.length !== data.length)
+      throw new ShoalError(
+        'usage',
+        `${call}: the gradient of '${name}' must be an array of ${data.length} floats, not ${describeValue(gradient)}`,
+      );
+  }
+}
+
+function checkedParameters<Options extends object>(
+  call: string,
+  parameters: readonly OptimizerParameter[],
+  options: Options,
+  known: OptionTable<Options>,
+): readonly OptimizerParameter[] {
+  checkParameters(call, parameters);
+  checkOptions(call, options, known);
+  return [...parameters];
+}
+
+function checkNotNegative(call: string, values: Readonly<Record<string, number>>): void {
+  for (const [name, value] of Object.entries(values))
+    if (!(value >= 0 && value < Infinity)) throw new ShoalError('usage', `${call}: ${name} must be a finite number from 0, not ${value}`);
+}
+
+function isFloats(value: unknown): value is Float32Array | Float64Array {
+  return value instanceof Float32Array || value instanceof Float64Array;
+}
+
+function sameKind(data: Float32Array | Float64Array, length: number): Float32Array | Float64Array {
+  return data instanceof Float32Array ? new Float32Array(length) : new Float64Array(length);
+}

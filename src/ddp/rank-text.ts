@@ -1,0 +1,6 @@
+/** Ranks for messages. */
+
+/** `rank 3`, `ranks 0, 2`. */
+export function rangesText(ranks: readonly number[]): string {
+  return `${ranks.length === 1 ? 'rank' : 'ranks'} ${ranks.join(', ')}`;
+}

@@ -1,0 +1,197 @@
+/** ZeRO-1: an optimiser whose state is spread over the ranks. Each rank updates whole parameters, its own, and has the state of those only; then
+ *  all ranks get all of them. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020.
+ *
+ *      gradients, averaged, on every rank
+ *      rank 0   p0 p3 ─ optimiser ─▶ p0 p3 ┐
+ *      rank 1   p1    ─ optimiser ─▶ p1    ├─ one all-gather per dtype ─▶ p0 p1 p2 p3 on every rank
+ *      rank 2   p2    ─ optimiser ─▶ p2    ┘
+ *
+ *  Every element is updated by the same arithmetic as without sharding: bits are equal. It must not know what the optimiser does. */
+import { isShoalError, ShoalError } from '../base/errors.ts';
+import { checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
+import type { ProcessGroup, Work } from '../group/call/types.ts';
+import type { Tensor } from '../memory/tensor.ts';
+import type { JoinHook, Joinable } from './join.ts';
+import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
+import { registrationText, verifyRegistration } from './registration.ts';
+
+export type ZeroGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allGather' | 'gatherObject'>;
+
+type Floats = Float32Array | Float64Array;
+
+/** Where the last gradients are: a `Reducer`, after its step. */
+export interface GradientSource {
+  gradient(index: number): unknown;
+}
+
+/** Parameters of one dtype, as they travel. */
+interface Exchange {
+  readonly name: string;
+  /** By rank: its parameters, in their order. */
+  readonly owned: readonly (readonly OptimizerParameter[])[];
+  readonly counts: readonly number[];
+  readonly own: Tensor;
+  readonly all: Tensor;
+}
+
+const consolidateOptions = optionTable<{ to?: number }>({ to: 'number' });
+
+export class ZeroRedundancyOptimizer<Options = unknown> {
+  /** Indices of the parameters whose state each rank has. */
+  readonly partition: readonly (readonly number[])[];
+  /** The optimiser of this rank's own parameters: its `lr` may be changed. */
+  readonly local: Optimizer;
+  readonly #group: ZeroGroup;
+  readonly #parameters: readonly OptimizerParameter[];
+  readonly #exchanges: Exchange[] = [];
+  #verified = false;
+  #failure: ShoalError | undefined;
+  #closed = false;
+
+  /** Does not communicate.
+   *  @param parameters the same on every rank, values too; their arrays are updated in place.
+   *  @param optimizerClass what each rank has of its own: `SGD`, `Adam`, or any other that treats each parameter alone.
+   *  @throws ShoalError `usage`; what the class throws; `out-of-memory`. */
+  constructor(group: ZeroGroup, parameters: readonly OptimizerParameter[], optimizerClass: OptimizerClass<Options>, options?: Options) {
+    if (typeof group?.allGather !== 'function')
+      throw new ShoalError('usage', `ZeroRedundancyOptimizer: the first argument is the process group, not ${describeValue(group)}`);
+    checkParameters('ZeroRedundancyOptimizer', parameters);
+    if (typeof optimizerClass !== 'function' || optimizerClass.prototype === undefined)
+      throw new ShoalError(
+        'usage',
+        `ZeroRedundancyOptimizer: the optimiser is a class, such as Adam, not ${describeValue(optimizerClass)}`,
+      );
+    this.#group = group;
+    this.#parameters = [...parameters];
+    this.partition = partitioned(parameters, group.size);
+    this.local = new optimizerClass(
+      this.partition[group.rank].map((index) => parameters[index]),
+      options,
+    );
+    if (typeof this.local.step !== 'function')
+      throw new ShoalError('usage', 'ZeroRedundancyOptimizer: the optimiser has no step(gradients)');
+    try {
+      for (const dtype of ['float32', 'float64'] as const) this.#prepare(dtype);
+    } catch (thrown) {
+      this.close();
+      throw thrown;
+    }
+  }
+
+  /** State of this rank's own parameters: for `owned` of a checkpoint, and for `load` of one, by any number of ranks. */
+  get state(): Optimizer['state'] {
+    return this.local.state;
+  }
+
+  /** Collective. Updates all parameters on all ranks. @param gradients averaged over ranks, in the order of the parameters.
+   *  @throws ShoalError `mismatch` when ranks have different parameters; the group's error, and that again from then on. */
+  async step(gradients: readonly Floats[]): Promise<void> {
+    this.#checkUsable();
+    checkGradients('ZeroRedundancyOptimizer', gradients, this.#parameters);
+    try {
+      if (!this.#verified) await verifyRegistration(this.#group, this.#registration(), {});
+      this.#verified = true;
+      this.local.step(this.partition[this.#group.rank].map((index) => gradients[index]));
+      for (const work of this.#share()) await work;
+      this.#takeOthers();
+    } catch (thrown) {
+      throw this.#fail(thrown);
+    }
+  }
+
+  /** Collective. The state of all parameters at rank `to`; null elsewhere. Of 2 GiB at most: save larger ones as checkpoints.
+   *  Default: 0. */
+  async consolidateStateDict(options: { readonly to?: number } = noOptions): Promise<Record<string, Floats> | null> {
+    checkOptions('consolidateStateDict', options, consolidateOptions);
+    this.#checkUsable();
+    const states = await this.#group.gatherObject({ ...this.state }, { root: options.to ?? 0, name: 'ddp/zero-state' });
+    return states && (Object.assign({}, ...states) as Record<string, Floats>);
+  }
+
+  /** For `join`, after the reducer whose averages it takes: a rank that has run out updates its own parameters for the others. */
+  joinable(gradients: GradientSource): Joinable {
+    if (typeof gradients?.gradient !== 'function')
+      throw new ShoalError('usage', `joinable: gradients come from a Reducer, not from ${describeValue(gradients)}`);
+    const mainHook = (): Promise<void> => this.step(this.#parameters.map((_, index) => gradients.gradient(index) as Floats));
+    return { joinHook: (): JoinHook => ({ mainHook }) };
+  }
+
+  /** Gives its buffers back. Idempotent. */
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const { own, all } of this.#exchanges) for (const tensor of [own, all]) this.#group.release(tensor);
+  }
+
+  #prepare(dtype: 'float32' | 'float64'): void {
+    const owned = this.partition.map((indices) =>
+      indices.map((index) => this.#parameters[index]).filter(({ data }) => dtypeOf(data) === dtype),
+    );
+    const counts = owned.map((those) => those.reduce((sum, { data }) => sum + data.length, 0));
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    if (total === 0) return;
+    const own = this.#group.tensor(dtype, [counts[this.#group.rank]]);
+    try {
+      this.#exchanges.push({ name: `ddp/zero-${dtype}`, owned, counts, own, all: this.#group.tensor(dtype, [total]) });
+    } catch (thrown) {
+      this.#group.release(own);
+      throw thrown;
+    }
+  }
+
+  #share(): Work[] {
+    return this.#exchanges.map(({ name, owned, counts, own, all }) => {
+      let at = 0;
+      for (const { data } of owned[this.#group.rank]) {
+        (own.data as Floats).set(data, at);
+        at += data.length;
+      }
+      return this.#group.allGather(all, own, { counts, name });
+    });
+  }
+
+  #takeOthers(): void {
+    for (const { owned, all } of this.#exchanges) {
+      let at = 0;
+      for (const [rank, those] of owned.entries()) {
+        for (const { data } of those) {
+          if (rank !== this.#group.rank) data.set((all.data as Floats).subarray(at, at + data.length));
+          at += data.length;
+        }
+      }
+    }
+  }
+
+  #registration(): string {
+    const specs = this.#parameters.map(({ name, data }) => ({ name, shape: [data.length], dtype: dtypeOf(data) }));
+    return registrationText(specs, { optimizer: 'zero' });
+  }
+
+  #checkUsable(): void {
+    if (this.#failure) throw this.#failure;
+    if (this.#closed) throw new ShoalError('closed', 'the optimiser is closed', { rank: this.#group.rank });
+  }
+
+  /** Parameters may be updated on some ranks only: nothing follows. */
+  #fail(thrown: unknown): ShoalError {
+    this.#failure ??= isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp/zero' });
+    return this.#failure;
+  }
+}
+
+/** The largest parameter first, each to whoever has least, as torch does. @returns indices by rank, ascending. */
+function partitioned(parameters: readonly OptimizerParameter[], size: number): number[][] {
+  const loads = new Float64Array(size);
+  const parts = Array.from({ length: size }, (): number[] => []);
+  const order = [...parameters.keys()].sort((a, b) => parameters[b].data.byteLength - parameters[a].data.byteLength || a - b);
+  for (const index of order) {
+    const rank = loads.indexOf(Math.min(...loads));
+    loads[rank] += parameters[index].data.byteLength;
+    parts[rank].push(index);
+  }
+  return parts.map((indices) => indices.sort((a, b) => a - b));
+}
+
+function dtypeOf(data: Floats): 'float32' | 'float64' {
+  return data instanceof Float32Array ? 'float32' : 'float64';
+}
