@@ -5,6 +5,7 @@ import { systemRandom } from '../../base/random.ts';
 import { checkOptions, optionTable } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { hostsToListenOn } from '../../fabric/stream/candidates.ts';
 import { loadNative } from '../../memory/native.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { isLoopback } from '../../store/environment.ts';
@@ -63,7 +64,7 @@ export async function startGraphServer(options: StartOptions = {}): Promise<Grap
     cluster,
     rank,
     store: opened.store,
-    carrier: await makeCarrier(carrier, opened, { rank, worldSize, interfaces: settings.interfaces }),
+    carrier: await makeCarrier(carrier, opened, { rank, worldSize, interfaces: settings.interfaces, insecure: settings.insecure }),
     clock: systemClock,
     random: systemRandom,
     parameterKernels: createParameterKernels({ native: loadNative({ enabled: settings.native }) }),
@@ -83,16 +84,24 @@ interface Seat {
   readonly rank: number;
   readonly worldSize: number;
   readonly interfaces: readonly string[];
+  readonly insecure: boolean;
 }
 
 /** Jobs that meet on the loopback interface stay there. */
 async function makeCarrier(kind: 'fabric' | 'grpc', { url, world, secret }: OpenedStore, seat: Seat): Promise<RpcCarrier> {
-  const { rank, worldSize, interfaces } = seat;
+  const { rank, worldSize, interfaces, insecure } = seat;
   const isLocal = url === undefined || isLoopback(new URL(url).hostname);
+  const listenHosts = isLocal ? ['127.0.0.1'] : ['0.0.0.0', '::'];
   if (kind === 'grpc') {
-    if (!isLocal) throw new ShoalError('unsupported', 'the gRPC carrier is not encrypted and serves one host only; use the fabric');
+    if (!isLocal && !insecure) {
+      throw new ShoalError(
+        'unsupported',
+        'gRPC between hosts is neither encrypted nor safe from who listens: use the fabric, or allow it by SHOAL_INSECURE=1',
+      );
+    }
     const { GrpcCarrier } = await import('../rpc/grpc-carrier.ts');
-    return new GrpcCarrier({ random: systemRandom, secret });
+    const [{ addresses }] = hostsToListenOn(listenHosts, interfaces);
+    return new GrpcCarrier({ random: systemRandom, secret, host: addresses[0] });
   }
   const name = `${world}/graph`;
   const fabric = new TcpFabric({
@@ -101,7 +110,7 @@ async function makeCarrier(kind: 'fabric' | 'grpc', { url, world, secret }: Open
     secret,
     clock: systemClock,
     random: systemRandom,
-    listenHosts: isLocal ? ['127.0.0.1'] : ['0.0.0.0', '::'],
+    listenHosts,
     interfaces,
   });
   return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: name, rank });

@@ -4,6 +4,7 @@
  *      request  method u8 │ caller, 24 letters │ job's proof, 64 letters │ padding to 96 │ body
  *      answer   kind u8 (part, end, error) │ padding to 8 │ body                              a stream of them */
 import { createHmac, timingSafeEqual } from 'node:crypto';
+import net from 'node:net';
 import * as grpc from '@grpc/grpc-js';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
@@ -22,6 +23,8 @@ import {
 export interface GrpcCarrierOptions {
   readonly random: Random;
   readonly secret: Uint8Array;
+  /** Where to listen, an address that others reach. Nothing is encrypted. Default: this host only. */
+  readonly host?: string;
 }
 
 const raw = (bytes: Buffer): Buffer => bytes;
@@ -49,11 +52,13 @@ export class GrpcCarrier implements RpcCarrier {
   readonly stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly #random: Random;
   readonly #proof: string;
+  readonly #host: string;
   readonly #links = new Set<GrpcLink>();
   #server: grpc.Server | undefined;
 
-  constructor({ random, secret }: GrpcCarrierOptions) {
+  constructor({ random, secret, host = '127.0.0.1' }: GrpcCarrierOptions) {
     this.#random = random;
+    this.#host = net.isIP(host) === 6 ? `[${host}]` : host;
     this.#proof = createHmac('sha256', secret).update('shoal graph over gRPC').digest('hex');
   }
 
@@ -70,11 +75,11 @@ export class GrpcCarrier implements RpcCarrier {
       },
     });
     const port = await new Promise<number>((resolve, reject) =>
-      server.bindAsync('127.0.0.1:0', grpc.ServerCredentials.createInsecure(), (error, bound) =>
+      server.bindAsync(`${this.#host}:0`, grpc.ServerCredentials.createInsecure(), (error, bound) =>
         error === null ? resolve(bound) : reject(error),
       ),
     );
-    return `127.0.0.1:${port}`;
+    return `${this.#host}:${port}`;
   }
 
   async connect(address: string, task: string): Promise<RpcLink> {

@@ -67,6 +67,17 @@ async function pair(make: (rank: number) => RpcCarrier): Promise<{ service: Serv
   };
 }
 
+it('gRPC listens where it is told to, and nowhere else', async () => {
+  const ends = [0, 1].map(() => new GrpcCarrier({ random: systemRandom, secret, host: '127.0.0.2' }));
+  const address = await ends[0].listen(new Service());
+  expect(address).toMatch(/^127\.0\.0\.2:\d+$/);
+  const link = await ends[1].connect(address, '/job:ps/task:0');
+  expect(text(await link.call(1, [Buffer.from('x')]))).toBe('x!');
+  const elsewhere = ends[1].connect(address.replace('127.0.0.2', '127.0.0.1'), '/job:ps/task:0');
+  await expect(elsewhere).rejects.toThrow('/job:ps/task:0');
+  await Promise.all(ends.map((carrier) => carrier.close()));
+});
+
 async function until(holds: () => boolean): Promise<void> {
   while (!holds()) await sleep(systemClock, 5);
 }
