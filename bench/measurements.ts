@@ -18,6 +18,7 @@ const gigabit = ['--rate-mbit', '1000'];
 const upTo16MiB = ['-b', '8', '-e', '16M', '-f', '8'];
 const small = ['-b', '8', '-e', '32K', '-f', '8', '--budget', '4000'];
 const large = ['-b', '256K', '-e', '16M', '-f', '8'];
+const graphWays = ['--ways', 'gRPC unfused,gRPC static,gRPC static and run time,fabric unfused,fabric static,fabric static and run time'];
 const delayed = [...gigabit, '--delay-us', '500'];
 
 export const measurements: readonly Measurement[] = [
@@ -86,6 +87,19 @@ export const measurements: readonly Measurement[] = [
     kind: 'report',
     command: ['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '2000', '--out', '{out}/rendezvous-network.json'],
   },
+  graph('graph-one-host', 'wide & deep, 1 parameter server and 5 workers of one host', 'run.ts', [
+    '--rounds',
+    '3',
+    '--steps',
+    '5',
+    ...graphWays,
+  ]),
+  graph('graph-6-hosts-1gbit', 'wide & deep, 1 parameter server and 5 workers, 1 Gbit/s', 'run.ts', [
+    ...['--network', ...gigabit, '--rounds', '3', '--steps', '5', '--ways', 'gRPC unfused,gRPC static,fabric unfused,fabric static'],
+  ]),
+  graph('graph-late-tensor', 'one late tensor of a group', 'late-tensor.ts'),
+  graph('graph-partition', 'partitioning large graphs', 'partition.ts'),
+  graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts', ['--html', '{out}/graph-many-workers.html']),
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
     '--buckets',
@@ -115,6 +129,11 @@ function algorithms(name: string, title: string, args: readonly string[], place?
 
 function report(name: string, title: string, program: string): Measurement {
   return { name, title, kind: 'report', command: ['--import', 'tsx', program, '--out', `{out}/${name}.json`] };
+}
+
+function graph(name: string, title: string, program: string, args: readonly string[] = []): Measurement {
+  const { command, ...measurement } = report(name, title, `bench/graph/${program}`);
+  return { ...measurement, command: [...command, ...args] };
 }
 
 function simulated(name: string, title: string, args: readonly string[]): Measurement {

@@ -1,6 +1,7 @@
 /** The pages, and parts of pages, that are written from the sources: settings, the table of layers, what was measured. */
 import { describeAccepted, formatSetting, settingDefinitions, settingKeys, type SettingDefinition } from '../src/base/settings/settings.ts';
 import type { LayerTable } from './house-rules.ts';
+import { graphTable } from './graph-table.ts';
 import { hostTable, networkTable, performanceTables, type ReadResult } from './performance-tables.ts';
 
 export interface Page {
@@ -32,12 +33,14 @@ export interface PageSources {
 /** Every generated page as it should be. */
 export function generatedPages({ layers, result, nativeInterface, read }: PageSources): Page[] {
   const measured = replacePart(read('README.md'), 'one-host', hostTable(result));
+  const measuredGraphs = (path: string): string => replacePart(read(path), 'graphs', graphTable(result));
   return [
     { path: 'docs/settings.md', text: settingsPage() },
     { path: 'src/memory/native-interface.ts', text: nativeInterfaceFile(nativeInterface) },
     { path: 'ARCHITECTURE.md', text: replacePart(read('ARCHITECTURE.md'), 'layers', layersTable(layers)) },
     { path: 'README.md', text: replacePart(measured, 'between-hosts', networkTable(result)) },
-    { path: 'docs/performance.md', text: replacePart(read('docs/performance.md'), 'results', performanceTables(result)) },
+    { path: 'docs/performance.md', text: replacePart(measuredGraphs('docs/performance.md'), 'results', performanceTables(result)) },
+    { path: 'docs/graph.md', text: measuredGraphs('docs/graph.md') },
   ];
 }
 

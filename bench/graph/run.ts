@@ -1,18 +1,25 @@
-/** Requests per step and throughput of the wide & deep example, on real processes of this host, by every way to receive tensors: rounds of
- *  all ways in turn, so that a busy machine is busy for all of them. What counts is the ratio to the first way in the same round.
+/** Requests per step and throughput of the wide & deep example, on real processes, by every way to receive tensors: rounds of all ways
+ *  in turn, so that a busy machine is busy for all of them. What counts is the ratio to the first way in the same round.
  *
- *    npx tsx bench/graph/run.ts                              a table
- *    npx tsx bench/graph/run.ts --json out.json              and the numbers
- *    npx tsx bench/graph/run.ts --rounds 5 --steps 40 --workers 5 --ps 1 --parts 4 --batch 128 */
-import { spawnSync } from 'node:child_process';
+ *    npx tsx bench/graph/run.ts                                          on this host
+ *    npx tsx bench/graph/run.ts --network --rate-mbit 1000               a network namespace for every task; needs root
+ *    npx tsx bench/graph/run.ts --out out.json                           and the numbers
+ *    npx tsx bench/graph/run.ts --ways 'gRPC unfused,gRPC static' --rounds 5 --steps 40 --workers 5 --ps 1 --parts 4 --batch 128
+ *
+ *  Build first. */
+import { randomBytes } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { cpus, tmpdir } from 'node:os';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { programArguments } from '../arguments.ts';
+import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
+import { networkPlace } from '../network/network-place.ts';
+import { localPlace } from '../peers/place.ts';
+import { machine, median, round } from './machine.ts';
 
+/** What examples/wide-deep/train.ts writes. */
 interface Result {
   readonly examplesPerSecond: number;
-  readonly stepMs: number;
   readonly receivesPerStep: number;
   readonly rpcsPerStep: number;
   readonly bytesPerStep: number;
@@ -23,15 +30,21 @@ interface Way {
   readonly flags: readonly string[];
 }
 
-const ways: readonly Way[] = ['grpc', 'fabric'].flatMap((carrier) => [
-  { name: `${carrier}, unfused`, flags: ['--carrier', carrier] },
-  { name: `${carrier}, static`, flags: ['--carrier', carrier, '--fuse'] },
-  { name: `${carrier}, run time`, flags: ['--carrier', carrier, '--recv-some'] },
-  { name: `${carrier}, static and run time`, flags: ['--carrier', carrier, '--fuse', '--recv-some'] },
-]);
+const ways: readonly Way[] = ['gRPC', 'fabric'].flatMap((carrier) => {
+  const common = ['--carrier', carrier.toLowerCase()];
+  return [
+    { name: `${carrier} unfused`, flags: common },
+    { name: `${carrier} static`, flags: [...common, '--fuse'] },
+    { name: `${carrier} run time`, flags: [...common, '--recv-some'] },
+    { name: `${carrier} static and run time`, flags: [...common, '--fuse', '--recv-some'] },
+  ];
+});
 
 const { values } = programArguments(import.meta.url, {
   options: {
+    ways: { type: 'string', default: ways.map(({ name }) => name).join(',') },
+    network: { type: 'boolean', default: false },
+    'rate-mbit': { type: 'string', default: '0' },
     rounds: { type: 'string', default: '3' },
     steps: { type: 'string', default: '20' },
     workers: { type: 'string', default: '5' },
@@ -39,64 +52,74 @@ const { values } = programArguments(import.meta.url, {
     parts: { type: 'string', default: '2' },
     batch: { type: 'string', default: '128' },
     columns: { type: 'string', default: '104' },
-    json: { type: 'string' },
+    out: { type: 'string' },
   },
 });
-
-const folder = mkdtempSync(join(tmpdir(), 'bench-graph-'));
-const results = new Map<string, Result[]>(ways.map(({ name }) => [name, []]));
-for (let round = 0; round < Number(values.rounds); round++) {
-  for (const way of ways) results.get(way.name)?.push(run(way));
+const names = values.ways.split(',');
+const wanted = ways.filter(({ name }) => names.includes(name));
+const ranks = Number(values.workers) + Number(values.ps);
+const problem =
+  (values.network ? networkUnavailable() : undefined) ??
+  (wanted.length < names.length ? `ways are ${ways.map(({ name }) => name).join(', ')}` : undefined);
+if (problem !== undefined) {
+  console.error(problem);
+  process.exit(2);
 }
-rmSync(folder, { recursive: true });
 
-function run({ name, flags }: Way): Result {
+using network: Network | undefined = values.network
+  ? await createNetwork({ hosts: ranks, rateMbit: Number(values['rate-mbit']) })
+  : undefined;
+const job = { secret: randomBytes(32).toString('hex'), timeoutMs: 1_200_000 };
+const place = network === undefined ? localPlace({ ranks, ...job }) : networkPlace({ network, ranksPerHost: 1, ...job });
+const folder = mkdtempSync(join(tmpdir(), 'bench-graph-'));
+const results = new Map<string, Result[]>(wanted.map(({ name }) => [name, []]));
+try {
+  for (let number = 1; number <= Number(values.rounds); number++) {
+    for (const way of wanted) {
+      const result = await run(way);
+      results.get(way.name)?.push(result);
+      console.error(`round ${number}: ${way.name}: ${result.examplesPerSecond.toFixed(0)} examples/s`);
+    }
+  }
+} finally {
+  rmSync(folder, { recursive: true });
+}
+
+async function run({ flags }: Way): Promise<Result> {
   const out = join(folder, 'result.json');
-  const job = ['dist/cli/main.js', 'run', '-q', '--ps', values.ps, '--workers', values.workers, 'examples/wide-deep/train.ts'];
-  const model = [
-    '--steps',
-    values.steps,
-    '--columns',
-    values.columns,
-    '--batch',
-    values.batch,
-    '--parts',
-    values.parts,
-    '--hidden',
-    '16',
-    '--evaluation',
-    '200',
-  ];
-  const { status, stderr } = spawnSync(process.execPath, [...job, ...model, '--out', out, ...flags], { encoding: 'utf8' });
-  if (status !== 0) throw new Error(`${name} failed:\n${stderr}`);
+  const { steps, columns, batch, parts } = values;
+  const model = Object.entries({ steps, columns, batch, parts, hidden: '16', evaluation: '200', out }).flatMap(([key, value]) => [
+    `--${key}`,
+    value,
+  ]);
+  const command = [process.execPath, '--import', 'tsx', 'examples/wide-deep/train.ts', ...model, ...flags];
+  // Between namespaces gRPC must be allowed.
+  await place.run({ command, environment: { SHOAL_PS: values.ps, SHOAL_INSECURE: '1' } });
   return JSON.parse(readFileSync(out, 'utf8')) as Result;
 }
 
 const [reference] = results.values();
-const rows = [...results].map(([name, own]) => ({
-  name,
-  receivesPerStep: median(own.map(({ receivesPerStep }) => receivesPerStep)),
-  rpcsPerStep: median(own.map(({ rpcsPerStep }) => rpcsPerStep)),
-  kibPerStep: median(own.map(({ bytesPerStep }) => bytesPerStep / 1024)),
-  examplesPerSecond: median(own.map(({ examplesPerSecond }) => examplesPerSecond)),
-  /** To the first way, of the same round. */
-  throughputRatio: median(own.map(({ examplesPerSecond }, round) => examplesPerSecond / reference[round].examplesPerSecond)),
-  rpcRatio: median(own.map(({ rpcsPerStep }, round) => rpcsPerStep / reference[round].rpcsPerStep)),
-}));
+const rows = [...results].map(([name, own]) => {
+  // To the first way, of the same round.
+  const ratios = own.map(({ examplesPerSecond }, k) => round(examplesPerSecond / reference[k].examplesPerSecond));
+  return {
+    name,
+    receivesPerStep: median(own.map(({ receivesPerStep }) => receivesPerStep)),
+    rpcsPerStep: round(median(own.map(({ rpcsPerStep }) => rpcsPerStep))),
+    rpcsSaved: round(1 - median(own.map(({ rpcsPerStep }, k) => rpcsPerStep / reference[k].rpcsPerStep))),
+    kibPerStep: round(median(own.map(({ bytesPerStep }) => bytesPerStep / 1024))),
+    examplesPerSecond: own.map(({ examplesPerSecond }) => round(examplesPerSecond)),
+    throughputRatio: { median: median(ratios), best: Math.max(...ratios), ofRounds: ratios },
+  };
+});
 
-const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version };
-console.log(
-  `${values.ps} ps : ${values.workers} workers, batch ${values.batch}, tables in ${values.parts} parts; ${machine.cpu}, ${machine.cpus} CPUs\n`,
-);
-console.log('                               RPCs/step       of unfused   examples/s   of unfused gRPC');
-for (const row of rows) {
-  const counts = `${row.rpcsPerStep.toFixed(1).padStart(9)} ${`${((row.rpcRatio - 1) * 100).toFixed(1)} %`.padStart(16)}`;
-  console.log(
-    `${row.name.padEnd(30)} ${counts} ${row.examplesPerSecond.toFixed(0).padStart(12)} ${`× ${row.throughputRatio.toFixed(2)}`.padStart(17)}`,
-  );
+const { out: _, ...options } = values;
+const report = { machine: machine(), place: place.name, options, rows };
+console.log(`${values.ps} ps : ${values.workers} workers, batch ${values.batch}, tables in ${values.parts} parts; ${place.name}\n`);
+console.log('                               RPCs/step     saved   KiB/step   of the first way: median   best');
+for (const { name, rpcsPerStep, rpcsSaved, kibPerStep, throughputRatio } of rows) {
+  const counts = `${rpcsPerStep.toFixed(1).padStart(9)} ${`${(rpcsSaved * 100).toFixed(1)} %`.padStart(9)} ${kibPerStep.toFixed(0).padStart(10)}`;
+  const ratios = `${`× ${throughputRatio.median.toFixed(2)}`.padStart(26)} ${throughputRatio.best.toFixed(2).padStart(6)}`;
+  console.log(`${name.padEnd(30)} ${counts} ${ratios}`);
 }
-if (values.json !== undefined) writeFileSync(values.json, `${JSON.stringify({ machine, options: values, rows }, undefined, 2)}\n`);
-
-function median(numbers: readonly number[]): number {
-  return numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
-}
+if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);

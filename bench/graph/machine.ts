@@ -1,0 +1,30 @@
+/** Where a benchmark of graphs ran, and how busy that was with other things: above the number of CPUs, times are upper bounds, and only
+ *  ratios of contestants that took turns say something. Counts are exact anyway. */
+import os from 'node:os';
+
+export interface Machine {
+  readonly cpu: string;
+  readonly cpus: number;
+  readonly node: string;
+  readonly startedAt: string;
+  readonly loadBefore: number;
+  readonly loadAfter: number;
+}
+
+const startedAt = new Date().toISOString();
+const loadBefore = round(os.loadavg()[0]);
+
+/** As of now; imported when the benchmark begins. */
+export function machine(): Machine {
+  const cpus = os.cpus();
+  const load = { loadBefore, loadAfter: round(os.loadavg()[0]) };
+  return { cpu: cpus[0]?.model ?? 'unknown', cpus: cpus.length, node: process.version, startedAt, ...load };
+}
+
+export function median(numbers: readonly number[]): number {
+  return numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+}
+
+export function round(value: number, digits = 4): number {
+  return Number(value.toPrecision(digits));
+}
