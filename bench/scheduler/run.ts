@@ -12,6 +12,7 @@ import { seededRandom } from '../../src/base/random.ts';
 import { Core } from '../../src/scheduler/core.ts';
 import type { Part } from '../../src/scheduler/partition.ts';
 import { Task } from '../../src/scheduler/task.ts';
+import { runLayeredStep } from '../../src/scheduler/testing/layered-step.ts';
 import { programArguments } from '../arguments.ts';
 
 export interface CoreBenchOptions {
@@ -26,6 +27,9 @@ export interface CoreBenchRow {
   readonly tasks: number;
   readonly medianNsPerTask: number;
   readonly worstNsPerTask: number;
+  /** Of the processor, all threads: what it takes also on a machine that does other things. */
+  readonly medianCpuNsPerTask: number;
+  readonly bestCpuNsPerTask: number;
   /** Of the order in which tasks started: the same in every round. */
   readonly checksum: number;
 }
@@ -53,15 +57,28 @@ class BenchTask extends Task {
 export function benchCore({ tasks, rounds, clock }: CoreBenchOptions): CoreBenchRow[] {
   return (['tasks', 'parts', 'queued'] as const).map((name) => {
     const nsPerTask: number[] = [];
+    const cpuNsPerTask: number[] = [];
     let checksum = 0;
     for (let round = 0; round <= rounds; round++) {
       const startMs = clock.now();
+      const before = process.cpuUsage();
       checksum = run(name, tasks, clock);
-      if (round > 0) nsPerTask.push(((clock.now() - startMs) * 1e6) / tasks);
+      const { user, system } = process.cpuUsage(before);
+      if (round === 0) continue;
+      nsPerTask.push(((clock.now() - startMs) * 1e6) / tasks);
+      cpuNsPerTask.push(((user + system) * 1e3) / tasks);
     }
-    nsPerTask.sort((a, b) => a - b);
-    const median = nsPerTask[Math.floor(nsPerTask.length / 2)];
-    return { name, tasks, medianNsPerTask: median, worstNsPerTask: nsPerTask[nsPerTask.length - 1], checksum };
+    for (const each of [nsPerTask, cpuNsPerTask]) each.sort((a, b) => a - b);
+    const middle = Math.floor(nsPerTask.length / 2);
+    return {
+      name,
+      tasks,
+      medianNsPerTask: nsPerTask[middle],
+      worstNsPerTask: nsPerTask[nsPerTask.length - 1],
+      medianCpuNsPerTask: cpuNsPerTask[middle],
+      bestCpuNsPerTask: cpuNsPerTask[0],
+      checksum,
+    };
   });
 }
 
@@ -90,6 +107,13 @@ function run(name: CoreBenchRow['name'], count: number, clock: Clock): number {
   return checksum;
 }
 
+/** The example of ByteScheduler's document, on virtual time. */
+function goldenExample(): { readonly fifo: number; readonly scheduled: number; readonly pushed: readonly number[] } {
+  const step = { costs: [3, 6, 3], computeCost: 2 };
+  const { end: scheduled, pushed } = runLayeredStep({ ...step, partition: 1, credit: 1, byPriority: true });
+  return { fifo: runLayeredStep({ ...step, partition: 100, credit: 100, byPriority: false }).end, scheduled, pushed };
+}
+
 function main(): void {
   const { values } = programArguments(import.meta.url, {
     options: { tasks: { type: 'string', default: '100000' }, rounds: { type: 'string', default: '9' }, out: { type: 'string' } },
@@ -97,12 +121,16 @@ function main(): void {
   /** Above the number of CPUs the machine was busy with other things: the figures are then too high. */
   const loadBefore = os.loadavg()[0];
   const rows = benchCore({ tasks: Number(values.tasks), rounds: Number(values.rounds), clock: systemClock });
-  for (const { name, tasks, medianNsPerTask, worstNsPerTask, checksum } of rows) {
-    const [median, worst] = [medianNsPerTask, worstNsPerTask].map((ns) => `${(ns / 1000).toFixed(2)} µs`);
-    console.log(`${name.padEnd(7)} ${tasks} tasks: median ${median} per task, worst round ${worst}, checksum ${checksum}`);
+  for (const { name, tasks, medianNsPerTask, worstNsPerTask, medianCpuNsPerTask, checksum } of rows) {
+    const [median, worst, cpu] = [medianNsPerTask, worstNsPerTask, medianCpuNsPerTask].map((ns) => `${(ns / 1000).toFixed(2)} µs`);
+    console.log(
+      `${name.padEnd(7)} ${tasks} tasks: median ${median} per task, of a processor ${cpu}, worst round ${worst}, checksum ${checksum}`,
+    );
   }
+  const golden = goldenExample();
+  console.log(`contrived example: FIFO ${golden.fifo} units, scheduled ${golden.scheduled}, pushed ${golden.pushed.join(' ')}`);
   const machine = { cpu: os.cpus()[0]?.model ?? 'unknown', cpus: os.cpus().length, node: process.version, loadBefore };
-  if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, rows }, null, 2)}\n`);
+  if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify({ machine, golden, rows }, null, 2)}\n`);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) main();

@@ -3,7 +3,7 @@
 import { ShoalError } from '../base/errors.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
 import type { ProcessGroup, SchedulingStatus, Work } from '../group/call/types.ts';
-import type { LayerTrace } from '../scheduler/replay/model-traces.ts';
+import type { LayerTrace } from '../scheduler/model-traces.ts';
 import type { TuningOptions } from '../scheduler/tuner/tuner.ts';
 
 export interface ScheduleTuningOptions {

@@ -11,8 +11,8 @@ export function figuresPage(title: string, figures: readonly Figure[]): string {
   return `<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>${escape(title)}</title><style>${style}</style></head>\n<body><h1>${escape(title)}</h1>\n${body}\n</body></html>\n`;
 }
 
-/** Milliseconds over x. */
-function figureChart({ x, xLabel, series }: Figure): string {
+/** Values over x. */
+function figureChart({ x, xLabel, series, unit = 'ms' }: Figure): string {
   const values = series.flatMap((each) => each.values).filter((value) => value !== null);
   const [low, high] = [Math.min(...values) / 1.2, Math.max(...values) * 1.2];
   const [first, last] = [Math.min(...x), Math.max(...x)];
@@ -25,7 +25,7 @@ function figureChart({ x, xLabel, series }: Figure): string {
         `<line x1="${left}" x2="${width - right}" y1="${fixed(atY(value))}" y2="${fixed(atY(value))}" stroke="#e4e4e4"/><text x="${left - 6}" y="${fixed(atY(value) + 4)}" text-anchor="end">${value}</text>`,
     ),
     `<text x="${(left + width - right) / 2}" y="${height - 8}" text-anchor="middle">${escape(xLabel)}</text>`,
-    `<text x="12" y="${top - 14}">ms</text>`,
+    `<text x="12" y="${top - 14}">${escape(unit)}</text>`,
   ];
   const lines = series.flatMap(({ name, values: line }, index) => {
     const colour = colours[index % colours.length];
@@ -39,8 +39,8 @@ function figureChart({ x, xLabel, series }: Figure): string {
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" font-family="system-ui, sans-serif" font-size="11">${[...axes, ...lines].join('')}</svg>`;
 }
 
-function figureTable({ x, xLabel, series }: Figure): string {
-  const head = [xLabel, ...series.map(({ name }) => `${name}, ms`)].map((cell) => `<th>${escape(cell)}</th>`).join('');
+function figureTable({ x, xLabel, series, unit = 'ms' }: Figure): string {
+  const head = [xLabel, ...series.map(({ name }) => `${name}, ${unit}`)].map((cell) => `<th>${escape(cell)}</th>`).join('');
   const cell = (value: number | null): string => (value === null ? '' : value.toPrecision(4));
   const rows = x.map((value, at) => `<tr><td>${value}</td>${series.map(({ values }) => `<td>${cell(values[at])}</td>`).join('')}</tr>`);
   return `<table><tr>${head}</tr>${rows.join('')}</table>`;

@@ -19,6 +19,8 @@ import { simulate } from './simulation.ts';
 export interface Figure {
   readonly title: string;
   readonly xLabel: string;
+  /** Of values. Default: ms. */
+  readonly unit?: string;
   readonly x: readonly number[];
   readonly series: readonly { readonly name: string; readonly values: readonly (number | null)[] }[];
 }

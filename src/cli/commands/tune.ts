@@ -1,6 +1,6 @@
 /** `shoal tune`: measures which algorithm is fastest on the world it runs on, and writes it down for groups to use. */
 import { Command, InvalidArgumentError, Option } from 'commander';
-import { modelNames } from '../../scheduler/replay/model-traces.ts';
+import { modelNames } from '../../scheduler/model-traces.ts';
 import { positive, size, sizeOption } from '../option-values.ts';
 import type { SchedulerTuneFlags } from '../tune/run-scheduler-tune.ts';
 import type { TuneFlags } from '../tune/run-tune.ts';

@@ -4,7 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/settings/quantity.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { ScheduleEvent } from '../../bench/schedule-tuning.ts';
-import { modelTrace, type ModelName } from '../../scheduler/replay/model-traces.ts';
+import { modelTrace, type ModelName } from '../../scheduler/model-traces.ts';
 import { detectWorld } from '../../store/environment.ts';
 import { launchBench } from '../bench/launch-bench.ts';
 

@@ -19,18 +19,15 @@ export const allReduceHook: CommHook<undefined> = function* (_, bucket) {
 
 // ── 16 bits ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-type Run<S, A extends unknown[]> = (state: S, bucket: GradBucket, ...more: A) => Generator<Work, void, void>;
-
-let runHalf: Run<HalfPrecisionState, ['float16' | 'bfloat16']>;
-
 /** What a hook of 16-bit gradients keeps: half of the buckets' memory. */
 export class HalfPrecisionState {
   readonly #tensors = new Map<number, Tensor<'float16' | 'bfloat16'>>();
   readonly #kernels: Kernels = createKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 
-  static {
-    runHalf = (state, bucket, dtype) => state.#run(bucket, dtype);
-  }
+  static readonly hooks = {
+    fp16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'float16'),
+    bf16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'bfloat16'),
+  } satisfies Record<string, CommHook<HalfPrecisionState>>;
 
   *#run(bucket: GradBucket, dtype: 'float16' | 'bfloat16'): Generator<Work, void, void> {
     const buffer = bucket.buffer();
@@ -44,10 +41,10 @@ export class HalfPrecisionState {
 }
 
 /** Gradients travel as float16, are summed in float32 and rounded once: half the bytes; beyond ±65,504 they are infinite. */
-export const fp16CompressHook: CommHook<HalfPrecisionState> = (state, bucket) => runHalf(of(HalfPrecisionState, state), bucket, 'float16');
+export const fp16CompressHook: CommHook<HalfPrecisionState> = HalfPrecisionState.hooks.fp16;
 
 /** Gradients travel as bfloat16: half the bytes, the range of float32, 8 bits of precision. */
-export const bf16CompressHook: CommHook<HalfPrecisionState> = (state, bucket) => runHalf(of(HalfPrecisionState, state), bucket, 'bfloat16');
+export const bf16CompressHook: CommHook<HalfPrecisionState> = HalfPrecisionState.hooks.bf16;
 
 function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array): Uint8Array {
   return new Uint8Array(buffer, byteOffset, byteLength);
@@ -100,8 +97,6 @@ interface BucketFactors {
   steps: number;
 }
 
-let runPower: Run<PowerSGDState, []>;
-
 /** Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019. */
 export class PowerSGDState {
   readonly #options: Required<PowerSGDOptions>;
@@ -132,9 +127,7 @@ export class PowerSGDState {
     return this.#bytes.sent === 0 ? 1 : this.#bytes.whole / this.#bytes.sent;
   }
 
-  static {
-    runPower = (state, bucket) => state.#run(bucket);
-  }
+  static readonly hook: CommHook<PowerSGDState> = (state, bucket) => of(PowerSGDState, state).#run(bucket);
 
   *#run(bucket: GradBucket): Generator<Work, void, void> {
     const factors = this.#factorsOf(bucket);
@@ -211,7 +204,7 @@ export class PowerSGDState {
 }
 
 /** Matrices of gradients travel as two factors of low rank; what that leaves out is added to the next step. */
-export const powerSGDHook: CommHook<PowerSGDState> = (state, bucket) => runPower(of(PowerSGDState, state), bucket);
+export const powerSGDHook: CommHook<PowerSGDState> = PowerSGDState.hook;
 
 /** @throws ShoalError `usage` for a state of another hook. */
 function of<S>(kind: new () => S, state: S): S {

@@ -24,8 +24,6 @@ export interface PointMemory {
   keep(model: string, remembered: RememberedPoint): void;
 }
 
-export type TuningState = 'tuning' | 'converged';
-
 export interface StepTuningOptions {
   readonly spec: TuningSpec;
   /** This rank measures and decides. */

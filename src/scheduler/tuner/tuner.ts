@@ -96,9 +96,9 @@ export function tuningOf(
     throw new ShoalError('usage', `${call}: tuning is true, false or its options, not ${describeValue(tuning)}`);
   }
   const spec = { ...given, space: given.space ?? documentedSpace(kind) };
-  // It checks everything.
-  new Tuner({ ...spec, random: seededRandom(1) });
-  for (const { most } of Object.values(spec.space)) {
+  // A tuner checks everything.
+  const { ranges } = new Tuner({ ...spec, random: seededRandom(1) });
+  for (const { most } of ranges) {
     if (most > memoryBytes) throw new ShoalError('usage', `${call}: tuning up to ${most} bytes is more than this machine's memory`);
   }
   return spec;
@@ -114,7 +114,8 @@ export function documentedSpace(kind: 'parameter-server' | 'all-reduce'): Search
 export class Tuner {
   readonly #options: Required<TunerOptions>;
   readonly #names: readonly (keyof SearchSpace)[];
-  readonly #ranges: readonly Range[];
+  /** Of what is tuned. */
+  readonly ranges: readonly Range[];
   #search: BayesianSearch;
   #state: 'tuning' | 'converged' = 'tuning';
   /** The one that is in force, or will be. */
@@ -145,8 +146,8 @@ export class Tuner {
     }
     if (!(margin >= 0) || !(driftShare > 0)) throw new ShoalError('usage', 'Tuner: margin is at least 0, and driftShare larger than 0');
     this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
-    this.#ranges = this.#names.flatMap((name) => options.space[name] ?? []);
-    for (const { least } of this.#ranges) {
+    this.ranges = this.#names.flatMap((name) => options.space[name] ?? []);
+    for (const { least } of this.ranges) {
       if (!(least >= 1)) throw new ShoalError('usage', `Tuner: credit and partition are at least one byte, not ${describeValue(least)}`);
     }
     this.#search = this.#newSearch();
@@ -219,7 +220,7 @@ export class Tuner {
 
   #newSearch(): BayesianSearch {
     const { random, coveringPoints, points, margin } = this.#options;
-    return new BayesianSearch({ ranges: this.#ranges, random, coveringPoints: Math.min(coveringPoints, points - 1), margin });
+    return new BayesianSearch({ ranges: this.ranges, random, coveringPoints: Math.min(coveringPoints, points - 1), margin });
   }
 
   #change(step: number, point: readonly number[]): PointChange {
@@ -230,7 +231,7 @@ export class Tuner {
   }
 
   #named(point: readonly number[]): TunedPoint {
-    return Object.fromEntries(this.#names.map((name, index) => [name, Math.round(point[index])])) as TunedPoint;
+    return Object.fromEntries(this.#names.map((name, index) => [name, Math.round(point[index])]));
   }
 }
 

@@ -1,7 +1,7 @@
 /** Trainings on virtual time, against what can be calculated. */
 import { describe, expect, it } from 'vitest';
-import { modelNames, modelTrace, type LayerTrace } from './model-traces.ts';
-import { replay, type ReplayOptions } from './replay.ts';
+import { modelNames, modelTrace, type LayerTrace } from '../scheduler/model-traces.ts';
+import { replay, type ReplayOptions } from './training.ts';
 
 const exact = { jitter: 0, overheadUs: 0, workers: 3 } as const;
 /** A byte takes a microsecond. */

@@ -5,14 +5,14 @@
  *
  *  In either order each layer of the next forward pass waits for its own gradient alone. `fifo`: whole tensors, in the order in which
  *  they become ready. `scheduled`: in parts, those first that the forward pass needs first. */
-import { VirtualClock } from '../../base/clock.ts';
-import { ShoalError } from '../../base/errors.ts';
-import { seededRandom } from '../../base/random.ts';
-import { describeValue } from '../../base/settings/options.ts';
-import { Core } from '../core.ts';
-import type { Part } from '../partition.ts';
-import { Task, type TaskOptions } from '../task.ts';
-import type { LayerTrace } from './model-traces.ts';
+import { VirtualClock } from '../base/clock.ts';
+import { ShoalError } from '../base/errors.ts';
+import { seededRandom } from '../base/random.ts';
+import { describeValue } from '../base/settings/options.ts';
+import { Core } from '../scheduler/core.ts';
+import type { Part } from '../scheduler/partition.ts';
+import { Task, type TaskOptions } from '../scheduler/task.ts';
+import type { LayerTrace } from '../scheduler/model-traces.ts';
 
 export interface ReplayOptions {
   readonly layers: readonly LayerTrace[];

@@ -1,0 +1,132 @@
+/** What scheduling gains on models of several sizes, 8 to 64 workers and networks of 10 to 100 Gbit/s: trainings replayed on virtual
+ *  time, through the cores that real trainings use. The same figures on every machine.
+ *
+ *    npx tsx bench/scheduler/replay.ts [--out bench/results/scheduler-replay.json]      beside it, the same name with .html: charts */
+import { writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { modelNames, modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
+import { figuresPage } from '../../src/simulate/chart.ts';
+import type { Figure } from '../../src/simulate/micro-benchmarks.ts';
+import { replay, type ReplayOptions } from '../../src/simulate/training.ts';
+import { programArguments } from '../arguments.ts';
+
+export interface ReplayRow {
+  readonly model: ModelName;
+  readonly exchange: ReplayOptions['exchange'];
+  readonly workers: number;
+  readonly gbitPerSecond: number;
+  readonly fifoMs: number;
+  readonly scheduledMs: number;
+  readonly speedup: number;
+  /** What the step could not be shorter than. */
+  readonly computeMs: number;
+  readonly networkMs: number;
+}
+
+export interface ReplayReport {
+  readonly rows: readonly ReplayRow[];
+  /** Of each model, the largest with parameter servers. */
+  readonly best: Readonly<Record<string, number>>;
+  readonly published: readonly PublishedRow[];
+}
+
+interface PublishedRow {
+  readonly model: ModelName;
+  readonly workers: number;
+  readonly speedup: number;
+}
+
+/** Read from the charts of ByteScheduler's README: MXNet, parameter servers, GPUs of 8 a host, 100 Gbit/s RoCE. */
+const published: readonly PublishedRow[] = [
+  { model: 'vgg16', workers: 16, speedup: 1520 / 680 },
+  { model: 'vgg16', workers: 64, speedup: 5420 / 2740 },
+  { model: 'resnet50', workers: 16, speedup: 2950 / 2550 },
+  { model: 'resnet50', workers: 64, speedup: 11_600 / 11_000 },
+  { model: 'transformer', workers: 16, speedup: 39_000 / 14_400 },
+  { model: 'transformer', workers: 64, speedup: 145_000 / 108_000 },
+];
+
+const rates = [10, 25, 40, 100];
+const scales = [8, 16, 32, 64];
+
+export function replayAll(
+  options: { readonly workers?: readonly number[]; readonly rates?: readonly number[]; readonly steps?: number } = {},
+): ReplayReport {
+  const rows: ReplayRow[] = [];
+  for (const model of modelNames) {
+    const { layers } = modelTrace(model);
+    for (const exchange of ['parameter-server', 'all-reduce'] as const) {
+      for (const workers of options.workers ?? scales) {
+        for (const gbitPerSecond of options.rates ?? rates) {
+          const world = { layers, workers, exchange, gbitPerSecond, steps: options.steps ?? 4 };
+          const fifo = replay({ ...world, order: 'fifo' });
+          const scheduled = replay({ ...world, order: 'scheduled' });
+          const { computeMs, networkMs } = scheduled;
+          const speedup = fifo.stepMs / scheduled.stepMs;
+          rows.push({
+            model,
+            exchange,
+            workers,
+            gbitPerSecond,
+            fifoMs: fifo.stepMs,
+            scheduledMs: scheduled.stepMs,
+            speedup,
+            computeMs,
+            networkMs,
+          });
+        }
+      }
+    }
+  }
+  const best = (model: ModelName): number =>
+    Math.max(...rows.filter((row) => row.model === model && row.exchange === 'parameter-server').map(({ speedup }) => speedup));
+  return { rows, best: Object.fromEntries(modelNames.map((model) => [model, best(model)])), published };
+}
+
+function figures({ rows }: ReplayReport): Figure[] {
+  const at = (model: ModelName, exchange: ReplayRow['exchange'], workers: number, rate: number): number | null =>
+    rows.find((row) => row.model === model && row.exchange === exchange && row.workers === workers && row.gbitPerSecond === rate)
+      ?.speedup ?? null;
+  const byRate = (exchange: ReplayRow['exchange']): Figure => ({
+    title: `Step of FIFO over scheduled, ${exchange}, 16 workers, by Gbit/s, replayed`,
+    xLabel: 'Gbit/s',
+    unit: '×',
+    x: rates,
+    series: modelNames.map((name) => ({ name, values: rates.map((rate) => at(name, exchange, 16, rate)) })),
+  });
+  const byWorkers: Figure = {
+    title: 'Step of FIFO over scheduled, parameter-server, 25 Gbit/s, by workers, replayed; published: MXNet, 100 Gbit/s RoCE',
+    xLabel: 'workers',
+    unit: '×',
+    x: scales,
+    series: [
+      ...modelNames.map((name) => ({ name, values: scales.map((workers) => at(name, 'parameter-server', workers, 25)) })),
+      ...modelNames.map((name) => ({
+        name: `${name}, published`,
+        values: scales.map((workers) => published.find((row) => row.model === name && row.workers === workers)?.speedup ?? null),
+      })),
+    ],
+  };
+  return [byWorkers, byRate('parameter-server'), byRate('all-reduce')];
+}
+
+function main(): void {
+  const { values } = programArguments(import.meta.url, { options: { out: { type: 'string' } } });
+  const report = replayAll();
+  console.log('model        exchange          workers  Gbit/s   FIFO ms  scheduled ms  speed-up');
+  for (const { model, exchange, workers, gbitPerSecond, fifoMs, scheduledMs, speedup } of report.rows) {
+    const cells = [
+      String(workers).padStart(7),
+      String(gbitPerSecond).padStart(7),
+      fifoMs.toFixed(1).padStart(9),
+      scheduledMs.toFixed(1).padStart(13),
+      speedup.toFixed(2).padStart(9),
+    ];
+    console.log(`${model.padEnd(12)} ${exchange.padEnd(16)} ${cells.join(' ')}`);
+  }
+  if (values.out === undefined) return;
+  writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
+  writeFileSync(values.out.replace(/(\.json)?$/, '.html'), figuresPage('Scheduling, replayed on virtual time', figures(report)));
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) main();
