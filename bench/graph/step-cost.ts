@@ -5,7 +5,8 @@ import * as tf from '@tensorflow/tfjs';
 import { elementsOf, GraphBuilder, startGraphServer, call, type Session, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { generator } from '../../examples/wide-deep/data.ts';
-import { wideDeep, type WideDeep } from '../../examples/wide-deep/model.ts';
+import type { RankingModel } from '../../examples/ranking/train.ts';
+import { wideDeep } from '../../examples/wide-deep/model.ts';
 
 /** CPU milliseconds. */
 export interface StepCost {
@@ -18,7 +19,7 @@ export interface StepCost {
 const [columns, vocabulary, dense, batch] = [104, 40, 13, 128];
 const [warmup, rounds] = [3, Number(process.argv[2] ?? 12)];
 
-export function model(servers: number): { g: GraphBuilder; made: WideDeep } {
+export function model(servers: number): { g: GraphBuilder; made: RankingModel } {
   const g = new GraphBuilder();
   const made = wideDeep(g, {
     vocabularies: Array.from({ length: columns }, () => vocabulary),
@@ -29,7 +30,6 @@ export function model(servers: number): { g: GraphBuilder; made: WideDeep } {
     servers: Array.from({ length: servers }, (_, task) => `/job:ps/task:${task}`),
     parts: 2,
     workers: ['/job:worker/task:0'],
-    seed: 1,
     random: () => 0.5,
   });
   return { g, made };
