@@ -15,6 +15,7 @@ export function graphCommand(): Command {
     .option('--feed <name>', 'an output that the step is fed, such as x:0; may be repeated. Default: all placeholders', collect, [])
     .option('--policy <name>', 'source-wave or dest-wave', 'source-wave')
     .option('--boxes <count>', 'boxes of a picture at most; beyond, nodes of one scope are one box', positive, 300)
+    .option('--json', 'the numbers as JSON, for programs')
     .action(async (file: string, flags: GraphFlags) => {
       const { runGraph } = await import('../graph/run-graph.ts');
       process.stdout.write(runGraph(file, flags));

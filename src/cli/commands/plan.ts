@@ -23,6 +23,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
       'prints which algorithm is chosen when, for all collectives or the named one, with the times that are expected on --hosts × --ranks-per-host',
     )
     .option('--algorithms <rules>', 'rules that stand before the table; default: SHOAL_ALGORITHMS')
+    .option('--json', 'as JSON, for programs; --cost is always among it')
     .action(async (collective: string | undefined, flags: PlanFlags) => {
       const { runPlan } = await import('../plan/run-plan.ts');
       const { readSettings } = await import('../../base/settings/settings.ts');

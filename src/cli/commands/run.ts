@@ -39,6 +39,7 @@ interface RunFlags {
   readonly report?: true;
   readonly reportDir?: string;
   readonly quiet?: true;
+  readonly json?: string;
 }
 
 const examples = `
@@ -96,6 +97,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
     .option('--report-dir <path>', 'the same, into this folder')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
+    .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after what ranks wrote')
     .addHelpText('after', examples)
     .passThroughOptions()
     .action(async (script: string, args: readonly string[], flags: RunFlags) => {
@@ -118,6 +120,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   const localSize = (await ranksPerNode(flags)) + checkedPs(flags, several);
   const command = scriptCommand({ script, args, directory, nodeArgs: flags.nodeOption, kind: flags.node ? 'node' : 'program' });
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
+  const startedAt = systemClock.wallNow();
   const report = await reportOf(flags, { directory, command: [script, ...args] });
   const recorded = report === undefined ? process.env : report.environment(process.env);
   const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
@@ -156,6 +159,12 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   if (report !== undefined) {
     const where = failure?.rank === undefined ? '' : `rank ${failure.rank} `;
     stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : `${where}${failure.text}`)}\n`);
+  }
+  if (flags.json !== undefined) {
+    const { writeJson } = await import('../write-json.ts');
+    const seconds = (systemClock.wallNow() - startedAt) / 1000;
+    const times = { startedAt: new Date(startedAt).toISOString(), seconds };
+    writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
   }
   return exitCode;
 }

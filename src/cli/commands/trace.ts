@@ -13,9 +13,10 @@ export function traceCommand(setExitCode: (code: number) => void): Command {
     .description(`Merges the files trace-rank-<n>.json of a folder into one that https://ui.perfetto.dev opens, all on rank 0's clock.`)
     .argument('<folder>', 'the folder SHOAL_TRACE named')
     .option('-o, --output <file>', `where to write; default: <folder>/${mergedName}`)
+    .option('--json', 'what was merged as JSON, for programs')
     .exitOverride()
     .showHelpAfterError('(shoal trace merge --help lists what there is)')
-    .action(async (folder: string, flags: { output?: string }) => {
+    .action(async (folder: string, flags: { output?: string; json?: true }) => {
       const { join } = await import('node:path');
       const { mergeTraceFiles } = await import('../../trace/merge.ts');
       const files = await rankFiles(folder);
@@ -24,7 +25,8 @@ export function traceCommand(setExitCode: (code: number) => void): Command {
         files.map((name) => join(folder, name)),
         target,
       );
-      process.stdout.write(`merged ${files.length} ${files.length === 1 ? 'rank' : 'ranks'} into ${target}\n`);
+      if (flags.json === true) process.stdout.write(`${JSON.stringify({ version: 1, ranks: files.length, output: target })}\n`);
+      else process.stdout.write(`merged ${files.length} ${files.length === 1 ? 'rank' : 'ranks'} into ${target}\n`);
       setExitCode(0);
     });
   return trace;

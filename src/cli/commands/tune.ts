@@ -30,6 +30,7 @@ export function tuneCommand(setExitCode: (code: number) => void): Command {
     .addOption(new Option('--model <name>', 'with --scheduler: whose layers it has').choices(modelNames).default('vgg16'))
     .option('--scale <factor>', "with --scheduler: of the model's bytes and times", factorOf, 0.02)
     .option('--steps-per-point <count>', 'with --scheduler: steps that a point is measured for', positive, 20)
+    .option('--json', 'what was measured and chosen as JSON on standard output; the table goes to standard error')
     .addHelpText('after', examples)
     .action(async (flags: TuneFlags & SchedulerTuneFlags & { readonly scheduler?: true }) => {
       if (flags.scheduler === true) {

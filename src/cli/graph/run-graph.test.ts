@@ -32,6 +32,11 @@ describe('shoal graph', () => {
     expect(runGraph(file, { ...flags, out })).toBe(
       `before fusion   14 nodes on 2 devices, 3 transfers by 3 requests\nafter fusion    12 nodes on 2 devices, 3 transfers by 1 requests; groups of 3\n${out}\n`,
     );
+    expect(JSON.parse(runGraph(file, { ...flags, json: true }))).toEqual({
+      version: 1,
+      before: { nodes: 14, devices: 2, transfers: 3, requests: 3, groups: [] },
+      after: { nodes: 12, devices: 2, transfers: 3, requests: 1, groups: [3] },
+    });
     const page = readFileSync(out, 'utf8');
     expect(page.match(/<svg /g)).toHaveLength(2);
     expect(page).toContain('_fuse_recv_0');

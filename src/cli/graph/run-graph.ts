@@ -17,10 +17,11 @@ export interface GraphFlags {
   readonly feed: readonly string[];
   readonly policy: string;
   readonly boxes: number;
+  readonly json?: true;
 }
 
 /** @returns what to print. @throws ShoalError `usage` for names that do not exist, `protocol` for another file, `system`. */
-export function runGraph(file: string, { out, target, feed, policy: name, boxes }: GraphFlags): string {
+export function runGraph(file: string, { out, target, feed, policy: name, boxes, json }: GraphFlags): string {
   const policy = fusePolicies.find((each) => each.name === name);
   if (policy === undefined)
     throw new ShoalError('usage', `--policy ${name}: there are ${fusePolicies.map((each) => each.name).join(' and ')}`);
@@ -35,6 +36,10 @@ export function runGraph(file: string, { out, target, feed, policy: name, boxes 
   const after = partitionGraph(needed, { devices, doFuseRecv: true, fuse: { policy } });
   const pictures = [before, after].map((each, k) => drawGraph(each, { title: `${file}: ${titles[k]}`, boxesMax: boxes }));
   if (out !== undefined) writeFileSync(out, out.endsWith('.svg') ? pictures[1] : page(file, pictures));
+  if (json === true) {
+    const result = { version: 1, before: figures(before), after: figures(after), ...(out === undefined ? {} : { drawn: out }) };
+    return `${JSON.stringify(result, undefined, 2)}\n`;
+  }
   return `${titles.map((title, k) => `${title.padEnd(15)} ${summary([before, after][k])}`).join('\n')}\n${out === undefined ? '' : `${out}\n`}`;
 }
 
@@ -64,13 +69,30 @@ function workersFirst(a: string, b: string): number {
   return rank(a) < rank(b) ? -1 : 1;
 }
 
-function summary({ partitions, transfers, groups }: PartitionedGraph): string {
-  const nodes = partitions.reduce((sum, { graph }) => sum + graph.nodes.length, 0);
+interface Figures {
+  readonly nodes: number;
+  readonly devices: number;
+  readonly transfers: number;
+  readonly requests: number;
+  /** Receives of each group that is fused, the largest first. */
+  readonly groups: readonly number[];
+}
+
+function figures({ partitions, transfers, groups }: PartitionedGraph): Figures {
   const fused = groups.reduce((sum, { length }) => sum + length, 0);
-  const requests = transfers.length - fused + groups.length;
-  const sizes = groups.map(({ length }) => length).sort((a, b) => b - a);
+  return {
+    nodes: partitions.reduce((sum, { graph }) => sum + graph.nodes.length, 0),
+    devices: partitions.length,
+    transfers: transfers.length,
+    requests: transfers.length - fused + groups.length,
+    groups: groups.map(({ length }) => length).sort((a, b) => b - a),
+  };
+}
+
+function summary(graph: PartitionedGraph): string {
+  const { nodes, devices, transfers, requests, groups: sizes } = figures(graph);
   const shown = sizes.length === 0 ? '' : `; groups of ${sizes.slice(0, 8).join(', ')}${sizes.length > 8 ? ', …' : ''}`;
-  return `${nodes} nodes on ${partitions.length} devices, ${transfers.length} transfers by ${requests} requests${shown}`;
+  return `${nodes} nodes on ${devices} devices, ${transfers} transfers by ${requests} requests${shown}`;
 }
 
 function page(file: string, pictures: readonly string[]): string {

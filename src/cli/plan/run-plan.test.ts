@@ -47,6 +47,17 @@ describe('shoal plan', () => {
     expect(text.split('\n')[1]).toMatch(/^all-reduce +any +4k-inf +any +any +tree$/);
   });
 
+  it('says the same as JSON', async () => {
+    const { text, ok } = await run('all-reduce', { hosts: 2, verify: true, print: true, rank: 1, json: true });
+    expect(ok).toBe(true);
+    const result = JSON.parse(text) as Record<string, unknown>;
+    expect(result).toMatchObject({ version: 1, dtype: 'float32', ranks: 4, proof: { ok: true }, drawn: null });
+    expect(result).toMatchObject({ algorithm: expect.any(String) as string, cost: { ranks: expect.any(Array) as unknown[] } });
+    expect(result['programs']).toHaveLength(1);
+    const table = JSON.parse((await run('barrier', { table: true, json: true })).text) as { rules: { collective: string }[] };
+    expect(new Set(table.rules.map(({ collective }) => collective))).toEqual(new Set(['barrier']));
+  });
+
   it('prints the table of one collective', async () => {
     const { text } = await run('barrier', { table: true, hosts: 2 });
     expect(text.split('\n').filter((line) => line !== '')).toEqual([

@@ -32,6 +32,7 @@ export interface PlanFlags extends RequestFlags {
   readonly draw?: string;
   readonly table?: true;
   readonly algorithms?: string;
+  readonly json?: true;
 }
 
 /** Rows of the cost table before ranks that cost the same as the one before are left out. */
@@ -45,7 +46,10 @@ export async function runPlan(
   settings: Settings,
 ): Promise<{ readonly text: string; readonly ok: boolean }> {
   const overrides = parseSelection(flags.algorithms ?? settings.algorithms);
-  if (flags.table === true) return { text: `${tables(collective, flags, settings, overrides)}\n`, ok: true };
+  if (flags.table === true) {
+    if (flags.json === true) return { text: jsonText({ rules: shownRules(collective, overrides) }), ok: true };
+    return { text: `${tables(collective, flags, settings, overrides)}\n`, ok: true };
+  }
   const { request, dtype } = planRequest(collective, flags);
   const plan = planOf(flags.algorithm, request, { overrides });
   const ranks = plan.programs.length;
@@ -53,6 +57,13 @@ export async function runPlan(
     throw new ShoalError('usage', `--rank ${flags.rank} is not one of the ranks 0…${ranks - 1}`);
   const elementBytes = dtypeInfo(dtype).bytes;
   const cost = costOf(plan, elementBytes);
+  if (flags.json === true) {
+    const proof = flags.verify === true ? verify(plan) : null;
+    const drawn = flags.draw === undefined ? null : writeFileAt(flags.draw, drawPlan(plan, elementBytes));
+    const programs = flags.print === true ? plan.programs.filter((_, rank) => flags.rank === undefined || rank === flags.rank) : null;
+    const { algorithm, association } = plan;
+    return { text: jsonText({ algorithm, request, dtype, ranks, association, cost, proof, programs, drawn }), ok: proof?.ok ?? true };
+  }
   const parts = [facts(plan, cost, { dtype, elementBytes })];
   if (flags.print === true) parts.push(printPlan(plan, flags.rank === undefined ? {} : { rank: flags.rank }));
   if (flags.cost === true) parts.push(costTable(cost));
@@ -66,7 +77,7 @@ export async function runPlan(
 /** The rules, of one collective if it is named, and what they and the rates come to on the world that is asked for. */
 function tables(name: string | undefined, flags: PlanFlags, settings: Settings, overrides: readonly SelectionRule[]): string {
   const shown = name === undefined ? collectives : [collectiveOf(name)];
-  const rules = selectionTable(overrides).filter(({ collective }) => shown.includes(collective));
+  const rules = shownRules(name, overrides);
   const topology = worldOf(flags);
   const shape = { topology, loadStore: topology.hosts.length === 1, order: settings.order };
   const tuning = settings.tuningFile === '' ? undefined : loadTuning(settings.tuningFile).tuning;
@@ -76,6 +87,17 @@ function tables(name: string | undefined, flags: PlanFlags, settings: Settings, 
   const predictions = formatPredictions({ ...shape, overrides, tuned: tunedRules(tuning, shape), model, networkPath }, shown);
   const source = rates === undefined ? 'the rates of a 10 Gbit/s network' : `the rates in ${settings.tuningFile}`;
   return `${formatTable(rules)}\n\n${worldText(topology)} ranks, with ${source}:\n\n${predictions}`;
+}
+
+/** The rules, of one collective if it is named. */
+function shownRules(name: string | undefined, overrides: readonly SelectionRule[]): readonly SelectionRule[] {
+  const shown = name === undefined ? collectives : [collectiveOf(name)];
+  return selectionTable(overrides).filter(({ collective }) => shown.includes(collective));
+}
+
+/** Sizes without an end are null. */
+function jsonText(result: object): string {
+  return `${JSON.stringify({ version: 1, ...result }, undefined, 2)}\n`;
 }
 
 /** What groups there take for small operations, with the rates of a network as far away as the model has it. */

@@ -23,6 +23,7 @@ export interface TuneFlags {
   readonly stepfactor: number;
   readonly budget: number;
   readonly output: string;
+  readonly json?: true;
 }
 
 /** @returns the exit code.
@@ -45,7 +46,7 @@ export async function runTune(flags: TuneFlags, { environment, stdout }: { envir
     hosts: flags.hosts,
     // What was tuned before is not what is measured now.
     environment: { ...environment, SHOAL_TUNING_FILE: undefined, SHOAL_ALGORITHMS: undefined },
-    stdout,
+    stdout: flags.json === true ? process.stderr : stdout,
   });
   if (exitCode !== 0 || report === undefined) return exitCode;
   const wrong = report.rows.find((row) => row.wrong > 0);
@@ -56,6 +57,10 @@ export async function runTune(flags: TuneFlags, { environment, stdout }: { envir
     );
   const tuning = tuningOf(known, report);
   const path = writeFileAt(flags.output, `${JSON.stringify(tuning, null, 2)}\n`);
+  if (flags.json === true) {
+    stdout.write(`${JSON.stringify({ version: 1, output: path, tuning, measured: report }, undefined, 2)}\n`);
+    return 0;
+  }
   stdout.write(
     `\n${formatTable(tunedRules(tuning, { ...report, loadStore: report.topology.hosts.length === 1 }))}\n\nwritten to ${path}; use it with SHOAL_TUNING_FILE=${path}\n`,
   );
