@@ -65,6 +65,7 @@ const spaceOptions = optionTable<SearchSpace>({ creditBytes: 'object', partition
 /** Steps at the beginning and at the end of a point that do not count: they run half under another one. */
 const firstSteps = 3;
 const lastSteps = 2;
+export const stepsPerPointMin = firstSteps + lastSteps + 1;
 /** The document counts in parameters of float32. */
 const million = 4e6;
 
@@ -137,7 +138,7 @@ export class Tuner {
     for (const [name, value, least] of [
       ['points', points, 2],
       ['coveringPoints', coveringPoints, 1],
-      ['stepsPerPoint', stepsPerPoint, firstSteps + lastSteps + 1],
+      ['stepsPerPoint', stepsPerPoint, stepsPerPointMin],
       ['stepsAhead', stepsAhead, 1],
     ] as const) {
       if (!Number.isSafeInteger(value) || value < least) {
