@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { withoutStacks } from '../../base/testing/without-stacks.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import type { TransferEntry } from '../client/options.ts';
@@ -93,6 +94,7 @@ describe('wire', () => {
     const tables = [encodeRuns({ batches: 2, optimizer: 1, runs }), encodeResponse(notice, [{ version: 1, settled: 1 }])];
     const text = encodeControl({ batch: [['a', 1, [4], [0, 4, 0]]], known: 3, text: 'x', flag: true });
     const seen = { taken: 0, refused: 0 };
+    withoutStacks();
     for (let k = 0; k < inputs; k++) {
       const [table, response] = tables.map((bytes) => Uint8Array.from(bytes));
       const target = k % 3 === 0 ? table : k % 3 === 1 ? response : Uint8Array.from(text);

@@ -1,6 +1,7 @@
 /** Packets survive the round trip; nothing a stranger sends does more than throw `protocol`. */
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { withoutStacks } from '../../base/testing/without-stacks.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { limitsOf } from '../limits.ts';
@@ -214,6 +215,7 @@ describe('hostile bytes', () => {
       corpus.push([encodeError(new ShoalError('auth', 'no'))]);
       let accepted = 0;
       let refused = 0;
+      withoutStacks();
       for (let k = 0; k < inputs; k++) {
         const parts = hostilePacket(corpus, random);
         if (tryDecode(parts) === undefined) refused++;
