@@ -1,0 +1,110 @@
+/** Workers that train by themselves against shared parameter servers, in virtual time: every worker and every server does one thing at a
+ *  time, ports share 10 Gbit/s.
+ *
+ *      worker  ──ids──▶ servers ──rows, weights──▶ worker: computes ──gradients──▶ servers: update ──done──▶ worker: the next step
+ *
+ *  The requests of one arrow between two tasks are done one after the other, at both ends. */
+import { seededRandom } from '../../src/base/random.ts';
+import { EventQueue } from '../../src/simulate/event-queue.ts';
+import { Port } from '../../src/simulate/port.ts';
+
+/** What crosses between the worker and one server in one arrow. */
+export interface Crossing {
+  requests: number;
+  tensors: number;
+  bytes: number;
+}
+
+/** By arrow, then by server. */
+export type Traffic = readonly (readonly Crossing[])[];
+
+export interface Costs {
+  /** CPU seconds of a request, at each end. */
+  readonly request: { readonly worker: number; readonly server: number };
+  /** Of everything else in a step. */
+  readonly rest: { readonly worker: number; readonly server: number };
+}
+
+export const arrows = ['ids', 'rows', 'gradients', 'done'] as const;
+export const rates = { latency: 50e-6, secondsPerByte: 8 / 10e9, quantumBytes: 64 * 1024 };
+
+/** Does one thing at a time, in the order asked for. */
+class Thread {
+  busySeconds = 0;
+  #free = 0;
+
+  use(now: number, seconds: number): number {
+    this.#free = Math.max(this.#free, now) + seconds;
+    this.busySeconds += seconds;
+    return this.#free;
+  }
+}
+
+class Task {
+  readonly thread = new Thread();
+  readonly port: Port;
+
+  constructor(queue: EventQueue) {
+    this.port = new Port(queue, rates);
+  }
+}
+
+export interface Simulated {
+  /** From one end of a step to the next, of a worker. */
+  readonly stepMs: number;
+  readonly busiestServer: number;
+}
+
+/** Every worker trains by itself. @param steps of each, at least 2; the first does not count. */
+export function simulateWorkers(workers: number, traffic: Traffic, { request, rest }: Costs, steps: number): Simulated {
+  const queue = new EventQueue();
+  const random = seededRandom(1);
+  const serverTasks = traffic[0].map(() => new Task(queue));
+  const tensorsOfAll = traffic.flat().reduce((sum, { tensors }) => sum + tensors, 0);
+  let [firstEnds, lastEnd] = [0, 0];
+
+  for (let worker = 0; worker < workers; worker++) {
+    const own = new Task(queue);
+    let step = 0;
+    const begin = (now: number): void => {
+      if (step++ < steps) cross(now, 0);
+    };
+    const cross = (now: number, arrow: number): void => {
+      const isToServer = arrows[arrow] === 'ids' || arrows[arrow] === 'gradients';
+      let missing = 0;
+      const arrived = (time: number): void => {
+        if (--missing > 0) return;
+        const computed = arrows[arrow] === 'rows' ? own.thread.use(time, rest.worker) : time;
+        if (arrow + 1 < arrows.length) queue.at(computed, { act: (next) => cross(next, arrow + 1) });
+        else queue.at(computed, { act: end });
+      };
+      traffic[arrow].forEach(({ requests, tensors, bytes }, k) => {
+        if (tensors === 0) return;
+        missing++;
+        const server = serverTasks[k];
+        const ends = { [isToServer ? 'from' : 'to']: own, [isToServer ? 'to' : 'from']: server };
+        const secondsOf = (task: Task): number =>
+          requests * (task === own ? request.worker : request.server) + (task === own ? 0 : (rest.server * tensors) / tensorsOfAll);
+        const { from, to } = ends;
+        const take = (time: number): void => queue.at(time, { act: (at) => queue.at(to.thread.use(at, secondsOf(to)), { act: arrived }) });
+        const message = { bytes, target: to.port, left: () => undefined, delivered: take };
+        // What a flow is: all between the two.
+        queue.at(from.thread.use(now, secondsOf(from)), { act: (time) => from.port.send(time, isToServer ? k : worker, message) });
+      });
+      if (missing === 0) {
+        missing = 1;
+        arrived(now);
+      }
+    };
+    const end = (now: number): void => {
+      if (step === 1) firstEnds += now / workers;
+      lastEnd += step === steps ? now / workers : 0;
+      begin(now);
+    };
+    // They do not begin all at once.
+    queue.at(random.next() * rest.worker, { act: begin });
+  }
+  queue.run();
+  const busiestServer = Math.max(...serverTasks.map(({ thread }) => thread.busySeconds)) / queue.now;
+  return { stepMs: ((lastEnd - firstEnds) / (steps - 1)) * 1000, busiestServer };
+}
