@@ -37,6 +37,13 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
     },
   );
 
+  it('carries graphs over gRPC where that is allowed, and only there', async () => {
+    const worker = fileURLToPath(new URL('fixtures/graph-worker.ts', import.meta.url));
+    const task = (...variables: string[]): string[] => ['env', 'SHOAL_PS=1', 'FUSE=1', 'CARRIER=grpc', ...variables, ...node, worker];
+    expect(await run({ hosts: 2 }, task('SHOAL_INSECURE=1'))).toMatch(/has [\d.]+ requests per step/);
+    await expect(run({ hosts: 2 }, task())).rejects.toThrow(/gRPC between hosts .* SHOAL_INSECURE=1/);
+  });
+
   it('gives ranks their place and hosts their names', async () => {
     const show =
       'console.log([process.env.RANK,process.env.LOCAL_RANK,process.env.WORLD_SIZE,process.env.MASTER_ADDR,os.hostname()].join(" "))';
