@@ -37,6 +37,33 @@ describe('a graph over processes', () => {
     expect((await job.ended).stderr).not.toContain('still running');
   });
 
+  it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'graph-checkpoint-'));
+    const counter = fileURLToPath(new URL('fixtures/graph-checkpoint.ts', import.meta.url));
+    const job = (env: Record<string, string>): ReturnType<typeof start> =>
+      start([process.execPath, 'dist/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
+        env: { CHECKPOINT: join(folder, 'variables'), ...env },
+      });
+    try {
+      await using broken = job({});
+      const [[, pid]] = await broken.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+      await broken.output(/has saved 6 steps/, 1);
+      process.kill(Number(pid), 'SIGKILL');
+      const { code, stderr } = await broken.ended;
+      expect(code).not.toBe(0);
+      expect(stderr).toMatch(/\/job:ps\/task:0/);
+      expect(stderr).toContain("code: 'peer-lost'");
+      await using again = job({ STEPS: '3' });
+      const { code: ended, stdout, stderr: said } = await again.ended;
+      expect(ended, said).toBe(0);
+      const from = Number(/goes on from (\d+)/.exec(stdout)?.[1]);
+      expect(from).toBeGreaterThanOrEqual(6);
+      expect(stdout).toContain(`ends with ${from + 3}`);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
   it('ends when a task does before it has started', async () => {
     await using job = runWith({ FUSE: '1' }, '--ps', '2', '--workers', '2', '--grace', '60s');
     const [[, pid]] = await job.output(/rank 3 started \(pid (\d+)\)/, 1);

@@ -157,6 +157,7 @@ export class WorkerService implements RpcService {
       }
       case Method.recvTensor: {
         const { stepId, keys } = parse('a request for tensors', recvSchema, fields);
+        checkEnds(keys);
         return encodeMessage(
           {},
           await this.#recvAll(
@@ -287,6 +288,15 @@ export class WorkerService implements RpcService {
 }
 
 const feedsMax = 1_000_000;
+
+/** A fused receive is of one sender and for one receiver. */
+function checkEnds(keys: readonly string[]): void {
+  if (keys.length < 2) return;
+  const ends = keys[0].split(';', 3).join(';');
+  const other = keys.find((key) => !key.startsWith(`${ends};`));
+  if (other !== undefined)
+    throw new ShoalError('usage', `a request for several tensors is for one sender and one receiver, not '${keys[0]}' and '${other}'`);
+}
 
 /** Handles are the callers' own: nobody reaches another's graphs. */
 function graphKey({ caller }: { readonly caller: string }, handle: string): string {

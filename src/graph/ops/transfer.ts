@@ -78,5 +78,12 @@ function slots({ attributes, fail }: InferContext): readonly OutputSpec[] {
     const { length } = attributes[key] as readonly unknown[];
     if (length !== dtypes.length) fail(`${key} has ${length} entries for ${dtypes.length} slots`);
   }
+  if (dtypes.length === 0) fail('receives nothing');
+  // One request to one task, for one.
+  for (const key of ['send_device', 'send_device_incarnation', 'recv_device']) {
+    const [first, ...others] = attributes[key] as readonly (string | bigint)[];
+    const other = others.find((each) => each !== first);
+    if (other !== undefined) fail(`all slots have one ${key}, not ${first} and ${other}`);
+  }
   return dtypes.map((dtype, slot) => ({ dtype, shape: shapes[slot] }));
 }

@@ -143,19 +143,22 @@ describe('pruning', () => {
 });
 
 describe('the deadlock checker', () => {
-  const broken = (change: (nodes: Node[]) => void): string => {
+  const broken = (change: (received: Node[], sent: Node[]) => void): string => {
     const { partitions } = partitioned((g) => {
       const x = placeholder(g, 'float32', [4], { name: 'x', device: a });
       neg(g, x, { name: 'y', device: b });
     });
     const nodes = partitions.map(({ graph }) => [...graph.nodes]);
-    change(nodes[1]);
+    change(nodes[1], nodes[0]);
     return deadlockProblems({ partitions: nodes.map((each) => ({ graph: { nodes: each } as never })) }).join('\n');
   };
 
   it('finds keys that are not sent once and received once', () => {
     expect(broken((nodes) => nodes.splice(0))).toMatch(/Send '_arg_0\/_send_0' on \S+ sends \S+ to nobody/);
     expect(broken((nodes) => nodes.push(nodes[0]))).toMatch(/both receive/);
+    expect(broken((_, sent) => sent.push(...sent.filter(({ control }) => control === 'send')))).toMatch(
+      /Send '\S+' on \S+ sends \S+;0:0, which another node sends/,
+    );
     const other = ({ name, definition, device, attributes }: Node, dtype: 'int32' | 'float32'): Node =>
       new Node(
         {
