@@ -94,6 +94,39 @@ describe('traces', () => {
     expect({ durationUs, warnings, failure }).toEqual({ durationUs: 1025, warnings: [], failure: null });
   });
 
+  it('of graphs become steps, requests, and per tensor what was waiting, held for others, and transfer', () => {
+    const graph = (rank: number, name: string, [ts, dur]: readonly [number, number], args: ChromeEvent['args']): ChromeEvent => ({
+      ...{ ph: 'X', cat: 'graph', name, pid: rank, tid: 1, ts, dur },
+      args,
+    });
+    const x = { tensor: 'x', from: 'ps', to: 'worker' };
+    const request = { from: 'ps' };
+    writeTrace(0, [
+      graph(0, 'step', [0, 100], { step: 1, requests: 3 }),
+      graph(0, 'step', [100, 200], { step: 2, requests: 4 }),
+      graph(0, 'FuseRecvTensor', [0, 90], { ...request, tensors: 2 }),
+      graph(0, 'FuseRecvTensor', [100, 90], { ...request, tensors: 5 }),
+      graph(0, 'recv x', [0, 90], { ...x, step: 1, bytes: 8 }),
+      graph(0, 'recv x', [100, 90], { ...x, step: 2, bytes: 8 }),
+      // Nothing is known of its sender.
+      graph(0, 'recv y', [0, 5], { ...x, tensor: 'y', step: 1, bytes: 4 }),
+    ]);
+    // On their own clock: only durations count.
+    writeTrace(1, [
+      graph(1, 'wait x', [7, 70], { ...x, step: 1, readyMs: 0.04 }),
+      graph(1, 'wait x', [8, 70], { ...x, step: 2, readyMs: 0.04 }),
+      // Of another step.
+      graph(1, 'wait x', [9, 9000], { ...x, step: 3, readyMs: 9 }),
+    ]);
+    const { steps, requests, receives } = build();
+    expect(steps).toEqual([{ rank: 0, steps: 2, stepUs: 200, requestsPerStep: 3.5 }]);
+    expect(requests).toEqual([{ rank: 0, from: 'ps', method: 'FuseRecvTensor', requests: 2, tensorsMean: 3.5, tensorsMost: 5 }]);
+    expect(receives).toEqual([
+      { ...x, receives: 2, bytes: 8, waitUs: 40, heldUs: 30, transferUs: 20 },
+      { ...x, tensor: 'y', receives: 1, bytes: 4, waitUs: 0, heldUs: 0, transferUs: 5 },
+    ]);
+  });
+
   it('too many spans: the shortest are left out, tables count all', () => {
     const events = Array.from({ length: 1000 }, (_, sequence) =>
       span(0, 'all-reduce tree', [sequence * 10, (sequence % 10) + 1], { sequence }),
