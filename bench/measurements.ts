@@ -81,6 +81,7 @@ export const measurements: readonly Measurement[] = [
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
   report('scheduler', 'the scheduler', 'bench/scheduler/run.ts'),
   report('scheduler-replay', 'scheduling on models of several sizes, replayed on virtual time', 'bench/scheduler/replay.ts'),
+  report('scheduler-training', 'scheduling with a TensorFlow.js model on shaped networks', 'bench/scheduler/training.ts'),
   report('rendezvous', 'tensors between two processes of one host', 'bench/rendezvous/run.ts'),
   {
     name: 'rendezvous-network',

@@ -1,6 +1,6 @@
 /** The parts of the example that know nothing of other processes: corpus, model, optimiser, generation. */
 import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -10,6 +10,8 @@ import { generate } from '../examples/char-lm/generate.ts';
 import { createModel, createParameters, type ModelConfig } from '../examples/char-lm/model.ts';
 import { seededRandom } from '../src/base/random.ts';
 import { DistributedSampler } from '../src/ddp/sampler.ts';
+import type { RankResult } from '../examples/char-lm/summary.ts';
+import { shoal } from './fixtures/launch-harness.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-corpus-'));
 const sentence = 'the quick brown fox jumps over the lazy dog. ';
@@ -144,4 +146,19 @@ describe('model', () => {
     expect(losses[89]).toBeLessThan(0.5);
     expect(text).toBe(sentence.slice(0, 44));
   });
+});
+
+test('--schedule: the same losses and parameters, to the bit', { timeout: 240_000 }, async () => {
+  writeFileSync(join(folder, 'a.txt'), sentence.repeat(600));
+  const [plain, scheduled] = await Promise.all(
+    [[], ['--schedule']].map(async (flags, index) => {
+      const out = join(folder, `run-${index}`);
+      const program = ['examples/char-lm/train.ts', '--text', join(folder, 'a.txt'), '--steps', '3', '--batch', '4', '--out', out];
+      const { code, stderr } = await shoal(['run', '-n', '2', ...program, ...flags]).ended;
+      expect(code, stderr).toBe(0);
+      return JSON.parse(readFileSync(join(out, 'rank-0.json'), 'utf8')) as RankResult;
+    }),
+  );
+  expect(scheduled.losses).toEqual(plain.losses);
+  expect(scheduled.checksum).toBe(plain.checksum);
 });

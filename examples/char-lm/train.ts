@@ -1,7 +1,7 @@
 /** Trains a character-level language model on real text, in one process or in many:
  *
  *    npx tsx examples/char-lm/train.ts                  one process
- *    npx shoal run -n 2 examples/char-lm/train.ts       two processes, each with batches of its own
+ *    npx shoal run -n 2 examples/char-lm/train.ts       two processes, each with batches of its own; --schedule: scheduled all-reduces
  *
  *  What makes it distributed is marked ◆. */
 import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
@@ -20,6 +20,8 @@ import type { RankResult } from './summary.ts';
 const { values } = parseArgs({
   options: {
     text: { type: 'string', multiple: true, default: [] },
+    /** All-reduces go in parts, by priority. */
+    schedule: { type: 'boolean', default: false },
     steps: { type: 'string', default: '150' },
     /** Windows per process and step. */
     batch: { type: 'string', default: '32' },
@@ -37,7 +39,7 @@ const corpus = loadCorpus({ patterns: values.text, charactersMax: 400_000, vocab
 const config: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 64, width: 64, layers: 2, heads: 4 };
 const model = createModel(config);
 
-const group = await initProcessGroup(); // ◆
+const group = await initProcessGroup(values.schedule ? { scheduling: true } : {}); // ◆
 const ddp = await distribute(group, createParameters(config, seededRandom(seed))); // ◆ starts every rank from rank 0's parameters
 const sampler = new DistributedSampler(windowCount(corpus.training, config.context), { group, seed, dropLast: true }); // ◆
 const print = (line: string): void => (group.rank === 0 ? console.log(line) : undefined); // ◆

@@ -1,0 +1,121 @@
+/** One rank of bench/scheduler/training.ts: a TensorFlow.js model whose early layers compute much and are small, and whose late layer is
+ *  large and computes little. Prints the times of its steps, as JSON.
+ *
+ *  EXCHANGE: `none`, `all-reduce`, `parameter-server`. ORDER: `buckets` (averages are waited for at the end of the pass), `fifo` (whole
+ *  tensors as they become ready; each layer of the next pass waits for its own), `scheduled` (the same in parts, by priority). */
+import * as tf from '@tensorflow/tfjs';
+import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
+import { systemClock } from '../../src/base/clock.ts';
+import { initProcessGroup, type ScheduledGroup } from 'shoal';
+import { distribute } from 'shoal/ddp/tfjs';
+import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvstore';
+import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
+import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
+
+const { EXCHANGE: exchange = 'none', ORDER: order = 'scheduled', STEPS = '12', BATCH = '8', UNITS = '512' } = process.env;
+const [steps, batch, units] = [STEPS, BATCH, UNITS].map(Number);
+const partitionBytes = 262_144;
+const whole = 2 ** 30;
+
+setThreadsCount(1);
+await tf.setBackend('wasm');
+addMissingKernels();
+
+/** Dense layers over all positions of a sample, which are then taken together; one large layer over what is left. */
+const [positions, left, features] = [256, 16, 128];
+const weight = (shape: [number, number], seed: number): tf.Variable<tf.Rank.R2> =>
+  tf.variable(tf.initializers.glorotUniform({ seed }).apply(shape)) as tf.Variable<tf.Rank.R2>;
+// In the order of the forward pass.
+const early = [1, 2, 3].map((seed) => weight([features, features], seed));
+const late = [weight([left * features, units], 4), weight([units, 10], 5)];
+const variables = [...early, ...late];
+const x = tf.randomUniform([batch * positions, features], 0, 1, 'float32', 7) as tf.Tensor2D;
+const y = tf.randomUniform([batch, 10], 0, 1, 'float32', 8);
+
+function loss(): tf.Scalar {
+  const each = early.reduce<tf.Tensor2D>((input, dense) => input.matMul(dense).relu(), x);
+  const taken = each
+    .reshape([batch, left, positions / left, features])
+    .mean(2)
+    .reshape<tf.Tensor2D>([batch, left * features]);
+  return tf.losses.meanSquaredError(y, taken.matMul(late[0]).relu().matMul(late[1]));
+}
+
+interface Training {
+  step(): void;
+  end(): Promise<void>;
+}
+
+/** Alone, or over a group. */
+async function averaged(): Promise<Training> {
+  if (exchange === 'none') {
+    const optimizer = tf.train.sgd(0.01);
+    return { step: () => void optimizer.minimize(loss, false, variables), end: async () => undefined };
+  }
+  const bytes = order === 'fifo' ? { creditBytes: whole, partitionBytes: whole } : { creditBytes: 4 * partitionBytes, partitionBytes };
+  const group = await initProcessGroup(order === 'buckets' ? {} : { scheduling: bytes });
+  const optimizer = distribute(group as ScheduledGroup, tf.train.sgd(0.01));
+  return {
+    step: () => void optimizer.minimize(loss, false, variables),
+    end: async () => {
+      optimizer.dispose();
+      await group.destroy();
+    },
+  };
+}
+
+/** Through a parameter server, which updates. */
+async function served(): Promise<Training> {
+  const store = await create('dist_sync');
+  const kv: KVStore = order === 'scheduled' ? new ScheduledKVStore(store, { partitionBytes }) : store;
+  const keys = variables.map((_, index) => `layer ${index}`);
+  const outs = variables.map((variable) => kv.tensor('float32', [variable.size]));
+  await kv.init(
+    keys,
+    variables.map((variable) => variable.dataSync<'float32'>()),
+  );
+  if (kv.rank === 0) await kv.setOptimizer({ name: 'sgd', learningRate: 0.01 });
+  await kv.barrier();
+  const works: (KVWork | undefined)[] = variables.map(() => undefined);
+  const take = (index: number): void => {
+    const work = works[index];
+    if (work === undefined) return;
+    works[index] = undefined;
+    work.waitSync();
+    tf.tidy(() => variables[index].assign(tf.tensor(outs[index].data.slice(), variables[index].shape)));
+  };
+  const drain = (): void => variables.forEach((_, index) => take(index));
+  const hooks = new VariableHooks({
+    tf,
+    variables,
+    onUse: take,
+    onGradient: (index, gradient) => {
+      const priority = order === 'scheduled' ? -index : 0;
+      kv.push(keys[index], gradient.dataSync<'float32'>(), { priority });
+      works[index] = kv.pull(keys[index], outs[index], { priority });
+    },
+  });
+  return {
+    step: () => {
+      const { value, grads } = hooks.record(() => tf.variableGrads(loss, variables));
+      tf.dispose([value, grads]);
+      if (order === 'buckets') drain();
+    },
+    end: async () => {
+      drain();
+      await kv.close();
+    },
+  };
+}
+
+const training = exchange === 'parameter-server' ? await served() : await averaged();
+const stepMs: number[] = [];
+for (let step = 0; step < steps; step++) {
+  const from = systemClock.now();
+  tf.tidy(() => training.step());
+  stepMs.push(systemClock.now() - from);
+  await new Promise(setImmediate);
+}
+await training.end();
+const bytes = variables.reduce((sum, { size }) => sum + 4 * size, 0);
+console.log(JSON.stringify({ stepMs, bytes }));

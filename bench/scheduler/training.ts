@@ -1,0 +1,130 @@
+/** What scheduling gains on a TensorFlow.js model with small early and large late layers, on hosts made of network namespaces (root)
+ *  whose network is as fast as makes communication take about as long as computation: 2 ranks that average by all-reduce, and 2 workers
+ *  with 1 server. Each turn is a fresh set of processes; turns of the orders are interleaved in rounds.
+ *
+ *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--out bench/results/scheduler-training.json]
+ *
+ *  `--rate-mbit 0`: chosen after a turn without communication. Build first. */
+import { randomBytes } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import os from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { programArguments } from '../arguments.ts';
+import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
+import { rankVariables } from '../peers/place.ts';
+import { runTogether, type Program } from '../peers/processes.ts';
+
+const { values } = programArguments(import.meta.url, {
+  options: {
+    rounds: { type: 'string', default: '3' },
+    steps: { type: 'string', default: '12' },
+    batch: { type: 'string', default: '8' },
+    units: { type: 'string', default: '512' },
+    'rate-mbit': { type: 'string', default: '0' },
+    exchanges: { type: 'string', default: 'all-reduce,parameter-server' },
+    out: { type: 'string' },
+  },
+});
+const problem = networkUnavailable();
+if (problem !== undefined) {
+  console.error(problem);
+  process.exit(2);
+}
+
+const orders = ['buckets', 'fifo', 'scheduled'] as const;
+type Order = (typeof orders)[number];
+/** Steps that warm up. */
+const warmup = 3;
+const port = 29_400;
+const script = fileURLToPath(new URL('training-rank.ts', import.meta.url));
+const serverScript = fileURLToPath(new URL('training-server.ts', import.meta.url));
+const secret = randomBytes(32).toString('hex');
+const program = { STEPS: values.steps, BATCH: values.batch, UNITS: values.units };
+
+interface Turn {
+  readonly medianMs: number;
+  readonly bytes: number;
+}
+
+async function run(programs: readonly Program[]): Promise<Turn> {
+  const stdout = await runTogether(programs, { timeoutMs: 300_000 });
+  const line = stdout.split('\n').find((each) => each.startsWith('{"stepMs"')) ?? '';
+  const { stepMs, bytes } = JSON.parse(line) as { stepMs: number[]; bytes: number };
+  return { medianMs: median(stepMs.slice(warmup)), bytes };
+}
+
+function programsOf(network: Network, exchange: string, order: Order): Program[] {
+  const [first] = network.hosts;
+  const served = exchange === 'parameter-server';
+  const common = { ...program, EXCHANGE: exchange, ORDER: order, SHOAL_SECRET: secret };
+  const parts = { SHOAL_JOB: `training-${Date.now()}`, SHOAL_WORKERS: '2', SHOAL_SERVERS: '1' };
+  const credit = order === 'scheduled' ? '1MiB' : '1GiB';
+  const place = (rank: number): Record<string, string> => ({
+    ...rankVariables({
+      rank,
+      ranks: 2,
+      localRank: 0,
+      localRanks: 1,
+      masterAddress: (served ? network.hosts[2] : first).address,
+      masterPort: port,
+    }),
+    SHOAL_HOST_ID: `${network.name}-host-${rank}`,
+    ...common,
+    ...(served ? { ...parts, SHOAL_ROLE: 'worker', SHOAL_KV_CREDIT_BYTES: credit } : {}),
+  });
+  const tsx = [process.execPath, '--import', 'tsx'];
+  const ranks = [0, 1].map((rank) => ({ command: [...network.hosts[rank].enter, ...tsx, script], environment: place(rank) }));
+  if (!served) return ranks;
+  const server = { ...place(0), SHOAL_ROLE: 'server', SHOAL_SERVER: '0', SHOAL_HOST_ID: `${network.name}-host-2` };
+  return [...ranks, { command: [...network.hosts[2].enter, ...tsx, serverScript], environment: server }];
+}
+
+function median(list: readonly number[]): number {
+  return list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
+}
+
+const loadBefore = os.loadavg()[0];
+const alone = [0, 1].map(() => ({ command: [process.execPath, '--import', 'tsx', script], environment: { ...program, EXCHANGE: 'none' } }));
+const { medianMs: computeMs, bytes } = await run(alone);
+const rateMbit = Number(values['rate-mbit']) || Math.max(10, Math.round((bytes * 8) / computeMs / 1000));
+console.log(
+  `${(bytes / 1e6).toFixed(1)} MB of gradients, ${computeMs.toFixed(0)} ms of computation, ${rateMbit} Mbit/s; load ${loadBefore.toFixed(1)}`,
+);
+const results = [];
+for (const exchange of values.exchanges.split(',')) {
+  using network = await createNetwork({ hosts: 3, rateMbit, delayUs: 0, jitterUs: 0, lossPercent: 0 });
+  const turns: Record<Order, number[]> = { buckets: [], fifo: [], scheduled: [] };
+  for (let round = 0; round < Number(values.rounds); round++) {
+    for (const order of orders) turns[order].push((await run(programsOf(network, exchange, order))).medianMs);
+  }
+  const rows = orders.map((order) => ({ order, bestMs: Math.min(...turns[order]), medianMs: median(turns[order]), turnsMs: turns[order] }));
+  const ratio = (of: 'bestMs' | 'medianMs', over: Order): number =>
+    (rows.find(({ order }) => order === over)?.[of] ?? Number.NaN) / (rows.find(({ order }) => order === 'scheduled')?.[of] ?? Number.NaN);
+  const gains = {
+    overFifoBest: ratio('bestMs', 'fifo'),
+    overFifoMedian: ratio('medianMs', 'fifo'),
+    overBucketsBest: ratio('bestMs', 'buckets'),
+  };
+  results.push({ exchange, rows, gains });
+  for (const row of rows)
+    console.log(
+      `${exchange.padEnd(17)} ${row.order.padEnd(10)} best ${row.bestMs.toFixed(0)} ms, median ${row.medianMs.toFixed(0)} ms a step`,
+    );
+  console.log(
+    `${exchange.padEnd(17)} scheduled is ${gains.overFifoBest.toFixed(2)} × FIFO by best turns, ${gains.overFifoMedian.toFixed(2)} × by medians`,
+  );
+}
+const machine = {
+  cpu: os.cpus()[0]?.model ?? 'unknown',
+  cpus: os.cpus().length,
+  node: process.version,
+  loadBefore,
+  loadAfter: os.loadavg()[0],
+};
+/** Computation of a machine that does other things is not steady. */
+const wasLoaded = loadBefore > machine.cpus;
+if (values.out !== undefined)
+  writeFileSync(
+    values.out,
+    `${JSON.stringify({ machine, wasLoaded, bytes, computeMs, rateMbit, steps: Number(values.steps), results }, null, 2)}\n`,
+  );
