@@ -54,7 +54,7 @@ async function averaged(): Promise<Training> {
   }
   const bytes = order === 'fifo' ? { creditBytes: whole, partitionBytes: whole } : { creditBytes: 4 * partitionBytes, partitionBytes };
   const group = await initProcessGroup(order === 'buckets' ? {} : { scheduling: bytes });
-  const optimizer = distribute(group as ScheduledGroup, tf.train.sgd(0.01));
+  const optimizer = distribute(group, tf.train.sgd(0.01));
   return {
     step: () => void optimizer.minimize(loss, false, variables),
     end: async () => {

@@ -11,10 +11,10 @@
  *
  *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
 import { setMaxListeners } from 'node:events';
-import * as z from 'zod/mini';
 import { setServedTimer, within, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
+import { integer, list, number, object, optional, record, text, type Shape, type ValueOf } from '../../base/schema.ts';
 import type { Settings } from '../../base/settings/settings.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import type { CostModel } from '../../plan/cost.ts';
@@ -25,29 +25,30 @@ import { rangesOf, ranksIn } from '../call/rank-ranges.ts';
 import type { Store } from '../../store/store.ts';
 import type { World } from './world.ts';
 
-const rankInfo = z.object({
-  rank: z.int(),
-  worldSize: z.int(),
-  hostId: z.string(),
-  hostName: z.string(),
-  pid: z.int(),
-  addresses: z.array(z.object({ provider: z.string(), candidates: z.array(z.string()) })),
-  version: z.string(),
+const rankInfo = object({
+  rank: integer(),
+  worldSize: integer(),
+  hostId: text(),
+  hostName: text(),
+  pid: integer(),
+  addresses: list(object({ provider: text(), candidates: list(text()) })),
+  version: text(),
   /** JSON of an `AgreedSettings`: equal texts need no second look. */
-  agreed: z.string(),
+  agreed: text(),
 });
 
-export type RankInfo = z.infer<typeof rankInfo>;
+export type RankInfo = ValueOf<typeof rankInfo>;
 
-const linkInfo = z.object({
+const linkInfo = object({
   /** Fabric name → world ranks reached over it, as text: on one host no more for many ranks than for few. */
-  fabrics: z.record(z.string(), z.string()),
+  fabrics: record(text()),
   /** Of those, the fabrics over which this rank maps memory. */
-  loadStore: z.array(z.string()),
+  loadStore: list(text()),
 });
+type LinkInfo = ValueOf<typeof linkInfo>;
 
-const rate = z.optional(z.number().check(z.nonnegative()));
-const rateInfo: z.ZodMiniType<MeasuredRates> = z.object({
+const rate = optional(number({ min: 0 }));
+const rateInfo: Shape<MeasuredRates> = object({
   networkLatency: rate,
   networkOverhead: rate,
   networkByte: rate,
@@ -58,7 +59,7 @@ const rateInfo: z.ZodMiniType<MeasuredRates> = z.object({
 });
 
 /** World ranks. */
-const waitsInfo = z.array(z.int());
+const waitsInfo = list(integer());
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
@@ -274,7 +275,7 @@ async function exchange<T>(
   options: BootstrapOptions,
   name: string,
   value: T,
-  schema: z.ZodMiniType<T>,
+  schema: Shape<T>,
   ranks: readonly number[] = Array.from({ length: options.world.size }, (_, rank) => rank),
 ): Promise<T[]> {
   const { world, store, limit, signal } = options;
@@ -285,16 +286,16 @@ async function exchange<T>(
     const error = ShoalError.from(thrown);
     throw error.code === 'timeout' && error.operation === 'store wait' ? await absence(options, { keys, ranks, error }) : error;
   });
-  return texts.map((text, index) => {
-    const parsed = schema.safeParse(decode(text));
-    if (parsed.success) return parsed.data;
+  return texts.map((published, index) => {
+    const found = schema.read(decode(published));
+    if (found) return found.value;
     const peer = ranks[index];
     throw new ShoalError('protocol', `rank ${peer} published a malformed ${name}; do all ranks run the same version?`, { peer });
   });
 }
 
 /** What a rank says of its links. */
-function linksOf(world: World): z.infer<typeof linkInfo> {
+function linksOf(world: World): LinkInfo {
   const over = groupBy(world.links, (link) => link.fabric);
   return {
     fabrics: Object.fromEntries([...over].map(([fabric, links]) => [fabric, rangesOf(links.map(({ rank }) => rank))])),
@@ -303,7 +304,7 @@ function linksOf(world: World): z.infer<typeof linkInfo> {
 }
 
 /** What a rank has said of its links. */
-function reachOf(info: z.infer<typeof linkInfo>, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
+function reachOf(info: LinkInfo, size: number): { fabricOf: Map<number, string>; loadStore: Set<number> } {
   const fabricOf = new Map<number, string>();
   const loadStore = new Set<number>();
   for (const [fabric, ranges] of Object.entries(info.fabrics)) {
@@ -349,8 +350,8 @@ async function missingRanks(store: Store, keys: readonly string[], ranks: readon
   const waiting = new Map<number, number[]>();
   for (const rank of missing) {
     if (!(await store.check([waitsKey(rank)]))) continue;
-    const parsed = waitsInfo.safeParse(decode(await store.get(waitsKey(rank))));
-    if (parsed.success && parsed.data.length > 0) waiting.set(rank, parsed.data);
+    const found = waitsInfo.read(decode(await store.get(waitsKey(rank))));
+    if (found && found.value.length > 0) waiting.set(rank, found.value);
   }
   return { missing, waiting };
 }

@@ -1,0 +1,111 @@
+/** How long a job takes from the command line to its end, beside an empty process of Node.js and an empty job of Open MPI, in one
+ *  interleaved run: what a machine does besides is the same for all. Ratios to the empty process say more than seconds.
+ *
+ *    npx tsx bench/start/run.ts                 a table
+ *    npx tsx bench/start/run.ts --rounds 15 --ranks 2
+ *    npx tsx bench/start/run.ts --json          one JSON document
+ *
+ *  Needs a built package. Open MPI is left out where there is no mpirun. */
+import { spawnSync } from 'node:child_process';
+import { cpus, loadavg } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { systemClock } from '../../src/base/clock.ts';
+import { positive } from '../../src/cli/option-values.ts';
+import { programArguments } from '../arguments.ts';
+
+export interface Contestant {
+  readonly name: string;
+  readonly command: readonly [program: string, ...args: string[]];
+}
+
+export interface StartRow {
+  readonly name: string;
+  readonly medianMs: number;
+  readonly minMs: number;
+  /** Of the medians: to the first contestant. */
+  readonly ratio: number;
+}
+
+const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url));
+const shoal = here('../../dist/cli/main.js');
+
+/** The first is what all are compared with. */
+export function contestants(ranks: number): Contestant[] {
+  const { execPath: node } = process;
+  const run = (...args: string[]): Contestant['command'] => [node, shoal, 'run', '-q', '-n', String(ranks), ...args];
+  const hasMpi = spawnSync('mpirun', ['--version']).status === 0;
+  return [
+    { name: "node -e ''", command: [node, '-e', ''] },
+    ...(hasMpi
+      ? [
+          {
+            name: `mpirun -n ${ranks} true`,
+            command: ['mpirun', '--allow-run-as-root', '--oversubscribe', '-n', String(ranks), 'true'],
+          } as const,
+        ]
+      : []),
+    { name: `shoal run -n ${ranks}, no Node.js`, command: run('--no-node', 'true') },
+    { name: `shoal run -n ${ranks}, empty script`, command: run(here('empty.mjs')) },
+    { name: `shoal run -n ${ranks}, join and leave`, command: run(here('world.mjs')) },
+  ];
+}
+
+/** @throws Error when one of them fails. */
+export function benchStart(all: readonly Contestant[], rounds: number): StartRow[] {
+  const times = all.map((): number[] => []);
+  // The first round fills the caches of the file system.
+  for (let round = -1; round < rounds; round++) {
+    for (const [index, { name, command }] of all.entries()) {
+      const [program, ...args] = command;
+      const startMs = systemClock.now();
+      const { status, stderr } = spawnSync(program, args, { encoding: 'utf8' });
+      const ms = systemClock.now() - startMs;
+      if (status !== 0) throw new Error(`${name} ended with ${status}: ${stderr}`);
+      if (round >= 0) times[index].push(ms);
+    }
+  }
+  const medians = times.map(median);
+  return all.map(({ name }, index) => ({
+    name,
+    medianMs: medians[index],
+    minMs: Math.min(...times[index]),
+    ratio: medians[index] / medians[0],
+  }));
+}
+
+/** The largest memory of any rank. */
+export function rankBytes(ranks: number): number {
+  const { stdout } = spawnSync(process.execPath, [shoal, 'run', '-q', '-n', String(ranks), here('world.mjs')], {
+    encoding: 'utf8',
+    env: { ...process.env, SHOW_MEMORY: '1' },
+  });
+  return Math.max(...[...stdout.matchAll(/"rssBytes":(\d+)/g)].map(([, bytes]) => Number(bytes)));
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+}
+
+function main(): void {
+  const { values } = programArguments(import.meta.url, {
+    options: { json: { type: 'boolean' }, rounds: { type: 'string', default: '9' }, ranks: { type: 'string', default: '2' } },
+  });
+  const [rounds, ranks] = [positive(values.rounds), positive(values.ranks)];
+  const rows = benchStart(contestants(ranks), rounds);
+  const bytes = rankBytes(ranks);
+  const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version, loadAverage: loadavg()[0] };
+  if (values.json) {
+    console.log(JSON.stringify({ machine, rounds, ranks, rankBytes: bytes, rows }, null, 2));
+    return;
+  }
+  console.log(
+    `${machine.cpu}, ${machine.cpus} CPUs, Node ${machine.node}, load ${machine.loadAverage.toFixed(1)}, median of ${rounds} rounds\n`,
+  );
+  for (const { name, medianMs, minMs, ratio } of rows)
+    console.log(
+      `${name.padEnd(36)} ${medianMs.toFixed(0).padStart(6)} ms   min ${minMs.toFixed(0).padStart(6)} ms   ${ratio.toFixed(1).padStart(5)} ×`,
+    );
+  console.log(`\na rank takes ${(bytes / 1e6).toFixed(0)} MB at most`);
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) main();
