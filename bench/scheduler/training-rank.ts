@@ -6,7 +6,7 @@
 import * as tf from '@tensorflow/tfjs';
 import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
 import { systemClock } from '../../src/base/clock.ts';
-import { initProcessGroup, type ScheduledGroup } from 'shoal';
+import { initProcessGroup } from 'shoal';
 import { distribute } from 'shoal/ddp/tfjs';
 import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvstore';
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';

@@ -490,12 +490,17 @@ export interface ResolvedSettings {
 /** The settings that `environment` asks for. An empty variable counts as unset.
  *  @throws ShoalError `config` naming the variable, its value and what is accepted. */
 export function readSettings(environment: Environment): Settings {
-  return resolveSettings(environment).settings;
+  return resolvedValues(environment).settings;
 }
 
 /** As `readSettings`, with the origin of every value and warnings about variables nobody reads.
  *  `reserved` are further `SHOAL_*` names that are known elsewhere. */
 export function resolveSettings(environment: Environment, options: { reserved?: readonly string[] } = {}): ResolvedSettings {
+  return { ...resolvedValues(environment), warnings: unknownNames(environment, options.reserved ?? []) };
+}
+
+/** Without a look at other variables: ranks have many, and the nearest name of each takes milliseconds. */
+function resolvedValues(environment: Environment): Omit<ResolvedSettings, 'warnings'> {
   const settings: Partial<Record<SettingKey, SettingValue>> = {};
   const sources: Partial<Record<SettingKey, SettingSource>> = {};
   for (const key of settingKeys) {
@@ -506,7 +511,6 @@ export function resolveSettings(environment: Environment, options: { reserved?: 
   return {
     settings: settings as Settings,
     sources: sources as Record<SettingKey, SettingSource>,
-    warnings: unknownNames(environment, options.reserved ?? []),
   };
 }
 
