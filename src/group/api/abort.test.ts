@@ -53,6 +53,22 @@ describe('a signal', () => {
     await Promise.all(world.groups.map((group) => group.barrier()));
   });
 
+  it('ends a scheduled group, and leaves the one that it was made of', async () => {
+    await using world = await startRanks(2);
+    const scheduled = await world.each((group) => group.scheduled());
+    const controller = new AbortController();
+    const late = scheduled[1].allReduce(new Float32Array(4), { name: 'x', signal: controller.signal });
+    const other = scheduled[0].allReduce(new Float32Array(4), { name: 'y' });
+    controller.abort(new Error('enough'));
+    await expect(late).rejects.toMatchObject({
+      code: 'aborted',
+      rank: 1,
+      message: expect.stringMatching(/'x'' failed: rank 1 aborted all-reduce .*enough/) as string,
+    });
+    await expect(other).rejects.toMatchObject({ code: 'aborted', peer: 1 });
+    await world.each((group) => group.barrier());
+  });
+
   it('is refused when it is none', async () => {
     await using world = await startRanks(1);
     expect(() => world.groups[0].barrier({ signal: {} as AbortSignal })).toThrow(/option 'signal' must be an AbortSignal/);

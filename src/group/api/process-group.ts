@@ -1,7 +1,7 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { must } from '../../base/assert.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
@@ -33,7 +33,6 @@ import type {
   Work,
 } from '../call/types.ts';
 import type { anySource, BatchCall, ReceiveWork } from '../call/types.ts';
-import type { SettlingWork } from '../../comm/work.ts';
 import type { JobStore } from '../../store/job-store.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
@@ -41,6 +40,7 @@ import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOp
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, ScheduledCommGroup } from './scheduled-group.ts';
+import { CallAborts } from './call-aborts.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
@@ -78,6 +78,7 @@ export class CommGroup implements ProcessGroup {
   readonly #blocks = new Map<Tensor, TensorBlock>();
   readonly #dispatch: CallDispatch;
   readonly #checks: CallChecks;
+  readonly #aborts: CallAborts;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -89,6 +90,7 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
     this.#dispatch = new CallDispatch({ spec, client, memory, ...world.openPaths(spec) });
+    this.#aborts = new CallAborts(client, spec);
     this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.timeoutMs);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
@@ -178,8 +180,8 @@ export class CommGroup implements ProcessGroup {
     checkOptions('batch', options, callOptions);
     const checked = checkBatch(calls, this.#checks, options);
     this.#checkUsable();
-    this.#checkNotAborted(options.signal, 'batch');
-    return this.#aborting(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
+    this.#aborts.check(options.signal, 'batch');
+    return this.#aborts.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,15 +207,15 @@ export class CommGroup implements ProcessGroup {
   send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     const message = this.#checks.message('send', data, peer, options);
     this.#checkUsable();
-    this.#checkNotAborted(options.signal, 'send');
-    return this.#aborting(this.#dispatch.startMessage(message), options.signal, 'send');
+    this.#aborts.check(options.signal, 'send');
+    return this.#aborts.watch(this.#dispatch.startMessage(message), options.signal, 'send');
   }
 
   recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
     const message = this.#checks.message('recv', data, peer, options);
     this.#checkUsable();
-    this.#checkNotAborted(options.signal, 'recv');
-    return this.#aborting(this.#dispatch.startMessage(message), options.signal, 'recv');
+    this.#aborts.check(options.signal, 'recv');
+    return this.#aborts.watch(this.#dispatch.startMessage(message), options.signal, 'recv');
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -312,32 +314,8 @@ export class CommGroup implements ProcessGroup {
     this.#checkUsable();
     const { signal } = checked.options;
     if (signal === undefined) return this.#dispatch.start(checked);
-    this.#checkNotAborted(signal, checked.call.kind);
-    return this.#aborting(this.#dispatch.start(checked), signal, checked.call.kind);
-  }
-
-  /** Others may be waiting for this rank already: they hear of it. */
-  #checkNotAborted(signal: AbortSignal | undefined, what: string): void {
-    if (signal?.aborted === true) throw this.#abort(signal, what);
-  }
-
-  /** Until it is done, the signal ends it, and the group with it. */
-  #aborting<W extends SettlingWork>(work: W, signal: AbortSignal | undefined, what: string): W {
-    if (signal === undefined || work.done) return work;
-    const onAbort = (): void => {
-      if (!work.done) this.#abort(signal, what);
-    };
-    signal.addEventListener('abort', onAbort, { once: true });
-    work.onceSettled(() => signal.removeEventListener('abort', onAbort));
-    return work;
-  }
-
-  #abort(signal: AbortSignal, what: string): ShoalError {
-    const rank = this.globalRanks[this.rank];
-    const message = `rank ${rank} aborted ${what} of group '${this.name}' by its signal (${messageOf(signal.reason)}): the group has ended on all its ranks`;
-    const error = new ShoalError('aborted', message, { rank, peer: rank, operation: what, cause: signal.reason });
-    void this.#world.client.failGroup(this.#spec.id, error);
-    return error;
+    this.#aborts.check(signal, checked.call.kind);
+    return this.#aborts.watch(this.#dispatch.start(checked), signal, checked.call.kind);
   }
 
   #batchGroup(): BatchGroup {

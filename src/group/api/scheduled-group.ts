@@ -30,6 +30,7 @@ import type {
   TensorLike,
   Work,
 } from '../call/types.ts';
+import { CallAborts } from './call-aborts.ts';
 import type { JobStore } from '../../store/job-store.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
@@ -59,12 +60,14 @@ export class ScheduledCommGroup implements ScheduledGroup {
   readonly #options: ScheduledCommGroupOptions;
   /** Before the first point of a tuner. */
   #set: SchedulingStatus;
+  readonly #aborts: CallAborts;
   /** All-reduces without a name. */
   #unnamed = 0;
   #destroyed: Promise<void> | undefined;
 
   constructor(options: ScheduledCommGroupOptions) {
     this.#options = options;
+    this.#aborts = new CallAborts(options.world.client, options.spec);
     const { group, spec } = options;
     const { creditBytes, partitionBytes, tuning } = must(spec.scheduling, () => 'the group is scheduled');
     this.#set = { creditBytes, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
@@ -84,6 +87,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
     const { priority = 0 } = options;
     if (!Number.isFinite(priority))
       throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
+    this.#aborts.check(options.signal, 'all-reduce');
     const name = this.#nameOf(options.name);
     const isNamed = options.name !== undefined;
     const { world, spec } = this.#options;
@@ -91,11 +95,12 @@ export class ScheduledCommGroup implements ScheduledGroup {
     const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
     const reach = new CallBuffers(world.memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
     const buffer = reach.share().data as SharedBuffer;
-    return world.client.start(
+    const work = world.client.start(
       { type: 'scheduled', group: spec.id, name, isNamed, priority, call, buffer, timeoutMs },
       `all-reduce of '${name}' of group '${spec.name}'`,
       reach.pend(),
     );
+    return this.#aborts.watch(work, options.signal, 'all-reduce');
   }
 
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void {
