@@ -2,7 +2,8 @@
  *  large and computes little. Prints the times of its steps, as JSON.
  *
  *  EXCHANGE: `none`, `all-reduce`, `parameter-server`. ORDER: `buckets` (averages are waited for at the end of the pass), `fifo` (whole
- *  tensors as they become ready; each layer of the next pass waits for its own), `scheduled` (the same in parts, by priority). */
+ *  tensors, one after the other as they become ready; each layer of the next pass waits for its own), `concurrent` (whole tensors, all at
+ *  the same time), `scheduled` (in parts, by priority, within a credit). */
 import * as tf from '@tensorflow/tfjs';
 import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
 import { systemClock } from '../../src/base/clock.ts';
@@ -12,8 +13,9 @@ import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvsto
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
 import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
 
-const { EXCHANGE: exchange = 'none', ORDER: order = 'scheduled', STEPS = '12', BATCH = '8', UNITS = '512' } = process.env;
+const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '512' } = process.env;
 const [steps, batch, units] = [STEPS, BATCH, UNITS].map(Number);
+const order = (process.env.ORDER ?? 'scheduled') as 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
 const partitionBytes = 262_144;
 const whole = 2 ** 30;
 
@@ -52,7 +54,13 @@ async function averaged(): Promise<Training> {
     const optimizer = tf.train.sgd(0.01);
     return { step: () => void optimizer.minimize(loss, false, variables), end: async () => undefined };
   }
-  const bytes = order === 'fifo' ? { creditBytes: whole, partitionBytes: whole } : { creditBytes: 4 * partitionBytes, partitionBytes };
+  const bytes = {
+    buckets: {},
+    // A credit of one byte admits one tensor, alone.
+    fifo: { creditBytes: 1, partitionBytes: whole },
+    concurrent: { creditBytes: whole, partitionBytes: whole },
+    scheduled: { creditBytes: 2 * partitionBytes, partitionBytes },
+  }[order];
   const group = await initProcessGroup(order === 'buckets' ? {} : { scheduling: bytes });
   const optimizer = distribute(group, tf.train.sgd(0.01));
   return {

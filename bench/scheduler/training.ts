@@ -31,7 +31,7 @@ if (problem !== undefined) {
   process.exit(2);
 }
 
-const orders = ['buckets', 'fifo', 'scheduled'] as const;
+const orders = ['buckets', 'fifo', 'concurrent', 'scheduled'] as const;
 type Order = (typeof orders)[number];
 /** Steps that warm up. */
 const warmup = 3;
@@ -58,7 +58,7 @@ function programsOf(network: Network, exchange: string, order: Order): Program[]
   const served = exchange === 'parameter-server';
   const common = { ...program, EXCHANGE: exchange, ORDER: order, SHOAL_SECRET: secret };
   const parts = { SHOAL_JOB: `training-${Date.now()}`, SHOAL_WORKERS: '2', SHOAL_SERVERS: '1' };
-  const credit = order === 'scheduled' ? '1MiB' : '1GiB';
+  const credit = { buckets: '1GiB', fifo: '4KiB', concurrent: '1GiB', scheduled: '512KiB' }[order];
   const place = (rank: number): Record<string, string> => ({
     ...rankVariables({
       rank,
@@ -70,7 +70,7 @@ function programsOf(network: Network, exchange: string, order: Order): Program[]
     }),
     SHOAL_HOST_ID: `${network.name}-host-${rank}`,
     ...common,
-    ...(served ? { ...parts, SHOAL_ROLE: 'worker', SHOAL_KV_CREDIT_BYTES: credit } : {}),
+    ...(served ? { ...parts, SHOAL_ROLE: 'worker', SHOAL_KV_CREDIT_BYTES: credit, SHOAL_KV_SLICE_BYTES: '64MiB' } : {}),
   });
   const tsx = [process.execPath, '--import', 'tsx'];
   const ranks = [0, 1].map((rank) => ({ command: [...network.hosts[rank].enter, ...tsx, script], environment: place(rank) }));
@@ -90,12 +90,16 @@ const rateMbit = Number(values['rate-mbit']) || Math.max(10, Math.round((bytes *
 console.log(
   `${(bytes / 1e6).toFixed(1)} MB of gradients, ${computeMs.toFixed(0)} ms of computation, ${rateMbit} Mbit/s; load ${loadBefore.toFixed(1)}`,
 );
-const results = [];
+const results: object[] = [];
 for (const exchange of values.exchanges.split(',')) {
   using network = await createNetwork({ hosts: 3, rateMbit, delayUs: 0, jitterUs: 0, lossPercent: 0 });
-  const turns: Record<Order, number[]> = { buckets: [], fifo: [], scheduled: [] };
+  const turns: Record<Order, number[]> = { buckets: [], fifo: [], concurrent: [], scheduled: [] };
   for (let round = 0; round < Number(values.rounds); round++) {
-    for (const order of orders) turns[order].push((await run(programsOf(network, exchange, order))).medianMs);
+    for (const order of orders) {
+      const { medianMs } = await run(programsOf(network, exchange, order));
+      console.error(`${exchange}, round ${round}, ${order}: ${medianMs.toFixed(0)} ms`);
+      turns[order].push(medianMs);
+    }
   }
   const rows = orders.map((order) => ({ order, bestMs: Math.min(...turns[order]), medianMs: median(turns[order]), turnsMs: turns[order] }));
   const ratio = (of: 'bestMs' | 'medianMs', over: Order): number =>
@@ -103,9 +107,10 @@ for (const exchange of values.exchanges.split(',')) {
   const gains = {
     overFifoBest: ratio('bestMs', 'fifo'),
     overFifoMedian: ratio('medianMs', 'fifo'),
-    overBucketsBest: ratio('bestMs', 'buckets'),
+    overConcurrentBest: ratio('bestMs', 'concurrent'),
   };
   results.push({ exchange, rows, gains });
+  write();
   for (const row of rows)
     console.log(
       `${exchange.padEnd(17)} ${row.order.padEnd(10)} best ${row.bestMs.toFixed(0)} ms, median ${row.medianMs.toFixed(0)} ms a step`,
@@ -114,17 +119,12 @@ for (const exchange of values.exchanges.split(',')) {
     `${exchange.padEnd(17)} scheduled is ${gains.overFifoBest.toFixed(2)} × FIFO by best turns, ${gains.overFifoMedian.toFixed(2)} × by medians`,
   );
 }
-const machine = {
-  cpu: os.cpus()[0]?.model ?? 'unknown',
-  cpus: os.cpus().length,
-  node: process.version,
-  loadBefore,
-  loadAfter: os.loadavg()[0],
-};
-/** Computation of a machine that does other things is not steady. */
-const wasLoaded = loadBefore > machine.cpus;
-if (values.out !== undefined)
-  writeFileSync(
-    values.out,
-    `${JSON.stringify({ machine, wasLoaded, bytes, computeMs, rateMbit, steps: Number(values.steps), results }, null, 2)}\n`,
-  );
+
+/** After each exchange. */
+function write(): void {
+  const [{ model: cpu }, { length: cpus }, loadAfter] = [os.cpus()[0], os.cpus(), os.loadavg()[0]];
+  // Computation of a machine that does other things is not steady.
+  const machine = { cpu, cpus, node: process.version, loadBefore, loadAfter, wasLoaded: loadBefore > cpus };
+  const report = { machine, bytes, computeMs, rateMbit, steps: Number(values.steps), results };
+  if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
+}
