@@ -134,6 +134,7 @@ describe('shoal/graph', () => {
     split: call(graph.split, argument(g), argument(values.f), argument(2), options('axis', 'name', 'device')),
     dynamicPartition: call(graph.dynamicPartition, argument(g), argument(values.r), argument(values.i), argument(2), nodeOptions),
     dynamicStitch: call(graph.dynamicStitch, argument(g), argument([values.i]), argument([values.r]), nodeOptions),
+    localKernels: 'takes nothing',
     noOp: call(graph.noOp, argument(g), nodeOptions),
     controlTrigger: call(graph.controlTrigger, argument(g), nodeOptions),
     call: call(

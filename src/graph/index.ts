@@ -40,6 +40,7 @@ export { destWave, sourceWave, type FusePolicy } from './passes/fuse-policy.ts';
 export type { FuseOptions } from './passes/fuse-recv.ts';
 export type { Device } from './placement/devices.ts';
 export { Saver } from './saver.ts';
+export { localKernels } from './local-kernels.ts';
 export { GraphBuilder, type NodeOptions } from './structure/builder.ts';
 export type { CallContext, CallFunction } from './structure/definition.ts';
 export { elementsOf } from './structure/elements.ts';

@@ -8,9 +8,8 @@ import protobuf from 'protobufjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
-import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { Session } from '../execute/session.ts';
-import { tableKernels } from '../kernels/table-kernels.ts';
+import { localKernels } from '../local-kernels.ts';
 import { tensorflowKernels } from '../kernels/tensorflow.ts';
 import type { Graph } from '../structure/graph.ts';
 import type { Value } from '../structure/value.ts';
@@ -78,7 +77,7 @@ const node = (name: string, op: string, inputs: readonly string[], attr: Readonl
 const floats = { T: { type: float } };
 
 const device = '/job:localhost/task:0/device:CPU:0';
-const kernels = { ...tableKernels(createParameterKernels()), ...tensorflowKernels(tf) };
+const kernels = { ...localKernels(), ...tensorflowKernels(tf) };
 const sessionOf = (graph: Graph, devices = [device]): Session => new Session(graph, { devices, kernels });
 
 async function valueOf(nodes: readonly NodeJson[], fetch: string, feeds: readonly (readonly [string, Value])[] = []): Promise<Value> {
