@@ -133,7 +133,8 @@ export class OrderAgreement {
     this.#check(from, round, posts);
     if (batchBytes !== this.#batchBytes) {
       const peer = this.#worldRanks[from];
-      const message = `rank ${peer} orders in batches of ${batchBytes} bytes, this rank in batches of ${this.#batchBytes}`;
+      const own = this.#worldRanks[this.#rank];
+      const message = `rank ${peer} orders in batches of ${batchBytes} bytes, rank ${own} in batches of ${this.#batchBytes}`;
       throw new ShoalError('mismatch', `${message}; set the same on all ranks`, { peer });
     }
     state.heard[round - state.round][from] = posts;

@@ -12,6 +12,7 @@ import type { WorldInfo } from '../engine/comm-protocol.ts';
 import { groupNumbersWords, type GroupNumbers } from '../call/group-numbers.ts';
 import { restrictHosts, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
 import type { ProcessGroup, SubgroupsOptions } from '../call/types.ts';
+import { describeSpace } from '../../scheduler/tuner/tuner.ts';
 import { groupIdMax } from '../links/wire.ts';
 
 /** The group that is divided. */
@@ -57,8 +58,8 @@ export interface GroupRequest extends Pick<GroupSpec, 'backend' | 'scheduling'> 
 }
 
 function describeScheduling({ creditBytes, partitionBytes, tuning }: Scheduling): string {
-  const tuned = tuning === undefined ? 'not tuned' : `tuned: ${Object.keys(tuning.space).join(' and ')}`;
-  return `, scheduled with a credit of ${creditBytes} bytes and parts of ${partitionBytes}, ${tuned}`;
+  const tuned = tuning === undefined ? 'not tuned' : `tuned: ${describeSpace(tuning.space)}`;
+  return `, scheduled: credit ${creditBytes}, parts ${partitionBytes}, ${tuned}`;
 }
 
 /** The group of some ranks of the parent, in this order; null on the others. Default name: the parent's and a number. Collective.

@@ -48,14 +48,20 @@ export function rememberedPoints(options: RememberedPointsOptions): PointMemory 
       } catch {
         return undefined;
       }
+      const refuse = (why: string): undefined => {
+        log.warn(`${path} is not used: ${why}`);
+      };
       try {
-        const { point, stepMs } = file.parse(JSON.parse(text));
+        const { success, data } = file.safeParse(JSON.parse(text));
+        if (!success) return refuse('it is not a tuned point');
+        if (data.model !== model || data.world !== world || data.network !== network)
+          return refuse(`it is of model ${data.model}, world ${data.world}, network ${data.network}`);
+        const { point, stepMs } = data;
         if (!fits(point, space)) return undefined;
         log.info(`scheduling goes on with the point of ${path}`);
         return { point, stepMs };
       } catch (thrown) {
-        log.warn(`${path} is not a tuned point, and is not used: ${messageOf(thrown)}`);
-        return undefined;
+        return refuse(`it is not a tuned point: ${messageOf(thrown)}`);
       }
     },
     keep(model, remembered): void {

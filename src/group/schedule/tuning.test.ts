@@ -1,14 +1,18 @@
 /** Scheduled groups that tune their credit and partition, on a clock that says how long a step takes under which point. */
+import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { must } from '../../base/assert.ts';
 import { VirtualClock } from '../../base/clock.ts';
+import { silentLogger } from '../../base/log.ts';
 import { seededRandom } from '../../base/random.ts';
 import { chromeTrace } from '../../trace/chrome.ts';
 import { createRecorder } from '../../trace/recorder.ts';
 import type { ScheduledGroup, SchedulingStatus } from '../call/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
+import { rememberedPoints } from './remembered-points.ts';
 
 let folder: string;
 
@@ -104,6 +108,24 @@ describe('a scheduled group that is tuned', () => {
     for (const each of [world, next, last]) await each[Symbol.asyncDispose]();
   });
 
+  it.each<[string, Record<string, unknown>, RegExp]>([
+    ['a world of other ranks', { world: '4-4' }, /is not used: it is of model \S+, world 4-4, network/],
+    ['another model', { model: 'other' }, /is not used: it is of model other/],
+    ['another network', { network: 'avian' }, /is not used: .*network avian/],
+    ['a later version', { version: 2 }, /is not used: it is not a tuned point$/],
+    ['a point that is none', { point: 7 }, /is not used: it is not a tuned point$/],
+  ])('is not begun with the point of %s', (_, change, expected) => {
+    const warnings: string[] = [];
+    const log = { ...silentLogger, warn: (message: string) => void warnings.push(message) };
+    const points = must(rememberedPoints({ folder, world: '2', network: 'shm', space, log }), () => 'points are kept');
+    points.keep('model', { point: best });
+    expect(points.recall('model')).toEqual({ point: best });
+    const path = join(folder, 'model--2--shm.json');
+    writeFileSync(path, JSON.stringify({ ...(JSON.parse(readFileSync(path, 'utf8')) as object), ...change }));
+    expect(points.recall('model')).toBeUndefined();
+    expect(warnings).toEqual([expect.stringMatching(expected)]);
+  });
+
   it('tunes the credit alone, or the partition, by the variables of the original', async () => {
     const clock = new VirtualClock();
     await using world = await startRanks(2, { clock, settings: { scheduleTuningDir: '-', scheduleCreditTuning: true } });
@@ -122,8 +144,19 @@ describe('a scheduled group that is tuned', () => {
       await expect(each).rejects.toMatchObject({
         code: 'mismatch',
         message: expect.stringMatching(
-          /not tuned.*tuned: creditBytes and partitionBytes|tuned: creditBytes and partitionBytes.*not tuned/s,
+          /not tuned.*tuned: creditBytes 16000000-256000000, partitionBytes|tuned: creditBytes .*not tuned/s,
         ) as string,
+      });
+  });
+
+  it('is not by ranks that tune in other spaces', async () => {
+    await using world = await startRanks(2);
+    const partitions = [200, 800].map((least) => ({ ...space, partitionBytes: { least, most: 2000 } }));
+    const opening = world.groups.map((group, rank) => group.scheduled({ tuning: { ...tuning, space: partitions[rank] } }));
+    for (const each of await Promise.allSettled(opening)) expect(each).toMatchObject({ status: 'rejected', reason: { code: 'mismatch' } });
+    for (const each of opening)
+      await expect(each).rejects.toMatchObject({
+        message: expect.stringMatching(/rank 0: .*partitionBytes 200-2000.*rank 1: .*partitionBytes 800-2000/s) as string,
       });
   });
 

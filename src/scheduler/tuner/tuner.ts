@@ -85,6 +85,16 @@ export interface TuningOptions extends Omit<TuningSpec, 'space'> {
   readonly space?: SearchSpace;
 }
 
+/** `creditBytes 4-64, partitionBytes 2-32`. */
+export function describeSpace(space: SearchSpace): string {
+  return (['creditBytes', 'partitionBytes'] as const)
+    .flatMap((name) => {
+      const range = space[name];
+      return range === undefined ? [] : [`${name} ${range.least}-${range.most}`];
+    })
+    .join(', ');
+}
+
 /** What a program asks for; undefined: nothing is tuned. @throws ShoalError `usage` naming the call. */
 export function tuningOf(
   call: string,
@@ -147,6 +157,7 @@ export class Tuner {
     }
     if (!(margin >= 0) || !(driftShare > 0)) throw new ShoalError('usage', 'Tuner: margin is at least 0, and driftShare larger than 0');
     this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
+    if (this.#names.length === 0) throw new ShoalError('usage', 'Tuner: the space has neither creditBytes nor partitionBytes');
     this.ranges = this.#names.flatMap((name) => options.space[name] ?? []);
     for (const { least } of this.ranges) {
       if (!(least >= 1)) throw new ShoalError('usage', `Tuner: credit and partition are at least one byte, not ${describeValue(least)}`);
