@@ -1,5 +1,6 @@
 /** Calls with a signal: what is aborted ends on every rank, by name; what is done is not touched. */
 import { describe, expect, it } from 'vitest';
+import type { ProcessGroup } from '../call/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 
 const aborted = expect.objectContaining({
@@ -67,6 +68,48 @@ describe('a signal', () => {
     });
     await expect(other).rejects.toMatchObject({ code: 'aborted', peer: 1 });
     await world.each((group) => group.barrier());
+  });
+
+  it('ends object collectives and scheduled all-reduces, before their calls and after', async () => {
+    type Start = (group: ProcessGroup, signal: AbortSignal) => PromiseLike<unknown>;
+    const objects: Start[] = [
+      (group, signal) => group.allGatherObject(1, { signal }),
+      (group, signal) => group.gatherObject(1, { signal }),
+      (group, signal) => group.broadcastObject(1, { signal, root: 1 }),
+      (group, signal) => group.scatterObject(group.rank === 1 ? [0, 1, 2] : null, { signal, root: 1 }),
+    ];
+    const starts = [...objects, ((group, signal) => group.allReduce(new Float32Array(2), { name: 'w', signal })) satisfies Start];
+    for (const [index, start] of starts.entries()) {
+      for (const isBefore of [true, false]) {
+        await using world = await startRanks(3);
+        const groups = index < objects.length ? world.groups : await world.each((group) => group.scheduled());
+        const other = start(groups[0], new AbortController().signal);
+        const controller = new AbortController();
+        if (isBefore) controller.abort(new Error('enough'));
+        const call = (async () => start(groups[1], controller.signal))();
+        controller.abort(new Error('enough'));
+        await expect(call).rejects.toMatchObject({ code: 'aborted', rank: 1, peer: 1 });
+        await expect(other).rejects.toMatchObject({ code: 'aborted', peer: 1 });
+      }
+    }
+  });
+
+  it('may be that of many calls at once', async () => {
+    await using world = await startRanks(2);
+    const warnings: Error[] = [];
+    const onWarning = (warning: Error): void => void warnings.push(warning);
+    process.on('warning', onWarning);
+    const controller = new AbortController();
+    const { signal } = controller;
+    const [first, second] = world.groups;
+    const works = Array.from({ length: 20 }, () => first.allReduce(new Float32Array(2), { signal }));
+    await Promise.all(Array.from({ length: 15 }, () => second.allReduce(new Float32Array(2))));
+    await Promise.all(works.slice(0, 15));
+    controller.abort(new Error('enough'));
+    for (const work of works.slice(15)) await expect(work).rejects.toMatchObject({ code: 'aborted', peer: 0 });
+    await new Promise(setImmediate);
+    process.off('warning', onWarning);
+    expect(warnings).toEqual([]);
   });
 
   it('is refused when it is none', async () => {

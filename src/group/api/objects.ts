@@ -89,8 +89,12 @@ async function here(work: Work): Promise<void> {
 }
 
 /** The call's own name tells ranks that call something else apart. */
-function callOf(operation: string, { name, timeoutMs }: CallOptions): CallOptions {
-  return { name: name === undefined ? operation : `${operation} ${name}`, ...(timeoutMs === undefined ? {} : { timeoutMs }) };
+function callOf(operation: string, { name, timeoutMs, signal }: CallOptions): CallOptions {
+  return {
+    name: name === undefined ? operation : `${operation} ${name}`,
+    ...(timeoutMs === undefined ? {} : { timeoutMs }),
+    ...(signal === undefined ? {} : { signal }),
+  };
 }
 
 function partsOf(values: readonly unknown[] | null, size: number): Uint8Array[] {

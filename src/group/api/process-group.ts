@@ -38,9 +38,9 @@ import type { TraceRecorder } from '../../trace/recorder.ts';
 import { checkTimeout, localPlace } from '../dispatch/call-arguments.ts';
 import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOptions, subgroupsOptions } from '../call/call-options.ts';
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
+import { CallSignals } from './call-signals.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
 import { checkedScheduling, ScheduledCommGroup } from './scheduled-group.ts';
-import { CallAborts } from './call-aborts.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
@@ -78,7 +78,7 @@ export class CommGroup implements ProcessGroup {
   readonly #blocks = new Map<Tensor, TensorBlock>();
   readonly #dispatch: CallDispatch;
   readonly #checks: CallChecks;
-  readonly #aborts: CallAborts;
+  readonly #signals: CallSignals;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -90,8 +90,8 @@ export class CommGroup implements ProcessGroup {
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
     this.#dispatch = new CallDispatch({ spec, client, memory, ...world.openPaths(spec) });
-    this.#aborts = new CallAborts(client, spec);
     this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.timeoutMs);
+    this.#signals = new CallSignals(client, spec);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
     ({ localRank: this.localRank, localSize: this.localSize } = localPlace(this.hosts, this.rank));
   }
@@ -180,8 +180,8 @@ export class CommGroup implements ProcessGroup {
     checkOptions('batch', options, callOptions);
     const checked = checkBatch(calls, this.#checks, options);
     this.#checkUsable();
-    this.#aborts.check(options.signal, 'batch');
-    return this.#aborts.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
+    this.#signals.check(options.signal, 'batch');
+    return this.#signals.watch(startBatch(this.#batchGroup(), checked), options.signal, 'batch');
   }
 
   // ── objects ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,15 +207,15 @@ export class CommGroup implements ProcessGroup {
   send(data: TensorLike, peer: number, options: PeerOptions = noOptions): Work {
     const message = this.#checks.message('send', data, peer, options);
     this.#checkUsable();
-    this.#aborts.check(options.signal, 'send');
-    return this.#aborts.watch(this.#dispatch.startMessage(message), options.signal, 'send');
+    this.#signals.check(options.signal, 'send');
+    return this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'send');
   }
 
   recv(data: TensorLike, peer: number | typeof anySource, options: PeerOptions = noOptions): ReceiveWork {
     const message = this.#checks.message('recv', data, peer, options);
     this.#checkUsable();
-    this.#aborts.check(options.signal, 'recv');
-    return this.#aborts.watch(this.#dispatch.startMessage(message), options.signal, 'recv');
+    this.#signals.check(options.signal, 'recv');
+    return this.#signals.watch(this.#dispatch.startMessage(message), options.signal, 'recv');
   }
 
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,8 +314,8 @@ export class CommGroup implements ProcessGroup {
     this.#checkUsable();
     const { signal } = checked.options;
     if (signal === undefined) return this.#dispatch.start(checked);
-    this.#aborts.check(signal, checked.call.kind);
-    return this.#aborts.watch(this.#dispatch.start(checked), signal, checked.call.kind);
+    this.#signals.check(signal, checked.call.kind);
+    return this.#signals.watch(this.#dispatch.start(checked), signal, checked.call.kind);
   }
 
   #batchGroup(): BatchGroup {

@@ -30,8 +30,8 @@ import type {
   TensorLike,
   Work,
 } from '../call/types.ts';
-import { CallAborts } from './call-aborts.ts';
 import type { JobStore } from '../../store/job-store.ts';
+import { CallSignals } from './call-signals.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
@@ -58,17 +58,17 @@ export class ScheduledCommGroup implements ScheduledGroup {
   readonly hosts: readonly (readonly number[])[];
   readonly globalRanks: readonly number[];
   readonly #options: ScheduledCommGroupOptions;
+  readonly #signals: CallSignals;
   /** Before the first point of a tuner. */
   #set: SchedulingStatus;
-  readonly #aborts: CallAborts;
   /** All-reduces without a name. */
   #unnamed = 0;
   #destroyed: Promise<void> | undefined;
 
   constructor(options: ScheduledCommGroupOptions) {
     this.#options = options;
-    this.#aborts = new CallAborts(options.world.client, options.spec);
-    const { group, spec } = options;
+    const { world, group, spec } = options;
+    this.#signals = new CallSignals(world.client, spec);
     const { creditBytes, partitionBytes, tuning } = must(spec.scheduling, () => 'the group is scheduled');
     this.#set = { creditBytes, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
     this.name = group.name;
@@ -87,20 +87,21 @@ export class ScheduledCommGroup implements ScheduledGroup {
     const { priority = 0 } = options;
     if (!Number.isFinite(priority))
       throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
-    this.#aborts.check(options.signal, 'all-reduce');
     const name = this.#nameOf(options.name);
     const isNamed = options.name !== undefined;
     const { world, spec } = this.#options;
     const timeoutMs = checkTimeout(options.timeoutMs ?? world.timeoutMs);
     const call: CollectiveCall = { kind: 'all-reduce', dtype: target.dtype, count: target.count, name, ...reductionOf(target, options) };
     const reach = new CallBuffers(world.memory, [{ name: 'data', operand: target, reads: true, writes: true }]);
+    const { signal } = options;
+    this.#signals.check(signal, 'all-reduce');
     const buffer = reach.share().data as SharedBuffer;
     const work = world.client.start(
       { type: 'scheduled', group: spec.id, name, isNamed, priority, call, buffer, timeoutMs },
       `all-reduce of '${name}' of group '${spec.name}'`,
       reach.pend(),
     );
-    return this.#aborts.watch(work, options.signal, 'all-reduce');
+    return this.#signals.watch(work, signal, 'all-reduce');
   }
 
   setScheduling(options: Omit<SchedulingOptions, 'tuning'>): void {
