@@ -10,7 +10,7 @@ import { loadNative } from '../../memory/native.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { Work } from '../../group/call/types.ts';
 import type { CommHook, GradBucket } from './comm-hook.ts';
-import { multiply, multiplyTransposed, orthogonalise, outer, type Matrix } from './matrix.ts';
+import { emptyColumns, multiply, multiplyTransposed, orthogonalise, outer, type Matrix } from './matrix.ts';
 
 /** As without a hook. */
 export const allReduceHook: CommHook<undefined> = function* (_, bucket) {
@@ -144,7 +144,8 @@ export class PowerSGDState {
     for (const each of approximated) {
       const { gradient, error, p, q, rows, columns } = each;
       if (useErrorFeedback) for (let i = 0; i < gradient.length; i++) gradient[i] += error[i];
-      if (!warmStart) this.#fillRandom(q, bucket.index() * 1e6 + factors.steps);
+      // From zeros no later step would come away: where one had no gradient, the next begins anew.
+      this.#fillRandom(q, bucket.index() * 1e6 + factors.steps, warmStart ? emptyColumns(q) : columnsOf(q));
       multiply({ rows, columns, values: gradient }, q, p);
     }
     gather(whole, wholes.data);
@@ -178,7 +179,7 @@ export class PowerSGDState {
     const approximated = large.map(({ gradient, rows, columns, rank }, index) => {
       const p = { rows, columns: rank, values: ps.data.subarray(atP, (atP += rows * rank)) };
       const q = { rows: columns, columns: rank, values: qs.data.subarray(atQ, (atQ += columns * rank)) };
-      this.#fillRandom(q, bucket.index() * 1e6 + index);
+      this.#fillRandom(q, bucket.index() * 1e6 + index, columnsOf(q));
       return { rows, columns, rank, gradient, error: new Float32Array(gradient.length), p, q };
     });
     const factors = { approximated, whole, wholes: bucket.tensor('float32', sum(whole.map(({ length }) => length))), ps, qs, steps: 0 };
@@ -197,9 +198,10 @@ export class PowerSGDState {
     return { rows, columns, rank: (rows + columns) * rank * minCompressionRate < count ? rank : 0 };
   }
 
-  #fillRandom({ values }: Matrix, salt: number): void {
+  #fillRandom({ rows, columns, values }: Matrix, salt: number, which: readonly number[]): void {
+    if (which.length === 0) return;
     const random = seededRandom((this.#options.randomSeed * 7919 + salt) >>> 0);
-    for (let i = 0; i < values.length; i++) values[i] = 2 * random.next() - 1;
+    for (let row = 0; row < rows; row++) for (const k of which) values[row * columns + k] = 2 * random.next() - 1;
   }
 }
 
@@ -210,6 +212,10 @@ export const powerSGDHook: CommHook<PowerSGDState> = PowerSGDState.hook;
 function of<S>(kind: new () => S, state: S): S {
   if (state instanceof kind) return state;
   throw new ShoalError('usage', `registerCommHook: the state of this hook is a new ${kind.name}(), not ${describeValue(state)}`);
+}
+
+function columnsOf({ columns }: Matrix): number[] {
+  return Array.from({ length: columns }, (_, k) => k);
 }
 
 function gather(parts: readonly Float32Array[], whole: Float32Array): void {

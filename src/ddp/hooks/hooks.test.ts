@@ -168,6 +168,32 @@ describe('a hook', () => {
     expect(all.last / without.last).toBeCloseTo(1, 1);
   });
 
+  it.each([1, 2])('of rank %i goes on after steps without gradients, and takes in the smallest', async (matrixApproximationRank) => {
+    await using world = await startRanks(2, { kind: 'network' });
+    const averages = await world.each(async (group) => {
+      const reducer = new Reducer(group, [{ name: 'w', shape: [8, 6], dtype: 'float32' }]);
+      const options = { startIteration: 0, matrixApproximationRank, minCompressionRate: 1, useErrorFeedback: false };
+      reducer.registerCommHook(new PowerSGDState(options), powerSGDHook);
+      await reducer.average([new Float32Array(48)]);
+      const seen: number[][] = [];
+      // A gradient of rank 1 is approximated exactly.
+      for (const scale of [1, 1e-9]) {
+        for (let step = 0; step < 3; step++) {
+          const gradient = Float32Array.from({ length: 48 }, (_, i) => scale * (group.rank + 1) * (1 + Math.floor(i / 6)) * (2 + (i % 6)));
+          await reducer.average([gradient]);
+          seen.push([gradient[0] / scale, gradient[47] / scale]);
+        }
+      }
+      reducer.close();
+      return seen;
+    });
+    for (const seen of averages)
+      for (const [first, last] of seen) {
+        expect(first).toBeCloseTo(1.5 * 2, 3);
+        expect(last).toBeCloseTo(1.5 * 8 * 7, 3);
+      }
+  });
+
   it('that fails fails the step where it is waited for, and the reducer for good', async () => {
     await using world = await startRanks(2, { kind: 'network' });
     const broken: CommHook<undefined> = function* (_, bucket) {

@@ -39,17 +39,36 @@ export function outer(p: Matrix, q: Matrix, result: Float32Array): void {
   }
 }
 
-/** Columns become orthogonal, and of length 1 (modified Gram–Schmidt); those that are nothing stay so. */
+/** What is left of a column that the others account for is rounding: less than this part of its square. */
+const rounding = 1e-12;
+
+/** Columns become orthogonal, and of length 1 (modified Gram–Schmidt); those of which nothing is left become zeros. */
 export function orthogonalise({ rows, columns, values }: Matrix): void {
+  const squareOf = (k: number): number => {
+    let square = 0;
+    for (let row = 0; row < rows; row++) square += values[row * columns + k] ** 2;
+    return square;
+  };
   for (let k = 0; k < columns; k++) {
+    const whole = squareOf(k);
     for (let before = 0; before < k; before++) {
       let dot = 0;
       for (let row = 0; row < rows; row++) dot += values[row * columns + k] * values[row * columns + before];
       for (let row = 0; row < rows; row++) values[row * columns + k] -= dot * values[row * columns + before];
     }
-    let square = 0;
-    for (let row = 0; row < rows; row++) square += values[row * columns + k] ** 2;
-    const factor = square > 1e-30 ? 1 / Math.sqrt(square) : 0;
+    const square = squareOf(k);
+    const factor = square > whole * rounding ? 1 / Math.sqrt(square) : 0;
     for (let row = 0; row < rows; row++) values[row * columns + k] *= factor;
   }
+}
+
+/** Columns that are zeros. */
+export function emptyColumns({ rows, columns, values }: Matrix): number[] {
+  const empty: number[] = [];
+  for (let k = 0; k < columns; k++) {
+    let row = 0;
+    while (row < rows && values[row * columns + k] === 0) row++;
+    if (row === rows) empty.push(k);
+  }
+  return empty;
 }
