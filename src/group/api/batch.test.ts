@@ -20,6 +20,8 @@ describe('a batch that cannot be', () => {
   const wrong: readonly (readonly [what: string, calls: unknown, message: RegExp])[] = [
     ['no list', { call: 'barrier' }, /calls must be a list/],
     ['a call that is no object', [new Float32Array(1)], /call 0: an object with call/],
+    ['a call that is not there', new Array<unknown>(1), /call 0: an object with call/],
+    ['a list of names of calls', [{ call: ['allReduce'], data: x }], /call 0: call must be one of send, recv, allReduce/],
     ['an unknown call', [{ call: 'toString', data: x }], /call 0: call must be one of send, recv, allReduce/],
     ['a limit of one call', [{ call: 'allReduce', data: x, timeoutMs: 5 }], /timeoutMs is an option of the whole batch/],
     ["another call's argument", [{ call: 'allReduce', data: x, peer: 1 }], /allReduce has no argument 'peer'/],

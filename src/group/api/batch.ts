@@ -41,7 +41,8 @@ export function checkBatch(calls: readonly BatchCall[], checks: CallChecks, { ti
   const options = { ...(timeoutMs === undefined ? {} : { timeoutMs }), ...(name === undefined ? {} : { name }) };
   checkKind('batch: calls', calls, 'list');
   if (calls.length > callsMax) throw new ShoalError('usage', `batch takes ${callsMax} calls at most, not ${calls.length}`);
-  const checked = calls.map((call, index) => {
+  // Holes are calls that are not there.
+  const checked = Array.from(calls, (call, index) => {
     try {
       return checkOne(call, checks, options);
     } catch (thrown) {
@@ -56,7 +57,7 @@ export function checkBatch(calls: readonly BatchCall[], checks: CallChecks, { ti
 function checkOne(given: BatchCall, checks: CallChecks, batch: CallOptions): Checked {
   if (!isPlainObject(given)) throw new ShoalError('usage', `an object with call and its arguments is needed, not ${describeValue(given)}`);
   const { call: method, ...fields } = given;
-  if (!Object.hasOwn(methods, method)) {
+  if (typeof method !== 'string' || !Object.hasOwn(methods, method)) {
     throw new ShoalError('usage', `call must be one of ${Object.keys(methods).join(', ')}, not ${describeValue(method)}`);
   }
   for (const own of ['timeoutMs', 'name', 'signal'])

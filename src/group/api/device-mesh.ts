@@ -110,7 +110,7 @@ function checkShape(shape: readonly number[], size: number): void {
 
 function checkedNames(names: readonly string[] | undefined, dimensions: number): readonly string[] {
   if (names === undefined) return [];
-  const valid = names.every((name) => typeof name === 'string' && name !== '') && new Set(names).size === names.length;
+  const valid = [...names].every((name) => typeof name === 'string' && name !== '') && new Set(names).size === names.length;
   if (valid && names.length === dimensions) return [...names];
   throw new ShoalError(
     'usage',
