@@ -3,10 +3,10 @@
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';
-import * as z from 'zod/mini';
 import { messageOf } from '../../base/errors.ts';
 import { writeFileWhole } from '../../base/files/write-file.ts';
 import type { Logger } from '../../base/log.ts';
+import { integer, literal, number, object, optional, text as string } from '../../base/schema.ts';
 import type { PointMemory, RememberedPoint } from '../../scheduler/tuner/step-tuning.ts';
 import type { SearchSpace } from '../../scheduler/tuner/tuner.ts';
 
@@ -21,15 +21,15 @@ export interface RememberedPointsOptions {
   readonly log: Logger;
 }
 
-const bytes = z.int().check(z.gte(1));
-const file = z.object({
-  format: z.literal('shoal-schedule-point'),
-  version: z.literal(1),
-  model: z.string(),
-  world: z.string(),
-  network: z.string(),
-  point: z.object({ creditBytes: z.optional(bytes), partitionBytes: z.optional(bytes) }),
-  stepMs: z.optional(z.number().check(z.gte(0))),
+const bytes = optional(integer({ min: 1 }));
+const file = object({
+  format: literal('shoal-schedule-point'),
+  version: integer({ min: 1, max: 1 }),
+  model: string(),
+  world: string(),
+  network: string(),
+  point: object({ creditBytes: bytes, partitionBytes: bytes }),
+  stepMs: optional(number({ min: 0 })),
 });
 
 /** undefined: nothing is kept. */
@@ -52,11 +52,11 @@ export function rememberedPoints(options: RememberedPointsOptions): PointMemory 
         log.warn(`${path} is not used: ${why}`);
       };
       try {
-        const { success, data } = file.safeParse(JSON.parse(text));
-        if (!success) return refuse('it is not a tuned point');
-        if (data.model !== model || data.world !== world || data.network !== network)
-          return refuse(`it is of model ${data.model}, world ${data.world}, network ${data.network}`);
-        const { point, stepMs } = data;
+        const found = file.read(JSON.parse(text));
+        if (!found) return refuse('it is not a tuned point');
+        const { point, stepMs, ...of } = found.value;
+        if (of.model !== model || of.world !== world || of.network !== network)
+          return refuse(`it is of model ${of.model}, world ${of.world}, network ${of.network}`);
         if (!fits(point, space)) return undefined;
         log.info(`scheduling goes on with the point of ${path}`);
         return { point, stepMs };
