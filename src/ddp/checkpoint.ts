@@ -206,6 +206,7 @@ function describedTensor(role: string, tensor: CheckpointTensor): DescribedTenso
   const { data, shape } = isTensor || isPlainObject(tensor) ? (tensor as Tensor) : { data: tensor as TypedArray, shape: undefined };
   if (!ArrayBuffer.isView(data) || data instanceof DataView)
     throw new ShoalError('usage', `${role} must be a tensor, a typed array, or one with a shape, not ${describeValue(tensor)}`);
+  if (isTensor && tensor.released) throw new ShoalError('usage', `${role} has been released`);
   const dtype = isTensor ? tensor.dtype : dtypeOfArray(data);
   const bytes = new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
   if (shape === undefined) return { dtype, shape: [data.length], isFlat: true, bytes };

@@ -263,6 +263,43 @@ describe('a save that cannot be', () => {
     expect(readdirSync(folder)).toEqual(['checkpoint-00000001', 'checkpoint-00000002']);
   });
 
+  it('that differs between ranks is not saved, on any of them', async () => {
+    const folder = folderOf();
+    await save(folder, 3);
+    const [one, two] = [new Float32Array(3), new Float32Array(5)];
+    const differing: ((rank: number) => Record<string, CheckpointTensor>)[] = [
+      (rank): Record<string, CheckpointTensor> => (rank === 0 ? { one, two } : {}),
+      (rank) => ({ [`w${rank}`]: one }),
+      (rank) => ({ one: rank === 2 ? two : one }),
+      (rank) => ({ one: rank === 2 ? { data: one, shape: [3, 1] } : one }),
+    ];
+    for (const tensors of differing) {
+      await using world = await startRanks(3);
+      const outcomes = await world.each((group) =>
+        new Checkpoints(group, folder).save({ tensors: tensors(group.rank) }).catch((error: unknown) => error),
+      );
+      for (const outcome of outcomes)
+        expect(outcome).toMatchObject({
+          code: 'mismatch',
+          message: expect.stringMatching(/tensors of rank [12] are not those of rank 0/) as string,
+        });
+    }
+    await load(folder, 2, async (found) => expect(found!.number).toBe(1));
+  });
+
+  it('a tensor that was released is neither saved nor loaded into', async () => {
+    const folder = folderOf();
+    await save(folder, 1);
+    await using world = await startRanks(1);
+    const [group] = world.groups;
+    const tensor = group.tensor('float64', [2]);
+    group.release(tensor);
+    const checkpoints = new Checkpoints(group, folder);
+    await expect(checkpoints.save({ tensors: { tensor } })).rejects.toThrow("save: tensor 'tensor' has been released");
+    const found = await checkpoints.latest();
+    await expect(found!.load({ 'layer.1': tensor })).rejects.toThrow("load: tensor 'layer.1' has been released");
+  });
+
   it('a folder that is none is told on every rank', async () => {
     const folder = folderOf();
     writeFileSync(join(folder, 'file'), '');

@@ -9,6 +9,7 @@
  *
  *  A folder under its number is whole: all of it was durable before it had the name, and it was never another. What is killed in between
  *  leaves a `.part`, which the next save removes. */
+import { createHash } from 'node:crypto';
 import * as fs from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
@@ -57,6 +58,8 @@ const depthMax = 64;
 /** What a rank has written; plain data, for the others. */
 interface Written {
   readonly error?: string;
+  /** Digest of what all ranks have. */
+  readonly alike?: string;
   readonly file?: string;
   readonly bytes?: number;
   readonly names?: readonly string[];
@@ -87,16 +90,17 @@ export class Checkpoints {
   /** Resolves, on every rank, when the checkpoint is durable; a crash at any moment leaves this one or the one before, whole. Tensors must
    *  not change meanwhile.
    *  @returns its number.
-   *  @throws ShoalError `usage` for what cannot be saved; `system` on the other ranks then, and when a rank cannot write, naming it. */
+   *  @throws ShoalError `usage` for what cannot be saved; `system` on the other ranks then, and when a rank cannot write, naming it;
+   *          `mismatch` when `tensors` differ between ranks in names, dtypes or shapes. */
   async save(contents: CheckpointContents): Promise<number> {
     const { rank, size } = this.#group;
     const { number, save } = await this.#begin();
     // Whatever is wrong on this rank, the others wait for it.
     let own: { readonly state: CheckpointState; readonly written: Written } | ShoalError;
     try {
-      const { mine, state } = this.#partOf(contents);
+      const { mine, alike, state } = this.#partOf(contents);
       const file = `model-${padded(rank + 1, 5)}-of-${padded(size, 5)}.safetensors`;
-      own = { state, written: await this.#write(file, mine, save) };
+      own = { state, written: { ...(await this.#write(file, mine, save)), alike } };
     } catch (thrown) {
       own = wrapped('this rank cannot save', thrown);
     }
@@ -106,11 +110,13 @@ export class Checkpoints {
     const { state } = own;
     const failed = outcomes.findIndex(({ error }) => error !== undefined);
     if (failed >= 0) throw unsaved(failed, String(outcomes[failed].error));
+    const other = outcomes.findIndex(({ alike }) => alike !== outcomes[0].alike);
+    if (other >= 0) throw unlike(other);
     return this.#finish(number, () => indexOf({ save, ranks: size, state, outcomes }));
   }
 
   /** What this rank saves. @throws ShoalError `usage`, `unsupported`. */
-  #partOf(contents: CheckpointContents): { mine: Map<string, DescribedTensor>; state: CheckpointState } {
+  #partOf(contents: CheckpointContents): { mine: Map<string, DescribedTensor>; alike: string; state: CheckpointState } {
     checkFields('save', contents, contentFields);
     const { tensors = {}, owned = {}, state = {} } = contents;
     const [replicated, own] = [describedTensors('save', tensors), describedTensors('save', owned)];
@@ -118,7 +124,8 @@ export class Checkpoints {
     if (both !== undefined) throw new ShoalError('usage', `save: tensor '${both}' is among tensors, and among owned`);
     checkState('save: state', state, 0);
     const shares = sharesOf(replicated, this.#group.size);
-    return { mine: new Map([...[...replicated].filter(([name]) => shares.get(name) === this.#group.rank), ...own]), state };
+    const mine = new Map([...[...replicated].filter(([name]) => shares.get(name) === this.#group.rank), ...own]);
+    return { mine, alike: digestOf(replicated), state };
   }
 
   /** The latest that was saved; undefined when there is none. Every rank finds the same.
@@ -220,6 +227,12 @@ function sharesOf(tensors: ReadonlyMap<string, DescribedTensor>, size: number): 
   );
 }
 
+/** Of names, dtypes and shapes: ranks with others would each take a tensor for another rank's to save. */
+function digestOf(tensors: ReadonlyMap<string, DescribedTensor>): string {
+  const described = [...tensors].map(([name, { dtype, shape }]) => JSON.stringify([name, dtype, shape]));
+  return createHash('sha256').update(described.sort().join('\n')).digest('hex');
+}
+
 /** @throws ShoalError `usage` when two ranks saved a tensor of the same name. */
 function indexOf(saved: Pick<CheckpointIndex, 'save' | 'ranks' | 'state'> & { readonly outcomes: readonly Written[] }): {
   index: CheckpointIndex;
@@ -263,6 +276,14 @@ function snapshotTensor({ dtype, shape, bytes }: DescribedTensor): SnapshotTenso
 
 function unsaved(rank: number, why: string): ShoalError {
   return new ShoalError('system', `the checkpoint is not saved: rank ${rank}: ${why}`, { peer: rank, operation: 'ddp/checkpoint' });
+}
+
+function unlike(rank: number): ShoalError {
+  return new ShoalError(
+    'mismatch',
+    `the checkpoint is not saved: tensors of rank ${rank} are not those of rank 0 by name, dtype and shape; give all ranks the same, and what only one has as owned`,
+    { peer: rank, operation: 'ddp/checkpoint' },
+  );
 }
 
 function wrapped(what: string, thrown: unknown): ShoalError {
