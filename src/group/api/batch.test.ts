@@ -1,6 +1,7 @@
 /** What is wrong with a batch is found before any of its calls begins; ranks whose batches differ find out. */
 import { describe, expect, it } from 'vitest';
 import type { BatchCall } from '../call/types.ts';
+import { ReduceOp } from '../../memory/reduce-op.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 import type { CommGroup } from './process-group.ts';
 
@@ -60,6 +61,18 @@ describe('a batch that cannot be', () => {
       expect.objectContaining({ code: 'usage', message: expect.stringMatching(message) }),
     );
     await stillWorks(world.groups);
+  });
+
+  it('sums have the bits of those of single calls', async () => {
+    await using world = await startRanks(3);
+    await world.each(async (group) => {
+      const make = (): Float32Array[] =>
+        [3, 1, 1000, 0, 20_000].map((count, k) => Float32Array.from({ length: count }, (_, i) => Math.sin(i * (group.rank + 1) + k) * 1e3));
+      const [single, batched] = [make(), make()];
+      for (const data of single) await group.allReduce(data, { op: ReduceOp.Avg });
+      await group.batch(batched.map((data) => ({ call: 'allReduce', data, op: ReduceOp.Avg })));
+      expect(batched).toEqual(single);
+    });
   });
 
   it('the same memory may be read by several calls', async () => {
