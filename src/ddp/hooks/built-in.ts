@@ -21,7 +21,8 @@ export const allReduceHook: CommHook<undefined> = function* (_, bucket) {
 
 /** What a hook of 16-bit gradients keeps: half of the buckets' memory. */
 export class HalfPrecisionState {
-  readonly #tensors = new Map<number, Tensor<'float16' | 'bfloat16'>>();
+  /** By the buffer of a bucket: other reducers have others. */
+  readonly #tensors = new WeakMap<Float32Array, Tensor<'float16' | 'bfloat16'>>();
   readonly #kernels: Kernels = createKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 
   static readonly hooks = {
@@ -31,9 +32,9 @@ export class HalfPrecisionState {
 
   *#run(bucket: GradBucket, dtype: 'float16' | 'bfloat16'): Generator<Work, void, void> {
     const buffer = bucket.buffer();
-    const known = this.#tensors.get(bucket.index());
-    const tensor = known?.count === buffer.length && known.dtype === dtype ? known : bucket.tensor(dtype, buffer.length);
-    this.#tensors.set(bucket.index(), tensor);
+    const known = this.#tensors.get(buffer);
+    const tensor = known?.dtype === dtype ? known : bucket.tensor(dtype, buffer.length);
+    this.#tensors.set(buffer, tensor);
     this.#kernels.convert(dtype, bytesOf(tensor.data), 'float32', bytesOf(buffer));
     yield bucket.allReduce(tensor);
     this.#kernels.convert('float32', bytesOf(buffer), dtype, bytesOf(tensor.data));
@@ -100,7 +101,8 @@ interface BucketFactors {
 /** Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019. */
 export class PowerSGDState {
   readonly #options: Required<PowerSGDOptions>;
-  readonly #buckets = new Map<number, BucketFactors>();
+  /** By the buffer of a bucket: other reducers have others. */
+  readonly #buckets = new WeakMap<Float32Array, BucketFactors>();
   /** Bytes that travelled, and that would have. */
   readonly #bytes = { sent: 0, whole: 0 };
 
@@ -167,7 +169,7 @@ export class PowerSGDState {
   }
 
   #factorsOf(bucket: GradBucket): BucketFactors {
-    const known = this.#buckets.get(bucket.index());
+    const known = this.#buckets.get(bucket.buffer());
     if (known) return known;
     const shaped = bucket.parts().map(({ shape, gradient }) => ({ gradient, ...this.#matrixOf(shape, gradient.length) }));
     const large = shaped.filter(({ rank }) => rank > 0);
@@ -183,7 +185,7 @@ export class PowerSGDState {
       return { rows, columns, rank, gradient, error: new Float32Array(gradient.length), p, q };
     });
     const factors = { approximated, whole, wholes: bucket.tensor('float32', sum(whole.map(({ length }) => length))), ps, qs, steps: 0 };
-    this.#buckets.set(bucket.index(), factors);
+    this.#buckets.set(bucket.buffer(), factors);
     return factors;
   }
 

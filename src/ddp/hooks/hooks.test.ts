@@ -113,6 +113,11 @@ async function train(groups: readonly ProcessGroup[], register: (reducer: Reduce
   return results[0];
 }
 
+const registering =
+  <S>(state: S, hook: CommHook<S>) =>
+  (reducer: Reducer): void =>
+    reducer.registerCommHook(state, hook);
+
 const power = (options: PowerSGDOptions) => (reducer: Reducer) =>
   reducer.registerCommHook(
     new PowerSGDState({ startIteration: 5, matrixApproximationRank: 2, minCompressionRate: 1, ...options }),
@@ -192,6 +197,35 @@ describe('a hook', () => {
         expect(first).toBeCloseTo(1.5 * 2, 3);
         expect(last).toBeCloseTo(1.5 * 8 * 7, 3);
       }
+  });
+
+  it.each<[string, () => (reducer: Reducer) => void]>([
+    ['PowerSGD', () => registering(new PowerSGDState({ startIteration: 0, minCompressionRate: 1 }), powerSGDHook)],
+    ['16 bits', () => registering(new HalfPrecisionState(), bf16CompressHook)],
+  ])('keeps apart the reducers that its state is given to, at once and one after the other: %s', async (_, make) => {
+    await using world = await startRanks(2, { kind: 'network' });
+    await world.each(async (group) => {
+      const register = make();
+      const start = (): Reducer => {
+        const reducer = new Reducer(group, [{ name: 'w', shape: [8, 8], dtype: 'float32' }]);
+        register(reducer);
+        return reducer;
+      };
+      const step = async (reducer: Reducer, scale: number): Promise<void> => {
+        const gradient = new Float32Array(64).fill(scale * (1 + 2 * group.rank));
+        await reducer.average([gradient]);
+        for (const value of gradient) expect(value).toBeCloseTo(2 * scale, 4);
+      };
+      const [first, second] = [start(), start()];
+      for (const scale of [1, 2]) {
+        await step(first, scale);
+        await step(second, 8 * scale);
+      }
+      first.close();
+      const third = start();
+      await step(third, 4);
+      for (const each of [second, third]) each.close();
+    });
   });
 
   it('that fails fails the step where it is waited for, and the reducer for good', async () => {
