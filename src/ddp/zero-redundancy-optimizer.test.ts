@@ -122,6 +122,10 @@ describe('what is wrong', () => {
     );
     expect(() => new ZeroRedundancyOptimizer(group, parameters, SGD, { lr: -1 })).toThrow(/SGD: lr must be a finite number from 0, not -1/);
     expect(() => new ZeroRedundancyOptimizer(group, parameters, SGD, { learningRate: 1 } as never)).toThrow(/no option 'learningRate'/);
+    const whole = new Float32Array(8);
+    const tied = [whole.subarray(4), whole.subarray(0, 4), whole.subarray(3, 4)].map((data, k) => ({ name: `t${k}`, data }));
+    expect(() => new ZeroRedundancyOptimizer(group, tied, SGD)).toThrow(/parameters 't1' and 't2' share memory/);
+    new ZeroRedundancyOptimizer(group, tied.slice(0, 2), SGD).close();
     const zero = new ZeroRedundancyOptimizer(group, parameters, Adam);
     await expect(zero.step(gradientsOf(1, 0).slice(1))).rejects.toThrow(/6 gradients for 7 parameters/);
     await expect(zero.step(gradientsOf(1, 0).reverse())).rejects.toThrow(/the gradient of 'p0' must be an array of 1 floats/);

@@ -49,13 +49,14 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
   #closed = false;
 
   /** Does not communicate.
-   *  @param parameters the same on every rank, values too; their arrays are updated in place.
+   *  @param parameters the same on every rank, values too; their arrays are updated in place, and share no memory.
    *  @param optimizerClass what each rank has of its own: `SGD`, `Adam`, or any other that treats each parameter alone.
    *  @throws ShoalError `usage`; what the class throws; `out-of-memory`. */
   constructor(group: ZeroGroup, parameters: readonly OptimizerParameter[], optimizerClass: OptimizerClass<Options>, options?: Options) {
     if (typeof group?.allGather !== 'function')
       throw new ShoalError('usage', `ZeroRedundancyOptimizer: the first argument is the process group, not ${describeValue(group)}`);
     checkParameters('ZeroRedundancyOptimizer', parameters);
+    checkApart(parameters);
     if (typeof optimizerClass !== 'function' || optimizerClass.prototype === undefined)
       throw new ShoalError(
         'usage',
@@ -176,6 +177,21 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
   #fail(thrown: unknown): ShoalError {
     this.#failure ??= isShoalError(thrown) ? thrown : ShoalError.from(thrown, 'system', { rank: this.#group.rank, operation: 'ddp/zero' });
     return this.#failure;
+  }
+}
+
+/** Two ranks would update the same memory, and each end with the other's. @throws ShoalError `usage`. */
+function checkApart(parameters: readonly OptimizerParameter[]): void {
+  const ends = new Map<ArrayBufferLike, { name: string; end: number }>();
+  for (const { name, data } of parameters.toSorted((a, b) => a.data.byteOffset - b.data.byteOffset)) {
+    if (data.length === 0) continue;
+    const before = ends.get(data.buffer);
+    if (before && data.byteOffset < before.end)
+      throw new ShoalError(
+        'usage',
+        `ZeroRedundancyOptimizer: parameters '${before.name}' and '${name}' share memory; give it one name, and the sum of its gradients`,
+      );
+    ends.set(data.buffer, { name, end: data.byteOffset + data.byteLength });
   }
 }
 
