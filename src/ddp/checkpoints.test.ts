@@ -307,6 +307,10 @@ describe('a save that cannot be', () => {
     const errors = await world.each((group) => new Checkpoints(group, join(folder, 'file')).save({}).catch((thrown: unknown) => thrown));
     for (const error of errors)
       expect(error).toMatchObject({ code: 'system', message: expect.stringMatching(/cannot be saved in .*file: E/) as string });
+    if (process.platform === 'linux') {
+      const nowhere = await world.each((group) => new Checkpoints(group, '/proc/none/x').save({}).catch((thrown: unknown) => thrown));
+      for (const error of nowhere) expect(error).toMatchObject({ code: 'system', message: expect.stringMatching(/proc.none/) as string });
+    }
     const none = await world.each((group) => new Checkpoints(group, join(folder, 'none')).latest());
     expect(none).toEqual([undefined, undefined]);
   });

@@ -302,13 +302,26 @@ async function writeDurably(path: string, write: (file: fs.FileHandle) => Promis
   }
 }
 
-/** The entries of new folders must last as well. */
+/** The entries of new folders must last as well. One after the other: a recursive `mkdir` tries for ever where no folder can be made, and
+ *  the error is that there is none, as in /proc. */
 async function makeDurably(folder: string): Promise<void> {
-  const first = await fs.mkdir(folder, { recursive: true });
-  if (first === undefined) return;
-  for (let parent = dirname(folder); ; parent = dirname(parent)) {
-    await syncFolder(parent);
-    if (parent === dirname(first) || parent === dirname(parent)) return;
+  const missing: string[] = [];
+  for (let each = folder; !(await isThere(each)); each = dirname(each)) missing.push(each);
+  for (const each of missing.reverse()) {
+    await fs.mkdir(each).catch((error: NodeJS.ErrnoException) => {
+      if (error.code !== 'EEXIST') throw error;
+    });
+    await syncFolder(dirname(each));
+  }
+}
+
+async function isThere(path: string): Promise<boolean> {
+  try {
+    await fs.stat(path);
+    return true;
+  } catch (thrown) {
+    if ((thrown as NodeJS.ErrnoException).code === 'ENOENT') return false;
+    throw thrown;
   }
 }
 
