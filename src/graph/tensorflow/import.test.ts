@@ -349,6 +349,15 @@ describe('a model.json', () => {
     }
   });
 
+  it('has no integers that are quantized as float16', async () => {
+    const specs = [{ name: 'half', shape: [2], dtype: 'int32', quantization: { dtype: 'float16' } }];
+    const nodes = [{ name: 'half', op: 'Const', attr: { dtype: { type: 'DT_INT32' }, value: { tensor: {} } } }];
+    await expect(importModelJson(writeModel('half-integers', nodes, specs, new Uint8Array(4), 1))).rejects.toMatchObject({
+      code: 'protocol',
+      message: expect.stringContaining("weight 'half': an int32 is not quantized as float16") as string,
+    });
+  });
+
   const zero = { name: 'c', op: 'Const', attr: { dtype: { type: 'DT_FLOAT' }, value: { tensor: { dtype: 'DT_FLOAT' } } } };
   const weight = { name: 'c', shape: [2], dtype: 'float32' };
 

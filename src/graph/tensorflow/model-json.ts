@@ -113,6 +113,7 @@ function decode({ shape, dtype, quantization }: WeightSpec, bytes: Uint8Array, f
   if (dtype !== 'float32' && dtype !== 'int32') return fail(`a quantized ${dtype} is not known`);
   const elements = elementsOf(value) as Uint8Array | Uint16Array;
   const { min, scale } = quantization;
+  if (stored === 'float16' && dtype === 'int32') return fail('an int32 is not quantized as float16');
   if (stored === 'float16') return [elementsValue(dtype, shape, Float32Array.from(elements, halfToFloat)), length];
   if (typeof min !== 'number' || typeof scale !== 'number') return fail('its quantization has no min and scale');
   const wide = Float32Array.from(elements, (each) => each * scale + min);
