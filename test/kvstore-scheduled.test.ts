@@ -102,6 +102,49 @@ describe('two workers and two servers', () => {
     await Promise.all([tuningAlone.close(), plain.close()]);
   });
 
+  it('tune where their threads never return to the event loop, and in one space', async () => {
+    const space = { creditBytes: { least: 4096, most: 65_536 }, partitionBytes: { least: 1024, most: 8192 } };
+    // Measured on a machine that others use as well: no drift begins it anew.
+    const tuning = { space, points: 3, coveringPoints: 2, stepsPerPoint: 6, stepsAhead: 2, driftShare: 1e9 };
+    const environment = { SHOAL_SCHEDULE_TUNING_DIR: '-' };
+    await using other = await KVJob.start({ workers: 2, servers: 1, env });
+    const tuned = (await other.stores('dist_async')).map((store) => new ScheduledKVStore(store, { tuning, environment }));
+    await tuned[0].setOptimizer({ name: 'sgd', learningRate: 0.1 });
+    await Promise.all(tuned.map((kv) => kv.init('w', new Float32Array(1000))));
+    const areTuning = (): boolean => tuned.some(({ scheduling }) => scheduling.tuning === 'tuning');
+    for (let step = 0; step < 5000 && areTuning(); step++) for (const kv of tuned) kv.pushPull('w', new Float32Array(1000)).waitSync();
+    for (const { scheduling } of tuned) expect(scheduling.tuning).toBe('converged');
+    expect(tuned[1].scheduling).toMatchObject({
+      creditBytes: tuned[0].scheduling.creditBytes,
+      partitionBytes: tuned[0].scheduling.partitionBytes,
+    });
+    await Promise.all(tuned.map((kv) => kv.close()));
+
+    await using apart = await KVJob.start({ workers: 2, servers: 1, env });
+    const spaces = [1024, 2048].map((least) => ({ ...space, partitionBytes: { least, most: 8192 } }));
+    const differing = (await apart.stores('dist_sync')).map(
+      (store, worker) => new ScheduledKVStore(store, { tuning: { ...tuning, space: spaces[worker] }, environment }),
+    );
+    const inits = await Promise.allSettled(differing.map((kv) => kv.init('w', new Float32Array(1000))));
+    expect(inits).toMatchObject([
+      {
+        status: 'rejected',
+        reason: {
+          code: 'mismatch',
+          message: expect.stringContaining('worker 1 creditBytes 4096-65536, partitionBytes 2048-8192') as string,
+        },
+      },
+      {
+        status: 'rejected',
+        reason: {
+          code: 'mismatch',
+          message: expect.stringContaining('worker 0 creditBytes 4096-65536, partitionBytes 1024-8192') as string,
+        },
+      },
+    ]);
+    await Promise.all(differing.map((kv) => kv.close()));
+  });
+
   it('a credit that could make them wait for each other is refused', () => {
     const refused = (): unknown => new ScheduledKVStore(stores[0], { creditBytes: 4096 });
     expect(refused).toThrow(

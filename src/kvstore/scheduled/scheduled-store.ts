@@ -399,7 +399,6 @@ export class ScheduledStore implements KVStore {
 
   async #shutDown(mode: ShutdownMode): Promise<void> {
     this.#flushAll();
-    this.#tuning?.close();
     try {
       await this.core.shutdown(mode);
     } finally {

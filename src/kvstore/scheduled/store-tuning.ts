@@ -4,7 +4,8 @@ import type { Clock } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { StepTuning, type PointMemory } from '../../scheduler/tuner/step-tuning.ts';
-import type { PointChange, TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import { describeSpace, type PointChange, type SearchSpace, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
+import type { TypedArray } from '../../memory/dtype.ts';
 import type { KVStore } from '../values/types.ts';
 
 export interface StoreTuningOptions {
@@ -18,13 +19,11 @@ export interface StoreTuningOptions {
 
 const changeName = 'shoal/schedule/change';
 const presenceName = 'shoal/schedule/tunes';
-const foreverMs = 0x7fffffff;
 
 export class StoreTuning {
   readonly #options: StoreTuningOptions;
   readonly #steps: StepTuning;
   #agreed: Promise<void> | undefined;
-  #closed = false;
 
   constructor(options: StoreTuningOptions) {
     this.#options = options;
@@ -54,40 +53,36 @@ export class StoreTuning {
     return this.#agreed;
   }
 
-  close(): void {
-    this.#closed = true;
-  }
-
   async #agree(): Promise<void> {
     const { store, timeoutMs } = this.#options;
     const others = Array.from({ length: store.numWorkers }, (_, worker) => worker).filter((worker) => worker !== store.rank);
     const waited = store.rank === 0 ? others : [0];
-    for (const worker of waited) await store.sendBlob(worker, { kind: 'feature', name: presenceName, values: new Float64Array(1) });
+    const own = rangesOf(this.#options.spec.space);
+    for (const worker of waited) await store.sendBlob(worker, { kind: 'feature', name: presenceName, values: own });
     for (const worker of waited) {
       try {
-        if (store.numWorkers > 1) await store.receiveBlob(worker, presenceName, { timeoutMs });
+        if (store.numWorkers > 1) this.#compare(worker, own, await store.receiveBlob(worker, presenceName, { timeoutMs }));
       } catch (thrown) {
         if (!isShoalError(thrown) || thrown.code !== 'timeout') throw thrown;
         const alone = `worker ${store.rank} tunes credit and partition, and worker ${worker} has not said within ${timeoutMs} ms that it does`;
         throw new ShoalError('mismatch', `${alone}: tune on all workers, or on none`, { peer: worker, cause: thrown });
       }
     }
-    if (store.rank !== 0) void this.#listen();
+    if (store.rank === 0) return;
+    // Told while this worker's thread waits for a step, it is applied in time.
+    store.onBlob?.(0, changeName, (values) => {
+      const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
+      const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
+      this.#steps.receive({ atStep, point, isFinal: isFinal === 1 });
+    });
   }
 
-  /** Until the store is closed. */
-  async #listen(): Promise<void> {
-    const { store } = this.#options;
-    try {
-      while (!this.#closed) {
-        const values = await store.receiveBlob(0, changeName, { timeoutMs: foreverMs });
-        const [atStep, isFinal, creditBytes, partitionBytes] = values as Float64Array;
-        const point = { ...(creditBytes > 0 ? { creditBytes } : {}), ...(partitionBytes > 0 ? { partitionBytes } : {}) };
-        this.#steps.receive({ atStep, point, isFinal: isFinal === 1 });
-      }
-    } catch {
-      // The store was closed, or has failed: its own calls say why.
-    }
+  /** Parameters are cut by the least partition. */
+  #compare(worker: number, own: Float64Array, theirs: TypedArray): void {
+    if (own.every((each, index) => each === theirs[index])) return;
+    const text = [own, theirs].map((each) => describeSpace(spaceOfRanges(each as Float64Array)));
+    const differs = `worker ${this.#options.store.rank} tunes ${text[0]}, and worker ${worker} ${text[1]}`;
+    throw new ShoalError('mismatch', `${differs}: tune in the same space on all workers`, { peer: worker });
   }
 
   #tell({ atStep, point, isFinal }: PointChange): void {
@@ -98,4 +93,16 @@ export class StoreTuning {
       store.sendBlob(worker, { kind: 'feature', name: changeName, values }).catch(() => undefined);
     }
   }
+}
+
+/** As it travels; zeros: it is not tuned. */
+function rangesOf({ creditBytes, partitionBytes }: SearchSpace): Float64Array {
+  return Float64Array.from([creditBytes, partitionBytes].flatMap((range) => [range?.least ?? 0, range?.most ?? 0]));
+}
+
+function spaceOfRanges([creditLeast, creditMost, partitionLeast, partitionMost]: Float64Array): SearchSpace {
+  return {
+    ...(creditMost > 0 ? { creditBytes: { least: creditLeast, most: creditMost } } : {}),
+    ...(partitionMost > 0 ? { partitionBytes: { least: partitionLeast, most: partitionMost } } : {}),
+  };
 }

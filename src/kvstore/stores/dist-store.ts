@@ -63,6 +63,9 @@ export interface DistStoreOptions {
   readonly timeoutMs: number;
 }
 
+/** Whoever listens for blobs waits as long as the store is open. */
+const blobsMs = 0x7fffffff;
+
 export class DistStore extends WorkerStore implements KVStore {
   readonly type: KVStoreType;
   readonly rank: number;
@@ -243,6 +246,22 @@ export class DistStore extends WorkerStore implements KVStore {
       },
     });
     return values!;
+  }
+
+  onBlob(worker: number, name: string, onValues: (values: TypedArray) => void): void {
+    this.checkOpen();
+    this.checkWorker(worker);
+    const next = (): void => {
+      const work = this.#channel.start({ type: 'receive-blob', worker, name, timeoutMs: blobsMs }, `blobs '${name}' of worker ${worker}`, {
+        onSuccess: (answer) => {
+          next();
+          onValues(answer as TypedArray);
+        },
+      });
+      // The store was closed, or has failed: its own calls say why.
+      void work.then(undefined, () => undefined);
+    };
+    next();
   }
 
   protected override async shutDown(): Promise<void> {

@@ -165,6 +165,13 @@ export class CheckedStore implements KVStore {
     return this.#store.receiveBlob(worker, name, options);
   }
 
+  onBlob(worker: number, name: string, onValues: (values: TypedArray) => void): void {
+    checkKind('onBlob: name', name, 'string');
+    checkKind('onBlob: onValues', onValues, 'function');
+    if (this.#store.onBlob === undefined) throw new ShoalError('unsupported', `onBlob: a ${this.#store.type} store has receiveBlob alone`);
+    this.#store.onBlob(worker, name, onValues);
+  }
+
   async served(...given: readonly unknown[]): Promise<void> {
     checkNoOptions('served', given);
     return this.#store.served();

@@ -123,6 +123,8 @@ export interface KVStore extends AsyncDisposable {
   sendBlob(worker: number, blob: Blob): Promise<void>;
   /** The next blob of this name from that worker, in the order sent. */
   receiveBlob(worker: number, name: string, options?: { readonly timeoutMs?: number }): Promise<TypedArray>;
+  /** dist types: all blobs of this name from that worker, until the store is closed, also while this thread waits in `waitSync`. */
+  onBlob?(worker: number, name: string, onValues: (values: TypedArray) => void): void;
 
   /** Servers: resolves when all workers have left. */
   served(): Promise<void>;

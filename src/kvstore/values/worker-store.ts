@@ -32,13 +32,13 @@ export abstract class WorkerStore implements AsyncDisposable {
 
   async sendBlob(worker: number, blob: Blob): Promise<void> {
     this.checkOpen();
-    this.#checkWorker(worker);
+    this.checkWorker(worker);
     await this.passBlob(worker, blob);
   }
 
   async receiveBlob(worker: number, name: string, { timeoutMs = this.#timeoutMs } = {}): Promise<TypedArray> {
     this.checkOpen();
-    this.#checkWorker(worker);
+    this.checkWorker(worker);
     return this.awaitBlob(worker, name, timeoutMs);
   }
 
@@ -65,7 +65,8 @@ export abstract class WorkerStore implements AsyncDisposable {
     if (this.rank !== 0) throw new ShoalError('usage', `worker ${this.rank} called ${call}; worker 0 calls it, for all`);
   }
 
-  #checkWorker(worker: number): void {
+  /** @throws ShoalError `usage`. */
+  protected checkWorker(worker: number): void {
     if (Number.isInteger(worker) && worker >= 0 && worker < this.numWorkers) return;
     throw new ShoalError('usage', `there is no worker ${worker}; workers are 0…${this.numWorkers - 1}`);
   }

@@ -15,9 +15,9 @@ export class PointSchedule {
     return this.#changes.length >= changesMax;
   }
 
-  /** Steps up to this one have begun. */
-  get step(): number {
-    return this.#step;
+  /** From which step on the next change may hold. */
+  get earliest(): number {
+    return Math.max(this.#step, this.#changes.at(-1)?.atStep ?? -1) + 1;
   }
 
   /** A change has arrived. @throws ShoalError `mismatch` when its step has begun here: other ranks run that step under another point. */

@@ -84,8 +84,8 @@ export class StepTuning {
 
   /** What the leader has decided. @throws ShoalError `mismatch` when it comes too late; `protocol`. */
   receive(change: PointChange): void {
-    const isLate = change.atStep <= this.#schedule.step && this.#options.late === 'apply';
-    this.#schedule.add(isLate ? { ...change, atStep: this.#schedule.step + 1 } : change);
+    const atStep = this.#options.late === 'apply' ? Math.max(change.atStep, this.#schedule.earliest) : change.atStep;
+    this.#schedule.add({ ...change, atStep });
   }
 
   #beginStep(step: number): void {
