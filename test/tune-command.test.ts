@@ -84,6 +84,11 @@ it('fails with the error of the ranks', async () => {
   expect(stderr).toMatch(/no typed array of its own/);
 });
 
+it('refuses more hosts than ranks before it prints a table', async () => {
+  const { code, stdout, stderr } = await shoal(['tune', '--scheduler', '-n', '2', '--hosts', '3']).ended;
+  expect({ code, stdout, stderr }).toEqual({ code: 2, stdout: '', stderr: 'shoal: --hosts 3 needs as many ranks; 2 are started (-n)\n' });
+});
+
 it('tunes the scheduler on real ranks: every point is applied and measured, then the best is stayed at', async () => {
   const { code, stdout, stderr } = await shoal([
     'tune',

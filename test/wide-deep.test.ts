@@ -1,5 +1,6 @@
 /** The wide & deep example: learns what can be learnt; however tensors travel, one step of all workers gives the same bits; and how many
  *  requests that takes. */
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -57,5 +58,22 @@ describe('wide & deep', () => {
     expect([0, 1, 2, 3].map((row) => batch.dense[row * 13])).toEqual(first);
     expect(batch.ids).toHaveLength(26);
     for (const column of batch.ids) for (const id of column) expect(id).toBeLessThan(100);
+    for (const other of ['', 'no\ttabs\n', line(1).replace('1', '7')]) {
+      writeFileSync(path, other);
+      expect(() => criteo({ path, shard: 0, shards: 2, vocabulary: 100 }).batch(1), other).toThrow(/criteo.txt has no lines of a label/);
+    }
+  });
+
+  it.each([
+    [['--stepz', '3'], "Unknown option '--stepz'"],
+    [['more'], "Unexpected argument 'more'"],
+    [['--steps', '0'], "--steps is a whole number from 1, not '0'"],
+    [['--batch', '1e2'], "--batch is a whole number from 1, not '1e2'"],
+    [['--columns', ''], "--columns is a whole number from 1, not ''"],
+  ])('refuses %j by one line', (flags, message) => {
+    const { stderr, status } = spawnSync(process.execPath, ['--import', 'tsx', 'examples/wide-deep/train.ts', ...flags], {
+      encoding: 'utf8',
+    });
+    expect({ status, lines: stderr.trim().split('\n') }).toEqual({ status: 2, lines: [expect.stringContaining(message)] });
   });
 });

@@ -6,13 +6,13 @@
  *
  *  The other options are those of examples/wide-deep. Examples are scored twice, by GRUs that are unrolled and by GRUs that are loops; `--out`
  *  says how far they differ (`otherwise`). */
-import { parseArgs } from 'node:util';
-import { trainingOptions, trainRanking } from '../ranking/train.ts';
+import { readOptions } from '../ranking/options.ts';
+import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 import { generator, type Batch, type Source } from './data.ts';
 import { dienLike } from './model.ts';
 
-const { values } = parseArgs({
-  options: {
+const { values, numbers } = readOptions(
+  {
     ...trainingOptions,
     items: { type: 'string', default: '60' },
     categories: { type: 'string', default: '6' },
@@ -22,16 +22,18 @@ const { values } = parseArgs({
     units: { type: 'string', default: '12' },
     hidden: { type: 'string', default: '16' },
   },
-});
-const [items, categories, length, embedding, units, hidden, seed] = (
-  ['items', 'categories', 'length', 'embedding', 'units', 'hidden', 'seed'] as const
-).map((name) => Number(values[name]));
+  { ...trainingNumbers, items: 1, categories: 1, length: 1, embedding: 1, units: 1, hidden: 1 },
+);
+const { items, categories, length, embedding, units, hidden, seed } = numbers;
 
-await trainRanking<Batch, Source>(values, {
-  sourceOf: (stream) => generator({ items, categories, length, truth: seed, stream: seed * 1000 + stream }),
-  build: (g, options, { vocabularies }) => dienLike(g, { ...options, vocabularies, length, embedding, units, hidden }),
-  valuesOf: ({ labels, history, target }) => [
-    { dtype: 'float32', shape: [labels.length, 1], data: labels },
-    ...[...history, ...target].map((each) => ({ dtype: 'int32', shape: [each.length], data: each })),
-  ],
-});
+await trainRanking<Batch, Source>(
+  { ...values, ...numbers },
+  {
+    sourceOf: (stream) => generator({ items, categories, length, truth: seed, stream: seed * 1000 + stream }),
+    build: (g, options, { vocabularies }) => dienLike(g, { ...options, vocabularies, length, embedding, units, hidden }),
+    valuesOf: ({ labels, history, target }) => [
+      { dtype: 'float32', shape: [labels.length, 1], data: labels },
+      ...[...history, ...target].map((each) => ({ dtype: 'int32', shape: [each.length], data: each })),
+    ],
+  },
+);

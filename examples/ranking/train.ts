@@ -25,16 +25,19 @@ export const trainingOptions = {
   out: { type: 'string' },
 } as const;
 
+/** Of those that are whole numbers, the least. */
+export const trainingNumbers = { steps: 1, batch: 1, parts: 1, evaluation: 1, seed: 0 } as const;
+
 export interface TrainingValues {
   readonly fuse: boolean;
   readonly 'recv-some': boolean;
   readonly sync: boolean;
   readonly carrier: string;
-  readonly steps: string;
-  readonly batch: string;
-  readonly parts: string;
-  readonly evaluation: string;
-  readonly seed: string;
+  readonly steps: number;
+  readonly batch: number;
+  readonly parts: number;
+  readonly evaluation: number;
+  readonly seed: number;
   readonly checkpoint?: string;
   readonly 'save-graph'?: string;
   readonly out?: string;
@@ -83,9 +86,9 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
   values: TrainingValues,
   { sourceOf, build, valuesOf }: Example<Batch, Source>,
 ): Promise<void> {
-  const [steps, batch, parts, evaluation, seed] = (['steps', 'batch', 'parts', 'evaluation', 'seed'] as const).map((name) =>
-    Number(values[name]),
-  );
+  const { steps, batch, parts, evaluation, seed } = values;
+  // Without its advice on other packages, from every rank.
+  tf.enableProdMode();
   await tf.setBackend('cpu');
   /** Known when the task is. */
   const input: { source?: Source } = {};

@@ -65,13 +65,13 @@ const criteoColumns = 26;
 /** Every `shards`-th line from `shard` on, again from the beginning at the end of the file; categories are hashed. */
 export function criteo(options: { path: string; shard: number; shards: number; vocabulary: number }): Source {
   const { path, shard, shards, vocabulary } = options;
-  const lines = linesOf(path);
+  const lines = examplesOf(path);
   let number = -1;
   const next = (): string[] => {
     for (;;) {
+      const fields = lines.next().value as string[];
       number++;
-      const fields = (lines.next().value as string).split('\t');
-      if (number % shards === shard && fields.length === 1 + criteoDense + criteoColumns) return fields;
+      if (number % shards === shard) return fields;
     }
   };
   const batch = (size: number): Batch => {
@@ -103,21 +103,35 @@ function hash(text: string, seed: number): number {
   return value;
 }
 
-/** Without an end. @throws Error for a file without lines. */
+/** The fields of each line that is an example; without an end. @throws Error for a file without any. */
+function* examplesOf(path: string): Generator<string[]> {
+  for (;;) {
+    let count = 0;
+    for (const line of linesOf(path)) {
+      const fields = line.split('\t');
+      if (fields.length !== 1 + criteoDense + criteoColumns || !/^[01]$/.test(fields[0])) continue;
+      count++;
+      yield fields;
+    }
+    if (count === 0)
+      throw new Error(
+        `${path} has no lines of a label (0 or 1), ${criteoDense} numbers and ${criteoColumns} categories, with tabs between them`,
+      );
+  }
+}
+
 function* linesOf(path: string): Generator<string> {
   const bytes = Buffer.alloc(1 << 20);
-  for (;;) {
-    const file = openSync(path, 'r');
+  const file = openSync(path, 'r');
+  try {
     let rest = '';
-    let count = 0;
     for (let read = readSync(file, bytes); read > 0; read = readSync(file, bytes)) {
       const lines = (rest + bytes.toString('latin1', 0, read)).split('\n');
       rest = lines.pop() ?? '';
-      count += lines.length;
       yield* lines;
     }
-    closeSync(file);
     if (rest !== '') yield rest;
-    if (count === 0 && rest === '') throw new Error(`${path} is empty`);
+  } finally {
+    closeSync(file);
   }
 }

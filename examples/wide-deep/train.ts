@@ -10,11 +10,11 @@
  *  `shoal graph file`. Parameter servers run this script as well, as far as `join`. */
 import { generator, criteo, type Batch, type Source } from './data.ts';
 import { wideDeep } from './model.ts';
-import { parseArgs } from 'node:util';
-import { trainingOptions, trainRanking } from '../ranking/train.ts';
+import { readOptions } from '../ranking/options.ts';
+import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 
-const { values } = parseArgs({
-  options: {
+const { values, numbers } = readOptions(
+  {
     ...trainingOptions,
     columns: { type: 'string', default: '104' },
     vocabulary: { type: 'string', default: '40' },
@@ -23,24 +23,26 @@ const { values } = parseArgs({
     hidden: { type: 'string', default: '32,16' },
     criteo: { type: 'string' },
   },
-});
-const [columns, vocabulary, dense, embedding, seed] = (['columns', 'vocabulary', 'dense', 'embedding', 'seed'] as const).map((name) =>
-  Number(values[name]),
+  { ...trainingNumbers, columns: 1, vocabulary: 1, dense: 1, embedding: 1 },
 );
+const { columns, vocabulary, dense, embedding, seed } = numbers;
 
-await trainRanking<Batch, Source>(values, {
-  sourceOf: (stream, shard, shards) =>
-    values.criteo === undefined
-      ? generator({ columns, vocabulary, dense, truth: seed, stream: seed * 1000 + stream })
-      : criteo({ path: values.criteo, shard, shards, vocabulary }),
-  build: (g, options, { vocabularies, denseCount }) =>
-    wideDeep(g, { ...options, vocabularies, denseCount, embedding, hidden: values.hidden.split(',').map(Number) }),
-  valuesOf: ({ labels, dense: numbers, ids }) => {
-    const size = labels.length;
-    return [
-      { dtype: 'float32', shape: [size, 1], data: labels },
-      { dtype: 'float32', shape: [size, numbers.length / size], data: numbers },
-      ...ids.map((each) => ({ dtype: 'int32', shape: [size], data: each })),
-    ];
+await trainRanking<Batch, Source>(
+  { ...values, ...numbers },
+  {
+    sourceOf: (stream, shard, shards) =>
+      values.criteo === undefined
+        ? generator({ columns, vocabulary, dense, truth: seed, stream: seed * 1000 + stream })
+        : criteo({ path: values.criteo, shard, shards, vocabulary }),
+    build: (g, options, { vocabularies, denseCount }) =>
+      wideDeep(g, { ...options, vocabularies, denseCount, embedding, hidden: values.hidden.split(',').map(Number) }),
+    valuesOf: ({ labels, dense: numbers, ids }) => {
+      const size = labels.length;
+      return [
+        { dtype: 'float32', shape: [size, 1], data: labels },
+        { dtype: 'float32', shape: [size, numbers.length / size], data: numbers },
+        ...ids.map((each) => ({ dtype: 'int32', shape: [size], data: each })),
+      ];
+    },
   },
-});
+);

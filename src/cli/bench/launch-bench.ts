@@ -40,9 +40,9 @@ export async function launchBench<E>({ ranks, job: rankJob, environment, onEvent
 }
 
 /** @throws ShoalError `usage` unless that many ranks can play that many hosts. */
-function checkHosts(hosts: number, ranks: number): void {
+export function checkHosts(hosts: number, ranks: number): void {
   if (hosts <= ranks) return;
-  throw new ShoalError('usage', `--hosts ${hosts} needs as many ranks; ${ranks} are started (-N)`);
+  throw new ShoalError('usage', `--hosts ${hosts} needs as many ranks; ${ranks} are started (-n)`);
 }
 
 /** Takes what the launcher writes, the events of rank 0. Anything else that a rank says is passed on. */

@@ -51,7 +51,13 @@ describe('shoal graph', () => {
     expect(() => runGraph(file, { ...flags, out: 'x.png' })).toThrow(/must end in .html or .svg/);
     expect(() => runGraph(join(folder, 'nothing'), { ...flags, out })).toThrow(expect.objectContaining({ code: 'system' }));
     writeFileSync(join(folder, 'other'), 'hello, this is no graph');
-    expect(() => runGraph(join(folder, 'other'), { ...flags, out })).toThrow(expect.objectContaining({ code: 'protocol' }));
+    expect(() => runGraph(join(folder, 'other'), { ...flags, out })).toThrow(
+      expect.objectContaining({
+        code: 'protocol',
+        message: expect.stringMatching(/other is no graph that encodeGraph has written: /) as string,
+      }),
+    );
+    expect(() => runGraph(file, { ...flags, out: join(file, 'page.html') })).toThrow(expect.objectContaining({ code: 'system' }));
     expect(existsSync(out)).toBe(false);
   });
 });

@@ -1,6 +1,7 @@
 /** What `shoal graph` does: reads a graph, partitions it twice, says and draws the difference. */
-import { readFileSync, writeFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { ShoalError } from '../../base/errors.ts';
+import { writeFileAt } from '../../base/files/write-file.ts';
 import { drawGraph } from '../../graph/draw-graph.ts';
 import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition.ts';
 import { prune } from '../../graph/partition/prune.ts';
@@ -26,7 +27,7 @@ export function runGraph(file: string, { out, target, feed, policy: name, boxes,
   if (policy === undefined)
     throw new ShoalError('usage', `--policy ${name}: there are ${fusePolicies.map((each) => each.name).join(' and ')}`);
   if (out !== undefined && !/\.(html|svg)$/.test(out)) throw new ShoalError('usage', `--out ${out} must end in .html or .svg`);
-  const graph = decodeGraph(read(file));
+  const graph = decoded(file, read(file));
   const devices = new DeviceSet(devicesOf(graph));
   const placeholders = graph.nodes.filter(({ op }) => op === 'Placeholder');
   const feeds = feed.length > 0 ? feed.map((each) => graph.output(each)) : placeholders.map(({ outputs: [output] }) => output);
@@ -35,7 +36,7 @@ export function runGraph(file: string, { out, target, feed, policy: name, boxes,
   const before = partitionGraph(needed, { devices });
   const after = partitionGraph(needed, { devices, doFuseRecv: true, fuse: { policy } });
   const pictures = [before, after].map((each, k) => drawGraph(each, { title: `${file}: ${titles[k]}`, boxesMax: boxes }));
-  if (out !== undefined) writeFileSync(out, out.endsWith('.svg') ? pictures[1] : page(file, pictures));
+  if (out !== undefined) writeFileAt(out, out.endsWith('.svg') ? pictures[1] : page(file, pictures));
   if (json === true) {
     const result = { version: 1, before: figures(before), after: figures(after), ...(out === undefined ? {} : { drawn: out }) };
     return `${JSON.stringify(result, undefined, 2)}\n`;
@@ -50,6 +51,15 @@ function read(file: string): Uint8Array {
     return readFileSync(file);
   } catch (thrown) {
     throw new ShoalError('system', `${file} cannot be read: ${ShoalError.from(thrown).message}`, { cause: thrown });
+  }
+}
+
+function decoded(file: string, bytes: Uint8Array): Graph {
+  try {
+    return decodeGraph(bytes);
+  } catch (cause) {
+    const { code, message } = ShoalError.from(cause);
+    throw new ShoalError(code, `${file} is no graph that encodeGraph has written: ${message}`, { cause });
   }
 }
 

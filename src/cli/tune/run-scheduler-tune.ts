@@ -7,7 +7,7 @@ import type { Environment } from '../../base/settings/settings.ts';
 import type { ScheduleEvent } from '../../bench/schedule-tuning.ts';
 import { modelTrace, type ModelName } from '../../scheduler/model-traces.ts';
 import { detectWorld } from '../../store/environment.ts';
-import { launchBench } from '../bench/launch-bench.ts';
+import { checkHosts, launchBench } from '../bench/launch-bench.ts';
 
 /** As commander gives them. */
 export interface SchedulerTuneFlags {
@@ -42,6 +42,7 @@ export async function runSchedulerTune(
       `--steps-per-point must be ${stepsPerPointMin} or more, not ${stepsPerPoint}: the first and the last do not count`,
     );
   }
+  checkHosts(hosts, ranks);
   const { layers } = modelTrace(model, scale);
   const scaled = (least: number, most: number): { least: number; most: number } => ({
     least: Math.max(4096, Math.round(least * million * scale)),
