@@ -93,6 +93,19 @@ describe('a session over several tasks', () => {
     }
   });
 
+  it('does not wait at a barrier for a task that has left', async () => {
+    await using cluster = await startLocalCluster({ worker: 3 });
+    const { worker0: a, worker1: b, worker2: c } = cluster.tasks;
+    await Promise.all([a, b, c].map((each) => each.barrier('first')));
+    const waiting = [a.barrier('second'), b.barrier('second')];
+    await c.close();
+    for (const each of waiting)
+      await expect(each).rejects.toMatchObject({
+        code: 'peer-lost',
+        message: expect.stringMatching(/^\/job:worker\/task:2 has joined or closed/) as string,
+      });
+  });
+
   it('shares variables with the sessions of other tasks', async () => {
     await using cluster = await startLocalCluster({ worker: 2, ps: 2 });
     const [first, second] = [tables(), tables()];

@@ -164,12 +164,27 @@ export class GraphServer implements AsyncDisposable {
     await this.#unlessEnded((signal) => store.wait(tasksOf(cluster).map(doneKey), { timeoutMs: foreverMs, signal }));
   }
 
-  /** Waits until all tasks of this job are here; every name once. */
+  /** Waits until all tasks of this job are here; every name once. @throws ShoalError `peer-lost` when one has joined or closed instead. */
   async barrier(name: string): Promise<void> {
     const { store, cluster } = this.#options;
     const key = `graph/barrier/${this.job}/${name}`;
     if ((await store.add(key, 1)) === cluster[this.job]) await store.set(`${key}/all`, Buffer.from('1'));
-    await this.#unlessEnded((signal) => store.wait([`${key}/all`], { timeoutMs: foreverMs, signal }));
+    const all = `${key}/all`;
+    const others = tasksOf({ [this.job]: cluster[this.job] }).filter((task) => task !== this.name);
+    await this.#unlessEnded((signal) =>
+      Promise.race([
+        store.wait([all], { timeoutMs: foreverMs, signal }),
+        ...others.map((task) => this.#unlessDone(task, { name, all, signal })),
+      ]),
+    );
+  }
+
+  /** Resolves when the task is done and all have been at the barrier. */
+  async #unlessDone(task: string, { name, all, signal }: { name: string; all: string; signal: AbortSignal }): Promise<void> {
+    const { store } = this.#options;
+    await store.wait([doneKey(task)], { timeoutMs: foreverMs, signal });
+    if (await store.check([all])) return;
+    throw new ShoalError('peer-lost', `${task} has joined or closed before it came to barrier '${name}'; see that task's own output`);
   }
 
   /** Ends the sessions and what is served for others. */
