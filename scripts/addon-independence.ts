@@ -35,9 +35,11 @@ export const sameWithoutAddon: readonly LeftOut[] = [
     reason: 'benchmarks and tuning run what other tests run without the addon; how they count, choose and print is the same',
     files: [
       'test/bench-command.test.ts',
+      'test/bench-graph.test.ts',
       'test/bench-memory.test.ts',
       'test/bench-network.test.ts',
       'test/bench-peers.test.ts',
+      'test/bench-start.test.ts',
       'test/fabric-bench.test.ts',
       'test/kvstore-bench.test.ts',
       'test/messaging-bench.test.ts',

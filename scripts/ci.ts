@@ -6,26 +6,23 @@ import { join } from 'node:path';
 import type { CheckReport } from './check-report.ts';
 import { repositoryRoot } from './repository.ts';
 
-const otherNodes = ['scripts/test-node.mjs', '--or-this'];
-const steps: readonly { readonly command: readonly [string, ...string[]]; readonly environment?: NodeJS.ProcessEnv }[] = [
-  { command: ['npm', 'test'] },
-  // Without the addon, and on the newest Node.js at the same time.
-  { command: ['node', ...otherNodes, '24'], environment: { SHOAL_NATIVE: '0' } },
-  { command: ['node', ...otherNodes, '22', 'src/memory', 'src/comm', 'test/launch-run.test.ts'] },
-  { command: ['npm', 'run', 'check'] },
+const steps: readonly (readonly [string, ...string[]])[] = [
+  ['npm', 'test'],
+  ['npm', 'run', 'test:nonative'],
+  ['npm', 'run', 'check'],
 ];
 
 const folder = mkdtempSync(join(tmpdir(), 'shoal-ci-'));
 const started = performance.now() - 1000 * Number(process.argv[2] ?? 0);
 const totals = { passed: 0, skipped: 0 };
 const failures: CheckReport['failures'][number][] = [];
-for (const [index, { command, environment }] of steps.entries()) {
+for (const [index, command] of steps.entries()) {
   const [program, ...args] = command;
   const text = command.join(' ');
   const stepStarted = performance.now();
   const file = join(folder, `${index}.json`);
   console.log(`\n── ${text}`);
-  const env = { ...process.env, ...environment, CHECK_REPORT: file };
+  const env = { ...process.env, CHECK_REPORT: file };
   const { status } = spawnSync(program, args, { cwd: repositoryRoot, env, stdio: ['ignore', 'inherit', 'inherit'] });
   console.log(`── ${text}: ${status === 0 ? 'passed' : `failed with ${status}`} after ${seconds(stepStarted)} s`);
   const report = existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as CheckReport) : { passed: 0, failures: [], skipped: 0 };

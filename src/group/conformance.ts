@@ -505,11 +505,13 @@ export const groupChecks: readonly GroupCheck[] = [
       if (group.size === 1) return;
       const others = Array.from({ length: group.size }, (_, rank) => rank).filter((rank) => rank !== group.rank);
       for (const count of [1, 40_000]) {
+        // A tag each: whoever is done with one size sends the next, which a receive from anyone of the first would take.
+        const tag = count;
         const out = Int32Array.from({ length: count }, (_, i) => group.rank * 1000 + (i % 7));
         const expected = (rank: number): number[] => [0, 1, count - 1].map((i) => rank * 1000 + (i % 7));
         const inputs = others.map(() => new Int32Array(count));
-        const receives = inputs.map((input) => group.recv(input, 'any', { tag: 3 }));
-        const sends = others.map((rank) => group.send(out, rank, { tag: 3 }));
+        const receives = inputs.map((input) => group.recv(input, 'any', { tag }));
+        const sends = others.map((rank) => group.send(out, rank, { tag }));
         await Promise.all([...receives, ...sends]);
         const sources = receives.map(({ source }) => source);
         assert.deepEqual(
