@@ -9,7 +9,7 @@ export function dataViewOf(bytes: Uint8Array): DataView {
 export function isCount(value: number): boolean;
 export function isCount(value: unknown): value is number;
 export function isCount(value: unknown): boolean {
-  return Number.isSafeInteger(value) && (value as number) >= 0;
+  return Number.isSafeInteger(value) && (value as number) >= 0 && !Object.is(value, -0);
 }
 
 export function areCounts(value: unknown): value is number[] {
