@@ -322,19 +322,18 @@ export class CommCore {
     await this.#store?.close();
   }
 
-  /** What throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. */
+  /** What throws has not begun. Where something is used up, the ranks that wait for this one's part hear of it. Once the group has failed, they
+   *  hear why first, as when a call in flight fails: this process may end as soon as its script knows. */
   #attempt({ work, group }: { readonly work: number; readonly group: number }, run: () => void): void {
     try {
       run();
     } catch (thrown) {
       const error = this.#errorOf(thrown);
       const refuse = (): void => this.#emit({ type: 'done', work, error: error.toData(), begun: false });
-      if (!isExhaustion(error)) {
-        refuse();
-        return;
-      }
-      this.#open.group(group)?.fail(error);
-      void this.#open.lastWords.heard().then(refuse);
+      const engine = this.#open.group(group);
+      if (isExhaustion(error)) engine?.fail(error);
+      if (engine?.failure === undefined) refuse();
+      else void this.#open.lastWords.heard().then(refuse);
     }
   }
 
