@@ -10,6 +10,9 @@ import {
   optionTable,
   type OptionTable,
 } from '../base/settings/options.ts';
+import { readSettings } from '../base/settings/settings.ts';
+import { loadNative } from '../memory/native.ts';
+import { createParameterKernels } from '../memory/parameter-kernels/create-parameter-kernels.ts';
 
 /** What an optimiser updates, in place. */
 export interface OptimizerParameter {
@@ -100,6 +103,7 @@ export class Adam implements Optimizer {
   readonly state: Record<string, Float32Array | Float64Array> = {};
   readonly #parameters: readonly OptimizerParameter[];
   readonly #options: Required<AdamOptions>;
+  readonly #kernels = createParameterKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
   readonly #moments: {
     readonly first: Float32Array | Float64Array;
     readonly second: Float32Array | Float64Array;
@@ -131,18 +135,14 @@ export class Adam implements Optimizer {
     const [beta1, beta2] = betas;
     const { lr } = this;
     for (const [index, { data }] of this.#parameters.entries()) {
-      const gradient = gradients[index];
       const { first, second, steps } = this.#moments[index];
       const step = ++steps[0];
-      const scale = lr / (1 - beta1 ** step);
+      if (decoupled) for (let i = 0; i < data.length; i++) data[i] *= 1 - lr * weightDecay;
+      // The kernel's epsilon is not corrected for the bias of the second moment; this one is.
       const root = Math.sqrt(1 - beta2 ** step);
-      for (let i = 0; i < data.length; i++) {
-        if (decoupled) data[i] *= 1 - lr * weightDecay;
-        const g = decoupled ? gradient[i] : gradient[i] + weightDecay * data[i];
-        first[i] = beta1 * first[i] + (1 - beta1) * g;
-        second[i] = beta2 * second[i] + (1 - beta2) * g * g;
-        data[i] -= (scale * first[i]) / (Math.sqrt(second[i]) / root + eps);
-      }
+      const rate = (lr * root) / (1 - beta1 ** step);
+      const numbers = Float64Array.of(1, Infinity, decoupled ? 0 : weightDecay, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps * root);
+      this.#kernels.update('adam', data, likeData(gradients[index], data), [first, second], numbers);
     }
   }
 }
@@ -203,4 +203,10 @@ function isFloats(value: unknown): value is Float32Array | Float64Array {
 
 function sameKind(data: Float32Array | Float64Array, length: number): Float32Array | Float64Array {
   return data instanceof Float32Array ? new Float32Array(length) : new Float64Array(length);
+}
+
+/** Kernels take one kind of floats at a time. */
+function likeData(gradient: Float32Array | Float64Array, data: Float32Array | Float64Array): Float32Array | Float64Array {
+  if (data instanceof Float32Array) return gradient instanceof Float32Array ? gradient : Float32Array.from(gradient);
+  return gradient instanceof Float64Array ? gradient : Float64Array.from(gradient);
 }
