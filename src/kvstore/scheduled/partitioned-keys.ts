@@ -52,12 +52,12 @@ export class PartitionedKeys {
   }
 }
 
-/** A part of the value: the same memory. @throws ShoalError `usage` for a value of another size. */
+/** A part of the value: the same memory. @throws ShoalError `mismatch` for a value of another size. */
 export function viewOf(value: Value, part: KeyPart, parts: readonly KeyPart[], key: string): Value {
   if (parts.length === 1) return value;
   const count = parts.reduce((sum, each) => sum + each.count, 0);
   const own = value instanceof Tensor ? value.count : value.length;
-  if (own !== count) throw new ShoalError('usage', `parameter '${key}' has ${count} elements, the value ${own}`);
+  if (own !== count) throw new ShoalError('mismatch', `parameter '${key}' has ${count} elements, the value ${own}`);
   if (!(value instanceof Tensor)) return value.subarray(part.offset, part.offset + part.count);
   const { dtype, region, byteOffset, bytes } = value;
   return new Tensor(dtype, [part.count], region, byteOffset + (part.offset * bytes) / count);

@@ -94,6 +94,19 @@ describe('a scheduled store', () => {
     await store.close();
   });
 
+  it('tells what does not fit a parameter in parts by the work, also of a push that waited for its pull', async () => {
+    const { store, calls } = await held();
+    await store.init('w', new Float32Array(6));
+    const six = new Float32Array(6);
+    const five = new Float32Array(5);
+    const wrong = { code: 'mismatch', message: "parameter 'w' has 6 elements, the value 5" };
+    await expect(store.push('w', five)).rejects.toMatchObject(wrong);
+    const works = [store.push('w', six), store.pull('w', five), store.pull('w', five), store.pushPull('w', five, six)];
+    for (const work of works) await expect(work).rejects.toMatchObject(wrong);
+    expect(calls).toEqual([]);
+    await store.close();
+  });
+
   it('keeps the order of what others do with its values through the engine', async () => {
     const clock = new VirtualClock();
     const engine = new DependencyEngine({ clock });
@@ -270,7 +283,7 @@ describe('a scheduled store', () => {
 
   it.each<[string, (store: ScheduledKVStore) => unknown, string]>([
     ['a parameter twice', (store) => store.init('w', new Float32Array(4)), 'usage'],
-    ['values of another size', (store) => store.push('w', new Float32Array(3)).waitSync(), 'usage'],
+    ['values of another size', (store) => store.push('w', new Float32Array(3)).waitSync(), 'mismatch'],
     ['rows of what is in parts', (store) => store.rowSparsePull('w', new Float32Array(1), { rowIds: new Uint32Array(1) }), 'unsupported'],
     [
       'a credit of zero',

@@ -291,7 +291,7 @@ export class ScheduledStore implements KVStore {
       const priority = options.priority ?? buffered?.priority ?? 0;
       if (buffered === undefined) return this.#start({ key, operation: 'pull', values: [], outs: list, priority, timeoutMs });
       const operation = { key, operation: 'push_pull', values: buffered.values, outs: list, priority, timeoutMs } as const;
-      return this.#start(operation, this.#partsOf(operation), noOptions, [buffered.work]);
+      return this.#start(operation, undefined, noOptions, [buffered.work]);
     });
     return this.#joined(works, 'pull');
   }
@@ -420,18 +420,34 @@ export class ScheduledStore implements KVStore {
     this.#buffer.delete(key);
     const { values, priority, timeoutMs, work } = buffered;
     const operation = { key, operation: 'push', values, outs: [], priority, timeoutMs } as const;
-    this.#start(operation, this.#partsOf(operation), noOptions, [work]);
+    this.#start(operation, undefined, noOptions, [work]);
   }
 
-  /** @param more works that end with it. */
+  /** What is wrong is told by its work: a push that was buffered has no call to throw in.
+   *  @param more works that end with it. */
   #start(
     operation: Operation,
-    parts: readonly KeyPart[] = this.#partsOf(operation),
+    parts?: readonly KeyPart[],
     options: { readonly shape?: readonly number[] } = noOptions,
     more: readonly PendingWork[] = [],
   ): PendingWork {
+    const work = this.#newWork(`${operation.operation} of '${operation.key}'`);
+    const works = [work, ...more];
+    try {
+      this.#post(operation, parts ?? this.#partsOf(operation), options, works);
+    } catch (thrown) {
+      for (const each of works) each.settle(ShoalError.from(thrown));
+    }
+    return work;
+  }
+
+  #post(
+    operation: Operation,
+    parts: readonly KeyPart[],
+    options: { readonly shape?: readonly number[] },
+    works: readonly PendingWork[],
+  ): void {
     const { key, values, outs, priority } = operation;
-    const work = this.#newWork(`${operation.operation} of '${key}'`);
     const reached = [...new Set([...values, ...outs])];
     const [{ dtype }] = reached.map((value) => elementsOf(value));
     const elementBytes = dtypeInfo(dtype).bytes;
@@ -447,11 +463,11 @@ export class ScheduledStore implements KVStore {
     }
     const onEnd = (error: ShoalError | undefined): void => {
       if (error) for (const value of reached) this.#variables.delete(value);
-      for (const each of [work, ...more]) each.settle(error);
+      for (const each of works) each.settle(error);
     };
     if (this.#keepsOrder) {
       this.#passOn(operation, views, options, onEnd);
-      return work;
+      return;
     }
     const runs = runsOf(views, this.core.partitionBytes);
     const task = new KVStoreTask({
@@ -467,7 +483,6 @@ export class ScheduledStore implements KVStore {
       onEnd,
     });
     this.core.post(task);
-    return work;
   }
 
   /** Now, all parts in their order. */
