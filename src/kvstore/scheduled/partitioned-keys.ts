@@ -1,6 +1,7 @@
 /** Parameters that a scheduled store has cut: each part is a parameter of its own in the store underneath, over a range of the
  *  elements. It must not know tasks. */
 import { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { Value } from '../values/types.ts';
 
@@ -52,13 +53,16 @@ export class PartitionedKeys {
   }
 }
 
-/** A part of the value: the same memory. @throws ShoalError `mismatch` for a value of another size. */
-export function viewOf(value: Value, part: KeyPart, parts: readonly KeyPart[], key: string): Value {
-  if (parts.length === 1) return value;
-  const count = parts.reduce((sum, each) => sum + each.count, 0);
+/** @throws ShoalError `mismatch` for a value of another size than these parts have. */
+export function checkCount(key: string, parts: readonly KeyPart[], value: Value): void {
+  const count = parts.reduce((sum, part) => sum + part.count, 0);
   const own = value instanceof Tensor ? value.count : value.length;
   if (own !== count) throw new ShoalError('mismatch', `parameter '${key}' has ${count} elements, the value ${own}`);
-  if (!(value instanceof Tensor)) return value.subarray(part.offset, part.offset + part.count);
-  const { dtype, region, byteOffset, bytes } = value;
-  return new Tensor(dtype, [part.count], region, byteOffset + (part.offset * bytes) / count);
+}
+
+/** A part of the value: the same memory. */
+export function viewOf(value: Value, { offset, count }: KeyPart): Value {
+  if (!(value instanceof Tensor)) return value.subarray(offset, offset + count);
+  const { dtype, region, byteOffset } = value;
+  return new Tensor(dtype, [count], region, byteOffset + offset * dtypeInfo(dtype).bytes);
 }

@@ -11,25 +11,21 @@
  *  made in the same order by all workers, and are passed on in the order in which they were made. */
 import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
-import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { createLogger } from '../../base/log.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
-import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
-import { PendingWork, type WorkHooks, type WorkWaiter } from '../../comm/work.ts';
+import { JoinedWork } from '../../comm/joined-work.ts';
+import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
-import { spaceOf, tuningOf, type PointChange, type TuningOptions, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
-import { rememberedPoints } from '../../group/schedule/remembered-points.ts';
+import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { SchedulingStatus } from '../../group/call/types.ts';
-import { StoreTuning } from './store-tuning.ts';
 import { TimelineFile } from '../../trace/timeline-file.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -48,8 +44,12 @@ import type {
   Values,
 } from '../values/types.ts';
 import { copyOf as copyOfElements, elementsOf, firstValues, keysOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
-import { KVStoreTask, type KVOperation } from './kvstore-task.ts';
-import { PartitionedKeys, viewOf, type KeyPart } from './partitioned-keys.ts';
+import { KVStoreTask } from './kvstore-task.ts';
+import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
+import { PushBuffer } from './push-buffer.ts';
+import { runsOf, totalBytes, viewsOf, type PartViews, type StoreOperation } from './store-operation.ts';
+import { StoreScheduling } from './store-scheduling.ts';
+import { Transfers } from './transfers.ts';
 
 export interface ScheduledKVStoreOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. Not of `dist_sync` and `collective`
@@ -76,45 +76,6 @@ const laterMs = 5000;
 /** Of the core. */
 const link = 'kvstore';
 
-/** A push whose pull has not come. */
-interface BufferedPush {
-  readonly key: string;
-  readonly values: readonly Value[];
-  readonly priority: number;
-  readonly timeoutMs: number | undefined;
-  readonly work: PendingWork;
-}
-
-/** What a task does, and to which values. */
-interface Operation {
-  readonly key: string;
-  readonly operation: KVOperation;
-  readonly values: readonly Value[];
-  readonly outs: readonly Value[];
-  readonly priority: number;
-  readonly timeoutMs: number | undefined;
-}
-
-/** A part, and where it is in the operation's values. */
-interface PartViews {
-  readonly part: KeyPart;
-  readonly bytes: number;
-  readonly values: readonly Value[];
-  readonly outs: readonly Value[];
-}
-
-interface WorkEnd {
-  readonly listeners: ((error: ShoalError | undefined) => void)[];
-  /** Undefined: it goes on. */
-  outcome: { readonly error: ShoalError | undefined } | undefined;
-}
-
-/** An operation of the store underneath. */
-interface InFlight {
-  readonly work: KVWork;
-  end(error: ShoalError | undefined): void;
-}
-
 export class ScheduledStore implements KVStore {
   readonly type: KVStoreType;
   readonly role: 'worker' | 'server';
@@ -127,19 +88,14 @@ export class ScheduledStore implements KVStore {
   readonly engine: DependencyEngine;
   readonly #store: KVStore;
   readonly #keys: PartitionedKeys;
-  readonly #buffer = new Map<string, BufferedPush>();
+  readonly #buffer = new PushBuffer(() => this.#flushAll());
   readonly #variables = new WeakMap<object, Variable>();
-  readonly #inFlight = new Set<InFlight>();
-  readonly #ends = new WeakMap<PendingWork, WorkEnd>();
+  readonly #transfers: Transfers;
   readonly #waiter: WorkWaiter;
-  /** Of an operation without one of its own. Undefined: the store's. */
-  readonly #timeoutMs: number | undefined;
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
   readonly #timelines: readonly TimelineFile[];
-  readonly #tuning: StoreTuning | undefined;
-  #scheduling: SchedulingStatus;
-  #isFlushSet = false;
+  readonly #scheduling: StoreScheduling;
   #closed: Promise<void> | undefined;
 
   /** @throws ShoalError `usage` for a credit or partition that cannot be. */
@@ -155,7 +111,7 @@ export class ScheduledStore implements KVStore {
         `ScheduledKVStore: a store '${store.type}', ${why}; leave creditBytes out, and set SHOAL_KV_CREDIT_BYTES`,
       );
     }
-    this.#timeoutMs = options.timeoutMs;
+    this.#transfers = new Transfers(store, options.timeoutMs);
     this.#timelines = timelinesOf(store, clock, settings);
     this.core = new Core({
       clock,
@@ -169,11 +125,8 @@ export class ScheduledStore implements KVStore {
     this.core.start();
     this.#keepsOrder = needsOthers && store.type === 'collective';
     this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: timeoutMs + laterMs });
-    const tuning = needsOthers && store.type === 'collective' ? undefined : tuningSpecOf(options, settings);
-    this.#keys = new PartitionedKeys(Math.min(partitionBytes, tuning?.space.partitionBytes?.least ?? partitionBytes));
-    const creditNow = needsOthers ? settings.creditBytes : creditBytes;
-    this.#scheduling = { creditBytes: creditNow, partitionBytes, tuning: tuning === undefined ? 'fixed' : 'tuning', sinceStep: 0 };
-    this.#tuning = tuning && this.#newTuning(store, tuning, clock, { settings, timeoutMs, needsOthers });
+    this.#scheduling = new StoreScheduling({ store, core: this.core, clock, settings, tuning: options.tuning, timeoutMs, needsOthers });
+    this.#keys = new PartitionedKeys(this.#scheduling.partLimitBytes);
     this.#store = store;
     this.type = store.type;
     this.role = store.role;
@@ -191,39 +144,7 @@ export class ScheduledStore implements KVStore {
 
   /** What is in force. */
   get scheduling(): SchedulingStatus {
-    return { ...this.#scheduling, partitionBytes: this.core.partitionBytes };
-  }
-
-  #newTuning(
-    store: KVStore,
-    spec: TuningSpec,
-    clock: Clock,
-    { settings, timeoutMs, needsOthers }: { readonly settings: Settings; readonly timeoutMs: number; readonly needsOthers: boolean },
-  ): StoreTuning {
-    const memory = rememberedPoints({
-      folder: settings.scheduleTuningDir,
-      world: `${store.numWorkers}-workers`,
-      network: `${store.type}-${store.numServers}-servers`,
-      space: spec.space,
-      log: createLogger({ level: settings.logLevel, clock, speaker: `store of worker ${store.rank}` }),
-    });
-    const onApplied = ({ atStep, point, isFinal }: PointChange): void => {
-      const { creditBytes, partitionBytes } = point;
-      if (creditBytes !== undefined) {
-        // Those that need others have the credit of the store's own links.
-        if (needsOthers) store.setCredit?.(creditBytes);
-        else this.core.setCredit(creditBytes);
-      }
-      if (partitionBytes !== undefined) this.core.setPartition(partitionBytes);
-      const before = this.#scheduling.creditBytes;
-      this.#scheduling = {
-        creditBytes: creditBytes ?? before,
-        partitionBytes: this.core.partitionBytes,
-        tuning: isFinal ? 'converged' : 'tuning',
-        sinceStep: atStep,
-      };
-    };
-    return new StoreTuning({ store, spec, clock, timeoutMs, memory, onApplied });
+    return this.#scheduling.status;
   }
 
   /** The engine's variable of a value that pushes read and pulls write. After a failure a value has a new one. */
@@ -242,15 +163,15 @@ export class ScheduledStore implements KVStore {
     this.#checkOpen('init');
     const names = keysOf(keys);
     const list = firstValues(names, values).map((value) => ({ ...elementsOf(value, options.shape), copy: copyOf(value) }));
-    await this.#tuning?.agree();
+    await this.#scheduling.agree();
     const twice = names.find((key) => this.#keys.partsOf(key));
     if (twice !== undefined) throw new ShoalError('usage', `init: parameter '${twice}' exists already`);
     await Promise.all(
       names.map(async (key, index) => {
         const { dtype, shape, data, copy } = list[index];
         const parts = this.#keys.cut(key, data.length, dtypeInfo(dtype).bytes);
-        const own = { key, operation: 'init', values: [copy], outs: [], priority: 0, timeoutMs: undefined } as const;
-        await this.#start(own, parts, { shape: [...shape] });
+        const init = { key, kind: 'init', values: [copy], outs: [], priority: 0, timeoutMs: undefined, shape: [...shape] } as const;
+        await this.#start(init, [], parts);
         this.#keys.register(key, { parts, shape: [...shape] });
       }),
     );
@@ -264,19 +185,12 @@ export class ScheduledStore implements KVStore {
     const works = valuesPerKey(names, values).map((list, index) => {
       const key = names[index];
       this.#flush(key);
-      const onAwaited = (): void => this.#flush(key);
-      const work = this.#newWork(`push of '${key}'`, { onAwaited, onWait: onAwaited });
-      this.#buffer.set(key, { key, values: list.map(copyOf), priority, timeoutMs, work });
+      const flush = (): void => this.#flush(key);
+      const work = new PendingWork(this.#waiter, `push of '${key}'`, { onAwaited: flush, onWait: flush });
+      this.#buffer.add({ push: { key, kind: 'push', values: list.map(copyOf), outs: [], priority, timeoutMs }, work });
       return work;
     });
-    if (!this.#isFlushSet) {
-      this.#isFlushSet = true;
-      queueMicrotask(() => {
-        this.#isFlushSet = false;
-        this.#flushAll();
-      });
-    }
-    return this.#joined(works, 'push');
+    return this.#joined(works);
   }
 
   /** With the push of the same key that waits for it, if there is one. */
@@ -286,14 +200,13 @@ export class ScheduledStore implements KVStore {
     const { timeoutMs } = options;
     const works = outsPerKey(names, outs).map((list, index) => {
       const key = names[index];
-      const buffered = this.#buffer.get(key);
-      this.#buffer.delete(key);
-      const priority = options.priority ?? buffered?.priority ?? 0;
-      if (buffered === undefined) return this.#start({ key, operation: 'pull', values: [], outs: list, priority, timeoutMs });
-      const operation = { key, operation: 'push_pull', values: buffered.values, outs: list, priority, timeoutMs } as const;
-      return this.#start(operation, undefined, noOptions, [buffered.work]);
+      const buffered = this.#buffer.take(key);
+      const { values = [], priority: pushed = 0 } = buffered?.push ?? {};
+      const kind = buffered === undefined ? 'pull' : 'push_pull';
+      const operation = { key, kind, values, outs: list, priority: options.priority ?? pushed, timeoutMs } as const;
+      return this.#start(operation, buffered && [buffered.work]);
     });
-    return this.#joined(works, 'pull');
+    return this.#joined(works);
   }
 
   pushPull(keys: Key | readonly Key[], values: Values, outs: Values = values, options: TransferOptions = noOptions): KVWork {
@@ -304,9 +217,9 @@ export class ScheduledStore implements KVStore {
     const works = valuesPerKey(names, values).map((list, index) => {
       const key = names[index];
       this.#flush(key);
-      return this.#start({ key, operation: 'push_pull', values: list, outs: places[index], priority, timeoutMs });
+      return this.#start({ key, kind: 'push_pull', values: list, outs: places[index], priority, timeoutMs });
     });
-    return this.#joined(works, 'pushPull');
+    return this.#joined(works);
   }
 
   async broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options: TransferOptions = noOptions): Promise<void> {
@@ -411,192 +324,76 @@ export class ScheduledStore implements KVStore {
 
   /** Pushes without a pull. */
   #flushAll(): void {
-    for (const key of [...this.#buffer.keys()]) this.#flush(key);
+    for (const key of this.#buffer.keys) this.#flush(key);
   }
 
   #flush(key: string): void {
-    const buffered = this.#buffer.get(key);
-    if (buffered === undefined) return;
-    this.#buffer.delete(key);
-    const { values, priority, timeoutMs, work } = buffered;
-    const operation = { key, operation: 'push', values, outs: [], priority, timeoutMs } as const;
-    this.#start(operation, undefined, noOptions, [work]);
+    const buffered = this.#buffer.take(key);
+    if (buffered) this.#start(buffered.push, [buffered.work]);
   }
 
   /** What is wrong is told by its work: a push that was buffered has no call to throw in.
    *  @param more works that end with it. */
-  #start(
-    operation: Operation,
-    parts?: readonly KeyPart[],
-    options: { readonly shape?: readonly number[] } = noOptions,
-    more: readonly PendingWork[] = [],
-  ): PendingWork {
-    const work = this.#newWork(`${operation.operation} of '${operation.key}'`);
-    const works = [work, ...more];
+  #start(operation: StoreOperation, more: readonly PendingWork[] = [], parts?: readonly KeyPart[]): PendingWork {
+    const work = new PendingWork(this.#waiter, `${operation.kind} of '${operation.key}'`);
+    const settle = (error?: ShoalError): void => {
+      for (const each of [work, ...more]) each.settle(error);
+    };
     try {
-      this.#post(operation, parts ?? this.#partsOf(operation), options, works);
+      this.#post(operation, viewsOf(operation, parts ?? this.#partsOf(operation)), settle);
     } catch (thrown) {
-      for (const each of works) each.settle(ShoalError.from(thrown));
+      settle(ShoalError.from(thrown));
     }
     return work;
   }
 
-  #post(
-    operation: Operation,
-    parts: readonly KeyPart[],
-    options: { readonly shape?: readonly number[] },
-    works: readonly PendingWork[],
-  ): void {
-    const { key, values, outs, priority } = operation;
+  #post(operation: StoreOperation, views: readonly PartViews[], settle: (error?: ShoalError) => void): void {
+    const { key, kind, values, outs, priority } = operation;
+    this.#scheduling.begin(operation, views);
     const reached = [...new Set([...values, ...outs])];
-    const [{ dtype }] = reached.map((value) => elementsOf(value));
-    const elementBytes = dtypeInfo(dtype).bytes;
-    const views = parts.map((part) => ({
-      part,
-      bytes: part.count * elementBytes,
-      values: values.map((value) => viewOf(value, part, parts, key)),
-      outs: outs.map((value) => viewOf(value, part, parts, key)),
-    }));
-    if (operation.operation !== 'init') {
-      const bytes = views.reduce((sum, view) => sum + view.bytes, 0);
-      this.#tuning?.begin(operation.operation, key, bytes);
-    }
-    const onEnd = (error: ShoalError | undefined): void => {
+    const onEnd = (error?: ShoalError): void => {
       if (error) for (const value of reached) this.#variables.delete(value);
-      for (const each of works) each.settle(error);
+      settle(error);
     };
     if (this.#keepsOrder) {
-      this.#passOn(operation, views, options, onEnd);
+      this.#transfers.start(operation, views, onEnd);
       return;
     }
     const runs = runsOf(views, this.core.partitionBytes);
     const task = new KVStoreTask({
       name: key,
-      operation: operation.operation,
-      partBytes: runs.map((run) => run.reduce((sum, { bytes }) => sum + bytes, 0)),
+      operation: kind,
+      partBytes: runs.map(totalBytes),
       // The store's larger ones are sooner.
       priority: priority === 0 ? 0 : -priority,
       link,
       engine: this.engine,
       real: reached.map((value) => this.variableOf(value)),
-      communicate: (index, onComplete) => this.#communicateAll(operation, runs[index], options, onComplete),
+      communicate: (index, onComplete) => this.#transfers.start(operation, runs[index], onComplete),
       onEnd,
     });
     this.core.post(task);
   }
 
-  /** Now, all parts in their order. */
-  #passOn(
-    operation: Operation,
-    views: readonly PartViews[],
-    options: { readonly shape?: readonly number[] },
-    onEnd: (error: ShoalError | undefined) => void,
-  ): void {
-    this.#communicateAll(operation, views, options, (error) => onEnd(error === undefined ? undefined : ShoalError.from(error)));
-  }
-
-  /** Complete when all parts are. */
-  #communicateAll(
-    operation: Operation,
-    views: readonly PartViews[],
-    options: { readonly shape?: readonly number[] },
-    onAllComplete: OnComplete,
-  ): void {
-    let left = views.length;
-    let failure: ShoalError | undefined;
-    const onComplete = (error?: unknown): void => {
-      if (error !== undefined) failure ??= ShoalError.from(error);
-      if (--left === 0) onAllComplete(failure);
-    };
-    for (const view of views) {
-      try {
-        this.#communicate(operation, view, options, onComplete);
-      } catch (thrown) {
-        onComplete(thrown);
-      }
-    }
-  }
-
-  #communicate(
-    { key: parameter, operation, priority, timeoutMs = this.#timeoutMs }: Operation,
-    { part, values, outs }: PartViews,
-    options: { readonly shape?: readonly number[] },
-    onComplete: OnComplete,
-  ): void {
-    const { key } = part;
-    if (operation === 'init') {
-      this.#store.init(key, values, part.key === parameter ? options : noOptions).then(() => onComplete(), onComplete);
-      return;
-    }
-    const transfer = timeoutMs === undefined ? { priority } : { priority, timeoutMs };
-    const work = this.#underneath(operation, key, values, outs, transfer);
-    const flight: InFlight = {
-      work,
-      end: (error) => {
-        if (this.#inFlight.delete(flight)) onComplete(error);
-      },
-    };
-    this.#inFlight.add(flight);
-    work.then(
-      () => flight.end(undefined),
-      (error: ShoalError) => flight.end(error),
-    );
-  }
-
-  #underneath(operation: KVOperation, key: string, values: readonly Value[], outs: readonly Value[], transfer: TransferOptions): KVWork {
-    switch (operation) {
-      case 'push':
-        return this.#store.push(key, values, transfer);
-      case 'pull':
-        return this.#store.pull(key, outs, transfer);
-      default:
-        return this.#store.pushPull(key, values, outs, transfer);
-    }
-  }
-
   /** Parts of a key; one that others initialised is whole. */
-  #partsOf({ key, values, outs }: Operation): readonly KeyPart[] {
+  #partsOf({ key, values, outs }: StoreOperation): readonly KeyPart[] {
     const [first] = [...values, ...outs];
     return this.#keys.partsOf(key) ?? [{ key, offset: 0, count: countOf(first) }];
   }
 
   // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  #newWork(description: string, hooks: WorkHooks = {}): PendingWork {
-    const end: WorkEnd = { listeners: [], outcome: undefined };
-    const onSettled: WorkHooks['onSettled'] = (_touched, error) => {
-      end.outcome = { error };
-      for (const listener of end.listeners) listener(error);
-    };
-    const work = new PendingWork(this.#waiter, description, { ...hooks, onSettled });
-    this.#ends.set(work, end);
-    return work;
-  }
-
-  /** Done when all are, with the first error. */
-  #joined(works: readonly PendingWork[], call: string): KVWork {
-    if (works.length === 1) return works[0];
-    const joined = this.#newWork(call, { onWait: () => this.#flushAll(), onAwaited: () => this.#flushAll() });
-    let left = works.length;
-    let failure: ShoalError | undefined;
-    const ended = (error?: ShoalError): void => {
-      failure ??= error;
-      if (--left === 0) joined.settle(failure);
-    };
-    for (const work of works) {
-      const end = must(this.#ends.get(work), () => 'works are made here');
-      if (end.outcome) ended(end.outcome.error);
-      else end.listeners.push(ended);
-    }
-    return joined;
+  /** Done when all are. */
+  #joined(works: readonly PendingWork[]): KVWork {
+    return works.length === 1 ? works[0] : new JoinedWork(works, this.#waiter.now, () => undefined);
   }
 
   /** Everything that was called has ended, well or not. */
   async #settled(): Promise<void> {
     this.#flushAll();
     await new Promise(setImmediate);
-    while (this.#inFlight.size > 0 || this.core.statusOf(link).queued > 0) {
-      await Promise.allSettled([...this.#inFlight].map(({ work }) => work));
+    while (!this.#transfers.isEmpty || this.core.statusOf(link).queued > 0) {
+      await this.#transfers.settled();
       await new Promise(setImmediate);
     }
   }
@@ -605,26 +402,15 @@ export class ScheduledStore implements KVStore {
   #advance(): boolean {
     this.#flushAll();
     for (let advanced = false; ; advanced = true) {
-      let moved = this.engine.runReady();
-      for (const flight of this.#inFlight) {
-        if (!flight.work.done) continue;
-        flight.end(flight.work.error);
-        moved = true;
-      }
-      if (!moved) return advanced;
+      const hasRun = this.engine.runReady();
+      if (!this.#transfers.advance() && !hasRun) return advanced;
     }
   }
 
   /** Blocks for the oldest of what is under way. */
   #pump(leftMs: number): boolean {
     if (this.#advance()) return true;
-    const [flight] = this.#inFlight;
-    if (flight === undefined) return false;
-    try {
-      flight.work.waitSync(Math.min(leftMs, 100));
-    } catch {
-      // Its own error is told to its task; the limit is this call's.
-    }
+    if (!this.#transfers.waitSync(leftMs)) return false;
     this.#advance();
     return true;
   }
@@ -656,28 +442,6 @@ function timelinesOf({ rank }: KVStore, clock: Clock, { traceDir, traceEvents, s
   ];
   const place = { rank, host: hostname(), pid: process.pid };
   return paths.map((path) => new TimelineFile({ path, clock, thread: 'scheduler', eventsMax: traceEvents, process: place }));
-}
-
-/** Parts that follow each other and together are no larger than a partition are scheduled as one. */
-function runsOf(views: readonly PartViews[], partitionBytes: number): PartViews[][] {
-  const runs: PartViews[][] = [];
-  let bytes = Infinity;
-  for (const view of views) {
-    bytes += view.bytes;
-    if (bytes <= partitionBytes) runs[runs.length - 1].push(view);
-    else {
-      runs.push([view]);
-      ({ bytes } = view);
-    }
-  }
-  return runs;
-}
-
-/** As asked for, or by the settings; undefined: nothing is tuned. */
-function tuningSpecOf({ tuning }: ScheduledKVStoreOptions, settings: Settings): TuningSpec | undefined {
-  if (tuning !== undefined) return tuningOf('ScheduledKVStore', tuning, { kind: 'parameter-server', memoryBytes: totalmem() });
-  const { scheduleCreditTuning: credit, schedulePartitionTuning: partition } = settings;
-  return credit || partition ? { space: spaceOf('parameter-server', { credit, partition }) } : undefined;
 }
 
 function countOf(value: Value): number {
