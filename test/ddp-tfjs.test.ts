@@ -59,6 +59,7 @@ it('what cannot be is refused on all ranks, and a value that is set stays', asyn
     { what: 'applied' },
     { what: 'assigned', w: [5, 5] },
     { what: 'shapes', code: 'mismatch', message: expect.stringContaining('other') as string },
+    { what: 'rates', code: 'mismatch', message: expect.stringContaining('options={learningRate: 1.1} on rank 1') as string },
   ];
   for (const lines of ranks) expect(lines).toMatchObject([...said, ...said]);
   for (const offset of [0, said.length]) {

@@ -284,13 +284,13 @@ describe('replicas', () => {
       'name',
       (rank) => [spec('a', 1), spec(rank === 2 ? 'c' : 'b', 1)],
       () => ({}),
-      /parameter 1 is "c" float32\[1\] on rank 2 but "b" float32\[1\] on rank 0$/,
+      /parameter 1 is "c" float32\[1\] on rank 2 but "b" float32\[1\] on rank 0; give all ranks the same$/,
     ],
     [
       'shape',
       (rank) => [spec('a', rank === 1 ? 2 : 1)],
       () => ({}),
-      /parameter 0 is "a" float32\[2\] on rank 1 but "a" float32\[1\] on rank 0$/,
+      /parameter 0 is "a" float32\[2\] on rank 1 but "a" float32\[1\] on rank 0; give all ranks the same$/,
     ],
     [
       'dtype',
@@ -299,7 +299,7 @@ describe('replicas', () => {
       /"a" float32\[1\] on rank 1 .*; .* on rank 2/,
     ],
     ['count', (rank) => (rank === 1 ? [] : [spec('a', 1)]), () => ({}), /parameter 0 is missing on rank 1/],
-    ['settings', () => [spec('a', 1)], (rank) => ({ bucketBytes: 8 + rank }), /settings is bucketBytes=9 .* on rank 1 but bucketBytes=8/],
+    ['settings', () => [spec('a', 1)], (rank) => ({ bucketBytes: 8 + rank }), /settings are bucketBytes=9 .* on rank 1 but bucketBytes=8/],
   ])('that register a different %s are told on every rank', async (_what, parameters, options, message) => {
     const world = new LocalWorld(3);
     const outcomes = await Promise.allSettled(

@@ -1,15 +1,30 @@
 /** What ranks register, and whether they registered the same: names, shapes, dtypes, order, and the settings that shape the
  *  collectives. It must not know buckets or gradients. */
 import { ShoalError } from '../base/errors.ts';
+import { describeValue, isPlainObject } from '../base/settings/options.ts';
 import type { CallOptions, ProcessGroup, Work } from '../group/call/types.ts';
 import type { ParameterSpec } from './buckets.ts';
 import { checksum, checksumBytes } from './checksum.ts';
 
 /** One line of settings, then one per parameter: what has to agree between ranks. */
-export function registrationText(parameters: readonly ParameterSpec[], settings: Readonly<Record<string, number | string>>): string {
-  const first = Object.entries(settings).map(([setting, value]) => `${setting}=${value}`);
+export function registrationText(parameters: readonly ParameterSpec[], settings: Readonly<Record<string, unknown>>): string {
+  const first = Object.entries(settings).map(([setting, value]) => `${setting}=${settingText(value)}`);
   const lines = parameters.map(({ name, shape, dtype }) => `${JSON.stringify(name)} ${dtype}[${shape.join(', ')}]`);
   return [first.join(' '), ...lines].join('\n');
+}
+
+/** Of options within options. */
+const depthMax = 8;
+
+/** The same for equal settings. Functions and the like are each rank's own: what they are is all that is compared. */
+function settingText(value: unknown, depth = 0): string {
+  if (typeof value === 'string') return depth === 0 && /^[\w.-]+$/.test(value) ? value : JSON.stringify(value);
+  if (depth === depthMax) return '…';
+  if (Array.isArray(value)) return `[${value.map((each) => settingText(each, depth + 1)).join(', ')}]`;
+  if (!isPlainObject(value)) return describeValue(value);
+  const given = Object.entries(value).filter(([, each]) => each !== undefined);
+  const sorted = given.toSorted(([a], [b]) => (a < b ? -1 : 1));
+  return `{${sorted.map(([key, each]) => `${key}: ${settingText(each, depth + 1)}`).join(', ')}}`;
 }
 
 type RegistrationGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather'>;
@@ -45,10 +60,14 @@ function* rounds(group: RegistrationGroup, text: string, call: CallOptions): Gen
     end += count;
     return new TextDecoder().decode(all.subarray(end - count, end)).split('\n');
   });
-  throw new ShoalError('mismatch', `ddp: ranks registered different parameters: ${differences(registrations)}`, {
-    rank: group.rank,
-    operation: 'ddp/registration',
-  });
+  throw new ShoalError(
+    'mismatch',
+    `ddp: ranks registered different parameters or settings: ${differences(registrations)}; give all ranks the same`,
+    {
+      rank: group.rank,
+      operation: 'ddp/registration',
+    },
+  );
 }
 
 /** For each rank that differs from rank 0, the first difference. */
@@ -59,8 +78,8 @@ function differences(registrations: readonly (readonly string[])[]): string {
     const longest = lines.length > reference.length ? lines : reference;
     const at = longest.findIndex((_, i) => lines[i] !== reference[i]);
     if (at < 0) continue;
-    const where = at === 0 ? 'settings' : `parameter ${at - 1}`;
-    found.push(`${where} is ${lines[at] ?? 'missing'} on rank ${rank} but ${reference[at] ?? 'missing'} on rank 0`);
+    const where = at === 0 ? 'settings are' : `parameter ${at - 1} is`;
+    found.push(`${where} ${lines[at] ?? 'missing'} on rank ${rank} but ${reference[at] ?? 'missing'} on rank 0`);
   }
   return found.join('; ');
 }

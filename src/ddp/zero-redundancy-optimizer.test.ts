@@ -7,7 +7,7 @@ import { seededRandom } from '../base/random.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { Checkpoints } from './checkpoints.ts';
-import { Adam, SGD, type Optimizer, type OptimizerParameter } from './optimizers.ts';
+import { Adam, SGD, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
 import { Reducer } from './reducer.ts';
 import { ZeroRedundancyOptimizer } from './zero-redundancy-optimizer.ts';
 
@@ -140,5 +140,30 @@ describe('what is wrong', () => {
       return new ZeroRedundancyOptimizer(group, parameters, SGD).step(gradients).catch((thrown: unknown) => thrown);
     });
     for (const error of errors) expect(error).toMatchObject({ code: 'mismatch', message: expect.stringContaining('"p1"') as string });
+  });
+
+  it.each<[string, (rank: number) => [OptimizerClass<object>, object?], string]>([
+    [
+      'rates',
+      (rank) => [Adam, { lr: 0.1 + rank }],
+      'settings are optimizer=Adam options={lr: 1.1} on rank 1 but optimizer=Adam options={lr: 0.1} on rank 0',
+    ],
+    ['lists', (rank) => [Adam, { betas: [0.5, rank / 2] }], 'options={betas: [0.5, 0.5]} on rank 1'],
+    ['optimisers', (rank) => [rank === 0 ? Adam : SGD], 'settings are optimizer=SGD options={} on rank 1'],
+  ])('%s that differ between ranks are a mismatch', async (_, of, text) => {
+    await using world = await startRanks(2);
+    const errors = await world.each((group) => {
+      const [make, options] = of(group.rank);
+      return new ZeroRedundancyOptimizer(group, parametersOf(), make, options).step(gradientsOf(1, 0)).catch((thrown: unknown) => thrown);
+    });
+    for (const error of errors) expect(error).toMatchObject({ code: 'mismatch', message: expect.stringContaining(text) as string });
+  });
+
+  it('the order in which options are named is none of their difference', async () => {
+    await using world = await startRanks(2);
+    await world.each((group) => {
+      const options = group.rank === 0 ? { lr: 1, momentum: 0.5 } : { momentum: 0.5, nesterov: undefined, lr: 1 };
+      return new ZeroRedundancyOptimizer(group, parametersOf(), SGD, options as object).step(gradientsOf(1, 0));
+    });
   });
 });

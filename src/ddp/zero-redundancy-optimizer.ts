@@ -43,6 +43,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
   readonly local: Optimizer;
   readonly #group: ZeroGroup;
   readonly #parameters: readonly OptimizerParameter[];
+  /** What all ranks must have alike. */
+  readonly #registration: string;
   readonly #exchanges: Exchange[] = [];
   #verified = false;
   #failure: ShoalError | undefined;
@@ -64,6 +66,8 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
       );
     this.#group = group;
     this.#parameters = [...parameters];
+    const specs = parameters.map(({ name, data }) => ({ name, shape: [data.length], dtype: dtypeOf(data) }));
+    this.#registration = registrationText(specs, { optimizer: optimizerClass.name, options: options ?? {} });
     this.partition = partitioned(parameters, group.size);
     this.local = new optimizerClass(
       this.partition[group.rank].map((index) => parameters[index]),
@@ -85,12 +89,12 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
   }
 
   /** Collective. Updates all parameters on all ranks. @param gradients averaged over ranks, in the order of the parameters.
-   *  @throws ShoalError `mismatch` when ranks have different parameters; the group's error, and that again from then on. */
+   *  @throws ShoalError `mismatch` when ranks have different parameters, optimisers or options; the group's error, and that again from then on. */
   async step(gradients: readonly Floats[]): Promise<void> {
     this.#checkUsable();
     checkGradients('ZeroRedundancyOptimizer', gradients, this.#parameters);
     try {
-      if (!this.#verified) await verifyRegistration(this.#group, this.#registration(), {});
+      if (!this.#verified) await verifyRegistration(this.#group, this.#registration, {});
       this.#verified = true;
       this.local.step(this.partition[this.#group.rank].map((index) => gradients[index]));
       for (const work of this.#share()) await work;
@@ -161,11 +165,6 @@ export class ZeroRedundancyOptimizer<Options = unknown> {
         }
       }
     }
-  }
-
-  #registration(): string {
-    const specs = this.#parameters.map(({ name, data }) => ({ name, shape: [data.length], dtype: dtypeOf(data) }));
-    return registrationText(specs, { optimizer: 'zero' });
   }
 
   #checkUsable(): void {

@@ -247,7 +247,8 @@ export class DistributedOptimizer extends tf.Optimizer {
     const { bucketBytes, firstBucketBytes, findUnused, timeoutMs } = this.#options;
     const call = timeoutMs === undefined ? {} : { timeoutMs };
     const how = isScheduled(this.#group) ? 'scheduled' : 'buckets';
-    verifyRegistrationSync(this.#group, registrationText(specs, { tfjs: how, optimizer: this.getClassName() }), call);
+    const settings = { tfjs: how, optimizer: this.getClassName(), options: this.getConfig() };
+    verifyRegistrationSync(this.#group, registrationText(specs, settings), call);
     for (const variable of variables) {
       const values = Float32Array.from(variable.dataSync<'float32'>());
       this.#group.broadcast(values, { ...call, root: 0 }).waitSync();
