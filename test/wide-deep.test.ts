@@ -70,6 +70,7 @@ describe('wide & deep', () => {
     [['--steps', '0'], "--steps is a whole number from 1, not '0'"],
     [['--batch', '1e2'], "--batch is a whole number from 1, not '1e2'"],
     [['--columns', ''], "--columns is a whole number from 1, not ''"],
+    [['--criteo', 'no/such.tsv'], "--criteo 'no/such.tsv' does not exist"],
   ])('refuses %j by one line', (flags, message) => {
     const { stderr, status } = spawnSync(process.execPath, ['--import', 'tsx', 'examples/wide-deep/train.ts', ...flags], {
       encoding: 'utf8',

@@ -15,9 +15,14 @@ export function readOptions<const O extends Options, N extends keyof O & string>
     const read = names.map((name) => [name, wholeNumber(name, String((values as Readonly<Record<string, unknown>>)[name]), least[name])]);
     return { values, numbers: Object.fromEntries(read) as Record<N, number> };
   } catch (thrown) {
-    console.error((thrown as Error).message);
-    process.exit(2);
+    refuse((thrown as Error).message);
   }
+}
+
+/** One line, and exit code 2. */
+export function refuse(why: string): never {
+  console.error(why);
+  process.exit(2);
 }
 
 /** @throws Error that names the option. */

@@ -6,6 +6,7 @@ import { seededRandom } from 'shoal/ddp';
 import { elementsOf, encodeGraph, GraphBuilder, Saver, startGraphServer, type Node, type Output, type Value } from 'shoal/graph';
 import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { areaUnderCurve } from './area-under-curve.ts';
+import { refuse } from './options.ts';
 
 /** What `parseArgs` takes, beside the options of the model. */
 export const trainingOptions = {
@@ -103,6 +104,10 @@ export async function trainRanking<Batch extends Examples, Source extends { batc
     await server.join();
     return;
   }
+
+  // Without servers, variables are on the worker whose session it is.
+  if (servers === undefined && workers > 1 && !values.sync)
+    refuse(`${workers} workers need a parameter server, or --sync: shoal run --ps 1 --workers ${workers} …`);
 
   const isChief = server.task === 0;
   const source = sourceOf(server.task, server.task, workers);

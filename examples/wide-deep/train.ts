@@ -8,9 +8,10 @@
  *
  *  `--checkpoint file` goes on from the file where there is one, and saves to it every 100 steps and at the end; `--save-graph file` is for
  *  `shoal graph file`. Parameter servers run this script as well, as far as `join`. */
+import { existsSync } from 'node:fs';
 import { generator, criteo, type Batch, type Source } from './data.ts';
 import { wideDeep } from './model.ts';
-import { readOptions } from '../ranking/options.ts';
+import { readOptions, refuse } from '../ranking/options.ts';
 import { trainingNumbers, trainingOptions, trainRanking } from '../ranking/train.ts';
 
 const { values, numbers } = readOptions(
@@ -26,6 +27,7 @@ const { values, numbers } = readOptions(
   { ...trainingNumbers, columns: 1, vocabulary: 1, dense: 1, embedding: 1 },
 );
 const { columns, vocabulary, dense, embedding, seed } = numbers;
+if (values.criteo !== undefined && !existsSync(values.criteo)) refuse(`--criteo '${values.criteo}' does not exist`);
 
 await trainRanking<Batch, Source>(
   { ...values, ...numbers },

@@ -163,7 +163,7 @@ describe('what is wrong', () => {
     await using world = await startRanks(2);
     await world.each((group) => {
       const options = group.rank === 0 ? { lr: 1, momentum: 0.5 } : { momentum: 0.5, nesterov: undefined, lr: 1 };
-      return new ZeroRedundancyOptimizer(group, parametersOf(), SGD, options as object).step(gradientsOf(1, 0));
+      return new ZeroRedundancyOptimizer(group, parametersOf(), SGD, options).step(gradientsOf(1, 0));
     });
   });
 });

@@ -63,9 +63,9 @@ export class FabricCarrier implements RpcCarrier {
 
   async connect(text: string, task: string): Promise<RpcLink> {
     const link = new FabricLink(JSON.parse(text) as Listening, task, this.#around);
-    await link.open();
     this.#links.add(link);
     void link.lost.then(() => this.#links.delete(link));
+    await link.connect();
     return link;
   }
 
@@ -100,6 +100,8 @@ class FabricLink implements RpcLink {
   #next = 1;
   #end: ShoalError | undefined;
   #tellLost: () => void = () => {};
+  /** Ends what is being dialled. */
+  readonly #ended = new AbortController();
 
   constructor(address: Listening, task: string, around: Surroundings) {
     this.#address = address;
@@ -111,9 +113,20 @@ class FabricLink implements RpcLink {
     this.#caller = Buffer.from(around.random.bytes(12)).toString('hex');
   }
 
-  async open(timeoutMs = this.#around.connectMs): Promise<void> {
+  /** The first time. @throws ShoalError that names the task. */
+  async connect(): Promise<void> {
+    try {
+      await this.#dial(this.#around.connectMs);
+    } catch (thrown) {
+      const cause = ShoalError.from(thrown);
+      throw this.#fail(new ShoalError(cause.code, `${this.#task} cannot be reached: ${cause.message}`, { cause }));
+    }
+  }
+
+  async #dial(timeoutMs: number): Promise<void> {
     const { fabric, world, messageBytesMax } = this.#around;
-    const connection = await fabric.connect(this.#address, { peer: { world, rank: this.#address.rank }, timeoutMs });
+    const peer = { world, rank: this.#address.rank };
+    const connection = await fabric.connect(this.#address, { peer, timeoutMs, signal: this.#ended.signal });
     if (this.#end !== undefined) {
       await connection.close(0);
       throw this.#end;
@@ -232,23 +245,26 @@ class FabricLink implements RpcLink {
     while (this.#end === undefined) {
       try {
         // A listener that is gone is tried again until the time is up.
-        await this.open(Math.max(retryMs, deadlineMs - clock.now()));
+        await this.#dial(Math.max(retryMs, deadlineMs - clock.now()));
         return;
       } catch {
         if (clock.now() + retryMs > deadlineMs) break;
       }
       await sleep(clock, retryMs);
     }
-    this.#fail(new ShoalError('peer-lost', describeLoss(this.#task, lost), { cause: lost }));
+    this.#fail(new ShoalError('peer-lost', describeLoss(this.#task, lost.message), { cause: lost }));
   }
 
-  #fail(error: ShoalError): void {
-    if (this.#end !== undefined) return;
+  /** @returns why it has ended: the first that was given. */
+  #fail(error: ShoalError): ShoalError {
+    if (this.#end !== undefined) return this.#end;
     this.#end = error;
     this.#tellLost();
+    this.#ended.abort(error);
     const open = [...this.#open.values()];
     this.#open.clear();
     for (const { reject } of open) reject(error);
+    return error;
   }
 }
 

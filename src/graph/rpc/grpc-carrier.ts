@@ -6,6 +6,7 @@
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import net from 'node:net';
 import * as grpc from '@grpc/grpc-js';
+import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import { decodeError, encodeError } from './fabric-carrier.ts';
@@ -25,6 +26,10 @@ export interface GrpcCarrierOptions {
   readonly secret: Uint8Array;
   /** Where to listen, an address that others reach. Nothing is encrypted. Default: this host only. */
   readonly host?: string;
+  /** How long a task may take to answer at first. Default 10,000. */
+  readonly connectMs?: number;
+  /** Default the system's. */
+  readonly clock?: Clock;
 }
 
 const raw = (bytes: Buffer): Buffer => bytes;
@@ -53,11 +58,16 @@ export class GrpcCarrier implements RpcCarrier {
   readonly #random: Random;
   readonly #proof: string;
   readonly #host: string;
+  readonly #connectMs: number;
+  readonly #clock: Clock;
   readonly #links = new Set<GrpcLink>();
   #server: grpc.Server | undefined;
+  #closed = false;
 
-  constructor({ random, secret, host = '127.0.0.1' }: GrpcCarrierOptions) {
+  constructor({ random, secret, host = '127.0.0.1', connectMs = 10_000, clock = systemClock }: GrpcCarrierOptions) {
     this.#random = random;
+    this.#connectMs = connectMs;
+    this.#clock = clock;
     this.#host = net.isIP(host) === 6 ? `[${host}]` : host;
     this.#proof = createHmac('sha256', secret).update('shoal graph over gRPC').digest('hex');
   }
@@ -83,18 +93,27 @@ export class GrpcCarrier implements RpcCarrier {
   }
 
   async connect(address: string, task: string): Promise<RpcLink> {
+    if (this.#closed) throw new ShoalError('closed', `${task} cannot be reached: this carrier is closed`);
     const link = new GrpcLink(
       address,
       task,
       { caller: Buffer.from(this.#random.bytes(12)).toString('hex'), proof: this.#proof },
       this.stats,
     );
-    await link.open();
     this.#links.add(link);
+    void link.lost.then(() => this.#links.delete(link));
+    const timeout = new ShoalError('timeout', `${task} cannot be reached: no answer from ${address} within ${this.#connectMs} ms`);
+    const timer = this.#clock.setTimer(this.#connectMs, () => link.fail(timeout), { keepAlive: true });
+    try {
+      await link.open();
+    } finally {
+      timer.cancel();
+    }
     return link;
   }
 
   async close(): Promise<void> {
+    this.#closed = true;
     await Promise.all([...this.#links].map((link) => link.close()));
     this.#server?.forceShutdown();
   }
@@ -172,15 +191,13 @@ class GrpcLink implements RpcLink {
     return new Promise((resolve, reject) => {
       const stream = this.#client.makeServerStreamRequest('/shoal.Worker/Attend', raw, raw, this.#head);
       this.#attending = stream;
-      const end = (error: ShoalError): void => {
-        this.#fail(error);
-        reject(error);
-      };
-      stream.once('data', () => resolve());
-      stream.once('error', (thrown) =>
-        end(new ShoalError('peer-lost', describeLoss(this.#task, ShoalError.from(thrown)), { cause: thrown })),
-      );
-      stream.once('end', () => end(new ShoalError('peer-lost', `${this.#task} has ended`)));
+      this.#open.add(reject);
+      stream.once('data', () => {
+        this.#open.delete(reject);
+        resolve();
+      });
+      stream.once('error', (thrown) => this.fail(lossOf(this.#task, thrown)));
+      stream.once('end', () => this.fail(new ShoalError('peer-lost', `${this.#task} has ended`)));
     });
   }
 
@@ -215,26 +232,28 @@ class GrpcLink implements RpcLink {
         else if (bytes[0] === Kind.end) settle(() => resolve(content));
         else settle(() => reject(decodeError(content)));
       });
-      stream.once('error', (thrown) =>
-        settle(() =>
-          reject(this.#end ?? new ShoalError('peer-lost', describeLoss(this.#task, ShoalError.from(thrown)), { cause: thrown })),
-        ),
-      );
+      stream.once('error', (thrown) => settle(() => reject(this.#end ?? lossOf(this.#task, thrown))));
       stream.once('end', () => settle(() => reject(new ShoalError('protocol', `${this.#task} ended an answer in the middle`))));
     });
   }
 
   async close(): Promise<void> {
-    this.#fail(new ShoalError('closed', `the link to ${this.#task} is closed`));
-    this.#attending?.cancel();
-    this.#client.close();
+    this.fail(new ShoalError('closed', `the link to ${this.#task} is closed`));
   }
 
-  #fail(error: ShoalError): void {
+  fail(error: ShoalError): void {
     if (this.#end !== undefined) return;
     this.#end = error;
     this.#tellLost();
     for (const fail of this.#open) fail(error);
     this.#open.clear();
+    this.#attending?.cancel();
+    this.#client.close();
   }
+}
+
+/** In gRPC's words, without its number of the status. */
+function lossOf(task: string, thrown: Error & Partial<grpc.StatusObject>): ShoalError {
+  const code = thrown.code === grpc.status.UNAUTHENTICATED ? 'auth' : 'peer-lost';
+  return new ShoalError(code, describeLoss(task, thrown.details ?? thrown.message), { cause: thrown });
 }

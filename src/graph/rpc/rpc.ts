@@ -4,7 +4,6 @@
  *    yet, by the same number; whoever has it already goes on with it, or gives the same answer again.
  *  - A caller that is gone for good ends its calls: their signal is aborted.
  *  - A call that is cancelled ends alone. */
-import type { ShoalError } from '../../base/errors.ts';
 
 /** Bytes in pieces, one after the other. */
 export type Pieces = readonly Uint8Array[];
@@ -64,8 +63,8 @@ export interface RpcCarrier {
 }
 
 /** For errors about a task that went. */
-export function describeLoss(task: string, error: ShoalError): string {
-  return `${task} is lost: ${error.message}`;
+export function describeLoss(task: string, why: string): string {
+  return `${task} is lost: ${why}`;
 }
 
 export function piecesBytes(pieces: Pieces): number {
