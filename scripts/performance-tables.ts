@@ -11,12 +11,19 @@ export type ReadResult = (name: string) => string | undefined;
 
 const own = 'shoal sync';
 const rivals = ['open mpi', 'gloo'] as const;
+/** The same way in the code that is here and in that of an earlier commit. */
+const builds = [
+  ['shoal sync', 'before sync'],
+  ['shoal private', 'before private'],
+] as const;
 const columnTitles: Readonly<Record<string, string>> = {
   'shoal sync': 'Shoal',
   'shoal async': 'Shoal, awaited',
   'shoal private': 'Shoal, plain arrays',
   'open mpi': 'Open MPI (C)',
   gloo: 'Gloo (PyTorch)',
+  'before sync': 'before',
+  'before private': 'before, plain arrays',
 };
 
 /** All results of all-reduce, each with how it was made. */
@@ -54,17 +61,20 @@ function assertShown(command: readonly string[], { collective }: ComparedCase): 
 export function peerTable({ sizes, bound }: ComparedCase): string {
   const names = sizes[0].standings.map(({ contestant }) => contestant);
   const peers = rivals.filter((name) => names.includes(name));
+  const pairs = builds.filter((pair) => pair.every((name) => names.includes(name)));
   const bounded = sizes.some(({ boundUs }) => boundUs !== null);
   const head = [
     'bytes',
     ...names.map((name) => columnTitles[name] ?? name.replace(/^shoal /, '')),
     ...peers.map((name) => `${columnTitles[name].split(' (')[0]} ÷ Shoal`),
+    ...pairs.map(([, name]) => `${columnTitles[name]} ÷ now`),
     ...(bounded ? [`of the ${bound ?? 'memory'} bound`] : []),
   ];
   const rows = sizes.map((size) => [
     sizeText(size.bytes),
     ...names.map((name) => timeText(standing(size, name)?.medianUs)),
     ...peers.map((name) => ratioText(standing(size, name)?.ratio)),
+    ...pairs.map(([now, before]) => pairText(standing(size, now), standing(size, before))),
     ...(bounded ? [shareText(size)] : []),
   ]);
   return table(head, rows);
@@ -193,6 +203,13 @@ function timeText(us: number | undefined): string {
   if (us === undefined) return '';
   const [value, unit] = us < 1000 ? [us, 'µs'] : us < 1_000_000 ? [us / 1000, 'ms'] : [us / 1_000_000, 's'];
   return `${value < 10 ? value.toPrecision(2) : value.toFixed(0)} ${unit}`;
+}
+
+/** Median of the rounds' ratios. */
+function pairText(now: Standing | undefined, before: Standing | undefined): string {
+  if (now === undefined || before === undefined) return '';
+  const ratios = now.roundsUs.map((us, round) => before.roundsUs[round] / us).toSorted((a, b) => a - b);
+  return `${ratios[Math.floor(ratios.length / 2)].toFixed(2)}×`;
 }
 
 function ratioText(ratio: number | null | undefined): string {

@@ -1,7 +1,7 @@
 /** The programs that are compared. Each runs a collective over a list of sizes and gives a row per size; all write their
  *  inputs before each call, outside the time, and report the median over iterations on the slowest rank. */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -56,15 +56,20 @@ export const referenceName = 'shoal sync';
 const repository = fileURLToPath(new URL('../..', import.meta.url));
 const python = '/usr/bin/python3';
 
-/** @param algorithms of Shoal, each a contestant of its own beside the automatic choice. */
-export function contestants(algorithms: readonly string[] = []): Contestant[] {
+export interface ContestantOptions {
+  /** Of Shoal, each a contestant of its own beside the automatic choice. */
+  readonly algorithms?: readonly string[];
+  /** Of Shoal, built and measured beside what is here. */
+  readonly earlierCommit?: string;
+}
+
+export function contestants({ algorithms = [], earlierCommit }: ContestantOptions = {}): Contestant[] {
   return [
-    shoal('shoal sync', { description: 'tensors in shared memory, waitSync()', flags: ['--sync'] }),
-    shoal('shoal async', { description: 'tensors in shared memory, await', flags: [] }),
-    shoal('shoal private', { description: 'plain typed arrays, waitSync()', flags: ['--sync', '--private'] }),
+    ...shoalWays.map((way) => shoal(`shoal ${way.name}`, way)),
     ...algorithms.map((algorithm) =>
       shoal(`shoal ${algorithm}`, { description: `as shoal sync, always by ${algorithm}`, flags: ['--sync'], algorithm }),
     ),
+    ...(earlierCommit === undefined ? [] : earlierBuild(earlierCommit)),
     openMpi(),
     gloo(),
   ];
@@ -76,8 +81,43 @@ interface ShoalWay {
   readonly algorithm?: string;
 }
 
-function shoal(name: string, { description, flags, algorithm }: ShoalWay): Contestant {
-  const main = join(repository, 'dist/cli/main.js');
+const shoalWays: readonly (ShoalWay & { readonly name: string })[] = [
+  { name: 'sync', description: 'tensors in shared memory, waitSync()', flags: ['--sync'] },
+  { name: 'async', description: 'tensors in shared memory, await', flags: [] },
+  { name: 'private', description: 'plain typed arrays, waitSync()', flags: ['--sync', '--private'] },
+];
+
+/** The same ways in a build of another commit: `before sync` beside `shoal sync`. */
+function earlierBuild(commit: string): Contestant[] {
+  const folder = join(repository, 'node_modules/.cache/shoal-bench', commit);
+  return shoalWays.map((way) => {
+    const description = `${way.description}; commit ${commit}`;
+    const contestant = shoal(`before ${way.name}`, { ...way, description }, folder);
+    return { ...contestant, prepare: (scratch) => (existsSync(folder) ? contestant.prepare(scratch) : buildCommit(commit, folder)) };
+  });
+}
+
+/** In a clone of its own, with the packages that it names, which stays. @returns why there is none. */
+function buildCommit(commit: string, folder: string): string | undefined {
+  const steps: readonly (readonly string[])[] = [
+    ['git', 'clone', '--quiet', '--no-checkout', repository, folder],
+    ['git', '-C', folder, 'checkout', '--quiet', commit],
+    ['npm', 'ci', '--ignore-scripts', '--no-audit', '--no-fund'],
+    [process.execPath, join(folder, 'scripts/install-native.mjs')],
+    [process.execPath, join(folder, 'scripts/build.mjs')],
+  ];
+  for (const [command, ...args] of steps) {
+    const { status, stdout, stderr } = spawnSync(command, args, { encoding: 'utf8', cwd: existsSync(folder) ? folder : repository });
+    if (status !== 0) {
+      rmSync(folder, { recursive: true, force: true });
+      return `${command} ${args.join(' ')} failed: ${(stderr || stdout).trim()}`;
+    }
+  }
+  return undefined;
+}
+
+function shoal(name: string, { description, flags, algorithm }: ShoalWay, folder = repository): Contestant {
+  const main = join(folder, 'dist/cli/main.js');
   return {
     name,
     description,
