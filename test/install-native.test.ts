@@ -1,15 +1,16 @@
 /** The installation of the addon where it cannot succeed: one clear line, never a failure. */
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { unportable } from '../scripts/native-build.mjs';
 import { repositoryRoot } from '../scripts/repository.ts';
+import { nativeBinary, rankProgram } from '../src/memory/native.ts';
 
 const root = mkdtempSync(join(tmpdir(), 'shoal-install-'));
-for (const part of ['native', 'binding.gyp', 'scripts', 'package.json'])
-  cpSync(join(repositoryRoot, part), join(root, part), { recursive: true });
+for (const part of ['native', 'scripts', 'package.json']) cpSync(join(repositoryRoot, part), join(root, part), { recursive: true });
 symlinkSync(join(repositoryRoot, 'node_modules'), join(root, 'node_modules'));
 afterAll(() => rmSync(root, { recursive: true }));
 
@@ -43,11 +44,33 @@ describe.skipIf(process.platform !== 'linux')('scripts/install-native.mjs (skipp
       }).stderr;
     const warning = started({ npm_config_user_agent: 'pnpm/10.2.0 npm/? node/v20' });
     expect(warning.match(/share no memory and compute in JavaScript/g)).toHaveLength(1);
-    expect(warning).toContain('run pnpm approve-builds, then pnpm rebuild shoal to see why');
+    expect(warning).toContain('run pnpm exec shoal compile, which compiles it or says what is missing');
     expect(started({ SHOAL_NATIVE: '0' })).toBe('');
+  });
+
+  it('is a command, which fails where nothing was compiled', () => {
+    const { SHOAL_NATIVE: _, ...inherited } = process.env;
+    const compile = (env: Record<string, string>): ReturnType<typeof spawnSync> =>
+      spawnSync(process.execPath, [join(repositoryRoot, 'dist/cli/main.js'), 'compile'], {
+        encoding: 'utf8',
+        env: { ...inherited, ...env },
+      });
+    expect(compile({ SHOAL_NATIVE: '0' })).toMatchObject({ status: 1, stdout: 'shoal: native addon skipped: SHOAL_NATIVE=0\n' });
   });
 
   it('does nothing with SHOAL_NATIVE=0', () => {
     expect(install({ SHOAL_NATIVE: '0' })).toEqual({ status: 0, lines: ['shoal: native addon skipped: SHOAL_NATIVE=0'] });
+  });
+});
+
+describe('binaries', () => {
+  it('that are published need nothing that Node.js 20 does not: the compiled one is made as they are', (context) => {
+    const [addon, program] = [nativeBinary, rankProgram];
+    if (!existsSync(addon)) return context.skip('the addon is not compiled');
+    if (!readFileSync(join(repositoryRoot, 'build/native.stamp'), 'utf8').includes('portable'))
+      return context.skip('there is no static libstdc++');
+    expect([unportable(addon), unportable(program)]).toEqual([undefined, undefined]);
+    // It can say no.
+    expect(unportable(addon, { floor: '2.10' })).toMatch(/needs .*GLIBC_2\.17, .*the floor is glibc 2\.10/);
   });
 });

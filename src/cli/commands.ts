@@ -1,6 +1,7 @@
 /** The subcommands, in the order of the help text. A new one is its own file and one line here. */
 import type { Command } from 'commander';
 import { benchCommand } from './commands/bench.ts';
+import { compileCommand } from './commands/compile.ts';
 import { completionCommand } from './commands/completion.ts';
 import { graphCommand } from './commands/graph.ts';
 import { infoCommand } from './commands/info.ts';
@@ -24,5 +25,6 @@ export const commands: readonly CommandFactory[] = [
   infoCommand,
   reportCommand,
   traceCommand,
+  compileCommand,
   completionCommand,
 ];

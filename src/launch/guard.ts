@@ -18,10 +18,9 @@
  *  which has no command for a group without a session: then each rank gets both, and ranks that outnumber the CPUs wait longer
  *  for each other. */
 import { spawn, type ChildProcess } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { accessSync, constants } from 'node:fs';
 import type { Socket } from 'node:net';
-import { packageFile } from '../base/package-root.ts';
-import { nativeUnavailableReason } from '../memory/native.ts';
+import { nativeUnavailableReason, rankProgram } from '../memory/native.ts';
 
 const guardScript = `
 trap '' INT TERM HUP PIPE
@@ -46,8 +45,6 @@ for g in $groups; do kill -s KILL -- "-$g"; done 2>/dev/null
 exit 0
 `;
 
-/** Built with the addon; where that cannot be loaded, this would not run either. */
-const rankProgram = packageFile('build/Release/shoal-rank');
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
 
@@ -72,7 +69,7 @@ export interface Guard {
 export function startGuard(): Guard {
   const child: ChildProcess = spawn('/bin/sh', ['-c', guardScript, 'shoal-guard'], { detached: true, stdio: ['pipe', 'ignore', 'ignore'] });
   const pipe = child.stdin as Socket;
-  const hasRankProgram = nativeUnavailableReason() === undefined && existsSync(rankProgram);
+  const hasRankProgram = nativeUnavailableReason() === undefined && isExecutable(rankProgram);
   // The guard was killed: the ranks go on, and end as usual.
   pipe.on('error', () => undefined);
   const gone = new Promise<void>((resolve) => {
@@ -91,6 +88,15 @@ export function startGuard(): Guard {
       await gone;
     },
   };
+}
+
+function isExecutable(file: string): boolean {
+  try {
+    accessSync(file, constants.X_OK);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 /** Signals a whole process group. False when it has no member. */

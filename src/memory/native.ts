@@ -1,11 +1,12 @@
 /** The addon, typed, and its only loader. Everything the addon does has a twin in JavaScript except memory shared between
  *  processes, so that its absence is never an error here. Each thread loads it for itself.
  *
- *  The binary is build/Release/shoal.node under the package's root, which is two folders above this file both in `src` and
- *  in `dist`. `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
+ *  It is what was compiled on this machine (build/Release), else what came with the package (prebuilds/<platform>-<arch>, as
+ *  node-gyp-build looks for it: a package that every thread of every rank would load to find one of two files).
+ *  `SHOAL_NATIVE=0` in the environment disables it whatever the caller asks. */
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { sep } from 'node:path';
+import { dirname, join, sep } from 'node:path';
 import { messageOf } from '../base/errors.ts';
 import { packageFile } from '../base/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
@@ -104,8 +105,14 @@ export interface NativeOptions {
   readonly enabled: boolean;
 }
 
-/** Where the addon is when it is built. */
-export const nativeBinary = packageFile('build/Release/shoal.node');
+const builtBinary = packageFile('build/Release/shoal.node');
+const prebuiltBinary = packageFile(`prebuilds/${process.platform}-${process.arch}/shoal.napi.glibc.node`);
+
+/** Where the addon is, or would be had it been compiled. */
+export const nativeBinary = existsSync(builtBinary) || !existsSync(prebuiltBinary) ? builtBinary : prebuiltBinary;
+
+/** The program that is made together with the addon, and that does not run either where the addon cannot be loaded. */
+export const rankProgram = join(dirname(nativeBinary), 'shoal-rank');
 
 /** The addon, or undefined when it is disabled, not built, or cannot be loaded. */
 export function loadNative(options: NativeOptions): Native | undefined {
@@ -119,23 +126,23 @@ export function nativeUnavailableReason(options: NativeOptions = { enabled: true
   return typeof loaded === 'string' ? loaded : undefined;
 }
 
-/** How the addon is built by the package manager that `environment` is of: npm, pnpm or yarn set `npm_config_user_agent`. */
-export function rebuildCommand(environment: Environment): string {
-  if (!nativeBinary.includes(`${sep}node_modules${sep}`)) return 'npm rebuild';
+/** How the addon is compiled, by the package manager that `environment` is of: npm, pnpm or yarn set `npm_config_user_agent`. */
+export function compileCommand(environment: Environment): string {
+  if (!nativeBinary.includes(`${sep}node_modules${sep}`)) return 'npm ci';
   const [manager] = /^(pnpm|yarn)(?=\/)/.exec(environment['npm_config_user_agent'] ?? '') ?? ['npm'];
-  return manager === 'pnpm' ? 'pnpm approve-builds, then pnpm rebuild shoal' : `${manager} rebuild shoal`;
+  return { npm: 'npx shoal compile', pnpm: 'pnpm exec shoal compile', yarn: 'yarn shoal compile' }[manager] ?? manager;
 }
 
 function load(options: NativeOptions): Native | string {
   if (!options.enabled) return 'the native addon is disabled by the settings';
   if (process.env.SHOAL_NATIVE === '0') return 'the native addon is disabled by SHOAL_NATIVE=0';
   if (!existsSync(nativeBinary))
-    return `the native addon is not built (${nativeBinary} does not exist); run ${rebuildCommand(process.env)} to see why`;
+    return `the native addon is not there (the package has none for ${process.platform}-${process.arch}); run ${compileCommand(process.env)}, which compiles it or says what is missing`;
   try {
     const native = createRequire(import.meta.url)(nativeBinary) as Native;
     if (native.version === nativeInterface) return native;
-    return `the native addon has interface ${native.version}, this package needs ${nativeInterface}; run ${rebuildCommand(process.env)}`;
+    return `the native addon has interface ${native.version}, this package needs ${nativeInterface}; run ${compileCommand(process.env)}`;
   } catch (error) {
-    return `the native addon cannot be loaded: ${messageOf(error)}; run ${rebuildCommand(process.env)}`;
+    return `the native addon cannot be loaded: ${messageOf(error)}; run ${compileCommand(process.env)}`;
   }
 }

@@ -39,7 +39,7 @@ export class ThreadRegionAllocator implements RegionAllocator {
     if (share.kind !== 'thread') {
       throw new ShoalError(
         'unsupported',
-        `region ${share.id} is shared memory, which needs the native addon to be mapped; run npm rebuild`,
+        `region ${share.id} is shared memory, which needs the native addon to be mapped; shoal info says why it is not loaded`,
       );
     }
     return threadRegion(share, () => {});
