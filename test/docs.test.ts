@@ -44,6 +44,21 @@ describe('pages', () => {
     expect(broken).toEqual([]);
   });
 
+  it('lead to files that the package has', () => {
+    const packing = spawnSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: repositoryRoot, encoding: 'utf8' });
+    const [{ files }] = JSON.parse(packing.stdout) as [{ files: { path: string }[] }];
+    const packed = files.map(({ path }) => path);
+    expect(packed).toEqual(expect.arrayContaining(['README.md', 'docs/README.md', 'dist/index.js']));
+    const isPacked = (target: string): boolean =>
+      packed.some((path) => path === target || path.startsWith(`${target.replace(/\/$/, '')}/`));
+    const broken = pages.flatMap((page) =>
+      linksOf(page)
+        .filter((target) => !isPacked(target))
+        .map((target) => `${page}: ${target}`),
+    );
+    expect(broken).toEqual([]);
+  });
+
   it('draw the house as it stands: every file and folder of the code map is there', () => {
     const page = readText('ARCHITECTURE.md');
     const map = page.slice(page.indexOf('### Code map'), page.indexOf('\n## ', page.indexOf('### Code map')));

@@ -1,15 +1,18 @@
-/** The command line that runs a user's script: TypeScript through tsx, JavaScript by Node.js itself.
+/** The command line that runs a user's script: JavaScript by Node.js itself, TypeScript through tsx where that is installed, else by
+ *  Node.js, which strips types from 22.18 on.
  *
  *  TypeScript is taken for ES modules unless its package.json says `"type": "commonjs"`: scripts begin with
  *  `await initProcessGroup()`, which CommonJS does not have, and many folders have no package.json at all. tsx decides
- *  otherwise when `type` is missing, so such files are given their format by a hook that resolves before tsx does. */
+ *  otherwise when `type` is missing, so such files are given their format by a hook that resolves before tsx does. Node.js by itself
+ *  looks at their syntax. */
 import { readFileSync, statSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import nodeModule, { createRequire } from 'node:module';
 import { basename, dirname, extname, join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Script } from 'node:vm';
 import type * as Esbuild from 'esbuild';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { installCommand } from '../base/package-manager.ts';
 
 export interface ScriptOptions {
   readonly script: string;
@@ -30,7 +33,7 @@ const javascript = new Set(['.js', '.mjs', '.cjs']);
 const blockingOutput = dataUrl('for(const stream of[process.stdout,process.stderr])stream._handle?.setBlocking?.(true)');
 
 /** Program and arguments. @throws ShoalError `usage` when there is no such script, it is of no known kind, or it is CommonJS and awaits
- *  at its top level. */
+ *  at its top level; `unsupported` for TypeScript when nothing here runs it. */
 export function scriptCommand(options: ScriptOptions): string[] {
   const { script, args, directory, nodeArgs = [] } = options;
   if (options.kind === 'program') return [script, ...args];
@@ -40,13 +43,32 @@ export function scriptCommand(options: ScriptOptions): string[] {
   if (isCommonJs(path) && awaitsAtTop(path)) throw commonJsError(path);
   const node = [process.execPath, ...nodeArgs, '--import', blockingOutput];
   if (javascript.has(extension)) return [...node, path, ...args];
-  if (typescript.has(extension)) return [...node, ...moduleHook(path), '--import', typescriptLoader(), path, ...args];
+  if (typescript.has(extension)) return [...node, ...typescriptFlags(path), path, ...args];
   throw new ShoalError('usage', `${path} is neither JavaScript nor TypeScript; use --no-node to start another program`);
 }
 
-/** URL of tsx's loader: our own dependency, so that it is found from any directory. */
-export function typescriptLoader(): string {
-  return pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href;
+/** Flags with which Node.js runs this TypeScript. */
+function typescriptFlags(script: string): string[] {
+  const loader = tsxOf(script);
+  if (loader !== undefined) return [...moduleHook(script), '--import', pathToFileURL(loader).href];
+  if (stripTypes !== undefined) return [];
+  const install = installCommand(process.env, 'tsx', { dev: true });
+  throw new ShoalError(
+    'unsupported',
+    `${script} is TypeScript, which Node.js ${process.versions.node} runs through the package tsx; run ${install} (Node.js 22.18 and later need nothing)`,
+  );
+}
+
+/** tsx's loader: of the project that the script belongs to, or what is installed beside us. */
+function tsxOf(script: string): string | undefined {
+  for (const from of [script, import.meta.url]) {
+    try {
+      return createRequire(from).resolve('tsx');
+    } catch {
+      // Not there.
+    }
+  }
+  return undefined;
 }
 
 /** Flags that make TypeScript of the script's package ES modules; none where package.json decides. */
@@ -69,15 +91,23 @@ function isCommonJs(script: string): boolean {
   return type === 'commonjs';
 }
 
+/** Where Node.js runs TypeScript by itself. */
+const stripTypes =
+  'typescript' in process.features && process.features.typescript !== false
+    ? (nodeModule as { stripTypeScriptTypes?: (source: string) => string }).stripTypeScriptTypes
+    : undefined;
+
 /** Node.js looks at the syntax of a `.js` file whose package.json says nothing. */
 const detectsModules = 'require_module' in process.features;
 
 /** Every rank would fail with the same syntax error. */
 function awaitsAtTop(script: string): boolean {
   const source = readFileSync(script, 'utf8').replace(/^#!.*/, '');
-  return typescript.has(extname(script))
-    ? awaitsInTypescript(source, extname(script))
-    : !compiles('', source) && compiles('async ', source);
+  return typescript.has(extname(script)) ? awaitsInTypescript(source, script) : awaitsInJavascript(source);
+}
+
+function awaitsInJavascript(source: string): boolean {
+  return !compiles('', source) && compiles('async ', source);
 }
 
 function compiles(kind: string, body: string): boolean {
@@ -90,18 +120,26 @@ function compiles(kind: string, body: string): boolean {
   }
 }
 
-/** By tsx's own compiler. */
-function awaitsInTypescript(source: string, extension: string): boolean {
-  const { transformSync } = createRequire(createRequire(import.meta.url).resolve('tsx'))('esbuild') as Pick<
-    typeof Esbuild,
-    'transformSync'
-  >;
-  const loader = extension === '.tsx' ? 'tsx' : 'ts';
+/** By the compiler that will run it. */
+function awaitsInTypescript(source: string, script: string): boolean {
+  const tsx = tsxOf(script);
+  if (tsx === undefined) return stripTypes !== undefined && awaitsWithoutTypes(source, stripTypes);
+  const { transformSync } = createRequire(tsx)('esbuild') as Pick<typeof Esbuild, 'transformSync'>;
+  const loader = extname(script) === '.tsx' ? 'tsx' : 'ts';
   try {
     transformSync(source, { loader, format: 'cjs', logLevel: 'silent' });
     return false;
   } catch (error) {
     return /top-level await/i.test(messageOf(error));
+  }
+}
+
+function awaitsWithoutTypes(source: string, strip: (source: string) => string): boolean {
+  try {
+    // As a CommonJS module it has `import` and `export` only if it is none; then Node.js says so itself.
+    return awaitsInJavascript(strip(source));
+  } catch {
+    return false;
   }
 }
 

@@ -8,6 +8,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, sep } from 'node:path';
 import { messageOf } from '../base/errors.ts';
+import { execCommand } from '../base/package-manager.ts';
 import { packageFile } from '../base/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';
@@ -126,11 +127,9 @@ export function nativeUnavailableReason(options: NativeOptions = { enabled: true
   return typeof loaded === 'string' ? loaded : undefined;
 }
 
-/** How the addon is compiled, by the package manager that `environment` is of: npm, pnpm or yarn set `npm_config_user_agent`. */
-export function compileCommand(environment: Environment): string {
-  if (!nativeBinary.includes(`${sep}node_modules${sep}`)) return 'npm ci';
-  const [manager] = /^(pnpm|yarn)(?=\/)/.exec(environment['npm_config_user_agent'] ?? '') ?? ['npm'];
-  return { npm: 'npx shoal compile', pnpm: 'pnpm exec shoal compile', yarn: 'yarn shoal compile' }[manager] ?? manager;
+/** How the addon is compiled. */
+function compileCommand(environment: Environment): string {
+  return nativeBinary.includes(`${sep}node_modules${sep}`) ? execCommand(environment, 'shoal compile') : 'npm ci';
 }
 
 function load(options: NativeOptions): Native | string {

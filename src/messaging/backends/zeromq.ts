@@ -9,7 +9,7 @@
  *  ZeroMQ connects again and again until the router is there, but a connection that is lost ends its pipe: the links above
  *  make it anew. ZeroMQ's own queues have no limit, because the windows of the links are one.
  *
- *  The package is loaded when the first such URL is used. */
+ *  The package is loaded when the first such URL is used, and need not be installed before: an optional peer of ours. */
 import { chmodSync } from 'node:fs';
 import net from 'node:net';
 import os from 'node:os';
@@ -19,6 +19,7 @@ import { must } from '../../base/assert.ts';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors } from '../../base/exhaustion.ts';
+import { installCommand, isNotInstalled } from '../../base/package-manager.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { packetBytesMost } from '../limits.ts';
 import type { ThreadGate } from '../thread-gate.ts';
@@ -67,6 +68,8 @@ export async function zeromqUnavailable(): Promise<string | undefined> {
     const missing = (['curve', 'draft'] as const).filter((name) => capability[name] !== true);
     return missing.length === 0 ? undefined : `this build of the package zeromq lacks ${missing.join(' and ')}`;
   } catch (error) {
+    if (isNotInstalled(error, 'zeromq'))
+      return `it needs the package zeromq, which is not installed; run ${installCommand(process.env, 'zeromq')}`;
     return `the package zeromq cannot be loaded: ${messageOf(error)}`;
   }
 }
