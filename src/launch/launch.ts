@@ -18,7 +18,7 @@ import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
 import { serverPlaces, serverVariables, type ServerOptions } from './server-specs.ts';
-import { stderrHint } from './stderr-hint.ts';
+import { lastError, stderrHint } from './stderr-hint.ts';
 
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
@@ -227,8 +227,7 @@ class Run {
       }
       await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await supervisor.finish();
-      this.#tell(failure, supervisor.failed(failure.rank));
-      return failure;
+      return this.#tell(failure, supervisor.failed(failure.rank));
     } finally {
       over.abort();
       await supervisor.finish();
@@ -348,11 +347,11 @@ class Run {
   }
 
   /** The failure, and what its rank wrote last, after everything else. */
-  #tell(failure: JobFailure, failed: FailedProcess | undefined): void {
-    const lines = [describeFailure(failure, this.#node)];
+  #tell(failure: JobFailure, failed: FailedProcess | undefined): JobFailure {
     const own = failed !== undefined && failure.node === this.#node;
-    if (own) lines.push(...tailLines(failed));
-    for (const line of lines) this.#say(line);
+    for (const line of [describeFailure(failure, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
+    const error = own ? lastError(failed.tail().text) : undefined;
+    return error === undefined ? failure : { ...failure, error };
   }
 
   #event(line: string): void {

@@ -50,6 +50,8 @@ export interface JobFailure {
   readonly rank?: number;
   readonly exitCode: number;
   readonly text: string;
+  /** The error that the rank wrote to stderr last, where it was a rank of this node. */
+  readonly error?: string;
   /** No restart helps: a launcher is gone, or the user ended the job. */
   readonly final: boolean;
 }

@@ -1,4 +1,4 @@
-/** What the last words of a rank mean, and what to do, where they would puzzle its user. */
+/** What the last words of a rank mean: the error that ended it, and what to do where its words would puzzle the user. */
 
 const hints: readonly { readonly words: string; readonly hint: string }[] = [
   {
@@ -10,4 +10,9 @@ const hints: readonly { readonly words: string; readonly hint: string }[] = [
 /** Undefined where the words speak for themselves. */
 export function stderrHint(stderr: string): string | undefined {
   return hints.find(({ words }) => stderr.includes(words))?.hint;
+}
+
+/** `TypeError: x is not a function`: what Node.js writes of an error that nobody caught, from its last one. */
+export function lastError(stderr: string): string | undefined {
+  return [...stderr.matchAll(/^(?:Uncaught )?(\w*(?:Error|Exception)\b(?: \[\w+\])?: .+)$/gm)].at(-1)?.[1];
 }

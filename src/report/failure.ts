@@ -17,11 +17,16 @@ export function failureOf(flights: readonly FlightDump[], launcher: string | nul
   );
   // Most ranks say what happened; a few say what came of it.
   const told = [...errors].sort(([, a], [, b]) => b.length - a.length);
+  // A rank that was told of no error had one of its own, or was killed: what others tell came of that.
+  const blamed = Number(/^rank (\d+) /.exec(launcher ?? '')?.[1] ?? Number.NaN);
+  const isFirst = !Number.isNaN(blamed) && !told.some(([, found]) => found.some(({ rank }) => rank === blamed));
+  const launcherSays = launcher === null ? [] : [launcher];
   const causes = [
+    ...(isFirst ? launcherSays : []),
     ...told.map(([error, found]) => `${names([...new Set(found.map(({ rank }) => rank))])}: ${error}`),
     ...behind,
     ...(silent.length === 0 ? [] : [`${names(silent)} left no record: killed, or ended without being asked`]),
-    ...(launcher === null ? [] : [launcher]),
+    ...(isFirst ? [] : launcherSays),
   ].flatMap((cause) => cause.split('\n'));
   const last = flights.toSorted((a, b) => a.rank - b.rank).flatMap(({ rank, entries }) => lastCall(rank, entries) ?? []);
   const [headline = 'a group failed; its ranks had no call under way', ...others] = causes;

@@ -145,20 +145,26 @@ describe('traces', () => {
 });
 
 describe('failures', () => {
-  it('the error most ranks tell is the headline; who left nothing is named', () => {
+  it('the rank that failed first, and was told of no error, is the headline; then what that came to, and who left nothing', () => {
     write('flight-rank-0.json', flight(0, 5, 'rank 1 was lost: its process died\nmore'));
     write('flight-rank-2.json', flight(2, 5, 'rank 1 was lost: its process died\nmore'));
     write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 137, failure: 'rank 1 was killed' }));
     const { failure, title } = build();
     expect(title).toBe('train.ts');
-    expect(failure!.headline).toBe('ranks 0, 2: rank 1 was lost: its process died');
+    expect(failure!.headline).toBe('rank 1 was killed');
     expect(failure!.lines).toEqual([
+      'ranks 0, 2: rank 1 was lost: its process died',
       'more',
       'rank 1 left no record: killed, or ended without being asked',
-      'rank 1 was killed',
       'rank 0 last called all_reduce float32[1000] at train.ts:7: scheduled',
       'rank 2 last called all_reduce float32[1000] at train.ts:7: scheduled',
     ]);
+  });
+
+  it('an error of a call is the headline when the rank that failed first was told it, too', () => {
+    for (const rank of [0, 1]) write(`flight-rank-${rank}.json`, flight(rank, 5, 'ranks disagree on collective #5'));
+    write('launcher.json', JSON.stringify({ command: ['train.ts'], startedAt: 'x', exitCode: 1, failure: 'rank 1 exited with code 1' }));
+    expect(build().failure!.headline).toBe('ranks 0, 1: ranks disagree on collective #5');
   });
 
   it('a rank that did not make a call is named with the call', () => {

@@ -6,6 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import type { ServerOptions } from '../../launch/server-specs.ts';
 import { natural, positive } from '../option-values.ts';
+import type { JobFailure } from '../../launch/node-agreement.ts';
 import type { RunReport } from '../run-report.ts';
 
 interface RunFlags {
@@ -157,8 +158,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   stdout.once('error', (error) => job.outputLost(error));
   const { exitCode, failure } = await job.result;
   if (report !== undefined) {
-    const where = failure?.rank === undefined ? '' : `rank ${failure.rank} `;
-    stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : `${where}${failure.text}`)}\n`);
+    stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : sentenceOf(failure))}\n`);
   }
   if (flags.json !== undefined) {
     const { writeJson } = await import('../write-json.ts');
@@ -167,6 +167,10 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
     writeJson(flags.json, { version: 1, command: [script, ...args], ranks: localSize, ...times, exitCode, failure: failure ?? null });
   }
   return exitCode;
+}
+
+function sentenceOf({ rank, text, error }: JobFailure): string {
+  return `${rank === undefined ? '' : `rank ${rank} `}${text}${error === undefined ? '' : `: ${error}`}`;
 }
 
 async function reportOf(
