@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { builtEntry } from '../src/base/package-root.ts';
+import { builtEntry } from '../src/base/packages/package-root.ts';
 
 /** The files that are loaded when `entry` is, before anything is imported later. */
 function filesOf(entry: string, found: Set<string> = new Set()): Set<string> {

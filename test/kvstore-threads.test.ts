@@ -4,7 +4,7 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { expect, test } from 'vitest';
 import { createShared } from '../src/kvstore/stores/create.ts';
-import { builtEntry } from '../src/base/package-root.ts';
+import { builtEntry } from '../src/base/packages/package-root.ts';
 import { KVJob } from './support/kv-job.ts';
 
 /** What every worker does, the first one here and the others in threads: sums of three pushes, then an asynchronous error. */

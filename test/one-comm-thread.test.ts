@@ -7,7 +7,7 @@ import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
-import { builtEntry } from '../src/base/package-root.ts';
+import { builtEntry } from '../src/base/packages/package-root.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
 import { hostGuest } from '../src/comm/comm-thread.ts';
 import { initProcessGroup } from '../src/group/api/init.ts';

@@ -2,7 +2,7 @@
 import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
-import { builtEntry } from '../../src/base/package-root.ts';
+import { builtEntry } from '../../src/base/packages/package-root.ts';
 
 const { SHOAL_SECRET = '', SHOAL_JOB = '', MASTER_PORT } = process.env;
 await StoreServer.listen({

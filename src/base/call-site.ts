@@ -4,7 +4,7 @@
 import { findSourceMap } from 'node:module';
 import { basename } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { codeFolder } from './package-root.ts';
+import { codeFolder } from './packages/package-root.ts';
 
 const framesMax = 16;
 

@@ -3,7 +3,7 @@ import { cpus, hostname } from 'node:os';
 import { allowedCpus } from '../base/files/allowed-cpus.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
-import { packageVersion } from '../base/version.ts';
+import { packageVersion } from '../base/packages/version.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { createKernels } from '../memory/kernels/create-kernels.ts';

@@ -3,7 +3,7 @@
  *  `shoal --help` is fast. Exit codes: 0, 2 for a command that was used wrongly, the failing rank's, 1 otherwise. */
 import { Command, CommanderError } from 'commander';
 import { isShoalError, messageOf } from '../base/errors.ts';
-import { packageVersion } from '../base/version.ts';
+import { packageVersion } from '../base/packages/version.ts';
 import { commands } from './commands.ts';
 import { inOurSpelling } from './habits.ts';
 

@@ -9,7 +9,7 @@ import { MessageChannel, Worker, type MessagePort, type WorkerOptions } from 'no
 import { systemClock, within } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
-import { builtEntry } from '../base/package-root.ts';
+import { builtEntry } from '../base/packages/package-root.ts';
 import { ThreadGate } from '../messaging/thread-gate.ts';
 import { eventMemory, PortHost, type CommHost, type CommHostHandlers } from './comm-host.ts';
 import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';

@@ -2,7 +2,7 @@
  *  run or load. Texts of traces and records never become markup: the program writes them as text. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import { builtEntry } from '../base/package-root.ts';
+import { builtEntry } from '../base/packages/package-root.ts';
 import type { ReportData } from './data/report-data.ts';
 
 /** @throws ShoalError `config` when the package is not built. */

@@ -6,7 +6,7 @@ import { systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
 import { StoreServer } from '../../src/store/store-server.ts';
 import { create } from '../../src/kvstore/stores/create.ts';
-import { builtEntry } from '../../src/base/package-root.ts';
+import { builtEntry } from '../../src/base/packages/package-root.ts';
 import type { KVStore, KVStoreType } from '../../src/kvstore/values/types.ts';
 import { fixtureCommand } from './fixtures.ts';
 

@@ -2,7 +2,7 @@
 import { StringDecoder } from 'node:string_decoder';
 import { Writable } from 'node:stream';
 import { systemClock } from '../../base/clock.ts';
-import { builtEntry } from '../../base/package-root.ts';
+import { builtEntry } from '../../base/packages/package-root.ts';
 import { systemRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';

@@ -4,7 +4,7 @@ import type { Writable } from 'node:stream';
 import { ShoalError } from '../../base/errors.ts';
 import { readSettings, type Environment } from '../../base/settings/settings.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
-import { packageVersion } from '../../base/version.ts';
+import { packageVersion } from '../../base/packages/version.ts';
 import { compare, namesOf, type CompareOptions, type ComparedRow } from '../../bench/compare.ts';
 import { formatComparison, formatComparisonHead } from '../../bench/comparison-table.ts';
 import type { CompareEvent } from '../../bench/job.ts';

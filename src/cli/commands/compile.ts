@@ -1,7 +1,7 @@
 /** `shoal compile`: the native addon, from the sources in the package. */
 import { spawnSync } from 'node:child_process';
 import { Command } from 'commander';
-import { packageFile } from '../../base/package-root.ts';
+import { packageFile } from '../../base/packages/package-root.ts';
 
 const notes = `
 The package has the addon for Linux on x64 and arm64 with glibc 2.28 or later, and uses it without this command. Compile where it is

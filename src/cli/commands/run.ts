@@ -220,7 +220,7 @@ async function serversOf(
     throw new ShoalError('usage', 'options about servers and worker groups need --servers <count>');
   }
   const [{ builtEntry }, { detectPlace }, { serverVariables }, { resolve }] = await Promise.all([
-    import('../../base/package-root.ts'),
+    import('../../base/packages/package-root.ts'),
     import('../../kvstore/job/environment.ts'),
     import('../../launch/server-specs.ts'),
     import('node:path'),

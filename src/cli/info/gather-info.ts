@@ -3,7 +3,7 @@ import { cpus, hostname, networkInterfaces, release, totalmem } from 'node:os';
 import { allowedCpus, type AllowedCpus } from '../../base/files/allowed-cpus.ts';
 import { messageOf } from '../../base/errors.ts';
 import { describeSettings, resolveSettings, type Environment, type SettingRow } from '../../base/settings/settings.ts';
-import { packageVersion } from '../../base/version.ts';
+import { packageVersion } from '../../base/packages/version.ts';
 import { hostIdentity } from '../../fabric/host-identity.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import type { LibfabricChoice } from '../../fabric/fabric.ts';

@@ -2,7 +2,7 @@
 import { Writable } from 'node:stream';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
-import { builtEntry } from '../../base/package-root.ts';
+import { builtEntry } from '../../base/packages/package-root.ts';
 import { systemRandom } from '../../base/random.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { launch } from '../../launch/launch.ts';

@@ -3,7 +3,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Environment } from '../../base/settings/settings.ts';
-import { packageVersion } from '../../base/version.ts';
+import { packageVersion } from '../../base/packages/version.ts';
 import { comparable, type ComparableCollective } from '../../bench/compare.ts';
 import { choicesOf } from '../../bench/comparison-table.ts';
 import { sizesOf } from '../../bench/options.ts';

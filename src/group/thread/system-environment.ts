@@ -6,7 +6,7 @@ import { messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors } from '../../base/exhaustion.ts';
 import { createLogger } from '../../base/log.ts';
 import { systemRandom } from '../../base/random.ts';
-import { packageVersion } from '../../base/version.ts';
+import { packageVersion } from '../../base/packages/version.ts';
 import type { CommThreadContext } from '../../comm/guest.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { congestionTuner } from '../../fabric/congestion.ts';

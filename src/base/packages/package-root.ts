@@ -3,7 +3,7 @@
 import { existsSync } from 'node:fs';
 import { dirname, join, sep } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { ShoalError } from './errors.ts';
+import { ShoalError } from '../errors.ts';
 
 const self = fileURLToPath(import.meta.url);
 const root = packageOf(dirname(self));
