@@ -1,13 +1,13 @@
 /** The socket of a worker, a server, or of a stub towards another process: connected to exactly one router. It owns an
  *  address, under which the router reaches it, and keeps what the router does not have yet. When the connection breaks
  *  it is made again, and both ends go on where they stopped. */
-import { sleep } from '../base/clock.ts';
+import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { retry } from '../base/connections/retry.ts';
 import { checkFields, checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { within } from './link/deadline.ts';
 import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link/link.ts';
@@ -31,8 +31,7 @@ const dealerOptions = optionTable<DealerOptions>({ address: 'bigint', limits: 'o
 const connectOptions = optionTable<ConnectOptions>({ timeoutMs: 'number' });
 
 const defaultConnectMs = 10_000;
-const firstRetryMs = 20;
-const lastRetryMs = 1000;
+const pauseMostMs = 1000;
 
 export class Dealer extends MessageSocket {
   readonly address: Address;
@@ -102,7 +101,7 @@ export class Dealer extends MessageSocket {
       this.#welcomed = { resolve, reject };
     });
     this.#attach(pipe, attempt);
-    await within(this.#context.clock, Math.max(0, deadlineMs - this.#context.clock.now()), welcomed);
+    await within(this.#context.clock, Math.max(0, deadlineMs - this.#context.clock.now()), welcomed, () => undefined);
     if (this.#link.open || attempt !== this.#attempt) return;
     throw new ShoalError('timeout', `${this.internalId} had no answer within ${timeoutMs} ms; does a router listen there?`, { timeoutMs });
   }
@@ -135,7 +134,7 @@ export class Dealer extends MessageSocket {
     this.#end ??= new ShoalError('closed', `${this.internalId} is closed`);
     const { clock } = this.#context;
     const deadlineMs = clock.now() + timeoutMs;
-    if (this.#link.pending > 0 && !failed) await within(clock, timeoutMs, this.#link.flushed());
+    if (this.#link.pending > 0 && !failed) await within(clock, timeoutMs, this.#link.flushed(), () => undefined);
     this.#stopped.abort();
     this.#attempt++;
     const { pipe } = this.#link;
@@ -209,36 +208,29 @@ export class Dealer extends MessageSocket {
     this.#reconnect(lost, attempt).catch((thrown: unknown) => this.#fail(ShoalError.from(thrown)));
   }
 
-  /** Tries again and again, ever slower, until the limit. */
   async #reconnect(lost: ShoalError, attempt: number): Promise<void> {
-    const { clock } = this.#context;
-    const url = this.#url;
-    const deadlineMs = clock.now() + this.#limits.reconnectMs;
-    let delayMs = firstRetryMs;
-    while (attempt === this.#attempt && url !== undefined) {
-      await sleep(clock, delayMs);
-      if (attempt !== this.#attempt || this.#end !== undefined) return;
-      const leftMs = deadlineMs - clock.now();
-      if (leftMs <= 0) {
-        this.#fail(
-          new ShoalError('peer-lost', `${this.internalId} could not reconnect within ${this.#limits.reconnectMs} ms: ${lost.message}`, {
-            cause: lost,
-          }),
-        );
-        return;
-      }
-      try {
+    const { clock, random } = this.#context;
+    const timeoutMs = this.#limits.reconnectMs;
+    const url = this.#url!;
+    const isCurrent = (): boolean => attempt === this.#attempt && this.#end === undefined;
+    // Our keys were right: another program may have the port of a router that is down, or connections break in the handshake.
+    const isFinal = ({ code }: ShoalError): boolean => code !== 'peer-lost' && code !== 'timeout' && code !== 'auth';
+    const outcome = await retry(
+      { clock, random, timeoutMs, signal: this.#stopped.signal, isFinal, pauseMostMs, begin: 'pause' },
+      async (signal, leftMs) => {
+        if (!isCurrent()) return undefined;
         const backend = await this.#context.backendOf(url);
-        const pipe = await backend.connect(url, { timeoutMs: Math.min(leftMs, defaultConnectMs), signal: this.#stopped.signal });
-        if (attempt === this.#attempt && this.#end === undefined) this.#attach(pipe, attempt);
-        else await pipe.close(0);
-        return;
-      } catch (thrown) {
-        const error = ShoalError.from(thrown);
-        // Our keys were right: another program may have the port of a router that is down, or connections break in the handshake.
-        if (error.code !== 'peer-lost' && error.code !== 'timeout' && error.code !== 'auth') throw error;
-        delayMs = Math.min(delayMs * 2, lastRetryMs);
-      }
+        return backend.connect(url, { timeoutMs: Math.min(leftMs, defaultConnectMs), signal });
+      },
+    );
+    if ('value' in outcome) {
+      if (outcome.value !== undefined && isCurrent()) this.#attach(outcome.value, attempt);
+      else await outcome.value?.close(0);
+    } else if (isCurrent()) {
+      const over = new ShoalError('peer-lost', `${this.internalId} could not reconnect within ${timeoutMs} ms: ${lost.message}`, {
+        cause: lost,
+      });
+      this.#fail(outcome.why === 'final' ? outcome.error! : over);
     }
   }
 

@@ -7,12 +7,12 @@
  *
  *  One that is slow, stopped or dead fills its own link only. When it comes back under the same address, also as a new
  *  process, it gets what waited for it. */
+import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Listener, Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
-import { within } from './link/deadline.ts';
 import { Inbox } from './link/inbox.ts';
 import { socketLimits, type MessagingLimits } from './limits.ts';
 import { Link } from './link/link.ts';
@@ -130,7 +130,8 @@ export class Router extends MessageSocket {
     const links = [...this.#links.values()];
     // Nobody who is not connected now will be in time.
     const waiting = links.filter((link) => link.open && link.pending > 0);
-    if (waiting.length > 0) await within(clock, timeoutMs, Promise.all(waiting.map((link) => link.flushed())));
+    const flushed = Promise.all(waiting.map((link) => link.flushed()));
+    if (waiting.length > 0) await within<unknown>(clock, timeoutMs, flushed, () => undefined);
     this.#inbox.end(end);
     for (const link of links) if (link.open) link.sayGoodbye();
     const undelivered = links.reduce((sum, link) => sum + link.pending, 0);

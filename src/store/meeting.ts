@@ -10,8 +10,8 @@
 import { lstat, mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
-import { sleep } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
+import { retry } from '../base/connections/retry.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { StoreClient, type StoreClientOptions } from './store-client.ts';
 import { StoreServer, type StoreServerOptions } from './store-server.ts';
@@ -31,6 +31,7 @@ interface MeetingRecord {
 }
 
 const secretBytes = 32;
+const lookMs = 25;
 /** Leftovers of killed jobs are removed when they are older than this and their process is gone. */
 const leftoverMs = 3_600_000;
 
@@ -90,28 +91,28 @@ export async function joinMeeting(
   path: string,
   options: Omit<StoreClientOptions, 'secret' | 'host' | 'port'>,
 ): Promise<{ store: StoreClient; point: MeetingPoint }> {
-  const { clock, connectTimeoutMs = 30_000, rank, signal } = options;
-  const startMs = clock.now();
-  let last = 'the file was not there';
-  for (;;) {
-    const leftMs = connectTimeoutMs - (clock.now() - startMs);
-    if (signal?.aborted) throw new ShoalError('aborted', `rank ${rank}: waiting for rank 0 was aborted`, { cause: signal.reason });
-    if (leftMs <= 0) break;
-    const point = await readMeeting(path);
-    if (point !== undefined) {
+  const { clock, random, connectTimeoutMs = 30_000, rank, signal } = options;
+  const isFinal = ({ code }: ShoalError): boolean => code === 'config' || code === 'aborted';
+  const outcome = await retry(
+    { clock, random, timeoutMs: connectTimeoutMs, signal, isFinal, firstPauseMs: lookMs, pauseMostMs: lookMs },
+    async (_, leftMs) => {
+      const point = await readMeeting(path);
+      if (point === undefined) throw new ShoalError('peer-lost', 'the file was not there');
       try {
         return { store: await StoreClient.connect({ ...options, ...point, connectTimeoutMs: Math.min(leftMs, 1000) }), point };
-      } catch (error) {
-        const { code } = ShoalError.from(error);
-        if (code === 'config' || code === 'aborted') throw error;
-        last = messageOf(error);
+      } catch (thrown) {
+        const error = ShoalError.from(thrown);
+        throw isFinal(error) ? error : new ShoalError('peer-lost', error.message, { cause: error });
       }
-    }
-    await sleep(clock, 20);
-  }
+    },
+  );
+  if ('value' in outcome) return outcome.value;
+  const { why, error } = outcome;
+  if (why === 'final') throw error;
+  if (why === 'aborted') throw new ShoalError('aborted', `rank ${rank}: waiting for rank 0 was aborted`, { cause: signal?.reason });
   throw new ShoalError(
     'timeout',
-    `rank ${rank} did not find rank 0 of its job through ${path} in ${Math.round(clock.now() - startMs)} ms; last: ${last}. Is rank 0 running, on this host and as this user?`,
+    `rank ${rank} did not find rank 0 of its job through ${path} in ${connectTimeoutMs} ms; last: ${error?.message ?? 'none'}. Is rank 0 running, on this host and as this user?`,
     { rank, peer: 0, operation: 'store connect', timeoutMs: connectTimeoutMs },
   );
 }

@@ -4,10 +4,11 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import { connect, type Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
-import { setServedTimer, sleep, type Clock } from '../base/clock.ts';
+import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion, isExhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
+import { retry } from '../base/connections/retry.ts';
 import { abortedWait, closedStore, timedOutWait } from './key-waits.ts';
 import {
   checkAmount,
@@ -54,7 +55,8 @@ interface Pending {
 
 /** Of connecting and authenticating, before another try. */
 const attemptMs = 5000;
-const retryPausesMs = [10, 20, 50, 100, 200, 500, 1000] as const;
+/** Many ranks may wait for one that starts late. */
+const pauseMostMs = 1000;
 /** How long a cancelled wait may take to be answered before the caller gets its error without the server's word. */
 const cancelGraceMs = 1000;
 
@@ -92,27 +94,17 @@ export class StoreClient implements Store {
    *  @throws ShoalError `timeout` with the address, the time spent and the last reason; `auth` or `config` when the server
    *          answers and refuses. */
   static async connect(options: StoreClientOptions): Promise<StoreClient> {
-    const { clock, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
+    const { clock, random, connectTimeoutMs = 30_000, attemptsMax = Infinity, signal } = options;
     const startMs = clock.now();
-    const limit = new AbortController();
-    // A process that gets no CPU has not waited in vain.
-    const timer = setServedTimer(clock, connectTimeoutMs, () => limit.abort());
-    let last: ShoalError | undefined;
-    try {
-      for (let attempt = 1; ; attempt++) {
-        if (signal?.aborted) throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal.reason });
-        const outcome = await dial(options, limit.signal);
-        if ('socket' in outcome) return new StoreClient(outcome.socket, outcome.rest, options);
-        if (outcome.error.code === 'auth' || outcome.error.code === 'config' || isExhaustion(outcome.error)) throw outcome.error;
-        // A reason that was given says more than the attempt that the deadline cut off.
-        last = outcome.error.code === 'timeout' ? (last ?? outcome.error) : outcome.error;
-        if (attempt < attemptsMax) await sleep(clock, retryPausesMs[Math.min(attempt - 1, retryPausesMs.length - 1)]);
-        if (attempt >= attemptsMax || limit.signal.aborted)
-          throw unreachableStore(options, { attempt, elapsedMs: clock.now() - startMs, last });
-      }
-    } finally {
-      timer.cancel();
-    }
+    const isFinal = (error: ShoalError): boolean => error.code === 'auth' || error.code === 'config' || isExhaustion(error);
+    const outcome = await retry({ clock, random, timeoutMs: connectTimeoutMs, attemptsMax, signal, isFinal, pauseMostMs }, (stop) =>
+      dial(options, stop),
+    );
+    if ('value' in outcome) return new StoreClient(outcome.value.socket, outcome.value.rest, options);
+    const { why, error, attempts } = outcome;
+    if (why === 'aborted') throw new ShoalError('aborted', `connecting to the ${nameOf(options)} was aborted`, { cause: signal?.reason });
+    if (why === 'final') throw error;
+    throw unreachableStore(options, { attempts, elapsedMs: clock.now() - startMs, last: error });
   }
 
   async set(key: string, value: Uint8Array): Promise<void> {
@@ -276,20 +268,17 @@ export class StoreClient implements Store {
   }
 }
 
-type Dialled = { socket: Socket; rest: Uint8Array } | { error: ShoalError };
-
-/** One attempt: connect and authenticate before `limit`, within 5 s. */
-function dial(options: StoreClientOptions, limit: AbortSignal): Promise<Dialled> {
-  const { clock, host, port, secret, world, worldSize, rank, random, signal } = options;
-  return new Promise((resolve) => {
+/** One attempt: connect and authenticate before `stop`, within 5 s. */
+function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket: Socket; rest: Uint8Array }> {
+  const { clock, host, port, secret, world, worldSize, rank, random } = options;
+  return new Promise((resolve, reject) => {
     const socket = connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
     const handshake = new Handshake({ role: 'dialer', secret, purpose: storePurpose, world, worldSize, rank, random });
     const fail = (error: ShoalError): void => {
       finish();
       socket.destroy();
-      resolve({ error });
+      reject(error);
     };
-    const abort = (): void => fail(new ShoalError('aborted', 'aborted'));
     const silent = (): void => fail(new ShoalError('timeout', 'no answer'));
     const timer = setServedTimer(clock, attemptMs, silent);
     const onError = (error: Error): void =>
@@ -313,11 +302,9 @@ function dial(options: StoreClientOptions, limit: AbortSignal): Promise<Dialled>
     };
     const finish = (): void => {
       timer.cancel();
-      signal?.removeEventListener('abort', abort);
-      limit.removeEventListener('abort', silent);
+      stop.removeEventListener('abort', silent);
     };
-    signal?.addEventListener('abort', abort);
-    limit.addEventListener('abort', silent);
+    stop.addEventListener('abort', silent);
     socket.on('error', onError).on('close', onClose).on('data', onData);
     socket.on('connect', () => socket.write(handshake.start()!));
   });
@@ -331,11 +318,13 @@ function nameOf({ host, port }: StoreClientOptions): string {
   return `store at tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
-function unreachableStore(options: StoreClientOptions, tries: { attempt: number; elapsedMs: number; last: ShoalError }): ShoalError {
-  const { attempt, elapsedMs, last } = tries;
+function unreachableStore(
+  options: StoreClientOptions,
+  { attempts, elapsedMs, last }: { attempts: number; elapsedMs: number; last: ShoalError | undefined },
+): ShoalError {
   return new ShoalError(
     'timeout',
-    `${whoIs(options)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempt} attempts); last: ${last.message}. ` +
+    `${whoIs(options)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempts} attempts); last: ${last?.message ?? 'none'}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
     { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );

@@ -2,15 +2,14 @@
  *  answers or the time is over; the first that authenticates is kept and the others are ended. It must not know
  *  sockets. In the spirit of RFC 8305 (Happy Eyeballs), without its delay: candidates are few and hosts near. */
 import { setMaxListeners } from 'node:events';
-import { setServedTimer, sleep, type Clock, type Timer } from '../../base/clock.ts';
+import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
+import { retry } from '../../base/connections/retry.ts';
 import type { ConnectOptions } from '../fabric.ts';
 
 const maxParallel = 8;
-const firstDelayMs = 5;
-const maxDelayMs = 250;
 /** After one candidate refused the secret, the others have this long to prove that it was merely the wrong door. */
 const graceMs = 1000;
 /** What another attempt cannot change, most telling first. */
@@ -33,14 +32,11 @@ export async function dial<T>(
   attempt: DialAttempt<T>,
   discard: (value: T) => void,
 ): Promise<T> {
-  const { peer, timeoutMs, rank, clock, signal } = options;
+  const { peer, timeoutMs, rank, clock, random, signal } = options;
   if (candidates.length === 0) throw new ShoalError('usage', `rank ${peer.rank} offers no address`, { rank, peer: peer.rank });
   const startMs = clock.now();
   const stop = new AbortController();
   setMaxListeners(0, stop.signal);
-  const stopped = new Promise<void>((resolve) => {
-    stop.signal.addEventListener('abort', () => resolve(), { once: true });
-  });
   const onAbort = (): void => stop.abort();
   if (signal?.aborted) stop.abort();
   signal?.addEventListener('abort', onAbort, { once: true });
@@ -51,23 +47,18 @@ export async function dial<T>(
   let winner: { value: T } | undefined;
   let grace: Timer | undefined;
 
+  const isFinal = (error: ShoalError): boolean => finalCodes.includes(error.code) || isExhaustion(error);
   const tryOne = async (candidate: string): Promise<void> => {
-    for (let attempts = 1; !stop.signal.aborted; attempts++) {
-      try {
-        const value = await attempt(candidate, stop.signal);
-        if (winner === undefined) winner = { value };
-        else discard(value); // two succeeded in one turn
-        stop.abort();
-        return;
-      } catch (thrown) {
-        const error = ShoalError.from(thrown);
-        if (!(stop.signal.aborted && reasons.has(candidate))) reasons.set(candidate, { error, attempts });
-        if (error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
-        if (isExhaustion(error)) onAbort();
-        if (finalCodes.includes(error.code)) return;
-      }
-      const delayMs = Math.min(maxDelayMs, firstDelayMs * 2 ** Math.min(attempts, 10)) * (0.5 + options.random.next() / 2);
-      await Promise.race([sleep(clock, delayMs), stopped]);
+    const outcome = await retry({ clock, random, signal: stop.signal, isFinal }, (over) => attempt(candidate, over));
+    if ('value' in outcome) {
+      if (winner === undefined) winner = outcome;
+      else discard(outcome.value); // two succeeded in one turn
+      stop.abort();
+    } else if (outcome.error !== undefined) {
+      const { error, attempts, why } = outcome;
+      reasons.set(candidate, { error, attempts });
+      if (why === 'final' && error.code === 'auth') grace ??= clock.setTimer(graceMs, onAbort);
+      if (isExhaustion(error)) onAbort();
     }
   };
   const worker = async (): Promise<void> => {

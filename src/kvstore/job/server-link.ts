@@ -7,6 +7,7 @@
  *            └────────────────────────────────────────────────────────────────────────────────────┘ */
 import { sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { retry } from '../../base/connections/retry.ts';
 import type { Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import type { Msg } from '../../messaging/msg.ts';
@@ -35,7 +36,7 @@ export interface ServerLinkOptions {
 }
 
 const connectMs = 5000;
-const retryMs = 100;
+const firstPauseMs = 100;
 /** The dealer itself gives up soon: the server may be elsewhere. */
 const reconnectMs = 1000;
 
@@ -75,18 +76,20 @@ export class ServerLink {
 
   async #run(): Promise<void> {
     const { node, group, server, seat = 'server', except, onDown } = this.#options;
+    const { clock, messaging } = node;
     const { signal } = this.#stopped;
-    while (!signal.aborted) {
+    const connectOnce = async (): Promise<void> => {
       try {
         const record = await node.records.get(group, server, { seat, signal });
-        if (record.incarnation === except) await sleep(node.clock, heartbeatMs);
+        if (record.incarnation === except) await sleep(clock, heartbeatMs);
         else await this.#serve(record);
-      } catch (error) {
-        if (signal.aborted) return;
-        onDown(ShoalError.from(error));
-        await sleep(node.clock, retryMs);
+      } catch (thrown) {
+        if (!signal.aborted) onDown(ShoalError.from(thrown));
+        throw thrown;
       }
-    }
+    };
+    const options = { clock, random: messaging.random, signal, isFinal: () => false, firstPauseMs };
+    while (!signal.aborted) await retry(options, connectOnce);
   }
 
   /** Returns when the connection should be made anew. */

@@ -12,11 +12,11 @@
  *
  *  MPI's own flow control bounds what is under way to a process that does not receive, the windows of the links the rest. */
 import { createHash, createHmac, timingSafeEqual } from 'node:crypto';
-import type { Timer } from '../../base/clock.ts';
+import { within } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { retry } from '../../base/connections/retry.ts';
 import { MpiEndpoint } from '../../memory/mpi-endpoint.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
-import { within } from '../link/deadline.ts';
 import { packetBytesMost } from '../limits.ts';
 
 const kind = { part: 0, lastPart: 1, control: 2 } as const;
@@ -28,7 +28,7 @@ const controlBytes = 8 + proofBytes;
 const firstListener = 2 ** 20;
 const defaultName = 'router';
 const partsMost = 70_000;
-const retryMs = 50;
+const answerMs = 50;
 
 export async function createMpiBackend(options: BackendOptions): Promise<Backend> {
   return new MpiBackend(await MpiEndpoint.open(), options);
@@ -127,42 +127,31 @@ class MpiBackend implements Backend {
     this.#mpi.close();
   }
 
-  #greet(pipe: MpiPipe, { rank, name }: MpiAddress, { timeoutMs, signal }: PipeConnectOptions): Promise<void> {
-    const { clock } = this.#options;
-    const deadlineMs = clock.now() + timeoutMs;
-    return new Promise((resolve, reject) => {
-      let timer: Timer | undefined;
-      const finish = (error?: ShoalError): void => {
-        timer?.cancel();
-        pipe.onGreeting = undefined;
-        signal.removeEventListener('abort', onAbort);
-        if (error === undefined) resolve();
-        else reject(error);
-      };
-      const onAbort = (): void => finish(new ShoalError('aborted', `connecting to ${pipe.description} was given up`));
+  /** A listener that is not there yet drops what is sent to it: it is asked again and again. */
+  async #greet(pipe: MpiPipe, { rank, name }: MpiAddress, { timeoutMs, signal }: PipeConnectOptions): Promise<void> {
+    const { clock, random } = this.#options;
+    const greeted = new Promise<void>((resolve, reject) => {
       pipe.onGreeting = (message) => {
         if (message.type === control.accept && this.#proves(message, name, 'router')) {
           pipe.attach(message.port);
-          finish();
+          resolve();
         } else if (message.type === control.refuse || message.type === control.accept) {
-          const reason = `the router at ${pipe.description} does not know our secret; do both sides have the job's?`;
-          finish(new ShoalError('auth', reason));
+          reject(new ShoalError('auth', `the router at ${pipe.description} does not know our secret; do both sides have the job's?`));
         }
       };
-      // A listener that is not there yet drops what is sent to it.
-      const ask = (): void => {
-        const leftMs = deadlineMs - clock.now();
-        if (leftMs <= 0) {
-          finish(new ShoalError('timeout', `no router at ${pipe.description} within ${timeoutMs} ms`, { timeoutMs }));
-          return;
-        }
-        this.#tell(rank, this.#listeningPort(name), { type: control.connect, port: pipe.port, proof: this.#proof(name, 'dealer') });
-        timer = clock.setTimer(Math.min(retryMs, leftMs), ask, { keepAlive: true });
-      };
-      signal.addEventListener('abort', onAbort, { once: true });
-      if (signal.aborted) onAbort();
-      else ask();
     });
+    greeted.catch(() => undefined);
+    const isFinal = ({ code }: ShoalError): boolean => code === 'auth';
+    const outcome = await retry({ clock, random, timeoutMs, signal, isFinal }, async (_, leftMs) => {
+      this.#tell(rank, this.#listeningPort(name), { type: control.connect, port: pipe.port, proof: this.#proof(name, 'dealer') });
+      await within(clock, Math.min(answerMs, leftMs), greeted, () => {
+        throw new ShoalError('timeout', `no router at ${pipe.description} within ${timeoutMs} ms`, { timeoutMs });
+      });
+    });
+    pipe.onGreeting = undefined;
+    if ('value' in outcome) return;
+    if (outcome.why === 'aborted') throw new ShoalError('aborted', `connecting to ${pipe.description} was given up`);
+    throw outcome.error!;
   }
 
   #open(peer: number, description: string, onClosed: () => void): MpiPipe {
@@ -286,7 +275,7 @@ class MpiPipe implements Pipe {
       const idle = new Promise<void>((resolve) => {
         this.#onIdle = resolve;
       });
-      await within(this.#options.clock, timeoutMs, idle);
+      await within(this.#options.clock, timeoutMs, idle, () => undefined);
     }
     this.#end();
   }
