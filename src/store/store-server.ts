@@ -9,7 +9,8 @@
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
-import { setServedTimer, type Clock } from '../base/clock.ts';
+import type { Clock } from '../base/clock.ts';
+import { Strangers, strangersMost } from '../base/connections/strangers.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
@@ -63,14 +64,15 @@ export class StoreServer {
   readonly table: StoreTable;
   readonly #options: StoreServerOptions;
   readonly #server: Server;
-  /** In order of arrival. */
-  readonly #strangers = new Set<Socket>();
+  readonly #strangers: Strangers<Socket>;
   readonly #clients = new Set<Client>();
   #idle: (() => void)[] = [];
   #requests = 0;
 
   private constructor(options: StoreServerOptions) {
     this.#options = options;
+    const { clock, maxStrangers = strangersMost(options.worldSize), handshakeMs } = options;
+    this.#strangers = new Strangers({ clock, most: maxStrangers, timeoutMs: handshakeMs, end: (socket) => socket.destroy() });
     this.table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
     this.#server = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 }, (socket) => this.#accept(socket));
   }
@@ -143,24 +145,18 @@ export class StoreServer {
     if (!this.#server.listening) return;
     await new Promise<void>((resolve) => {
       this.#server.close(() => resolve());
-      for (const socket of this.#strangers) socket.destroy();
+      this.#strangers.close();
       for (const client of this.#clients) client.socket.destroy();
     });
   }
 
   #accept(socket: Socket): void {
-    const { clock, random, secret, world, worldSize } = this.#options;
+    const { random, secret, world, worldSize } = this.#options;
     socket.on('error', () => socket.destroy());
     if (this.#options.keepProcessAlive === 'no') socket.unref();
     const handshake = new Handshake({ role: 'acceptor', secret, purpose: storePurpose, world, worldSize, rank: 0, random });
-    this.#strangers.add(socket);
-    this.#pushOutOldest();
-    // What has come while this process got no CPU is read first.
-    const deadline = setServedTimer(clock, this.#options.handshakeMs ?? 5000, () => socket.destroy(), { keepAlive: false });
-    const leave = (): void => {
-      deadline.cancel();
-      this.#strangers.delete(socket);
-    };
+    this.#strangers.enter(socket);
+    const leave = (): void => this.#strangers.leave(socket);
     const onData = (chunk: Buffer): void => {
       try {
         const { send, done } = handshake.push(chunk);
@@ -183,14 +179,6 @@ export class StoreServer {
       socket.resume();
     };
     socket.on('data', onData).on('close', leave);
-  }
-
-  #pushOutOldest(): void {
-    for (const oldest of this.#strangers) {
-      if (this.#strangers.size <= (this.#options.maxStrangers ?? Math.max(64, this.#options.worldSize ?? 0))) return;
-      this.#strangers.delete(oldest);
-      oldest.destroy();
-    }
   }
 
   #serve(socket: Socket, peer: number, rest: Uint8Array): void {

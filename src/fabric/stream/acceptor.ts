@@ -1,9 +1,8 @@
 /** The accepting side of stream fabrics: listens, authenticates, and hands over streams. It must not know what flows on
- *  them. Strangers cost a bounded amount: at most 64 sockets that have not proved themselves, or as many as the world has ranks, each for at most
- *  `pendingMs` and a few hundred bytes. When more come, the oldest goes: a flood cannot lock members out. */
+ *  them. Strangers are few, for a short time (base/connections/strangers.ts), and cost a few hundred bytes each. */
 import net from 'node:net';
 import { Handshake } from '../../base/auth.ts';
-import { setServedTimer } from '../../base/clock.ts';
+import { Strangers, strangersMost } from '../../base/connections/strangers.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { FabricOptions } from '../fabric.ts';
@@ -11,10 +10,6 @@ import { FramedSocket } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import type { WireTap } from './wire-tap.ts';
 import { defaultMaxQueuedBytes } from '../limits.ts';
-
-/** Of worlds with fewer ranks: others may all dial at once. */
-const minPending = 64;
-const pendingMs = 5000;
 
 export interface AcceptorOptions {
   readonly fabric: FabricOptions;
@@ -30,10 +25,17 @@ export interface AcceptorOptions {
 export class Acceptor {
   readonly #options: AcceptorOptions;
   readonly #servers: net.Server[] = [];
-  readonly #pending = new Set<FramedSocket>();
+  readonly #pending: Strangers<FramedSocket>;
 
   constructor(options: AcceptorOptions) {
     this.#options = options;
+    const { clock, worldSize } = options.fabric;
+    this.#pending = new Strangers({
+      clock,
+      most: strangersMost(worldSize),
+      end: (stream, { code, message, timeoutMs }) =>
+        stream.fail(new ShoalError(code, `${stream.description}: ${message}`, timeoutMs === undefined ? {} : { timeoutMs })),
+    });
   }
 
   /** Sockets that have not proved themselves yet. */
@@ -60,7 +62,7 @@ export class Acceptor {
 
   close(): void {
     for (const server of this.#servers) server.close();
-    for (const stream of [...this.#pending]) stream.abort();
+    this.#pending.close();
   }
 
   async #accept(accepted: net.Socket): Promise<void> {
@@ -69,37 +71,19 @@ export class Acceptor {
     const description = describe(accepted);
     const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, ...(wire && { wire }) };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
-    const pendingMax = Math.max(minPending, fabric.worldSize ?? 0);
-    if (this.#pending.size >= pendingMax) {
-      const [oldest] = this.#pending;
-      oldest.fail(
-        new ShoalError(
-          'aborted',
-          `${oldest.description}: more than ${pendingMax} connections wait for their handshake; this one was the oldest`,
-        ),
-      );
-      this.#pending.delete(oldest);
-    }
-    this.#pending.add(stream);
-    void stream.ended.then(() => this.#pending.delete(stream));
-    const onLate = (): void =>
-      stream.fail(new ShoalError('timeout', `${description} did not finish its handshake in ${pendingMs} ms`, { timeoutMs: pendingMs }));
-    // Members whose processes get little CPU are no strangers: what they have sent is read first.
-    const timer = setServedTimer(clock, pendingMs, onLate, { keepAlive: false });
+    this.#pending.enter(stream);
+    void stream.ended.then(() => this.#pending.leave(stream));
     try {
       await stream.authenticate(
         new Handshake({ role: 'acceptor', secret, purpose, world: identity.world, rank: identity.rank, random }),
         identity.world,
       );
-      // A member now: it is waited for as long as ranks are that join.
-      timer.cancel();
+      this.#pending.trust(stream);
       await onStream(stream);
-      this.#pending.delete(stream);
+      this.#pending.leave(stream);
     } catch (thrown) {
       if (!isShoalError(thrown)) throw thrown;
       fabric.onRefused?.(thrown);
-    } finally {
-      timer.cancel();
     }
   }
 }
