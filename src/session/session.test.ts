@@ -1,5 +1,5 @@
-/** Two ends against a reference model: every message of a sender reaches each process that is its peer once and in order, or,
- *  where the peer saves its state, reaches that state once and in order; whatever connections and processes do meanwhile. */
+/** Two ends against a reference model: every message of a sender reaches each process that is its peer once and in order,
+ *  whatever connections and processes do meanwhile. */
 import * as fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { seededRandom, type Random } from '../base/random.ts';
@@ -17,13 +17,6 @@ type Packet = { readonly connection: number; readonly counters: Counters } & (
   | { readonly kind: 'credit' }
 );
 
-interface Saved {
-  readonly peer: number;
-  readonly messages: number;
-  readonly bytes: number;
-  readonly log: readonly string[];
-}
-
 const windowMessages = 6;
 const windowBytes = 40;
 const costOf = (message: string): number => message.length;
@@ -38,21 +31,12 @@ class End {
   readonly #arrived: { readonly message: string; readonly epoch: number }[] = [];
   /** What has come, in order; it is gone with the process. */
   readonly received: string[] = [];
-  /** What the application has taken, in order, and its earlier processes had saved. */
-  readonly log: string[];
-  saved: Saved | undefined;
   readonly #out: Packet[];
-  readonly #saves: boolean;
 
-  constructor(options: { id: number; name: string; out: Packet[]; saves: boolean; saved?: Saved | undefined }) {
-    const { id, name, saved } = options;
-    this.session = new Session({ id, windowMessages, windowBytes, ...(saved === undefined ? {} : { restored: saved }) });
+  constructor({ id, name, out }: { id: number; name: string; out: Packet[] }) {
+    this.session = new Session({ id, windowMessages, windowBytes });
     this.incarnation = `${name}${id}`;
-    this.log = [...(saved?.log ?? [])];
-    this.saved = saved;
-    this.#out = options.out;
-    this.#saves = options.saves;
-    if (this.#saves && saved === undefined) this.session.saved(0);
+    this.#out = out;
   }
 
   get made(): readonly string[] {
@@ -101,7 +85,6 @@ class End {
   take(): void {
     const next = this.#arrived.shift();
     if (next === undefined || !this.session.taken(next.epoch, costOf(next.message))) return;
-    this.log.push(next.message);
     if (this.session.isDue) this.credit();
   }
 
@@ -111,19 +94,10 @@ class End {
     this.#send({ kind: 'credit' });
   }
 
-  /** As a server does: what it has taken, and of whom. */
-  save(): void {
-    const { received, consumed, consumedBytes } = this.session.counters;
-    if (!this.#saves || received !== consumed) return;
-    this.saved = { peer: this.session.peer, messages: consumed, bytes: consumedBytes, log: [...this.log] };
-    this.session.saved(consumed);
-  }
-
   on(packet: Packet): void {
     if (packet.connection !== this.connection) return;
     if (packet.kind === 'hello' || packet.kind === 'welcome') {
       this.session.greet(packet.greeting, packet.counters);
-      if (this.#saves && this.session.counters.durable === undefined) this.session.saved(0);
       if (packet.kind === 'hello') {
         this.session.noteTold();
         this.#send({ kind: 'welcome', greeting: this.session.greeting });
@@ -154,7 +128,6 @@ class End {
 
 class TwoEnds {
   readonly #random: Random;
-  readonly #saves: boolean;
   readonly #nets: [Packet[], Packet[]] = [[], []];
   readonly ends: [End, End];
   /** Of processes that have ended. */
@@ -162,20 +135,18 @@ class TwoEnds {
   #connection = 0;
   #nextId = 1;
 
-  constructor(random: Random, saves: boolean) {
+  constructor(random: Random) {
     this.#random = random;
-    this.#saves = saves;
     this.ends = [this.#start(0), this.#start(1)];
   }
 
-  /** End 1 saves its state where any does. */
-  #start(side: 0 | 1, saved?: Saved): End {
-    return new End({ id: this.#nextId++, name: 'ab'[side], out: this.#nets[side], saves: this.#saves && side === 1, saved });
+  #start(side: 0 | 1): End {
+    return new End({ id: this.#nextId++, name: 'ab'[side], out: this.#nets[side] });
   }
 
   restart(side: 0 | 1): void {
     this.past[side].push(this.ends[side]);
-    this.ends[side] = this.#start(side, this.ends[side].saved);
+    this.ends[side] = this.#start(side);
     this.disconnect();
   }
 
@@ -228,8 +199,7 @@ class TwoEnds {
     else if (dice < 0.7) this.deliver(side, 'any');
     else if (dice < 0.85) this.ends[side].take();
     else if (dice < 0.9) this.ends[side].credit();
-    else if (dice < 0.93) this.ends[1].save();
-    else if (dice < 0.95) this.ends[side].hello();
+    else if (dice < 0.93) this.ends[side].hello();
     else if (dice < 0.97) this.connect();
     else if (dice < 0.98) this.disconnect();
     else if (dice < 0.99) this.restart(side);
@@ -241,17 +211,13 @@ function of(sender: End, log: readonly string[]): string[] {
   return log.filter((message) => message.startsWith(`${sender.incarnation}:`));
 }
 
-function isPrefix(part: readonly string[], whole: readonly string[]): boolean {
-  return part.every((message, k) => message === whole[k]);
-}
-
 const runs = Number(process.env.SESSION_WORLDS ?? 500);
 
 describe('a session', () => {
   it('delivers every message once and in order to each process that is the peer', () => {
     fc.assert(
       fc.property(fc.integer(), fc.integer({ min: 1, max: 400 }), (seed, steps) => {
-        const world = new TwoEnds(seededRandom(seed), false);
+        const world = new TwoEnds(seededRandom(seed));
         for (let k = 0; k < steps; k++) world.step();
         world.settle();
         for (const [from, to] of [
@@ -277,50 +243,27 @@ describe('a session', () => {
     );
   });
 
-  it('delivers every message once and in order to the state of a peer that saves it', () => {
-    let restarts = 0;
-    fc.assert(
-      fc.property(fc.integer(), fc.integer({ min: 1, max: 400 }), (seed, steps) => {
-        const world = new TwoEnds(seededRandom(seed), true);
-        for (let k = 0; k < steps; k++) world.step();
-        world.settle();
-        restarts += world.past[1].length;
-        const [sender, receiver] = world.ends;
-        for (const one of world.past[0]) expect(isPrefix(of(one, receiver.log), one.made)).toBe(true);
-        expect(of(sender, receiver.log)).toEqual(sender.made);
-        // Retained, for the peer's next process, until the state is saved; then nothing is.
-        receiver.save();
-        receiver.credit();
-        world.deliver(1, 'none');
-        expect(sender.session.pending).toBe(0);
-      }),
-      { numRuns: runs },
-    );
-    expect(restarts).toBeGreaterThan(runs / 10);
-  });
-
   it('refuses a peer that claims what it was not sent, or sends more than its window', () => {
     const session = new Session<Unit>({ id: 1, windowMessages: 2, windowBytes: 100 });
     session.greet({ session: 2, knownSession: 0, windowMessages: 1, windowBytes: 1 }, { received: 0, consumed: 0, consumedBytes: 0 });
     expect(() => session.acknowledge({ received: 1, consumed: 0, consumedBytes: 0 })).toThrow(/claims 1 messages received.* of 0 sent/);
     session.send({ count: 1, cost: 1 });
     expect(() => session.acknowledge({ received: 0, consumed: 1, consumedBytes: 1 })).toThrow(/claims/);
-    expect(() => session.acknowledge({ received: 0, consumed: 0, consumedBytes: 0, durable: 1 })).toThrow(/claims/);
     session.arrived(1000);
     expect(() => session.arrived(1)).toThrow(/2 messages with 1001 bytes ahead/);
   });
 
-  it('resumes a peer that kept its state as of what it had called durable, not before', () => {
+  it('refuses a peer that has lost what it had received, and is none that began anew', () => {
     const session = new Session<Unit>({ id: 1, windowMessages: 9, windowBytes: 100 });
     const window = { windowMessages: 9, windowBytes: 100 };
     session.greet({ session: 2, knownSession: 0, ...window }, { received: 0, consumed: 0, consumedBytes: 0 });
     for (let k = 0; k < 3; k++) session.send({ count: 1, cost: 1 });
-    session.acknowledge({ received: 3, consumed: 3, consumedBytes: 3, durable: 2 });
+    session.acknowledge({ received: 2, consumed: 2, consumedBytes: 2 });
     expect(session.pending).toBe(1);
-    expect(() => session.greet({ session: 3, knownSession: 1, ...window }, { received: 1, consumed: 1, consumedBytes: 1 })).toThrow(
+    expect(() => session.greet({ session: 2, knownSession: 1, ...window }, { received: 1, consumed: 1, consumedBytes: 1 })).toThrow(
       /has lost 1 of the messages/,
     );
-    session.greet({ session: 3, knownSession: 1, ...window }, { received: 2, consumed: 2, consumedBytes: 2, durable: 2 });
-    expect([session.sent, session.isBehind, session.again(), session.again()]).toEqual([2, true, { count: 1, cost: 1 }, undefined]);
+    session.greet({ session: 3, knownSession: 1, ...window }, { received: 0, consumed: 0, consumedBytes: 0 });
+    expect([session.sent, session.isBehind, session.again(), session.again()]).toEqual([0, true, { count: 1, cost: 1 }, undefined]);
   });
 });

@@ -3,20 +3,19 @@
  *  keep order and lose everything when they break, and asks here what to do with them.
  *
  *      send ─▶ retained ──────────────── unit ───────────────▶ receive ─▶ arrived ─▶ taken by the application
- *                 ▲ │ durable at the peer                          │
- *                 │ └─▶ dropped      ◀──────── counters ───────────┘     received, consumed (opens the window), durable
+ *                 ▲ │ received by the peer                         │
+ *                 │ └─▶ dropped      ◀──────── counters ───────────┘     received, consumed (opens the window)
  *                 └── sent again, in order, from where a greeting says
  *
  *  A *unit* is what the owner sends at once: some messages with consecutive numbers. Each end has an id that is drawn anew
  *  when its process starts. A greeting says the own id, the peer's id that one knows, and how far one has got:
  *
- *      the peer knows this id       goes on: what it has not is sent again, nothing twice. Also when it restarted from a saved
- *                                   state that remembers this end
+ *      the peer knows this id       goes on: what it has not is sent again, nothing twice
  *      it does not                  it starts from nothing: what is retained is numbered from 0 and sent
  *      its id is new here           what it sends counts from 0; `epoch` changes
  *
- *  What is received survives a break of the connection, what is *durable* survives the process that received it. An end that
- *  keeps nothing calls durable what it has received: then a message is delivered once to each process that is the peer.
+ *  What is received survives a break of the connection, and ends with the process that received it: a message is delivered once
+ *  to each process that is the peer.
  *
  *  Sequence numbers with cumulative acknowledgements and windows are TCP's (RFC 9293); resumption by what each side has is
  *  that of MQTT 5 sessions (OASIS, §4.1 and §4.4). */
@@ -31,8 +30,6 @@ export interface Counters {
   /** Of those, have been taken by the application, and their bytes. */
   readonly consumed: number;
   readonly consumedBytes: number;
-  /** Of those received, will still be there when this process has ended and been replaced. Default: all. */
-  readonly durable?: number;
 }
 
 /** What an end takes ahead of its application. */
@@ -58,8 +55,6 @@ export interface Unit {
 export interface SessionOptions extends Window {
   /** Random, not 0; of this process and this peer. */
   readonly id: number;
-  /** A saved state that this end goes on from: the peer that it is about, and what had been received and taken of it. */
-  readonly restored?: { readonly peer: number; readonly messages: number; readonly bytes: number };
 }
 
 export class Session<U extends Unit> {
@@ -87,21 +82,14 @@ export class Session<U extends Unit> {
   #receivedBytes = 0;
   #consumed = 0;
   #consumedBytes = 0;
-  #durable: number | undefined;
   #toldReceived = 0;
   #toldConsumed = 0;
   #toldConsumedBytes = 0;
-  #toldDurable: number | undefined;
 
   constructor(options: SessionOptions) {
     assert(options.id !== 0, () => 'a session has an id');
     this.#options = options;
     this.#window = options;
-    const { restored } = options;
-    if (restored === undefined) return;
-    this.#peer = restored.peer;
-    this.#received = this.#consumed = this.#durable = restored.messages;
-    this.#receivedBytes = this.#consumedBytes = restored.bytes;
   }
 
   /** Units may be sent: the ends have greeted each other over the present connection. */
@@ -137,15 +125,13 @@ export class Session<U extends Unit> {
   }
 
   /** The peer has greeted. The owner answers a first greeting with its own, then sends what `again` gives.
-   *  @returns whether the peer goes on from what it has of ours, or has nothing: what its last process had is gone with it.
-   *  @throws ShoalError `protocol` when the peer claims what cannot be, or has lost what it had called durable. */
-  greet(greeting: Greeting, counters: Counters): 'resumed' | 'new' {
+   *  @throws ShoalError `protocol` when the peer claims what cannot be. */
+  greet(greeting: Greeting, counters: Counters): void {
     const resumes = this.#remembers(greeting, counters);
     if (greeting.session !== this.#peer) {
       this.#peer = greeting.session;
       this.#epoch++;
       this.#received = this.#receivedBytes = this.#consumed = this.#consumedBytes = 0;
-      this.#durable = undefined;
       this.noteTold();
     }
     if (resumes) this.#drop(counters);
@@ -156,10 +142,9 @@ export class Session<U extends Unit> {
     if (!resumes) this.#sentBytes = 0;
     this.#window = greeting;
     this.#open = true;
-    return resumes ? 'resumed' : 'new';
   }
 
-  /** The peer goes on from what it has of ours. A new process may know this id only because we have just greeted it: it has
+  /** The peer goes on from what it has of ours; else it has nothing: what its last process had is gone with it. A new process may know this id only because we have just greeted it: it has
    *  nothing then. */
   #remembers({ session, knownSession }: Greeting, counters: Counters): boolean {
     if (knownSession !== this.#options.id) return false;
@@ -167,7 +152,7 @@ export class Session<U extends Unit> {
     const missing = this.#retainedFrom - counters.received;
     if (missing <= 0) return true;
     if (session !== this.#peer && counters.received === 0) return false;
-    throw new ShoalError('protocol', `peer has lost ${missing} of the messages that it had called durable`);
+    throw new ShoalError('protocol', `peer has lost ${missing} of the messages that it had received`);
   }
 
   // ── towards the peer ───────────────────────────────────────────────────────────────────────────────────────────
@@ -223,7 +208,7 @@ export class Session<U extends Unit> {
     return this.#sent === this.#peerConsumed;
   }
 
-  /** A unit is being sent, with number `sent`; it is retained until the peer has it for good. */
+  /** A unit is being sent, with number `sent`; it is retained until the peer has it. */
   send(unit: U): void {
     this.#retained.push(unit);
     this.#sent += unit.count;
@@ -235,24 +220,23 @@ export class Session<U extends Unit> {
    *  @throws ShoalError `protocol` when it claims what cannot be. */
   acknowledge(counters: Counters): boolean {
     this.#check(counters);
-    const { consumed, consumedBytes, durable = counters.received } = counters;
-    if (durable <= this.#retainedFrom && consumed <= this.#peerConsumed) return false;
+    const { received, consumed, consumedBytes } = counters;
+    if (received <= this.#retainedFrom && consumed <= this.#peerConsumed) return false;
     this.#peerConsumed = Math.max(this.#peerConsumed, consumed);
     this.#peerConsumedBytes = Math.max(this.#peerConsumedBytes, consumedBytes);
     this.#drop(counters);
     return true;
   }
 
-  #check({ received, consumed, durable = received }: Counters): void {
-    if (durable <= received && received <= this.#sent && consumed <= received) return;
-    const claim = `${received} messages received, ${durable} durable and ${consumed} taken`;
-    throw new ShoalError('protocol', `peer claims ${claim} of ${this.#sent} sent`);
+  #check({ received, consumed }: Counters): void {
+    if (received <= this.#sent && consumed <= received) return;
+    throw new ShoalError('protocol', `peer claims ${received} messages received and ${consumed} taken of ${this.#sent} sent`);
   }
 
-  /** Forgets what the peer has for good. */
-  #drop({ received, durable = received }: Counters): void {
+  /** Forgets what the peer has. */
+  #drop({ received }: Counters): void {
     for (let next = this.#retained.peek(); next !== undefined; next = this.#retained.peek()) {
-      if (this.#retainedFrom + next.count > durable) break;
+      if (this.#retainedFrom + next.count > received) break;
       this.#retainedFrom += next.count;
       this.#retained.shift();
     }
@@ -311,14 +295,8 @@ export class Session<U extends Unit> {
     return true;
   }
 
-  /** So many of the messages received survive this process. Once called, nothing else counts as durable. */
-  saved(messages: number): void {
-    this.#durable = Math.max(this.#durable ?? 0, messages);
-  }
-
   get counters(): Counters {
-    const counters = { received: this.#received, consumed: this.#consumed, consumedBytes: this.#consumedBytes };
-    return this.#durable === undefined ? counters : { ...counters, durable: this.#durable };
+    return { received: this.#received, consumed: this.#consumed, consumedBytes: this.#consumedBytes };
   }
 
   // ── what the peer has been told ────────────────────────────────────────────────────────────────────────────────
@@ -329,11 +307,10 @@ export class Session<U extends Unit> {
     this.#toldReceived = this.#received;
     this.#toldConsumed = this.#consumed;
     this.#toldConsumedBytes = this.#consumedBytes;
-    this.#toldDurable = this.#durable;
   }
 
   get untold(): boolean {
-    return this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed || this.#durable !== this.#toldDurable;
+    return this.#received !== this.#toldReceived || this.#consumed !== this.#toldConsumed;
   }
 
   /** A quarter of the window has been taken since the peer was told: it may be about to stop. */
