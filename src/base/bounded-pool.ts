@@ -1,0 +1,64 @@
+/** Things of which there are so many at most, made when they are first needed and then lent. Who comes when all are lent waits in line. */
+import { Fifo } from './fifo.ts';
+
+interface Waiting<T> {
+  readonly resolve: (item: T | Promise<T>) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+export class BoundedPool<T> {
+  readonly #make: () => T | Promise<T>;
+  readonly #max: number;
+  readonly #free: T[] = [];
+  readonly #waiting = new Fifo<Waiting<T>>();
+  #made = 0;
+  #closed: { readonly error: unknown } | undefined;
+
+  constructor(max: number, make: () => T | Promise<T>) {
+    this.#max = max;
+    this.#make = make;
+  }
+
+  /** @throws what `make` throws, and what the pool was closed with. */
+  take(): Promise<T> {
+    if (this.#closed) return Promise.reject(this.#closed.error as Error);
+    const free = this.#free.pop();
+    if (free !== undefined) return Promise.resolve(free);
+    if (this.#made < this.#max) return this.#create();
+    return new Promise((resolve, reject) => this.#waiting.push({ resolve, reject }));
+  }
+
+  /** Back to the next. @returns false when nobody can have it any more: it is the caller's. */
+  give(item: T): boolean {
+    if (this.#closed) return false;
+    const next = this.#waiting.shift();
+    if (next) next.resolve(item);
+    else this.#free.push(item);
+    return true;
+  }
+
+  /** One that was lent is gone: another may be made. */
+  forget(): void {
+    this.#made -= 1;
+    if (this.#closed) return;
+    const next = this.#waiting.shift();
+    if (next) next.resolve(this.#create());
+  }
+
+  /** Who waits gets the error, and who comes. @returns those that nobody has. */
+  close(error: unknown): T[] {
+    this.#closed ??= { error };
+    for (let next = this.#waiting.shift(); next; next = this.#waiting.shift()) next.reject(error);
+    return this.#free.splice(0);
+  }
+
+  async #create(): Promise<T> {
+    this.#made += 1;
+    try {
+      return await this.#make();
+    } catch (thrown) {
+      this.forget();
+      throw thrown;
+    }
+  }
+}

@@ -1,0 +1,197 @@
+/** Bytes between a device's buffers and host memory, through proxy buffers: staging that both the device and this thread reach.
+ *
+ *      read    device buffer ─ copy ─▶ proxy (MAP_READ) ─ mapped, memcpy ─▶ host memory
+ *      write   host memory ─ memcpy, mapped ─▶ proxy (MAP_WRITE) ─ copy ─▶ device buffer
+ *
+ *  What is larger than a proxy is cut into pieces, several of which are under way at a time. Proxies are kept, and there is a bound on
+ *  them: who finds all in use waits in line. A device that is lost fails what is under way, and whatever comes.
+ *
+ *  Mapping needs the event loop of the thread that has the device. It must not know what the bytes are, or where they go. */
+import { BoundedPool } from '../../base/bounded-pool.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { bufferUsage, mapMode, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError } from './gpu.ts';
+
+/** Of a proxy. Smaller ones copy more often, larger ones overlap less. */
+export const devicePieceBytes = 4 * 2 ** 20;
+/** Proxies of each direction. */
+export const devicePieces = 4;
+
+/** Where bytes begin in a device's memory. */
+export interface DevicePlace {
+  readonly buffer: GpuBuffer;
+  readonly byteOffset: number;
+}
+
+/** Bytes of a buffer; all of it in multiples of 4. */
+export interface DeviceSpan {
+  readonly byteOffset: number;
+  readonly bytes: number;
+}
+
+export interface DeviceCopiesOptions {
+  readonly pieceBytes?: number;
+  /** Proxies of each direction at most. */
+  readonly pieces?: number;
+}
+
+export class DeviceCopies {
+  readonly device: GpuDevice;
+  readonly #pieceBytes: number;
+  readonly #reads: BoundedPool<GpuBuffer>;
+  readonly #writes: BoundedPool<GpuBuffer>;
+  #ended: ShoalError | undefined;
+
+  constructor(device: GpuDevice, { pieceBytes = devicePieceBytes, pieces = devicePieces }: DeviceCopiesOptions = {}) {
+    this.device = device;
+    this.#pieceBytes = pieceBytes;
+    this.#reads = new BoundedPool(pieces, () => this.#createProxy(bufferUsage.mapRead | bufferUsage.copyTarget));
+    this.#writes = new BoundedPool(pieces, () => this.#createProxy(bufferUsage.mapWrite | bufferUsage.copySource));
+    void device.lost.then((info) => this.#end(lostError(info)));
+  }
+
+  /** Of a proxy: what `gather` and `scatter` move at once. */
+  get pieceBytes(): number {
+    return this.#pieceBytes;
+  }
+
+  /** target := the bytes at `source`. Both are the caller's again when it resolves.
+   *  @throws ShoalError `closed` when the device was destroyed, `system` when it was lost, `out-of-memory`, `usage` when it refused. */
+  async read({ buffer, byteOffset }: DevicePlace, target: Uint8Array): Promise<void> {
+    await this.#pieces(target.length, (at, bytes) => this.gather(buffer, [{ byteOffset: byteOffset + at, bytes }], target.subarray(at)));
+  }
+
+  /** The bytes at `target` := source. As `read`. */
+  async write({ buffer, byteOffset }: DevicePlace, source: Uint8Array): Promise<void> {
+    await this.#pieces(source.length, (at, bytes) => this.scatter(source.subarray(at), buffer, [{ byteOffset: byteOffset + at, bytes }]));
+  }
+
+  /** target := the spans, one after the other, by one proxy. @param spans together `pieceBytes` at most. */
+  gather(buffer: GpuBuffer, spans: readonly DeviceSpan[], target: Uint8Array): Promise<void> {
+    const total = totalOf(spans);
+    if (total === 0) return Promise.resolve();
+    return this.#lend(this.#reads, async (proxy) => {
+      const copied = this.#copy(total, (encoder) => {
+        let at = 0;
+        for (const { byteOffset, bytes } of spans) {
+          if (bytes > 0) encoder.copyBufferToBuffer(buffer, byteOffset, proxy, at, bytes);
+          at += bytes;
+        }
+      });
+      await Promise.all([copied, proxy.mapAsync(mapMode.read, 0, total)]);
+      target.set(new Uint8Array(proxy.getMappedRange(0, total)));
+      proxy.unmap();
+    });
+  }
+
+  /** The spans, one after the other := source. As `gather`. */
+  scatter(source: Uint8Array, buffer: GpuBuffer, spans: readonly DeviceSpan[]): Promise<void> {
+    const total = totalOf(spans);
+    if (total === 0) return Promise.resolve();
+    return this.#lend(this.#writes, async (proxy) => {
+      new Uint8Array(proxy.getMappedRange()).set(source.subarray(0, total));
+      proxy.unmap();
+      const copied = this.#copy(total, (encoder) => {
+        let at = 0;
+        for (const { byteOffset, bytes } of spans) {
+          if (bytes > 0) encoder.copyBufferToBuffer(proxy, at, buffer, byteOffset, bytes);
+          at += bytes;
+        }
+      });
+      // Mapped again when the device has read it: for the next one, and for knowing that.
+      await Promise.all([copied, proxy.mapAsync(mapMode.write)]);
+    });
+  }
+
+  /** Gives the proxies back. What is under way goes on; what comes is refused. Idempotent. */
+  close(): void {
+    this.#end(new ShoalError('closed', 'these copies of a device were closed'));
+  }
+
+  async #pieces(length: number, move: (at: number, bytes: number) => Promise<void>): Promise<void> {
+    const works: Promise<void>[] = [];
+    for (let at = 0; at < length; at += this.#pieceBytes) works.push(move(at, Math.min(this.#pieceBytes, length - at)));
+    // All have ended: none touches the caller's memory after that.
+    const failed = (await Promise.allSettled(works)).find((work) => work.status === 'rejected');
+    if (failed) throw failed.reason;
+  }
+
+  async #lend(pool: BoundedPool<GpuBuffer>, use: (proxy: GpuBuffer) => Promise<void>): Promise<void> {
+    const proxy = await pool.take();
+    try {
+      await use(proxy);
+    } catch (thrown) {
+      proxy.destroy();
+      pool.forget();
+      throw await this.#failure(thrown);
+    }
+    if (!pool.give(proxy)) proxy.destroy();
+  }
+
+  /** Submitted when it returns. @returns what resolves when the device has accepted it. */
+  async #copy(bytes: number, encode: (encoder: GpuCommandEncoder) => void): Promise<void> {
+    const { device } = this;
+    let refused: Promise<GpuError | null>;
+    device.pushErrorScope('validation');
+    try {
+      const encoder = device.createCommandEncoder();
+      encode(encoder);
+      device.queue.submit([encoder.finish()]);
+    } finally {
+      refused = device.popErrorScope();
+    }
+    const error = await refused;
+    if (error) throw new ShoalError('usage', `the device refused a copy of ${bytes} bytes: ${error.message}`, { bytes });
+  }
+
+  async #createProxy(usage: number): Promise<GpuBuffer> {
+    const { device } = this;
+    const size = this.#pieceBytes;
+    const isWrite = (usage & bufferUsage.mapWrite) !== 0;
+    device.pushErrorScope('out-of-memory');
+    device.pushErrorScope('validation');
+    let proxy: GpuBuffer | undefined;
+    let thrown: unknown;
+    try {
+      proxy = device.createBuffer({ size, usage, mappedAtCreation: isWrite, label: 'shoal proxy' });
+    } catch (error) {
+      thrown = error;
+    }
+    const [invalid, exhausted] = await Promise.all([device.popErrorScope(), device.popErrorScope()]);
+    if (proxy && !invalid && !exhausted && !this.#ended) return proxy;
+    proxy?.destroy();
+    if (this.#ended) throw this.#ended;
+    const why = exhausted?.message ?? invalid?.message ?? messageOf(thrown);
+    throw new ShoalError(
+      'out-of-memory',
+      `the device has no room for a proxy buffer of ${size} bytes (${why}); free buffers of the device`,
+      {
+        bytes: size,
+        resource: 'device memory',
+        cause: thrown,
+      },
+    );
+  }
+
+  /** A device that is lost fails mappings first and says so next. */
+  async #failure(thrown: unknown): Promise<ShoalError> {
+    const turn = new Promise<void>((resolve) => void setImmediate(resolve));
+    await Promise.race([this.device.lost, turn]);
+    return this.#ended ?? ShoalError.from(thrown, 'usage');
+  }
+
+  #end(error: ShoalError): void {
+    this.#ended ??= error;
+    for (const pool of [this.#reads, this.#writes]) for (const proxy of pool.close(error)) proxy.destroy();
+  }
+}
+
+function totalOf(spans: readonly DeviceSpan[]): number {
+  return spans.reduce((total, { bytes }) => total + bytes, 0);
+}
+
+function lostError({ reason, message }: { readonly reason: string; readonly message: string }): ShoalError {
+  const why = message === '' ? '' : `: ${message}`;
+  return reason === 'destroyed'
+    ? new ShoalError('closed', `the device was destroyed${why}; destroy it after its last use`)
+    : new ShoalError('system', `the device was lost${why}; make another, and its buffers again`);
+}

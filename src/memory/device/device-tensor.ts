@@ -1,0 +1,94 @@
+/** Tensors whose elements are in a WebGPU buffer. The buffer is the caller's: nothing here makes or destroys it. */
+import { ShoalError } from '../../base/errors.ts';
+import { checkOptions, describeValue, optionTable } from '../../base/settings/options.ts';
+import { dtypeInfo, type DType } from '../dtype.ts';
+import { countOf } from '../tensor.ts';
+import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from './gpu.ts';
+
+export interface DeviceTensorOptions<D extends DType = DType> {
+  readonly device: GpuDevice;
+  /** Made by `device`, with COPY_SRC and COPY_DST. */
+  readonly buffer: GpuBuffer;
+  readonly dtype: D;
+  /** Default: one dimension, the rest of the buffer. */
+  readonly shape?: readonly number[];
+  /** Where the first element lies; a multiple of 4. Default 0. */
+  readonly byteOffset?: number;
+}
+
+const deviceTensorOptions = optionTable<DeviceTensorOptions>({
+  device: 'any',
+  buffer: 'any',
+  dtype: 'any',
+  shape: 'list',
+  byteOffset: 'number',
+});
+
+export class DeviceTensor<D extends DType = DType> {
+  readonly device: GpuDevice;
+  readonly buffer: GpuBuffer;
+  readonly byteOffset: number;
+  readonly dtype: D;
+  readonly shape: readonly number[];
+  /** Number of elements. */
+  readonly count: number;
+  /** Number of bytes. */
+  readonly bytes: number;
+
+  /** @throws ShoalError `usage` for what is no device or buffer, a buffer that cannot be copied from and to, a place outside it;
+   *          `unsupported` for bytes that copies of devices cannot begin or end at. */
+  constructor(options: DeviceTensorOptions<D>) {
+    checkOptions('DeviceTensor', options, deviceTensorOptions);
+    const { device, buffer, dtype, byteOffset = 0 } = options;
+    const { bytes: elementBytes } = dtypeInfo(dtype);
+    checkGpu(device, buffer);
+    if (!Number.isSafeInteger(byteOffset) || byteOffset < 0 || byteOffset > buffer.size)
+      throw new ShoalError('usage', `DeviceTensor: byteOffset ${byteOffset} is not in the buffer of ${buffer.size} bytes`);
+    const shape = options.shape ?? [Math.floor((buffer.size - byteOffset) / elementBytes)];
+    this.device = device;
+    this.buffer = buffer;
+    this.byteOffset = byteOffset;
+    this.dtype = dtype;
+    this.count = countOf(shape);
+    this.shape = [...shape];
+    this.bytes = this.count * elementBytes;
+    const what = `DeviceTensor ${dtype}[${shape.join(', ')}] at byte ${byteOffset}`;
+    if (byteOffset % elementBytes !== 0)
+      throw new ShoalError('usage', `${what}: elements of ${elementBytes} bytes begin at multiples of it`);
+    if (byteOffset + this.bytes > buffer.size) throw new ShoalError('usage', `${what} does not fit the buffer of ${buffer.size} bytes`);
+    if (byteOffset % copyAlignment !== 0 || this.bytes % copyAlignment !== 0) {
+      throw new ShoalError(
+        'unsupported',
+        `${what} has ${this.bytes} bytes: copies of devices begin and end at multiples of ${copyAlignment} bytes; pad it to that`,
+      );
+    }
+  }
+}
+
+/** Whether a value is where host code cannot reach it. */
+export function isOnDevice(value: unknown): value is DeviceTensor {
+  return value instanceof DeviceTensor;
+}
+
+function checkGpu(device: unknown, buffer: unknown): void {
+  if (!hasMethods(device, 'createBuffer', 'createCommandEncoder', 'pushErrorScope'))
+    throw new ShoalError('usage', `DeviceTensor: device must be a GPUDevice, not ${describeValue(device)}`);
+  if (!hasMethods(buffer, 'mapAsync', 'getMappedRange'))
+    throw new ShoalError('usage', `DeviceTensor: buffer must be a GPUBuffer, not ${describeValue(buffer)}`);
+  const { usage } = buffer as unknown as GpuBuffer;
+  const missing = [
+    ...((usage & bufferUsage.copySource) === 0 ? ['COPY_SRC'] : []),
+    ...((usage & bufferUsage.copyTarget) === 0 ? ['COPY_DST'] : []),
+  ];
+  if (missing.length > 0)
+    throw new ShoalError(
+      'usage',
+      `DeviceTensor: the buffer lacks the usage ${missing.join(' and ')}; create it with both COPY_SRC and COPY_DST`,
+    );
+}
+
+function hasMethods(value: unknown, ...names: string[]): value is Record<string, unknown> {
+  return (
+    typeof value === 'object' && value !== null && names.every((name) => typeof (value as Record<string, unknown>)[name] === 'function')
+  );
+}
