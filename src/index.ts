@@ -6,6 +6,7 @@ export type {
   AllToAllOptions,
   BatchCall,
   CallOptions,
+  CollectiveData,
   CountsOptions,
   PeerOptions,
   ProcessGroup,
@@ -20,6 +21,8 @@ export type {
   TensorLike,
   Work,
 } from './group/call/types.ts';
+export { DeviceTensor, type DeviceTensorOptions } from './memory/device/device-tensor.ts';
+export { openDevice, type OpenDevice } from './memory/device/open-device.ts';
 export type { DType, DTypeViews, TypedArray } from './memory/dtype.ts';
 export { ReduceOp } from './memory/reduce-op.ts';
 export { Tensor } from './memory/tensor.ts';

@@ -13,6 +13,7 @@ import { LocalWorld } from '../src/ddp/testing/local-world.ts';
 import * as shoal from '../src/index.ts';
 import * as kvstore from '../src/kvstore/index.ts';
 import * as messaging from '../src/messaging/index.ts';
+import { bufferOf, FakeDevice } from '../src/memory/device/testing/fake-device.ts';
 import { createRegionAllocator } from '../src/memory/regions/allocator.ts';
 import * as rendezvous from '../src/rendezvous/index.ts';
 import type { CommGroup } from '../src/group/api/process-group.ts';
@@ -44,6 +45,17 @@ describe('shoal', () => {
       (...given: ConstructorParameters<typeof shoal.DeviceMesh>) => new shoal.DeviceMesh(...given),
       fields({ rank: 0, shape: [1], names: [], groups: [] }),
     ),
+    DeviceTensor: call(
+      (...given: ConstructorParameters<typeof shoal.DeviceTensor>) => new shoal.DeviceTensor(...given),
+      fields({
+        device: new FakeDevice(),
+        buffer: bufferOf(new FakeDevice(), new Float32Array(2)),
+        dtype: 'float32',
+        shape: [2],
+        byteOffset: 0,
+      }),
+    ),
+    openDevice: 'takes nothing',
     isShoalError: 'takes anything',
     ShoalError: 'an error is made whatever it is told',
     Tensor: call(

@@ -14,10 +14,10 @@ import { JoinedWork } from '../../comm/joined-work.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import { Tensor } from '../../memory/tensor.ts';
-import { operand, type BufferUse } from '../dispatch/call-buffers.ts';
+import { onHost, operand, type BufferUse } from '../dispatch/call-buffers.ts';
 import type { CheckedCall, CheckedMessage } from '../dispatch/call-dispatch.ts';
 import type { CallChecks } from '../dispatch/call-checks.ts';
-import type { BatchCall, CallOptions, TensorLike } from '../call/types.ts';
+import type { BatchCall, CallOptions, CollectiveData, TensorLike } from '../call/types.ts';
 
 /** Larger data travels by itself: two copies would cost more than a call. */
 const packedBytesMax = 32_768;
@@ -246,7 +246,8 @@ function useOf({ uses }: CheckedCall, name: BufferUse['name']): BufferUse {
   return found;
 }
 
-function bytesOf(value: TensorLike): Uint8Array {
+function bytesOf(given: CollectiveData): Uint8Array {
+  const value = onHost(given);
   const { buffer, byteOffset, byteLength } = value instanceof Tensor ? value.data : value;
   return new Uint8Array(buffer, byteOffset, byteLength);
 }

@@ -1,6 +1,7 @@
 /** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
  *  does there, is not known here. */
 import { must } from '../../base/assert.ts';
+import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion } from '../../base/exhaustion.ts';
 import { checkOptions, describeValue, noOptions } from '../../base/settings/options.ts';
@@ -16,11 +17,13 @@ import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import { restrictHosts, worldGroupId, type GroupSpec, type Scheduling } from '../call/group-spec.ts';
+import { DeviceCalls, isOfDevice } from '../device/device-calls.ts';
 import type { TensorBlock } from '../dispatch/tensor-block.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import type {
   AllToAllOptions,
   CallOptions,
+  CollectiveData,
   CountsOptions,
   PeerOptions,
   ProcessGroup,
@@ -79,6 +82,8 @@ export class CommGroup implements ProcessGroup {
   readonly #dispatch: CallDispatch;
   readonly #checks: CallChecks;
   readonly #signals: CallSignals;
+  /** Made by the first call on a device's memory. */
+  #devices: DeviceCalls | undefined;
   #destroyed: Promise<void> | undefined;
 
   constructor(world: WorldHandle, spec: GroupSpec) {
@@ -136,35 +141,35 @@ export class CommGroup implements ProcessGroup {
 
   // ── collectives ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  allReduce(data: TensorLike, options: ReduceOptions = noOptions): Work {
+  allReduce(data: CollectiveData, options: ReduceOptions = noOptions): Work {
     return this.#repeat('all-reduce', options, data) ?? this.#start(this.#checks.allReduce(data, options));
   }
 
-  broadcast(data: TensorLike, options: RootOptions = noOptions): Work {
+  broadcast(data: CollectiveData, options: RootOptions = noOptions): Work {
     return this.#repeat('broadcast', options, data) ?? this.#start(this.#checks.broadcast(data, options));
   }
 
-  reduce(data: TensorLike, options: ReduceOptions & RootOptions = noOptions): Work {
+  reduce(data: CollectiveData, options: ReduceOptions & RootOptions = noOptions): Work {
     return this.#repeat('reduce', options, data) ?? this.#start(this.#checks.reduce(data, options));
   }
 
-  allGather(output: TensorLike, input: TensorLike, options: CountsOptions = noOptions): Work {
+  allGather(output: CollectiveData, input: CollectiveData, options: CountsOptions = noOptions): Work {
     return this.#repeat('all-gather', options, input, output) ?? this.#start(this.#checks.allGather(output, input, options));
   }
 
-  gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions = noOptions): Work {
+  gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions = noOptions): Work {
     return this.#repeat('gather', options, input, output) ?? this.#start(this.#checks.gather(output, input, options));
   }
 
-  scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions = noOptions): Work {
+  scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions = noOptions): Work {
     return this.#repeat('scatter', options, output, input) ?? this.#start(this.#checks.scatter(output, input, options));
   }
 
-  reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions = noOptions): Work {
+  reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions = noOptions): Work {
     return this.#repeat('reduce-scatter', options, input, output) ?? this.#start(this.#checks.reduceScatter(output, input, options));
   }
 
-  allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions = noOptions): Work {
+  allToAll(output: CollectiveData, input: CollectiveData, options: AllToAllOptions = noOptions): Work {
     return this.#repeat('all-to-all', options, input, output) ?? this.#start(this.#checks.allToAll(output, input, options));
   }
 
@@ -306,16 +311,38 @@ export class CommGroup implements ProcessGroup {
   // ── how calls are made ──────────────────────────────────────────────────────────────────────────────────────────
 
   /** The call as it was made before, if it was. @param first the argument that its `uses` begin with. */
-  #repeat(kind: CollectiveCall['kind'], options: RepeatableOptions, first?: TensorLike, second?: TensorLike | null): Work | undefined {
+  #repeat(
+    kind: CollectiveCall['kind'],
+    options: RepeatableOptions,
+    first?: CollectiveData,
+    second?: CollectiveData | null,
+  ): Work | undefined {
     return this.#destroyed ? undefined : this.#dispatch.repeat(kind, options, first, second);
   }
 
   #start(checked: CheckedCall): Work {
     this.#checkUsable();
     const { signal } = checked.options;
-    if (signal === undefined) return this.#dispatch.start(checked);
+    const calls = checked.uses.some(isOfDevice) ? (this.#devices ??= this.#openDevices()) : this.#dispatch;
+    if (signal === undefined) return calls.start(checked);
     this.#signals.check(signal, checked.call.kind);
-    return this.#signals.watch(this.#dispatch.start(checked), signal, checked.call.kind);
+    return this.#signals.watch(calls.start(checked), signal, checked.call.kind);
+  }
+
+  #openDevices(): DeviceCalls {
+    const { client } = this.#world;
+    return new DeviceCalls({
+      clock: systemClock,
+      spec: this.#spec,
+      client,
+      announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
+      // The same ranks: its number is agreed on by a call of this group, in its order.
+      openLane: async () => {
+        const ranks = this.globalRanks.map((_, rank) => rank);
+        const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
+        return { group: must(await this.#open(spec), () => 'this rank is one of all'), id: spec.id };
+      },
+    });
   }
 
   #batchGroup(): BatchGroup {
@@ -347,6 +374,7 @@ export class CommGroup implements ProcessGroup {
   }
 
   async #end(timeoutMs: number): Promise<void> {
+    await this.#devices?.end(timeoutMs);
     for (const block of this.#blocks.values()) block.leave();
     this.#blocks.clear();
     this.#dispatch.close();

@@ -7,7 +7,7 @@ import { checkFields, checkOptions, describeValue, noOptions } from '../../base/
 import type { DType } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import { checkTimeout, reductionOf } from '../dispatch/call-arguments.ts';
-import { CallBuffers, operand } from '../dispatch/call-buffers.ts';
+import { CallBuffers, onHost, operand } from '../dispatch/call-buffers.ts';
 import { destroyOptions, scheduledReduceOptions, schedulingOptions } from '../call/call-options.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec, Scheduling } from '../call/group-spec.ts';
@@ -16,6 +16,7 @@ import type {
   AllToAllOptions,
   BatchCall,
   CallOptions,
+  CollectiveData,
   CountsOptions,
   PeerOptions,
   ReceiveWork,
@@ -83,7 +84,7 @@ export class ScheduledCommGroup implements ScheduledGroup {
   allReduce(data: TensorLike, options: ScheduledReduceOptions = noOptions): Work {
     checkOptions('allReduce', options, scheduledReduceOptions);
     this.#checkUsable();
-    const target = operand(data, 'the data of allReduce');
+    const target = operand(onHost(data), 'the data of allReduce');
     const { priority = 0 } = options;
     if (!Number.isFinite(priority))
       throw new ShoalError('usage', `allReduce: priority must be a finite number, not ${describeValue(priority)}`);
@@ -149,31 +150,31 @@ export class ScheduledCommGroup implements ScheduledGroup {
     this.#options.group.release(tensor);
   }
 
-  broadcast(data: TensorLike, options?: RootOptions): Work {
+  broadcast(data: CollectiveData, options?: RootOptions): Work {
     return this.#options.group.broadcast(data, options);
   }
 
-  reduce(data: TensorLike, options?: ReduceOptions & RootOptions): Work {
+  reduce(data: CollectiveData, options?: ReduceOptions & RootOptions): Work {
     return this.#options.group.reduce(data, options);
   }
 
-  allGather(output: TensorLike, input: TensorLike, options?: CountsOptions): Work {
+  allGather(output: CollectiveData, input: CollectiveData, options?: CountsOptions): Work {
     return this.#options.group.allGather(output, input, options);
   }
 
-  gather(output: TensorLike | null, input: TensorLike, options?: CountsOptions & RootOptions): Work {
+  gather(output: CollectiveData | null, input: CollectiveData, options?: CountsOptions & RootOptions): Work {
     return this.#options.group.gather(output, input, options);
   }
 
-  scatter(output: TensorLike, input: TensorLike | null, options?: CountsOptions & RootOptions): Work {
+  scatter(output: CollectiveData, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work {
     return this.#options.group.scatter(output, input, options);
   }
 
-  reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work {
+  reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions & CountsOptions): Work {
     return this.#options.group.reduceScatter(output, input, options);
   }
 
-  allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work {
+  allToAll(output: CollectiveData, input: CollectiveData, options?: AllToAllOptions): Work {
     return this.#options.group.allToAll(output, input, options);
   }
 

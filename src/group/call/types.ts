@@ -2,6 +2,7 @@
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { Work } from '../../comm/work.ts';
 import type { DType, NativeFloat16Array, TypedArray } from '../../memory/dtype.ts';
+import type { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { JobStore } from '../../store/job-store.ts';
@@ -10,6 +11,10 @@ export type { Work };
 
 /** What collectives accept: a tensor (shared memory, no copies) or any typed array (staged: one copy each way). */
 export type TensorLike = Tensor | TypedArray | NativeFloat16Array;
+
+/** What collectives of a group accept by themselves: also tensors of a device, on all ranks alike. Their work is awaited: it moves
+ *  memory of the device by this thread's event loop. */
+export type CollectiveData = TensorLike | DeviceTensor;
 
 export interface CallOptions {
   /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
@@ -144,22 +149,22 @@ export interface ProcessGroup {
   release(tensor: Tensor): void;
 
   /** In place: data := reduction over all ranks' data. */
-  allReduce(data: TensorLike, options?: ReduceOptions): Work;
+  allReduce(data: CollectiveData, options?: ReduceOptions): Work;
   /** In place: data := the root's data. */
-  broadcast(data: TensorLike, options?: RootOptions): Work;
+  broadcast(data: CollectiveData, options?: RootOptions): Work;
   /** The root's data := reduction over all ranks' data; other ranks' data keeps its values. */
-  reduce(data: TensorLike, options?: ReduceOptions & RootOptions): Work;
+  reduce(data: CollectiveData, options?: ReduceOptions & RootOptions): Work;
   /** output := all ranks' inputs in rank order. The output has as many elements as all inputs together. */
-  allGather(output: TensorLike, input: TensorLike, options?: CountsOptions): Work;
+  allGather(output: CollectiveData, input: CollectiveData, options?: CountsOptions): Work;
   /** The root's output := all ranks' inputs in rank order, as in `allGather`; other ranks pass null. */
-  gather(output: TensorLike | null, input: TensorLike, options?: CountsOptions & RootOptions): Work;
+  gather(output: CollectiveData | null, input: CollectiveData, options?: CountsOptions & RootOptions): Work;
   /** output := this rank's part of the root's input, which has as many elements as all outputs together; other ranks pass null. */
-  scatter(output: TensorLike, input: TensorLike | null, options?: CountsOptions & RootOptions): Work;
+  scatter(output: CollectiveData, input: CollectiveData | null, options?: CountsOptions & RootOptions): Work;
   /** output := this rank's part of the reduction of all inputs. An input has as many elements as all outputs together. */
-  reduceScatter(output: TensorLike, input: TensorLike, options?: ReduceOptions & CountsOptions): Work;
+  reduceScatter(output: CollectiveData, input: CollectiveData, options?: ReduceOptions & CountsOptions): Work;
   /** Part q of this rank's input goes to rank q; output := the parts from all ranks in rank order. Without splits all parts are
    *  equal: input and output have equally many elements, and `size` divides their number. */
-  allToAll(output: TensorLike, input: TensorLike, options?: AllToAllOptions): Work;
+  allToAll(output: CollectiveData, input: CollectiveData, options?: AllToAllOptions): Work;
   /** The values of all ranks, by rank: whatever structured clone takes (plain objects, maps, dates, typed arrays, errors), of any size on
    *  each rank. As the other calls of objects, for configurations and metrics, not for tensors: values are copied twice. This thread
    *  waits until all ranks have called it.

@@ -4,7 +4,7 @@ import { algorithms } from '../../collectives/registry.ts';
 import { checkReduceOp, ReduceOp } from '../../memory/reduce-op.ts';
 import type { Operand } from './call-buffers.ts';
 import type { Place } from '../call/contract.ts';
-import type { CountsOptions, ReduceOptions, TensorLike } from '../call/types.ts';
+import type { CollectiveData, CountsOptions, ReduceOptions } from '../call/types.ts';
 
 export function rootOf({ root = 0 }: { root?: number }, size: number): number {
   if (Number.isInteger(root) && root >= 0 && root < size) return root;
@@ -42,7 +42,7 @@ export function checkSameCount(operation: string, input: Operand, output: Operan
 }
 
 /** An argument that the root has, and nobody else. */
-export function checkRootOnly(role: string, value: TensorLike | null, root: number, rank: number): void {
+export function checkRootOnly(role: string, value: CollectiveData | null, root: number, rank: number): void {
   if ((value !== null) === (rank === root)) return;
   throw new ShoalError(
     'usage',

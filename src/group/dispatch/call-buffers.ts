@@ -3,6 +3,7 @@
  *  copy in and, for results, one copy out. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type NativeFloat16Array, type TypedArray } from '../../memory/dtype.ts';
+import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
@@ -10,27 +11,37 @@ import { privateKey, type HostPathBuffer, type HostPathBuffers } from '../fast/h
 import { TensorBlock } from './tensor-block.ts';
 import type { MemoryBlock } from './tensor-block.ts';
 import type { TensorMemory } from './tensor-memory.ts';
-import type { TensorLike } from '../call/types.ts';
+import type { CollectiveData, TensorLike } from '../call/types.ts';
 import type { WorkHooks } from '../../comm/work.ts';
 
 /** An argument whose dtype and size are known. */
 export interface Operand {
-  readonly value: TensorLike;
+  readonly value: CollectiveData;
   readonly dtype: DType;
   readonly count: number;
 }
 
 /** Checks one argument. @throws ShoalError `usage` or `unsupported`, naming the argument. */
-export function operand(value: TensorLike, role: string): Operand {
+export function operand(value: CollectiveData, role: string): Operand {
   if (value instanceof Tensor) {
     if (value.released) throw new ShoalError('usage', `${role} has been released`);
     return { value, dtype: value.dtype, count: value.count };
   }
+  if (value instanceof DeviceTensor) return { value, dtype: value.dtype, count: value.count };
   if (!ArrayBuffer.isView(value) || value instanceof DataView) {
     throw new ShoalError('usage', `${role} must be a tensor or a typed array, not ${value === null ? 'null' : typeof value}`);
   }
   checkAttached(value, role);
   return { value, dtype: dtypeOfArray(value), count: value.length };
+}
+
+/** What a call takes that reaches host memory only. @throws ShoalError `unsupported`. */
+export function onHost(value: CollectiveData): TensorLike {
+  if (!(value instanceof DeviceTensor)) return value;
+  throw new ShoalError(
+    'unsupported',
+    'tensors of a device are data of single collectives: not of send, recv, batch and scheduled groups; read it into a tensor, or send it by shoal/rendezvous',
+  );
 }
 
 /** How an operation uses an argument. */
@@ -44,6 +55,7 @@ export interface BufferUse {
 
 /** Where an argument's bytes are on this thread. */
 interface Placed extends BufferUse {
+  readonly value: TensorLike;
   readonly view: Uint8Array;
   /** Undefined: only this thread reaches it. */
   readonly shared: SharedBuffer | undefined;
@@ -145,23 +157,24 @@ export class CallBuffers {
     this.#shared = undefined;
   }
 
-  #blockOf({ operand: { value }, view, shared }: Placed): HeldBlock[] {
+  #blockOf({ value, view, shared }: Placed): HeldBlock[] {
     const region = value instanceof Tensor ? value.region : this.#memory.blockAt(view.buffer, view.byteOffset);
     return region instanceof TensorBlock ? [{ block: region, isReached: shared !== undefined }] : [];
   }
 
   #place(use: BufferUse): Placed {
-    const { value, dtype, count } = use.operand;
+    const { dtype, count } = use.operand;
+    const value = onHost(use.operand.value);
     const bytes = count * dtypeInfo(dtype).bytes;
     if (value instanceof Tensor && this.#memory.owns(value.region)) {
       const view = new Uint8Array(value.region.buffer, value.byteOffset, bytes);
-      return { ...use, view, shared: { regionId: value.region.id, offset: value.byteOffset, bytes } };
+      return { ...use, value, view, shared: { regionId: value.region.id, offset: value.byteOffset, bytes } };
     }
     const array = value instanceof Tensor ? value.data : value;
-    return { ...use, view: new Uint8Array(array.buffer, array.byteOffset, bytes), shared: undefined };
+    return { ...use, value, view: new Uint8Array(array.buffer, array.byteOffset, bytes), shared: undefined };
   }
 
-  #stage({ operand: { value }, view, reads, writes }: Placed): SharedBuffer {
+  #stage({ value, view, reads, writes }: Placed): SharedBuffer {
     const bytes = view.length;
     const block = this.#memory.allocate(bytes);
     const staging = new Uint8Array(block.region.buffer, block.offset, bytes);

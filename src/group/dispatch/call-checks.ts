@@ -19,6 +19,7 @@ import {
   anySource,
   type AllToAllOptions,
   type CallOptions,
+  type CollectiveData,
   type CountsOptions,
   type PeerOptions,
   type ReduceOptions,
@@ -51,7 +52,7 @@ export class CallChecks {
     this.#timeoutMs = timeoutMs;
   }
 
-  allReduce(data: TensorLike, options: ReduceOptions): CheckedCall {
+  allReduce(data: CollectiveData, options: ReduceOptions): CheckedCall {
     checkOptions('allReduce', options, reduceOptions);
     const target = operand(data, 'the data of allReduce');
     return this.#collective('all-reduce', target, target.count, options, reductionOf(target, options), [
@@ -59,7 +60,7 @@ export class CallChecks {
     ]);
   }
 
-  broadcast(data: TensorLike, options: RootOptions): CheckedCall {
+  broadcast(data: CollectiveData, options: RootOptions): CheckedCall {
     checkOptions('broadcast', options, rootOptions);
     const target = operand(data, 'the data of broadcast');
     const { rank, size } = this.#place;
@@ -69,7 +70,7 @@ export class CallChecks {
     ]);
   }
 
-  reduce(data: TensorLike, options: ReduceOptions & RootOptions): CheckedCall {
+  reduce(data: CollectiveData, options: ReduceOptions & RootOptions): CheckedCall {
     checkOptions('reduce', options, reduceToRootOptions);
     const target = operand(data, 'the data of reduce');
     const { rank, size } = this.#place;
@@ -79,7 +80,7 @@ export class CallChecks {
     ]);
   }
 
-  allGather(output: TensorLike, input: TensorLike, options: CountsOptions): CheckedCall {
+  allGather(output: CollectiveData, input: CollectiveData, options: CountsOptions): CheckedCall {
     checkOptions('allGather', options, countsOptions);
     const { source, target, counts } = this.#gathering('allGather', output, input, options);
     return this.#collective('all-gather', target, target.count, options, { counts }, [
@@ -88,7 +89,7 @@ export class CallChecks {
     ]);
   }
 
-  gather(output: TensorLike | null, input: TensorLike, options: CountsOptions & RootOptions): CheckedCall {
+  gather(output: CollectiveData | null, input: CollectiveData, options: CountsOptions & RootOptions): CheckedCall {
     checkOptions('gather', options, countsOfRootOptions);
     const { rank, size } = this.#place;
     const root = rootOf(options, size);
@@ -101,7 +102,7 @@ export class CallChecks {
     return this.#collective('gather', source, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
-  scatter(output: TensorLike, input: TensorLike | null, options: CountsOptions & RootOptions): CheckedCall {
+  scatter(output: CollectiveData, input: CollectiveData | null, options: CountsOptions & RootOptions): CheckedCall {
     checkOptions('scatter', options, countsOfRootOptions);
     const { rank, size } = this.#place;
     const root = rootOf(options, size);
@@ -114,7 +115,7 @@ export class CallChecks {
     return this.#collective('scatter', target, total, options, { root, counts: keptCounts(options) }, buffers);
   }
 
-  reduceScatter(output: TensorLike, input: TensorLike, options: ReduceOptions & CountsOptions): CheckedCall {
+  reduceScatter(output: CollectiveData, input: CollectiveData, options: ReduceOptions & CountsOptions): CheckedCall {
     checkOptions('reduceScatter', options, reduceScatterOptions);
     const { source, target, counts } = this.#gathering('reduceScatter', input, output, options);
     return this.#collective('reduce-scatter', source, target.count, options, { counts, ...reductionOf(source, options) }, [
@@ -123,7 +124,7 @@ export class CallChecks {
     ]);
   }
 
-  allToAll(output: TensorLike, input: TensorLike, options: AllToAllOptions): CheckedCall {
+  allToAll(output: CollectiveData, input: CollectiveData, options: AllToAllOptions): CheckedCall {
     checkOptions('allToAll', options, allToAllOptions);
     const source = operand(input, 'the input of allToAll');
     const target = operand(output, 'the output of allToAll');
@@ -179,8 +180,8 @@ export class CallChecks {
   /** The arguments of an operation between one part per rank and the whole. */
   #gathering(
     operation: string,
-    whole: TensorLike,
-    part: TensorLike,
+    whole: CollectiveData,
+    part: CollectiveData,
     options: CountsOptions,
   ): { source: Operand; target: Operand; counts?: readonly number[] } {
     const source = operand(part, `the ${operation === 'allGather' ? 'input' : 'output'} of ${operation}`);

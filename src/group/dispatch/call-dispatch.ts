@@ -10,7 +10,7 @@ import { isExhaustion } from '../../base/exhaustion.ts';
 import { isPlainObject, noOptions } from '../../base/settings/options.ts';
 import type { ReduceOp } from '../../memory/reduce-op.ts';
 import { Tensor } from '../../memory/tensor.ts';
-import { CallBuffers, type BufferUse } from './call-buffers.ts';
+import { CallBuffers, onHost, type BufferUse } from './call-buffers.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { Command, SharedBuffer } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
@@ -19,7 +19,7 @@ import { TensorBlock } from './tensor-block.ts';
 import type { FastOperation, FastPath, FastRequest, GroupPaths } from './fast-path.ts';
 import { route, type PathPlans } from '../call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
-import type { ReduceOptions, RootOptions, TensorLike } from '../call/types.ts';
+import type { CollectiveData, ReduceOptions, RootOptions, TensorLike } from '../call/types.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/work.ts';
 import { MessageWork } from './message-work.ts';
 
@@ -102,8 +102,8 @@ export class CallDispatch {
   repeat(
     kind: CollectiveCall['kind'],
     options: RepeatableOptions,
-    first: TensorLike | undefined,
-    second?: TensorLike | null,
+    first: CollectiveData | undefined,
+    second?: CollectiveData | null,
   ): SettlingWork | undefined {
     try {
       return this.#repeat(kind, options, first, second);
@@ -115,8 +115,8 @@ export class CallDispatch {
   #repeat(
     kind: CollectiveCall['kind'],
     options: RepeatableOptions,
-    first: TensorLike | undefined,
-    second: TensorLike | null | undefined,
+    first: CollectiveData | undefined,
+    second: CollectiveData | null | undefined,
   ): SettlingWork | undefined {
     if (!this.#fast) return undefined;
     let bound = this.#bound.get(first ?? this);
@@ -203,7 +203,7 @@ export class CallDispatch {
     if (!reach.staged && isPlain(options)) {
       // What nothing is staged for stays where it is.
       const request = (): FastRequest => requestWith(operation.isPrivate ? new CallBuffers(this.#memory, uses) : reach);
-      const [first, second] = uses.map(({ operand: { value } }) => ({ value, block: blockOf(value), count: lengthOf(value) }));
+      const [first, second] = uses.map(({ operand: { value } }) => boundTo(onHost(value)));
       const { op, root } = options;
       this.#keep(first?.value ?? this, { kind: call.kind, next: undefined, op, root, first, second, operation, buffers, request });
     }
@@ -258,9 +258,13 @@ function othersUndefined(options: RepeatableOptions): boolean {
 }
 
 /** @param value null: this rank has no such argument. */
-function isAsBound(value: TensorLike | null | undefined, bound: BoundArgument | undefined): boolean {
+function isAsBound(value: CollectiveData | null | undefined, bound: BoundArgument | undefined): boolean {
   if (!bound) return value === undefined || value === null;
-  return value === bound.value && lengthOf(value) === bound.count && bound.block?.live !== false;
+  return value === bound.value && lengthOf(bound.value) === bound.count && bound.block?.live !== false;
+}
+
+function boundTo(value: TensorLike): BoundArgument {
+  return { value, block: blockOf(value), count: lengthOf(value) };
 }
 
 function lengthOf(value: TensorLike): number {

@@ -7,7 +7,7 @@
  *  them: who finds all in use waits in line. A device that is lost fails what is under way, and whatever comes.
  *
  *  Mapping needs the event loop of the thread that has the device. It must not know what the bytes are, or where they go. */
-import { BoundedPool } from '../../base/bounded-pool.ts';
+import { BoundedPool } from './bounded-pool.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { bufferUsage, mapMode, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError } from './gpu.ts';
 

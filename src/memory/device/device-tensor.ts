@@ -1,6 +1,6 @@
 /** Tensors whose elements are in a WebGPU buffer. The buffer is the caller's: nothing here makes or destroys it. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, optionTable } from '../../base/settings/options.ts';
+import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
 import { dtypeInfo, type DType } from '../dtype.ts';
 import { countOf } from '../tensor.ts';
 import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from './gpu.ts';
@@ -19,7 +19,7 @@ export interface DeviceTensorOptions<D extends DType = DType> {
 const deviceTensorOptions = optionTable<DeviceTensorOptions>({
   device: 'any',
   buffer: 'any',
-  dtype: 'any',
+  dtype: 'string',
   shape: 'list',
   byteOffset: 'number',
 });
@@ -38,7 +38,7 @@ export class DeviceTensor<D extends DType = DType> {
   /** @throws ShoalError `usage` for what is no device or buffer, a buffer that cannot be copied from and to, a place outside it;
    *          `unsupported` for bytes that copies of devices cannot begin or end at. */
   constructor(options: DeviceTensorOptions<D>) {
-    checkOptions('DeviceTensor', options, deviceTensorOptions);
+    checkFields('DeviceTensor', options, deviceTensorOptions);
     const { device, buffer, dtype, byteOffset = 0 } = options;
     const { bytes: elementBytes } = dtypeInfo(dtype);
     checkGpu(device, buffer);

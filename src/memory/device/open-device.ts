@@ -48,9 +48,7 @@ export function describeAdapter({ info: { vendor, architecture, device, descript
 
 async function loadDawn(): Promise<DawnPackage> {
   try {
-    // Its types want a browser's library: they are not used.
-    const name = 'webgpu';
-    return (await import(name)) as DawnPackage;
+    return (await import('webgpu')) as unknown as DawnPackage;
   } catch (cause) {
     throw new ShoalError('unsupported', `devices need the package webgpu (Dawn for Node.js): ${messageOf(cause)}; npm install webgpu`, {
       cause,

@@ -29,7 +29,7 @@ class FakeBuffer implements GpuBuffer {
       this.#device.later(() => {
         if (this.#pending === undefined) return;
         this.#pending = undefined;
-        this.#mapped = this.memory.slice().buffer;
+        this.#mapped = this.memory.slice(0, offset + size).buffer;
         resolve();
       });
     });

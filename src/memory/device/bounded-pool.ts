@@ -1,5 +1,5 @@
 /** Things of which there are so many at most, made when they are first needed and then lent. Who comes when all are lent waits in line. */
-import { Fifo } from './fifo.ts';
+import { Fifo } from '../../base/fifo.ts';
 
 interface Waiting<T> {
   readonly resolve: (item: T | Promise<T>) => void;
@@ -21,7 +21,7 @@ export class BoundedPool<T> {
 
   /** @throws what `make` throws, and what the pool was closed with. */
   take(): Promise<T> {
-    if (this.#closed) return Promise.reject(this.#closed.error as Error);
+    if (this.#closed) return Promise.reject(this.#closed.error);
     const free = this.#free.pop();
     if (free !== undefined) return Promise.resolve(free);
     if (this.#made < this.#max) return this.#create();
