@@ -1,6 +1,7 @@
 /** Devices of this process by way of the package `webgpu` (Dawn for Node.js, optional), which needs a Vulkan driver. The only file that
  *  loads the package. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import { softwareDriver } from './software-driver.ts';
 import type { Gpu, GpuAdapter, GpuDevice } from './gpu.ts';
 
 /** Of the package: what browsers have as `navigator.gpu` and as global names. */
@@ -57,13 +58,19 @@ async function loadDawn(): Promise<DawnPackage> {
 }
 
 function noAdapter(cause?: unknown): never {
-  const drivers = process.env.VK_ICD_FILENAMES ?? process.env.VK_DRIVER_FILES;
+  const { VK_ICD_FILENAMES: set } = process.env;
   const why = cause === undefined ? '' : ` (${messageOf(cause)})`;
+  const found = softwareDriver();
+  const next =
+    found === undefined
+      ? "without a GPU, SwiftShader of Debian's package chromium will do: VK_ICD_FILENAMES=/usr/lib/chromium/vk_swiftshader_icd.json"
+      : `SwiftShader is installed: start with ${Object.entries(found)
+          .map(([name, value]) => `${name}=${value}`)
+          .join(' ')}`;
   throw new ShoalError(
     'unsupported',
-    `no WebGPU adapter${why}: ${drivers === undefined ? 'VK_ICD_FILENAMES is not set' : `VK_ICD_FILENAMES is ${drivers}`}. ` +
-      "It needs the Vulkan loader (libvulkan1) and a driver; without a GPU, SwiftShader of Debian's package chromium: " +
-      'VK_ICD_FILENAMES=/usr/lib/chromium/vk_swiftshader_icd.json, and LD_LIBRARY_PATH=/usr/lib/chromium where libvulkan1 is not installed',
+    `no WebGPU adapter${why}: it needs a Vulkan driver and the loader libvulkan1 ` +
+      `(${set === undefined ? 'VK_ICD_FILENAMES is not set' : `VK_ICD_FILENAMES is ${set}`}); ${next}`,
     { cause },
   );
 }

@@ -1,0 +1,38 @@
+/** Devices of a Vulkan driver, in processes of their own: SwiftShader's, where chromium has brought it. */
+import { spawnSync } from 'node:child_process';
+import { describe, expect, it, vi } from 'vitest';
+import { softwareDriver } from '../src/memory/device/software-driver.ts';
+import { fixtureCommand } from './support/fixtures.ts';
+import { startRanks } from './support/ranks.ts';
+
+// Generous: every test starts several processes, on machines that may be busy.
+vi.setConfig({ testTimeout: 240_000 });
+
+const driver = softwareDriver();
+const why = driver === undefined ? " (skipped: SwiftShader's driver is not installed: apt-get install chromium)" : '';
+
+describe.skipIf(driver === undefined)(`collectives on buffers of WebGPU${why}`, () => {
+  it.each([2, 3])('have the bits of the host between %i ranks, and fail on all of them when a device is lost', async (n) => {
+    await using world = await startRanks({ fixture: 'device-collectives', n, env: { ...driver } });
+    for (const [rank, { lines, code, stderr }] of (await world.outcomes()).entries()) {
+      const same = ['all-reduce of 4', 'all-reduce of 1000', `all-reduce of ${5 * 2 ** 20 + 12}`, 'all-gather', 'reduce-scatter'];
+      expect(lines.slice(0, -2), stderr).toEqual([{ adapter: 'swiftshader' }, ...same.map((what) => ({ what, same: true }))]);
+      expect(lines.at(-2)).toMatchObject({ what: 'lost', ok: false, message: expect.stringContaining('rank 0: all-reduce of group') });
+      expect(lines.at(-1)).toEqual({ ended: true });
+      expect([code, rank]).toEqual([0, rank]);
+    }
+  });
+});
+
+describe('openDevice without a driver', () => {
+  it('says what is missing, and what to do', () => {
+    const [program, ...args] = fixtureCommand('device-collectives');
+    const env = { PATH: process.env.PATH, VK_ICD_FILENAMES: '/nonexistent.json' };
+    const { stderr, status } = spawnSync(program, args, { encoding: 'utf8', env });
+    expect(stderr).toContain("code: 'unsupported'");
+    expect(stderr).toMatch(
+      /no WebGPU adapter: it needs a Vulkan driver and the loader libvulkan1 \(VK_ICD_FILENAMES is \/nonexistent.json\); .*SwiftShader/s,
+    );
+    expect(status).toBe(1);
+  });
+});
