@@ -91,6 +91,7 @@ export const measurements: readonly Measurement[] = [
   report('scheduler-replay', 'scheduling on models of several sizes, replayed on virtual time', 'bench/scheduler/replay.ts'),
   report('scheduler-training', 'scheduling with a TensorFlow.js model on shaped networks', 'bench/scheduler/training.ts'),
   report('rendezvous', 'tensors between two processes of one host', 'bench/rendezvous/run.ts'),
+  report('devices', "tensors in buffers of SwiftShader's WebGPU device, 2 ranks of one host", 'bench/devices/run.ts'),
   {
     name: 'rendezvous-network',
     title: 'tensors between two hosts, 2 Gbit/s',

@@ -12,7 +12,7 @@ import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
 import { CallChecks } from '../dispatch/call-checks.ts';
-import type { GroupPaths } from '../dispatch/fast-path.ts';
+import { engineOnly, type GroupPaths } from '../dispatch/fast-path.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
@@ -340,7 +340,9 @@ export class CommGroup implements ProcessGroup {
       openLane: async () => {
         const ranks = this.globalRanks.map((_, rank) => rank);
         const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
-        return { group: must(await this.#open(spec), () => 'this rank is one of all'), id: spec.id };
+        // This thread moves memory of devices: collectives run beside it, never on it.
+        const world = { ...this.#world, openPaths: () => engineOnly };
+        return { group: must(await this.#open(spec, undefined, world), () => 'this rank is one of all'), id: spec.id };
       },
     });
   }
@@ -357,12 +359,12 @@ export class CommGroup implements ProcessGroup {
     };
   }
 
-  async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs): Promise<ProcessGroup | null> {
+  async #open(spec: GroupSpec | null, timeoutMs = this.#world.timeoutMs, world = this.#world): Promise<ProcessGroup | null> {
     if (spec === null) return null;
     const { client } = this.#world;
     await client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);
     try {
-      return new CommGroup(this.#world, spec);
+      return new CommGroup(world, spec);
     } catch (thrown) {
       // This rank cannot take part: the others hear of it.
       const rank = this.globalRanks[this.rank];

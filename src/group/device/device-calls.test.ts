@@ -1,6 +1,6 @@
 /** Collectives on tensors of devices, between ranks of this thread. Drivers are tested in test/device-processes.test.ts. */
 import { describe, expect, it } from 'vitest';
-import { DeviceCopies } from '../../memory/device/device-copies.ts';
+import { DeviceCopies, devicePieceBytes } from '../../memory/device/device-copies.ts';
 import { DeviceTensor } from '../../memory/device/device-tensor.ts';
 import { bufferOf, FakeDevice } from '../../memory/device/testing/fake-device.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
@@ -8,8 +8,8 @@ import type { CommGroup } from '../api/process-group.ts';
 import type { CollectiveData } from '../call/types.ts';
 import { startRanks } from '../testing/in-process-world.ts';
 
-/** Two pieces and a bit. */
-const large = 2 * 2 ** 20 + 8;
+/** A piece and a bit. */
+const large = devicePieceBytes / 4 + 8;
 
 function onDevice(values: Float32Array, device = new FakeDevice()): DeviceTensor<'float32'> {
   return new DeviceTensor({ device, buffer: bufferOf(device, values), dtype: 'float32', shape: [values.length] });
@@ -75,8 +75,10 @@ const programs: Readonly<Record<string, Program>> = {
     return [group.scatter(output, group.rank === 0 ? make(valuesOf(7, part * group.size)) : null), output];
   },
   reduceScatter: (group, make) => {
-    const output = make(new Float32Array(large / 8));
-    return [group.reduceScatter(output, make(valuesOf(group.rank, (large / 8) * group.size))), output];
+    // Of three ranks: a piece and a bit.
+    const own = 1_400_000;
+    const output = make(new Float32Array(own));
+    return [group.reduceScatter(output, make(valuesOf(group.rank, own * group.size))), output];
   },
   allToAll: (group, make) => {
     const output = make(new Float32Array(part));

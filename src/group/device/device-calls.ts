@@ -26,6 +26,8 @@ import type { CommClient } from '../thread/comm-client.ts';
 import { cutCall, type ElementSpan, type Piece } from './device-pieces.ts';
 import { DeviceWork } from './device-work.ts';
 
+const smallestStagingBytes = 2 ** 16;
+
 export interface Lane {
   readonly group: ProcessGroup;
   readonly id: number;
@@ -41,9 +43,9 @@ export interface DeviceCallsOptions {
   openLane(): Promise<Lane>;
 }
 
-/** Staging of a piece. */
+/** Staging of a piece, as large as was needed so far. */
 interface Slot {
-  readonly first: Tensor<'uint8'>;
+  first: Tensor<'uint8'> | undefined;
   /** Of calls whose result lies elsewhere. */
   second: Tensor<'uint8'> | undefined;
 }
@@ -75,10 +77,7 @@ export class DeviceCalls {
 
   constructor(options: DeviceCallsOptions) {
     this.#options = options;
-    this.#slots = new BoundedPool<Slot>(devicePieces, async () => {
-      const { group } = await this.#openLane();
-      return { first: group.tensor('uint8', [devicePieceBytes]), second: undefined };
-    });
+    this.#slots = new BoundedPool<Slot>(devicePieces, () => ({ first: undefined, second: undefined }));
   }
 
   /** @throws ShoalError `usage`, `unsupported`: nothing has begun; what the group has failed with. */
@@ -173,8 +172,8 @@ export class DeviceCalls {
       const { uses } = call.checked;
       const source = uses.find((use) => use.name !== 'output');
       const target = uses.find((use) => use.name !== 'input');
-      const input = source && staged(source, slot.first, piece.input);
-      const output = target && (target === source ? input : staged(target, (slot.second ??= this.#second(call.lane)), piece.output));
+      const input = source && staged(call.lane, slot, 'first', source, piece.input);
+      const output = target && (target === source ? input : staged(call.lane, slot, 'second', target, piece.output));
       let collective: Work;
       try {
         if (source?.reads && input) await this.#copy('in', source.operand.value, piece.input, input);
@@ -194,10 +193,6 @@ export class DeviceCalls {
     } finally {
       this.#slots.give(slot);
     }
-  }
-
-  #second({ group }: Lane): Tensor<'uint8'> {
-    return group.tensor('uint8', [devicePieceBytes]);
   }
 
   async #copy(direction: 'in' | 'out', value: CollectiveData, spans: readonly ElementSpan[], staging: Tensor): Promise<void> {
@@ -296,8 +291,17 @@ function nameOf({ kind, dtype, count, op, root, counts, factor, name }: Collecti
 }
 
 /** The elements of a piece in staging, which begin where it begins. */
-function staged({ operand: { dtype } }: BufferUse, { region, byteOffset }: Tensor, spans: readonly ElementSpan[]): Tensor {
-  return new Tensor(dtype, [spans.reduce((sum, { count }) => sum + count, 0)], region, byteOffset);
+function staged({ group }: Lane, slot: Slot, place: keyof Slot, { operand: { dtype } }: BufferUse, spans: readonly ElementSpan[]): Tensor {
+  const count = spans.reduce((sum, span) => sum + span.count, 0);
+  const bytes = count * dtypeInfo(dtype).bytes;
+  let staging = slot[place];
+  if (staging === undefined || staging.bytes < bytes) {
+    slot[place] = undefined;
+    if (staging) group.release(staging);
+    staging = group.tensor('uint8', [Math.min(devicePieceBytes, Math.max(smallestStagingBytes, 2 ** Math.ceil(Math.log2(bytes))))]);
+    slot[place] = staging;
+  }
+  return new Tensor(dtype, [count], staging.region, staging.byteOffset);
 }
 
 function bytesOf(value: TensorLike): Uint8Array {

@@ -11,10 +11,12 @@ import { BoundedPool } from './bounded-pool.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { bufferUsage, mapMode, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError } from './gpu.ts';
 
-/** Of a proxy. Smaller ones copy more often, larger ones overlap less. */
-export const devicePieceBytes = 4 * 2 ** 20;
-/** Proxies of each direction. */
-export const devicePieces = 4;
+/** Of a proxy at most. Every piece is a wake-up of several threads, and in collectives of all ranks: smaller ones cost more than they
+ *  overlap. */
+export const devicePieceBytes = 16 * 2 ** 20;
+/** Proxies of each direction: one is copied by the device, one is moved on, one comes back. */
+export const devicePieces = 3;
+const smallestProxyBytes = 2 ** 16;
 
 /** Where bytes begin in a device's memory. */
 export interface DevicePlace {
@@ -34,18 +36,24 @@ export interface DeviceCopiesOptions {
   readonly pieces?: number;
 }
 
+/** A proxy, which is as large as was needed so far. */
+interface Seat {
+  readonly usage: number;
+  proxy: GpuBuffer | undefined;
+}
+
 export class DeviceCopies {
   readonly device: GpuDevice;
   readonly #pieceBytes: number;
-  readonly #reads: BoundedPool<GpuBuffer>;
-  readonly #writes: BoundedPool<GpuBuffer>;
+  readonly #reads: BoundedPool<Seat>;
+  readonly #writes: BoundedPool<Seat>;
   #ended: ShoalError | undefined;
 
   constructor(device: GpuDevice, { pieceBytes = devicePieceBytes, pieces = devicePieces }: DeviceCopiesOptions = {}) {
     this.device = device;
     this.#pieceBytes = pieceBytes;
-    this.#reads = new BoundedPool(pieces, () => this.#createProxy(bufferUsage.mapRead | bufferUsage.copyTarget));
-    this.#writes = new BoundedPool(pieces, () => this.#createProxy(bufferUsage.mapWrite | bufferUsage.copySource));
+    this.#reads = new BoundedPool<Seat>(pieces, () => ({ usage: bufferUsage.mapRead | bufferUsage.copyTarget, proxy: undefined }));
+    this.#writes = new BoundedPool<Seat>(pieces, () => ({ usage: bufferUsage.mapWrite | bufferUsage.copySource, proxy: undefined }));
     void device.lost.then((info) => this.#end(lostError(info)));
   }
 
@@ -69,7 +77,7 @@ export class DeviceCopies {
   gather(buffer: GpuBuffer, spans: readonly DeviceSpan[], target: Uint8Array): Promise<void> {
     const total = totalOf(spans);
     if (total === 0) return Promise.resolve();
-    return this.#lend(this.#reads, async (proxy) => {
+    return this.#lend(this.#reads, total, async (proxy) => {
       const copied = this.#copy(total, (encoder) => {
         let at = 0;
         for (const { byteOffset, bytes } of spans) {
@@ -87,7 +95,7 @@ export class DeviceCopies {
   scatter(source: Uint8Array, buffer: GpuBuffer, spans: readonly DeviceSpan[]): Promise<void> {
     const total = totalOf(spans);
     if (total === 0) return Promise.resolve();
-    return this.#lend(this.#writes, async (proxy) => {
+    return this.#lend(this.#writes, total, async (proxy) => {
       new Uint8Array(proxy.getMappedRange()).set(source.subarray(0, total));
       proxy.unmap();
       const copied = this.#copy(total, (encoder) => {
@@ -115,16 +123,25 @@ export class DeviceCopies {
     if (failed) throw failed.reason;
   }
 
-  async #lend(pool: BoundedPool<GpuBuffer>, use: (proxy: GpuBuffer) => Promise<void>): Promise<void> {
-    const proxy = await pool.take();
+  async #lend(pool: BoundedPool<Seat>, bytes: number, use: (proxy: GpuBuffer) => Promise<void>): Promise<void> {
+    const seat = await pool.take();
     try {
-      await use(proxy);
+      if (seat.proxy === undefined || seat.proxy.size < bytes) {
+        seat.proxy?.destroy();
+        seat.proxy = undefined;
+        seat.proxy = await this.#createProxy(
+          seat.usage,
+          Math.min(this.#pieceBytes, Math.max(smallestProxyBytes, 2 ** Math.ceil(Math.log2(bytes)))),
+        );
+      }
+      await use(seat.proxy);
     } catch (thrown) {
-      proxy.destroy();
+      // It may be mapped, or about to be.
+      seat.proxy?.destroy();
       pool.forget();
       throw await this.#failure(thrown);
     }
-    if (!pool.give(proxy)) proxy.destroy();
+    if (!pool.give(seat)) seat.proxy.destroy();
   }
 
   /** Submitted when it returns. @returns what resolves when the device has accepted it. */
@@ -143,9 +160,8 @@ export class DeviceCopies {
     if (error) throw new ShoalError('usage', `the device refused a copy of ${bytes} bytes: ${error.message}`, { bytes });
   }
 
-  async #createProxy(usage: number): Promise<GpuBuffer> {
+  async #createProxy(usage: number, size: number): Promise<GpuBuffer> {
     const { device } = this;
-    const size = this.#pieceBytes;
     const isWrite = (usage & bufferUsage.mapWrite) !== 0;
     device.pushErrorScope('out-of-memory');
     device.pushErrorScope('validation');
@@ -181,7 +197,7 @@ export class DeviceCopies {
 
   #end(error: ShoalError): void {
     this.#ended ??= error;
-    for (const pool of [this.#reads, this.#writes]) for (const proxy of pool.close(error)) proxy.destroy();
+    for (const pool of [this.#reads, this.#writes]) for (const { proxy } of pool.close(error)) proxy?.destroy();
   }
 }
 
