@@ -20,6 +20,7 @@
 import { spawn, type ChildProcess } from 'node:child_process';
 import { accessSync, constants } from 'node:fs';
 import type { Socket } from 'node:net';
+import type { Environment } from '../base/settings/settings.ts';
 import { nativeUnavailableReason, rankProgram } from '../memory/native.ts';
 
 const guardScript = `
@@ -48,17 +49,25 @@ exit 0
 /** Registers its own process with the guard on descriptor 3, then becomes the program. */
 const rankScript = 'echo "+ $$" >&3; exec 3>&-; exec "$@"';
 
-/** How a command is started guarded. Descriptor 3 of the child must be the guard's pipe. */
+/** How a process is started. */
 export interface GuardedCommand {
-  readonly program: string;
-  readonly args: readonly string[];
-  /** It must be started in a session of its own; otherwise it makes its group itself, soon after it has started. */
-  readonly detached: boolean;
+  /** Program and arguments. */
+  readonly command: readonly string[];
+  readonly directory: string;
+  readonly environment: Environment;
+  /** It reads what the launcher's standard input has; otherwise, it has none. */
+  readonly readsStdin: boolean;
 }
 
+/** A process that was started; as of `child_process`. */
+export type GuardedProcess = Pick<ChildProcess, 'pid' | 'stdout' | 'stderr' | 'once' | 'kill'>;
+
+/** Starts, signals and ends the processes of a job. */
 export interface Guard {
-  wrap(command: readonly string[]): GuardedCommand;
-  readonly pipe: Socket;
+  /** In a group of its own: signals from the terminal reach the launcher alone, which forwards them once. */
+  spawn(command: GuardedCommand): GuardedProcess;
+  /** Signals a whole process group. False when it has no member. */
+  signal(group: number, signal: NodeJS.Signals | 0): boolean;
   /** The group has no member any more. */
   forget(group: number): void;
   /** Ends whatever is left of the groups; resolves when nothing is. */
@@ -77,11 +86,17 @@ export function startGuard(): Guard {
     child.on('error', () => resolve());
   });
   return {
-    pipe,
-    wrap: (command) =>
-      hasRankProgram
-        ? { program: rankProgram, args: command, detached: false }
-        : { program: '/bin/sh', args: ['-c', rankScript, 'shoal-rank', ...command], detached: true },
+    spawn: ({ command, directory: cwd, environment: env, readsStdin }) => {
+      const [program, args] = hasRankProgram ? [rankProgram, command] : ['/bin/sh', ['-c', rankScript, 'shoal-rank', ...command]];
+      // The shell must be started in a session of its own; the program makes its group itself, soon after it has started.
+      return spawn(program, args, {
+        cwd,
+        env,
+        detached: !hasRankProgram,
+        stdio: [readsStdin ? 'inherit' : 'ignore', 'pipe', 'pipe', pipe],
+      });
+    },
+    signal: signalGroup,
     forget: (group) => void pipe.write(`- ${group}\n`),
     end: async () => {
       pipe.end();
@@ -100,7 +115,7 @@ function isExecutable(file: string): boolean {
 }
 
 /** Signals a whole process group. False when it has no member. */
-export function signalGroup(group: number, signal: NodeJS.Signals | 0): boolean {
+function signalGroup(group: number, signal: NodeJS.Signals | 0): boolean {
   try {
     process.kill(-group, signal);
     return true;

@@ -11,9 +11,11 @@ import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { Environment } from '../base/settings/settings.ts';
+import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { ConsoleSink } from './console-sink.ts';
 import { Supervisor, type ProcessSpec, type FailedProcess } from './supervisor.ts';
 import { exitCodeOf } from './exit-reason.ts';
+import type { Guard } from './guard.ts';
 import { NodeAgreement, type JobFailure } from './node-agreement.ts';
 import { parseRoutes, type RouteOptions } from './output-routes.ts';
 import { rankEnvironment } from './rank-environment.ts';
@@ -23,6 +25,8 @@ import { lastError, stderrHint } from './stderr-hint.ts';
 export interface LaunchOptions extends RouteOptions {
   readonly clock: Clock;
   readonly random: Random;
+  /** What starts processes, and the network of the job's store. Default: the system's. */
+  readonly surroundings?: { readonly startGuard: () => Guard; readonly network: StreamNetwork };
   /** Program and arguments of every rank; see `scriptCommand`. */
   readonly command: readonly string[];
   readonly directory: string;
@@ -176,6 +180,7 @@ class Run {
       return await NodeAgreement.join({
         clock,
         random,
+        ...(this.#options.surroundings && { network: this.#options.surroundings.network }),
         job: this.#job,
         secret: this.#secret,
         node: this.#node,
@@ -267,9 +272,10 @@ class Run {
   }
 
   #start(agreement: NodeAgreement, generation: number): Supervisor {
-    const { clock, directory, logDir } = this.#options;
+    const { clock, directory, logDir, surroundings } = this.#options;
     this.#supervisor = new Supervisor({
       clock,
+      ...(surroundings && { startGuard: surroundings.startGuard }),
       specs: [...this.#ranks(agreement, generation), ...this.#servers(agreement, generation)],
       directory,
       stdout: this.#stdout,

@@ -23,10 +23,13 @@ import { PrefixStore } from '../store/prefix-store.ts';
 import { StoreClient } from '../store/store-client.ts';
 import { StoreServer } from '../store/store-server.ts';
 import type { Store } from '../store/store.ts';
+import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 
 export interface NodeOptions {
   readonly clock: Clock;
   readonly random: Random;
+  /** Default: the system's. */
+  readonly network?: StreamNetwork | undefined;
   readonly job: string;
   readonly secret: string;
   readonly node: number;
@@ -201,12 +204,12 @@ export class NodeAgreement {
 }
 
 async function serve(options: NodeOptions): Promise<StoreServer> {
-  const { clock, random, job, nodes, localSize, masterPort } = options;
+  const { clock, random, network, job, nodes, localSize, masterPort } = options;
   const secret = new TextEncoder().encode(options.secret);
   const host = nodes === 1 ? '127.0.0.1' : 'any';
   const connections = new Map<number, number>();
   const server: StoreServer = await StoreServer.listen({
-    ...{ clock, random, secret, world: job, host, port: masterPort },
+    ...{ clock, random, network, secret, world: job, host, port: masterPort },
     // All ranks come at once. Nodes may have more than this one.
     maxStrangers: Math.max(64, 2 * nodes * localSize),
     onConnect: (peer) => connections.set(peer, (connections.get(peer) ?? 0) + 1),
@@ -235,10 +238,11 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
 }
 
 async function dial(options: NodeOptions): Promise<StoreClient> {
-  const { clock, random, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
+  const { clock, random, network, job, node, masterAddress, masterPort, joinTimeoutMs, signal } = options;
   return StoreClient.connect({
     clock,
     random,
+    network,
     host: masterAddress,
     port: masterPort,
     world: job,

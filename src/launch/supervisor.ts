@@ -1,7 +1,6 @@
 /** The processes of one generation on this node: starts them all, notices the first rank that fails, stops the others in
  *  three steps (let them fail by themselves, SIGTERM, SIGKILL), and leaves no process of theirs behind. Servers that the
  *  ranks use are started again when they fail, and dismissed when the ranks have ended. It must not know other nodes. */
-import { spawn, type ChildProcess } from 'node:child_process';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
@@ -9,7 +8,7 @@ import { checkDescriptors } from '../base/exhaustion.ts';
 import { makeFolders } from '../base/files/make-folders.ts';
 import type { ConsoleSink } from './console-sink.ts';
 import { describeEnding, succeeded, type Ending } from './exit-reason.ts';
-import { signalGroup, startGuard, type Guard } from './guard.ts';
+import { startGuard, type Guard, type GuardedProcess } from './guard.ts';
 import type { Route, Stream } from './output-routes.ts';
 import { RankOutput } from './rank-output.ts';
 
@@ -37,6 +36,8 @@ export interface ProcessSpec {
 
 export interface SupervisorOptions {
   readonly clock: Clock;
+  /** What starts and signals processes. Default: the system does. */
+  readonly startGuard?: () => Guard;
   readonly specs: readonly ProcessSpec[];
   readonly directory: string;
   readonly stdout: ConsoleSink;
@@ -70,7 +71,7 @@ export interface FailedProcess {
 
 interface Member {
   readonly spec: ProcessSpec;
-  child: ChildProcess;
+  child: GuardedProcess;
   outputs: Record<Stream, RankOutput>;
   ended: boolean;
   /** How often it was started again. */
@@ -116,7 +117,7 @@ export class Supervisor {
     this.#allEnded = new Promise((resolve) => (this.#ended = resolve));
     this.#checkDescriptors();
     for (const spec of options.specs) makeFolder(this.#folder(spec, 0));
-    this.#guard = startGuard();
+    this.#guard = (options.startGuard ?? startGuard)();
     const [first, ...others] = options.specs;
     this.#toStart = others;
     try {
@@ -234,15 +235,8 @@ export class Supervisor {
     return true;
   }
 
-  #spawn({ command, environment, readsStdin = false }: ProcessSpec): ChildProcess {
-    // A group of its own: signals from the terminal reach the launcher alone, which forwards them once.
-    const { program, args, detached } = this.#guard.wrap(command);
-    return spawn(program, args, {
-      cwd: this.#options.directory,
-      env: environment,
-      detached,
-      stdio: [readsStdin ? 'inherit' : 'ignore', 'pipe', 'pipe', this.#guard.pipe],
-    });
+  #spawn({ command, environment, readsStdin = false }: ProcessSpec): GuardedProcess {
+    return this.#guard.spawn({ command, directory: this.#options.directory, environment, readsStdin });
   }
 
   #follow(member: Member): void {
@@ -256,13 +250,13 @@ export class Supervisor {
     });
   }
 
-  #onEnd(member: Member, child: ChildProcess, ending: Ending): void {
+  #onEnd(member: Member, child: GuardedProcess, ending: Ending): void {
     if (member.ended || member.child !== child) return;
     const { spec, outputs } = member;
     const text = describeEnding(ending);
     this.#options.report(`${spec.name} ${text}`);
     // Processes it has started may live on in its group; then the guard still knows it, and ends them with the others.
-    if (child.pid !== undefined && !signalGroup(child.pid, 0)) this.#guard.forget(child.pid);
+    if (child.pid !== undefined && !this.#guard.signal(child.pid, 0)) this.#guard.forget(child.pid);
     const well = succeeded(ending);
     if (!well && this.#startAgain(member)) return;
     member.ended = true;
@@ -294,7 +288,7 @@ export class Supervisor {
     return substitute === 'elsewhere';
   }
 
-  #outputsOf(spec: ProcessSpec, child: ChildProcess, restart: number): Record<Stream, RankOutput> {
+  #outputsOf(spec: ProcessSpec, child: GuardedProcess, restart: number): Record<Stream, RankOutput> {
     const { prefix, report, tailBytes = 65_536 } = this.#options;
     const folder = this.#folder(spec, restart);
     const open = (stream: Stream): RankOutput => {
@@ -321,7 +315,7 @@ export class Supervisor {
     for (const { child, ended } of members) {
       if (ended || child.pid === undefined) continue;
       // One that has just been started may not have made its group.
-      if (!signalGroup(child.pid, signal)) child.kill(signal);
+      if (!this.#guard.signal(child.pid, signal)) child.kill(signal);
     }
   }
 

@@ -18,10 +18,13 @@ import { PrefixStore } from './prefix-store.ts';
 import { StoreClient } from './store-client.ts';
 import { StoreServer } from './store-server.ts';
 import type { Store } from './store.ts';
+import type { StreamNetwork } from '../fabric/stream/stream-network.ts';
 
 export interface OpenStoreOptions {
   readonly clock: Clock;
   readonly random: Random;
+  /** Default: the system's. */
+  readonly network?: StreamNetwork;
   /** For `env://`, and for XDG_RUNTIME_DIR. Default: empty. */
   readonly environment?: Environment;
   /** Who we are. Required but for `env://` and `hash://`. */
@@ -200,9 +203,9 @@ async function openMeeting(
 
 function clientOptions(
   options: OpenStoreOptions,
-): Pick<OpenStoreOptions, 'clock' | 'random' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
-  const { clock, random, timeoutMs, connectTimeoutMs, signal } = options;
-  return { clock, random, timeoutMs, connectTimeoutMs, signal };
+): Pick<OpenStoreOptions, 'clock' | 'random' | 'network' | 'timeoutMs' | 'connectTimeoutMs' | 'signal'> {
+  const { clock, random, network, timeoutMs, connectTimeoutMs, signal } = options;
+  return { clock, random, network, timeoutMs, connectTimeoutMs, signal };
 }
 
 function encode(secret: string | Uint8Array): Uint8Array {

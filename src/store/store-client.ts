@@ -2,7 +2,7 @@
  *  with an id; the server answers `get` and `wait` when the keys are there, everything else at once.
  *  Deadlines are the client's: it cancels the wait, and the server answers with the keys that are missing.
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
@@ -20,12 +20,15 @@ import {
   type StoreLimits,
 } from './store-limits.ts';
 import { storePurpose } from './store-server.ts';
+import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { decodeResult, encodeRequest, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
 import type { Store, StoreWait } from './store.ts';
 
 export interface StoreClientOptions {
   readonly clock: Clock;
   readonly random: Random;
+  /** Default: the system's. */
+  readonly network?: StreamNetwork | undefined;
   readonly host: string;
   readonly port: number;
   readonly secret: Uint8Array;
@@ -270,9 +273,9 @@ export class StoreClient implements Store {
 
 /** One attempt: connect and authenticate before `stop`, within 5 s. */
 function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket: Socket; rest: Uint8Array }> {
-  const { clock, host, port, secret, world, worldSize, rank, random } = options;
+  const { clock, host, port, secret, world, worldSize, rank, random, network = systemNetwork } = options;
   return new Promise((resolve, reject) => {
-    const socket = connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
+    const socket = network.connect({ host, port, noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 });
     const handshake = new Handshake({ role: 'dialer', secret, purpose: storePurpose, world, worldSize, rank, random });
     const fail = (error: ShoalError): void => {
       finish();

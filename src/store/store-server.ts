@@ -7,7 +7,7 @@
  *        closed                                                                ▼ malformed request: closed
  *
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
-import { createServer, type AddressInfo, type Server, type Socket } from 'node:net';
+import type { AddressInfo, Server, Socket } from 'node:net';
 import { Handshake } from '../base/auth.ts';
 import type { Clock } from '../base/clock.ts';
 import { Strangers, strangersMost } from '../base/connections/strangers.ts';
@@ -17,6 +17,7 @@ import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate, resultOf, type ImmediateRequest } from './apply-request.ts';
 import { defaultStoreLimits, type StoreLimits } from './store-limits.ts';
 import { StoreTable, type Watch } from './store-table.ts';
+import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { decodeRequest, encodeResult, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
 
 /** What both ends of a store connection name in the handshake. */
@@ -25,6 +26,8 @@ export const storePurpose = 'store';
 export interface StoreServerOptions {
   readonly clock: Clock;
   readonly random: Random;
+  /** Default: the system's. */
+  readonly network?: StreamNetwork | undefined;
   /** Proved by both ends, never sent. An empty secret proves nothing. */
   readonly secret: Uint8Array;
   /** Clients of another world are refused. */
@@ -74,7 +77,10 @@ export class StoreServer {
     const { clock, maxStrangers = strangersMost(options.worldSize), handshakeMs } = options;
     this.#strangers = new Strangers({ clock, most: maxStrangers, timeoutMs: handshakeMs, end: (socket) => socket.destroy() });
     this.table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
-    this.#server = createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 }, (socket) => this.#accept(socket));
+    const { network = systemNetwork } = options;
+    this.#server = network.createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 }, (socket) =>
+      this.#accept(socket),
+    );
   }
 
   /** Binds and listens. @throws ShoalError `config` when the port is taken, `system` otherwise. */

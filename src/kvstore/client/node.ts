@@ -7,6 +7,7 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { GuestPort, type CommThreadContext } from '../../comm/guest.ts';
+import type { Environment } from '../../base/settings/settings.ts';
 import { detectWorld } from '../../store/environment.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';
@@ -17,7 +18,6 @@ import { detectPlace } from '../job/environment.ts';
 import { openNode, type NodeContext } from '../job/node-context.ts';
 import { ProcessValues } from '../protocol/process-values.ts';
 import { ServerLink } from '../job/server-link.ts';
-import { endProcess } from '../job/server-process.ts';
 import { ClientCore } from './core.ts';
 import type { Done, TransferEntry } from './options.ts';
 import type { BatchEntry, ClientCommand, ClientEvent, ClientPlan, WorkerInfo } from './protocol.ts';
@@ -25,8 +25,13 @@ import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopo
 
 const closeMs = 2000;
 
+/** The client's end of a channel to a worker. */
+export type WorkerPort = Pick<GuestPort<ClientCommand, ClientEvent>, 'onCommand' | 'emit' | 'settle' | 'close'>;
+
 interface ClientSurroundings {
-  readonly thread: Pick<CommThreadContext, 'gate'>;
+  readonly thread?: Pick<CommThreadContext, 'gate'>;
+  /** Default: the system's. */
+  readonly open?: (environment: Environment) => Promise<NodeContext>;
   /** The last worker of the process has left. */
   readonly onEnded: () => void;
 }
@@ -90,17 +95,20 @@ export class ClientNode {
         onUp: () => this.#core.serverUp(server),
         onDown: (error) => this.#core.serverDown(server, error),
         // It may have been stopped while it wrote here.
-        onReplaced: (former) => endProcess(node.clock, former),
+        onReplaced: (former) => node.processes.end(node.clock, former),
       });
       this.#links.set(serverAddress(group, server), link);
     }
   }
 
   /** @throws ShoalError `config`, `mismatch` when workers disagree, `timeout`, `auth`. */
-  static async start({ environment, async, localWorkers }: ClientPlan, { thread, onEnded }: ClientSurroundings): Promise<ClientNode> {
+  static async start(
+    { environment, async, localWorkers }: ClientPlan,
+    { thread, onEnded, open = openNodeIn(thread) }: ClientSurroundings,
+  ): Promise<ClientNode> {
     const { topology } = detectPlace(environment, { async, localWorkers });
     const firstWorker = detectWorld(environment, { parentPid: process.ppid }).rank * localWorkers;
-    const node = await openNode(environment, thread);
+    const node = await open(environment);
     try {
       await node.records.agree(topology);
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
@@ -112,7 +120,7 @@ export class ClientNode {
   }
 
   /** A worker's thread, from now on. @param local 0…localWorkers − 1. */
-  attach(local: number, port: GuestPort<ClientCommand, ClientEvent>): void {
+  attach(local: number, port: WorkerPort): void {
     const worker = this.#firstWorker + local;
     const info: WorkerInfo = { worker, workerGroup: workerGroupOf(this.#topology, worker), topology: this.#topology };
     const channel = new WorkerChannel(port, (command) => this.#handle(channel, worker, command));
@@ -219,13 +227,17 @@ export class ClientNode {
   }
 }
 
+function openNodeIn(thread: ClientSurroundings['thread']): (environment: Environment) => Promise<NodeContext> {
+  return (environment) => openNode(environment, thread);
+}
+
 /** The client's end of a worker's channel. */
 class WorkerChannel {
-  readonly port: GuestPort<ClientCommand, ClientEvent>;
+  readonly port: WorkerPort;
   codec: GradientCodec | undefined;
   readonly batches = new Map<number, readonly TransferEntry[]>();
 
-  constructor(port: GuestPort<ClientCommand, ClientEvent>, handle: (command: ClientCommand) => void) {
+  constructor(port: WorkerPort, handle: (command: ClientCommand) => void) {
     this.port = port;
     port.onCommand((command) => {
       try {

@@ -2,7 +2,7 @@
 import { networkInterfaces } from 'node:os';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
-import { systemRandom } from '../../base/random.ts';
+import { systemRandom, type Random } from '../../base/random.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStore, type OpenedStore } from '../../store/open-store.ts';
@@ -15,16 +15,19 @@ import type { RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import type { ThreadGate } from '../../messaging/thread-gate.ts';
+import { systemProcesses, type HostProcesses } from './server-process.ts';
 import { ServerRecords } from './server-records.ts';
 
 export interface NodeContext {
   readonly clock: Clock;
+  readonly random: Random;
   readonly settings: Settings;
   readonly records: ServerRecords;
   readonly messaging: MessagingContext;
   readonly allocator: RegionAllocator;
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
+  readonly processes: HostProcesses;
   /** What a router of this process binds: reachable by all hosts of the job, and by none else. */
   readonly bindUrl: string;
   close(): Promise<void>;
@@ -45,12 +48,14 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
   const messaging = new MessagingContext({ world: `${opened.world}/kvstore`, secret: opened.secret, ...(gate && { gate }) });
   return {
     clock: systemClock,
+    random: systemRandom,
     settings,
     records: new ServerRecords(opened.store),
     messaging,
     allocator: createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) }),
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
+    processes: systemProcesses,
     bindUrl: bindUrlOf(opened, settings),
     close: async () => {
       await messaging.close();

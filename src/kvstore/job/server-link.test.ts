@@ -8,7 +8,7 @@ import { Router } from '../../messaging/router.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { ServerLink } from './server-link.ts';
-import { ownProcess } from './server-process.ts';
+import { systemProcesses } from './server-process.ts';
 import { ServerRecords, type ServerSeat } from './server-records.ts';
 
 const [own, to] = [serverAddress(1, 0), serverAddress(0, 0)];
@@ -36,10 +36,10 @@ async function received(seat: ServerSeat): Promise<string[]> {
     if (heard.at(-1) === 'up') last.emit('heard');
   });
   const url = await router.bind('inproc://server');
-  const record = { incarnation: 1, url, ...ownProcess() };
+  const record = { incarnation: 1, url, ...systemProcesses.own() };
   if (seat === 'standby') await records.changeCandidate(0, 0, { expected: undefined, next: record });
   else await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
-  const node = { clock: systemClock, settings: readSettings({}), records, messaging };
+  const node = { clock: systemClock, settings: readSettings({}), records, messaging, processes: systemProcesses };
   const link = new ServerLink({
     node,
     group: 0,

@@ -13,11 +13,10 @@ import { Dealer } from '../../messaging/dealer.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { heartbeat, heartbeatAnswer, heartbeatMs, heartbeatType, ListeningTime } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
-import { isGone } from './server-process.ts';
 import type { ServerRecord, ServerSeat } from './server-records.ts';
 
 export interface ServerLinkOptions {
-  readonly node: Pick<NodeContext, 'clock' | 'settings' | 'records' | 'messaging'>;
+  readonly node: Pick<NodeContext, 'clock' | 'settings' | 'records' | 'messaging' | 'processes'>;
   readonly group: number;
   readonly server: number;
   /** Default `server`. */
@@ -95,7 +94,7 @@ export class ServerLink {
   /** Returns when the connection should be made anew. */
   async #serve(record: ServerRecord): Promise<void> {
     const { node, own, seat, onUp, onDown, onReplaced } = this.#options;
-    if (isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
+    if (node.processes.isGone(record)) throw gone(this.#options, `was process ${record.pid}, which has ended`);
     if (this.#former !== undefined && this.#former.incarnation !== record.incarnation) await onReplaced?.(this.#former);
     const dealer = new Dealer(node.messaging, { address: own, limits: { reconnectMs } });
     try {
@@ -125,7 +124,7 @@ export class ServerLink {
       if (this.#stopped.signal.aborted || this.#dealer !== dealer) return this.#lost ?? gone(this.#options, 'was closed');
       const current = await node.records.get(group, server, { seat });
       if (current.incarnation !== record.incarnation) return gone(this.#options, `was replaced by process ${current.pid}`);
-      if (isGone(record)) return gone(this.#options, `was process ${record.pid}, which has ended`);
+      if (node.processes.isGone(record)) return gone(this.#options, `was process ${record.pid}, which has ended`);
       this.#listening.tick();
       const silentMs = this.#listening.nowMs - this.#heardMs;
       if (silentMs > node.settings.serverSilenceMs) return gone(this.#options, `has been silent for ${Math.round(silentMs)} ms`);

@@ -1,11 +1,9 @@
 /** Whether somebody who is said to be a server is there: who would take its place asks first. */
 import { sleep } from '../../base/clock.ts';
-import { systemRandom } from '../../base/random.ts';
 import { idMax, makeAddress, type Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import { heartbeat, heartbeatMs, ListeningTime } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
-import { isGone } from './server-process.ts';
 import type { ServerRecord } from './server-records.ts';
 import { probeRole } from '../protocol/topology.ts';
 
@@ -14,13 +12,13 @@ const connectMs = 1000;
 /** False when its process has ended, or has not answered for as long as a server may be silent. Its heartbeats are answered by
  *  the thread that serves, so that one which is stopped, or hangs, does not count as there. */
 export async function answers(node: NodeContext, record: ServerRecord, signal?: AbortSignal): Promise<boolean> {
-  const own = makeAddress({ group: 0, id: systemRandom.integer(idMax), role: probeRole });
+  const own = makeAddress({ group: 0, id: node.random.integer(idMax), role: probeRole });
   const dealer = new Dealer(node.messaging, { address: own });
   const listening = new ListeningTime(node.clock);
   try {
     let connected = false;
     while (listening.nowMs <= node.settings.serverSilenceMs && signal?.aborted !== true) {
-      if (isGone(record)) return false;
+      if (node.processes.isGone(record)) return false;
       connected ||= await reach(dealer, record.url);
       if (connected && (await asks(node, dealer, own))) return true;
       listening.tick();

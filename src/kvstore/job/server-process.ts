@@ -19,12 +19,21 @@ export interface ServerProcess {
 const endMs = 10_000;
 const pollMs = 10;
 
-export function ownProcess(): ServerProcess {
+/** The processes of a host, as one of them sees them. */
+export interface HostProcesses {
+  own(): ServerProcess;
+  isGone(process: ServerProcess): boolean;
+  end(clock: Clock, former: ServerProcess): Promise<void>;
+}
+
+export const systemProcesses: HostProcesses = { own: ownProcess, isGone, end: endProcess };
+
+function ownProcess(): ServerProcess {
   return { pid: process.pid, host: ownHost(), birth: statusOf(process.pid)?.birth ?? 0 };
 }
 
 /** True when it has certainly ended; false when it lives, or cannot be seen from here. */
-export function isGone({ pid, host, birth }: ServerProcess): boolean {
+function isGone({ pid, host, birth }: ServerProcess): boolean {
   if (host === '' || host !== ownHost()) return false;
   const status = statusOf(pid);
   return status === undefined || status.birth !== birth || status.state === 'Z' || status.state === 'X';
@@ -33,7 +42,7 @@ export function isGone({ pid, host, birth }: ServerProcess): boolean {
 /** Resolves when it is gone, or can have none of our memory: another host's, another user's. Threads of this process that serve
  *  are not ended.
  *  @throws ShoalError `system` when it does not die. */
-export async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
+async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
   if (former.host === '' || former.host !== ownHost() || former.pid === process.pid || isGone(former)) return;
   try {
     process.kill(former.pid, 'SIGKILL');

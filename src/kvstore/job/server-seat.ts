@@ -10,7 +10,6 @@ import { ShoalError } from '../../base/errors.ts';
 import { heartbeatMs } from './heartbeat.ts';
 import type { NodeContext } from './node-context.ts';
 import { answers } from './server-probe.ts';
-import { isGone } from './server-process.ts';
 import type { ServerRecord, ServerSeat as Role, ServerView } from './server-records.ts';
 
 export interface SeatOptions {
@@ -77,11 +76,11 @@ export class ServerSeat {
     const { node, group, server, own } = this.#options;
     const { serverSilenceMs, connectTimeoutMs } = node.settings;
     const view = await node.records.view(group, server);
-    const isLost = view === undefined ? silentMs > connectTimeoutMs : silentMs > serverSilenceMs || isGone(view.primary);
+    const isLost = view === undefined ? silentMs > connectTimeoutMs : silentMs > serverSilenceMs || node.processes.isGone(view.primary);
     if (!isLost) return undefined;
     if (view?.standby?.incarnation === own.incarnation) return (await this.#succeed(view)) ? 'with the state' : undefined;
     // Whoever has the state goes first.
-    if (view?.standby && !isGone(view.standby) && silentMs <= 2 * serverSilenceMs) return undefined;
+    if (view?.standby && !node.processes.isGone(view.standby) && silentMs <= 2 * serverSilenceMs) return undefined;
     if (view !== undefined && (await answers(node, view.primary))) return undefined;
     return (await this.#succeed(view)) ? 'afresh' : undefined;
   }

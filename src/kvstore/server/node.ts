@@ -14,7 +14,7 @@ import { sleep } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { createLogger, type Logger } from '../../base/log.ts';
 import type { Environment } from '../../base/settings/settings.ts';
-import { systemRandom } from '../../base/random.ts';
+import type { Random } from '../../base/random.ts';
 import { formatAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
@@ -28,7 +28,6 @@ import { PeerValues } from '../protocol/process-values.ts';
 import { ServerCore } from './core.ts';
 import { ServerLink } from '../job/server-link.ts';
 import type { CheckpointEvent } from './state/options.ts';
-import { endProcess, ownProcess } from '../job/server-process.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
 import { masterGroupOf, serverAddress, standbyAddress, type KVTopology } from '../protocol/topology.ts';
@@ -38,6 +37,12 @@ const flushMs = 2000;
 
 /** Every worker has left, or `stop` was called; or another process is this server now. */
 export type ServerEnd = 'served' | 'replaced';
+
+export interface ServerStart {
+  readonly signal?: AbortSignal;
+  /** Default: the system's. */
+  readonly open?: (environment: Environment) => Promise<NodeContext>;
+}
 
 export class ServerNode {
   readonly #node: NodeContext;
@@ -83,9 +88,9 @@ export class ServerNode {
 
   /** Serves as the environment says, once the workers have said what kind of store it is.
    *  @throws ShoalError `config` when other processes are this server, and answer. */
-  static async start(environment: Environment, { signal }: { signal?: AbortSignal } = {}): Promise<ServerNode> {
+  static async start(environment: Environment, { signal, open = openNode }: ServerStart = {}): Promise<ServerNode> {
     const place = detectPlace(environment, { async: false, localWorkers: 1 });
-    const node = await openNode(environment);
+    const node = await open(environment);
     const server = new ServerNode(node, place);
     try {
       await server.#serve(signal);
@@ -128,7 +133,7 @@ export class ServerNode {
     const url = await this.#router.bind(this.#node.bindUrl);
     const topology = await records.topology({ ...(signal === undefined ? {} : { signal }), timeoutMs: 0x7fffffff });
     this.#topology = topology;
-    const own: ServerRecord = { incarnation: newIncarnation(), url, ...ownProcess() };
+    const own: ServerRecord = { incarnation: newIncarnation(this.#node.random), url, ...this.#node.processes.own() };
     this.#seat = new ServerSeat({ node: this.#node, group, server, replicas: topology.replicas, own });
     // It may take as long as a process may be silent; those who ask whether we are there are answered.
     this.#router.watch(() => this.#drain());
@@ -297,7 +302,7 @@ export class ServerNode {
     this.#serveAsPrimary(own);
     // Stopped and resumed, it would find out by itself; ended, it can be started again and stand by.
     if (former !== undefined)
-      endProcess(this.#node.clock, former).catch((thrown: unknown) => this.#log.warn(ShoalError.from(thrown).message));
+      this.#node.processes.end(this.#node.clock, former).catch((thrown: unknown) => this.#log.warn(ShoalError.from(thrown).message));
   }
 
   // ── peers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -422,6 +427,6 @@ export class ServerNode {
   }
 }
 
-function newIncarnation(): number {
-  return Buffer.from(systemRandom.bytes(6)).readUIntLE(0, 6) + 1;
+function newIncarnation(random: Random): number {
+  return Buffer.from(random.bytes(6)).readUIntLE(0, 6) + 1;
 }
