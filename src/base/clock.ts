@@ -91,6 +91,19 @@ export class VirtualClock implements Clock {
     };
   }
 
+  /** When the next timer falls due; undefined: none runs. */
+  get nextMs(): number | undefined {
+    return this.#timers[0]?.atMs;
+  }
+
+  /** Moves time forward to the next timer, and fires that one. */
+  fireNext(): void {
+    const next = this.#timers.shift();
+    if (next === undefined) return;
+    this.#nowMs = Math.max(this.#nowMs, next.atMs);
+    next.callback();
+  }
+
   /** Moves time forward by `byMs`, firing every timer that falls due on the way. */
   advance(byMs: number): void {
     const untilMs = this.#nowMs + byMs;

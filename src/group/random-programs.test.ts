@@ -10,33 +10,17 @@ import { faultFabric } from '../fabric/hooks/fault.ts';
 import { ReduceOp } from '../memory/reduce-op.ts';
 import { startRanks, type InProcessOptions } from './testing/in-process-world.ts';
 import type { CommGroup } from './api/process-group.ts';
-import type { TensorLike, Work } from './call/types.ts';
+import { callOf, stepCounts, type Call, type Step } from './testing/random-program.ts';
 
 const { GROUP_WORLDS = '25', GROUP_SEED } = process.env;
 const worlds = Number(GROUP_WORLDS);
 /** What fails is printed at once; with its seed given again, it shrinks. */
 const runs = GROUP_SEED === undefined ? { numRuns: worlds, endOnFailure: true } : { numRuns: worlds, seed: Number(GROUP_SEED) };
 
-interface Step {
-  readonly kind: 'all-reduce' | 'broadcast' | 'all-gather' | 'reduce-scatter' | 'barrier';
-  readonly count: number;
-  readonly op: ReduceOp;
-  readonly root: number;
-  /** By rank: a plain array, not a tensor of the group. */
-  readonly plain: readonly boolean[];
-  /** By rank: turns of the event loop before the call. */
-  readonly late: readonly number[];
-  /** By rank: the call's end is waited for before the next one. */
-  readonly awaited: readonly boolean[];
-}
-
-/** Small and large, at and around the sizes at which paths change. */
-const counts = [0, 1, 2, 7, 64, 1000, 8192, 8196, 20_000];
-
 const stepsOf = (n: number): fc.Arbitrary<Step> =>
   fc.record({
     kind: fc.constantFrom<Step['kind']>('all-reduce', 'all-reduce', 'broadcast', 'all-gather', 'reduce-scatter', 'barrier'),
-    count: fc.constantFrom(...counts),
+    count: fc.constantFrom(...stepCounts),
     op: fc.constantFrom<Step['op']>(ReduceOp.Sum, ReduceOp.Max),
     root: fc.nat({ max: n - 1 }),
     plain: fc.array(fc.boolean(), { minLength: n, maxLength: n }),
@@ -47,66 +31,6 @@ const stepsOf = (n: number): fc.Arbitrary<Step> =>
 const program = fc
   .integer({ min: 1, max: 4 })
   .chain((n) => fc.record({ n: fc.constant(n), steps: fc.array(stepsOf(n), { minLength: 1, maxLength: 12 }) }));
-
-/** What a rank contributes to a step; sums of it are exact. */
-const given = (rank: number, step: number, index: number): number => ((rank + 1) * 31 + step * 17 + index * 7) % 64;
-
-interface Call {
-  readonly work: Work;
-  check(): void;
-}
-
-function callOf(group: CommGroup, step: Step, index: number): Call {
-  const { rank, size } = group;
-  const { kind, count, op, root } = step;
-  const array = (length: number): { value: TensorLike; data: Float32Array } => {
-    if (step.plain[rank]) {
-      const data = new Float32Array(length);
-      return { value: data, data };
-    }
-    const value = group.tensor('float32', [length]);
-    return { value, data: value.data };
-  };
-  const filled = (length: number): { value: TensorLike; data: Float32Array } => {
-    const made = array(length);
-    for (let i = 0; i < length; i++) made.data[i] = given(rank, index, i);
-    return made;
-  };
-  const reduced = (i: number): number => {
-    const all = Array.from({ length: size }, (_, r) => given(r, index, i));
-    return op === ReduceOp.Max ? Math.max(...all) : all.reduce((sum, value) => sum + value, 0);
-  };
-  const expectAll = (result: Float32Array, of: (i: number) => number): void => {
-    for (let i = 0; i < result.length; i++)
-      if (result[i] !== of(i)) expect(`${kind} ${count}: element ${i} is ${result[i]}`).toBe(`${of(i)}`);
-  };
-  switch (kind) {
-    case 'all-reduce': {
-      const { value, data } = filled(count);
-      return { work: group.allReduce(value, { op }), check: () => expectAll(data, reduced) };
-    }
-    case 'broadcast': {
-      const { value, data } = filled(count);
-      return { work: group.broadcast(value, { root }), check: () => expectAll(data, (i) => given(root, index, i)) };
-    }
-    case 'all-gather': {
-      const [input, output] = [filled(count), array(count * size)];
-      return {
-        work: group.allGather(output.value, input.value),
-        check: () => expectAll(output.data, (i) => given(Math.floor(i / count), index, i % count)),
-      };
-    }
-    case 'reduce-scatter': {
-      const [input, output] = [filled(count * size), array(count)];
-      return {
-        work: group.reduceScatter(output.value, input.value, { op }),
-        check: () => expectAll(output.data, (i) => reduced(rank * count + i)),
-      };
-    }
-    default:
-      return { work: group.barrier(), check: () => {} };
-  }
-}
 
 /** What one rank does instead of step `at`, and of all that follow. */
 interface Fault {

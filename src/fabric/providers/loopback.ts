@@ -30,10 +30,27 @@ import {
 import { encodeHandle } from '../region-handle.ts';
 import { RegionTable } from '../region-table.ts';
 
+/** Calls back in a later turn of the event loop of this rank. */
+export type TurnOf = (rank: number, callback: () => void) => void;
+
 /** Where loopback fabrics find each other; make one per set of fabrics. */
 export class LoopbackNetwork {
+  readonly turn: TurnOf;
+  /** For the end of a connection. */
+  readonly soon: TurnOf;
   readonly #listening = new Map<string, LoopbackFabric>();
   #names = 0;
+
+  /** @param turn default: the next turn, in the order of the calls. */
+  constructor(turn?: TurnOf) {
+    this.turn = turn ?? ((_rank, callback) => void setImmediate(callback));
+    this.soon = turn ?? ((_rank, callback) => queueMicrotask(callback));
+  }
+
+  /** Fabrics that can be found. */
+  get size(): number {
+    return this.#listening.size;
+  }
 
   createFabric(options: FabricOptions): LoopbackFabric {
     return new LoopbackFabric(this, options);
@@ -104,7 +121,7 @@ export class LoopbackFabric implements Fabric {
     far.join(near);
     this.#connections.add(near);
     target.#connections.add(far);
-    setImmediate(() => onConnection(far));
+    this.#network.turn(target.options.identity.rank, () => onConnection(far));
     return near;
   }
 
@@ -114,6 +131,27 @@ export class LoopbackFabric implements Fabric {
     this.#onConnection = undefined;
     await Promise.all([...this.#connections].map((connection) => connection.close()));
     this.regions.clear();
+  }
+
+  /** As when its process is killed: others lose it, and it hears nothing of that. Of what is under way on a connection, so much arrives. */
+  crash(arriving: (queued: number) => number): void {
+    this.#closed = true;
+    if (this.#candidate !== undefined) this.#network.detach(this.#candidate);
+    this.#onConnection = undefined;
+    for (const connection of [...this.#connections]) connection.crash(arriving);
+  }
+
+  /** Connections, in the order in which they were made. */
+  get connections(): readonly { readonly peer: PeerIdentity; abort(): void }[] {
+    return [...this.#connections];
+  }
+
+  turn(callback: () => void): void {
+    this.#network.turn(this.options.identity.rank, callback);
+  }
+
+  soon(callback: () => void): void {
+    this.#network.soon(this.options.identity.rank, callback);
   }
 
   /** The same conversation as over a socket. */
@@ -176,6 +214,7 @@ class LoopbackConnection implements Connection {
   #draining = false;
   #state: 'open' | 'closing' | 'closed' = 'open';
   #closeError: ShoalError | undefined;
+  #crashed = false;
   #flushed: (() => void) | undefined;
 
   constructor(fabric: LoopbackFabric, peer: PeerIdentity, onClosed: (connection: LoopbackConnection) => void) {
@@ -191,7 +230,7 @@ class LoopbackConnection implements Connection {
   setHandlers(handlers: ConnectionHandlers): void {
     if (this.#handlers !== undefined) throw new ShoalError('usage', 'handlers of a connection are set once');
     this.#handlers = handlers;
-    if (this.#state === 'closed') queueMicrotask(() => handlers.onClose(this.#closeError));
+    if (this.#state === 'closed') this.#fabric.soon(() => handlers.onClose(this.#closeError));
     this.#other.#scheduleDrain();
   }
 
@@ -244,6 +283,20 @@ class LoopbackConnection implements Connection {
     this.#other.#finish(this.#other.#lost('the peer ended without a goodbye'));
   }
 
+  /** As when the process of this end is killed. */
+  crash(arriving: (queued: number) => number): void {
+    const count = arriving(this.#queue.length + 1);
+    this.#crashed = true;
+    this.#onClosed(this);
+    this.#handlers = undefined;
+    this.#other.#fabric.turn(() => {
+      if (this.#other.#handlers !== undefined) this.#drain(Math.min(count, this.#queue.length));
+      this.#state = 'closed';
+      while (this.#queue.shift() !== undefined);
+      this.#other.#finish(this.#other.#lost('the peer ended without a goodbye'));
+    });
+  }
+
   #post(operation: Omit<Operation, 'resolve' | 'reject'>): Promise<void> {
     const { maxQueuedBytes = defaultMaxQueuedBytes } = this.#fabric.options;
     if (this.#state !== 'open') throw connectionClosed(this.#fabric.options.identity.rank, this.peer.rank);
@@ -263,7 +316,7 @@ class LoopbackConnection implements Connection {
   #scheduleDrain(): void {
     if (this.#draining || this.#queue.length === 0 || this.#other.#handlers === undefined) return;
     this.#draining = true;
-    setImmediate(() => {
+    this.#other.#fabric.turn(() => {
       this.#draining = false;
       this.#drain(this.#queue.length);
       this.#scheduleDrain();
@@ -283,7 +336,9 @@ class LoopbackConnection implements Connection {
         return;
       }
       if (this.#isClosed()) return;
-      this.#forget(this.#queue.shift()!).resolve();
+      const done = this.#forget(this.#queue.shift()!);
+      // Who has crashed does not go on.
+      if (!this.#crashed) done.resolve();
     }
     if (this.#queue.length === 0) this.#flushed?.();
   }
@@ -300,8 +355,8 @@ class LoopbackConnection implements Connection {
       destination.set(new Uint8Array(source.region.buffer, source.offset, source.bytes));
     }
     if (other.#state !== 'open') return;
-    if (message !== undefined) other.#handlers!.onMessage(message);
-    if (immediate !== undefined) other.#handlers!.onImmediate(immediate);
+    if (message !== undefined) other.#handlers?.onMessage(message);
+    if (immediate !== undefined) other.#handlers?.onImmediate(immediate);
   }
 
   #forget(operation: Operation): Operation {
@@ -336,6 +391,6 @@ class LoopbackConnection implements Connection {
     this.#flushed?.();
     this.#onClosed(this);
     const handlers = this.#handlers;
-    if (handlers !== undefined) queueMicrotask(() => handlers.onClose(error));
+    if (handlers !== undefined) this.#fabric.soon(() => handlers.onClose(error));
   }
 }

@@ -7,6 +7,16 @@ export class InProcessMemory {
   readonly #regions = new Map<string, SharedArrayBuffer>();
   #next = 1;
 
+  /** Regions that their makers have not closed. */
+  get size(): number {
+    return this.#regions.size;
+  }
+
+  /** As when the rank's process is killed: what others have mapped stays with them. */
+  forget(rank: number): void {
+    for (const id of this.#regions.keys()) if (id.startsWith(`${rank}:`)) this.#regions.delete(id);
+  }
+
   /** Memory as one rank sees it. */
   allocator(rank: number): RegionAllocator {
     return {

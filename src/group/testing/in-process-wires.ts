@@ -6,6 +6,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { Random } from '../../base/random.ts';
 import type { PeerIdentity, SocketSource } from '../../fabric/fabric.ts';
+import type { TurnOf } from '../../fabric/providers/loopback.ts';
 import { wireBuffers, wireResults, type NativeWire, type WatchHandle, type WireHandle } from '../../memory/native-wire.ts';
 
 /** What the other side has not taken, at most; the rest waits at the sender. */
@@ -25,6 +26,7 @@ class End {
   readonly arrived = new Fifo<Piece>();
   readonly unsent = new Fifo<Piece>();
   readonly #random: Random;
+  readonly #turn: TurnOf;
   readonly #underWay = new Fifo<Piece>();
   #other: End | undefined;
   #bytes = 0;
@@ -33,16 +35,22 @@ class End {
   /** Nothing more is sent. */
   closed = false;
 
-  constructor(owner: number, random: Random) {
+  constructor(owner: number, random: Random, turn: TurnOf) {
     this.owner = owner;
     this.#random = random;
+    this.#turn = turn;
   }
 
-  static pair(owners: readonly [number, number], random: Random): [End, End] {
-    const [near, far] = owners.map((owner) => new End(owner, random));
+  static pair(owners: readonly [number, number], random: Random, turn: TurnOf): [End, End] {
+    const [near, far] = owners.map((owner) => new End(owner, random, turn));
     near.#other = far;
     far.#other = near;
     return [near, far];
+  }
+
+  /** Calls back in a later turn of its owner. */
+  soon(callback: () => void): void {
+    this.#turn(this.owner, callback);
   }
 
   get other(): End {
@@ -99,7 +107,7 @@ class End {
   #deliver(): void {
     if (this.#delivering) return;
     this.#delivering = true;
-    setImmediate(() => {
+    this.other.soon(() => {
       this.#delivering = false;
       const count = 1 + this.#random.integer(this.#underWay.length);
       for (let k = 0; k < count; k++) this.other.arrived.push(must(this.#underWay.shift(), () => 'count is its length at most'));
@@ -140,25 +148,33 @@ export class InProcessSockets {
   /** Announcements and puts, ever. */
   messages = 0;
   readonly #random: Random;
+  readonly #turn: TurnOf;
   readonly #listening = new Map<string, { readonly source: SocketSource; readonly identity: PeerIdentity }>();
   readonly #open = new Map<number, End>();
   #descriptors = 100;
 
-  constructor(random: Random) {
+  /** @param turn default: the next turn, in the order of the calls. */
+  constructor(random: Random, turn: TurnOf = (_rank, callback) => void setImmediate(callback)) {
     this.#random = random;
+    this.#turn = turn;
+  }
+
+  /** Descriptors that are open. */
+  get open(): number {
+    return this.#open.size;
   }
 
   /** Of one rank, until `close`: then its streams end, as when its process does. */
   source(identity: PeerIdentity): SocketSource & { close(): void } {
-    const candidate = `in-process://${identity.rank}`;
+    const candidate = candidateOf(identity.rank);
     const source: SocketSource & { close(): void } = {
       candidates: [candidate],
       onSocket: undefined,
       open: async ({ candidates }, { peer, tag }, take) => {
         const target = candidates.map((each) => this.#listening.get(each)).find((each) => each !== undefined);
         if (!target) throw new ShoalError('peer-lost', `rank ${peer.rank} has no sockets in this process`, { peer: peer.rank });
-        const [near, far] = End.pair([identity.rank, target.identity.rank], this.#random).map((end) => this.#add(end));
-        setImmediate(() => {
+        const [near, far] = End.pair([identity.rank, target.identity.rank], this.#random, this.#turn).map((end) => this.#add(end));
+        this.#turn(target.identity.rank, () => {
           target.source.onSocket?.(identity, tag, (takeOther) => takeOther(far));
           this.#close(far);
         });
@@ -173,6 +189,16 @@ export class InProcessSockets {
     };
     this.#listening.set(candidate, { source, identity });
     return source;
+  }
+
+  /** As when the rank's process is killed: its descriptors go with it. */
+  crash(rank: number): void {
+    this.#listening.delete(candidateOf(rank));
+    for (const [descriptor, end] of this.#open) {
+      if (end.owner !== rank) continue;
+      end.end();
+      this.#open.delete(descriptor);
+    }
   }
 
   /** What runs them. */
@@ -272,6 +298,10 @@ export class InProcessSockets {
   }
 }
 
+function candidateOf(rank: number): string {
+  return `in-process://${rank}`;
+}
+
 function wireOf(handle: WireHandle): Wire {
   return handle as unknown as Wire;
 }
@@ -312,7 +342,7 @@ function watch({ ends }: Wire, onReadable: () => void): Watch {
   const look = (): void => {
     if (!watching || scheduled || !ends.some(isReady)) return;
     scheduled = true;
-    setImmediate(() => {
+    ends[0].soon(() => {
       scheduled = false;
       if (!watching) return;
       onReadable();

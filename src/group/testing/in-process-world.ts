@@ -3,12 +3,12 @@
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';
-import { seededRandom } from '../../base/random.ts';
+import { seededRandom, type Random } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { parseSelection, selectAlgorithm } from '../../collectives/select.ts';
 import type { Fabric, FabricOptions, SocketSource } from '../../fabric/fabric.ts';
-import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { LoopbackNetwork, type LoopbackFabric, type TurnOf } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -36,6 +36,13 @@ import { CheckedStore } from '../../store/job-store.ts';
 import type { Store } from '../../store/store.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
 
+/** What a rank has of a world whose order of events is decided elsewhere. */
+export interface InProcessRole {
+  readonly clock: Clock;
+  /** Calls back in a later turn of the rank's event loop. */
+  turn(callback: () => void): void;
+}
+
 export interface InProcessOptions {
   /** `host`: loopback with loads and stores. `network`: loopback without. `tcp`: sockets on 127.0.0.1. Default `host`. */
   readonly kind?: 'host' | 'network' | 'tcp';
@@ -45,6 +52,12 @@ export interface InProcessOptions {
   readonly settings?: Partial<Settings>;
   /** Default: one on which no limit passes while the process is not served. What measures needs the system's. */
   readonly clock?: Clock;
+  /** By rank. Default: `clock`, and the turns of the event loop. */
+  readonly role?: (rank: number) => InProcessRole;
+  /** Of a rank, where the ranks meet. Default: a client of a store in this process. */
+  readonly openStore?: (rank: number) => Promise<Store>;
+  /** Of the choices of connections. Default: the number of ranks. */
+  readonly seed?: number;
   readonly log?: Logger;
   /** Host identity per rank; default: all the same. Ranks of one host load and store with kind `host`. */
   readonly hostIds?: readonly string[];
@@ -79,13 +92,12 @@ const unhurried = new UnhurriedClock();
 
 /** Starts `n` ranks and joins them. */
 export async function startRanks(n: number, options: InProcessOptions = {}): Promise<InProcessWorld> {
-  const flights: FlightRecorder[] = [];
-  const sockets = options.fastPath && options.kind === 'network' ? new InProcessSockets(seededRandom(n)) : undefined;
-  const groups = await Promise.all(joinRanks(n, options, flights, sockets));
+  const site = new InProcessSite(n, options);
+  const groups = await Promise.all(joinSite(site));
   return {
     groups,
-    flights,
-    sockets,
+    flights: site.flights,
+    sockets: site.sockets,
     each: (body) => Promise.all(groups.map((group) => body(group))),
     async [Symbol.asyncDispose]() {
       await Promise.all(groups.map((group) => group.destroy({ timeoutMs: 100 })));
@@ -94,144 +106,173 @@ export async function startRanks(n: number, options: InProcessOptions = {}): Pro
 }
 
 /** The ranks of a world, each with its own outcome. */
-export function joinRanks(
-  n: number,
-  options: InProcessOptions,
-  flights: FlightRecorder[] = [],
-  sockets?: InProcessSockets,
-): Promise<CommGroup>[] {
-  const network = new LoopbackNetwork();
-  const clock = options.clock ?? unhurried;
-  const { table } = new HashStore({ clock });
-  const memory = new InProcessMemory();
-  const settings: Settings = { ...readSettings({}), ...options.settings };
-  return Array.from({ length: n }, (_, rank) => startRank({ rank, n, network, sockets, clock, table, memory, settings, options, flights }));
+export function joinRanks(n: number, options: InProcessOptions): Promise<CommGroup>[] {
+  return joinSite(new InProcessSite(n, options));
 }
 
-interface RankStart {
-  readonly rank: number;
-  readonly n: number;
-  readonly network: LoopbackNetwork;
+function joinSite(site: InProcessSite): Promise<CommGroup>[] {
+  return Array.from({ length: site.size }, (_, rank) => site.start(rank));
+}
+
+/** What the ranks of a world share: networks, memory, a store. */
+export class InProcessSite {
+  readonly size: number;
+  readonly flights: FlightRecorder[] = [];
+  /** Of the network fast path, where calls take it. */
   readonly sockets: InProcessSockets | undefined;
-  readonly clock: Clock;
-  readonly table: HashStore['table'];
-  readonly memory: InProcessMemory;
-  readonly settings: Settings;
-  readonly options: InProcessOptions;
-  readonly flights: FlightRecorder[];
-}
+  readonly memory = new InProcessMemory();
+  readonly #options: InProcessOptions;
+  readonly #settings: Settings;
+  readonly #clock: Clock;
+  readonly #turn: TurnOf | undefined;
+  readonly #network: LoopbackNetwork;
+  readonly #table: HashStore['table'];
+  readonly #fabrics: LoopbackFabric[][];
+  readonly #crashes: Random;
 
-async function startRank({
-  rank,
-  n,
-  network,
-  sockets,
-  clock,
-  table,
-  memory: shared,
-  settings,
-  options,
-  flights,
-}: RankStart): Promise<CommGroup> {
-  const native = loadNative({ enabled: settings.native });
-  // One thread: SharedArrayBuffers serve all ranks.
-  const allocator = options.fastPath ? shared.allocator(rank) : createRegionAllocator();
-  // It spins: in between, no other clock moves.
-  const machine = createStepMachine({ native, clock: systemClock });
-  const flight = new FlightRecorder({ rank, clock, size: 64, thread: 'main', libraryVersion: 'test' });
-  flights[rank] = flight;
-  const environment = {
-    clock,
-    log: options.log ?? silentLogger,
-    recorder: new OperationLog(flight, options.trace?.(rank) ?? nullRecorder),
-    allocator: options.wrapMemory?.(allocator, rank) ?? allocator,
-    kernels: createKernels({ native }),
-    machine,
-    hostId: options.hostIds?.[rank] ?? 'this host',
-    hostName: 'localhost',
-    pid: process.pid,
-    version: 'test',
-    cpus: 1,
-    ...(sockets && { wires: sockets.native }),
-    ...(options.giveWay && { giveWay: options.giveWay }),
-    meet: async () => {
-      const fabricOptions = {
-        identity: { world: 'test', rank },
-        secret: Uint8Array.of(1, 2, 3),
-        clock,
-        random: seededRandom(rank + 1),
-        regions: allocator,
-      };
-      const client = new HashStore({ clock, table });
-      const store = options.wrapStore?.(client, rank) ?? client;
-      return { name: 'test', store, servedBy: undefined, fabrics: createFabrics({ rank, network, sockets }, fabricOptions, options) };
-    },
-  };
-  const plan = {
-    rank,
-    size: n,
-    url: 'hash://',
-    environment: {},
-    joinTimeoutMs: options.joinTimeoutMs ?? 10_000,
-    settings,
-    callsBefore: options.callsBefore,
-  };
-  const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers));
-  const info = await client.ready();
-  const memory = new TensorMemory({
-    allocator,
-    cacheBytesMax: 2 ** 24,
-    onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
-    onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
-  });
-  client.usePeerRegions(new PeerRegions(allocator));
-  const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
-  // Nobody can come while this thread waits.
-  const patience = { ...settings, syncSpinMicroseconds: 0 };
-  const host = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
-  const opening = { ...host, settings: patience, native: sockets?.native };
-  const world: WorldHandle = {
-    client,
-    memory,
-    info,
-    timeoutMs: settings.timeoutMs,
-    trace: options.mainTrace?.[rank] ?? nullRecorder,
-    store: new CheckedStore(new CommStore(client)),
-    scheduling: schedulingOf(settings),
-    openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,
-    algorithmOf: (spec, collective, bytes) =>
-      selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
-    close: async (timeoutMs) => {
-      await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
-      await client.leave(new ShoalError('closed', 'destroyed'));
-      memory.close();
-    },
-  };
-  return new CommGroup(world, worldSpec(plan, info.topology));
-}
+  constructor(n: number, options: InProcessOptions) {
+    const { role, clock = unhurried, kind, fastPath, seed = n } = options;
+    this.size = n;
+    this.#options = options;
+    this.#clock = clock;
+    this.#settings = { ...readSettings({}), ...options.settings };
+    this.#turn = role && ((rank, callback) => role(rank).turn(callback));
+    this.#network = new LoopbackNetwork(this.#turn);
+    this.#table = new HashStore({ clock }).table;
+    this.#fabrics = Array.from({ length: n }, () => []);
+    this.#crashes = seededRandom(seed);
+    this.sockets = fastPath && kind === 'network' ? new InProcessSockets(seededRandom(seed), this.#turn) : undefined;
+  }
 
-function createFabrics(
-  { rank, network, sockets }: Pick<RankStart, 'rank' | 'network' | 'sockets'>,
-  fabricOptions: FabricOptions,
-  options: InProcessOptions,
-): Fabric[] {
-  const wrap = options.wrap ?? ((fabric) => fabric);
-  const tcp = (): Fabric => wrap(new TcpFabric(fabricOptions), rank);
-  if (options.kind === 'tcp') return [tcp()];
-  const loopback = network.createFabric(fabricOptions);
-  if (options.kind === 'network') return [wrap(withoutLoadStore(loopback, sockets?.source(fabricOptions.identity)), rank)];
-  const severalHosts = new Set(options.hostIds).size > 1;
-  return severalHosts ? [wrap(loopback, rank), tcp()] : [wrap(loopback, rank)];
+  /** Joins this rank. */
+  async start(rank: number): Promise<CommGroup> {
+    const options = this.#options;
+    const settings = this.#settings;
+    const clock = options.role?.(rank).clock ?? this.#clock;
+    const native = loadNative({ enabled: settings.native });
+    // One thread: SharedArrayBuffers serve all ranks.
+    const allocator = options.fastPath || options.role ? this.memory.allocator(rank) : createRegionAllocator();
+    // It spins: in between, no other clock moves.
+    const machine = createStepMachine({ native, clock: systemClock });
+    const flight = new FlightRecorder({ rank, clock, size: 64, thread: 'main', libraryVersion: 'test' });
+    this.flights[rank] = flight;
+    const environment = {
+      clock,
+      log: options.log ?? silentLogger,
+      recorder: new OperationLog(flight, options.trace?.(rank) ?? nullRecorder),
+      allocator: options.wrapMemory?.(allocator, rank) ?? allocator,
+      kernels: createKernels({ native }),
+      machine,
+      hostId: options.hostIds?.[rank] ?? 'this host',
+      hostName: 'localhost',
+      pid: process.pid,
+      version: 'test',
+      cpus: 1,
+      ...(this.sockets && { wires: this.sockets.native }),
+      ...(options.giveWay && { giveWay: options.giveWay }),
+      meet: async () => {
+        const client = (await options.openStore?.(rank)) ?? new HashStore({ clock, table: this.#table });
+        const store = options.wrapStore?.(client, rank) ?? client;
+        return { name: 'test', store, servedBy: undefined, fabrics: this.#createFabrics(rank, { clock, regions: allocator }) };
+      },
+    };
+    const plan = {
+      rank,
+      size: this.size,
+      url: 'hash://',
+      environment: {},
+      joinTimeoutMs: options.joinTimeoutMs ?? 10_000,
+      settings,
+      callsBefore: options.callsBefore,
+    };
+    const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers));
+    const info = await client.ready();
+    const memory = new TensorMemory({
+      allocator,
+      cacheBytesMax: 2 ** 24,
+      onCreate: (region, key) => client.post({ type: 'map', key, share: region.share }),
+      onDrop: (region) => client.post({ type: 'unmap', regionId: region.id }),
+    });
+    client.usePeerRegions(new PeerRegions(allocator));
+    const planning = { machine, tuning: undefined, model: info.model, settings, selection: parseSelection(settings.algorithms) };
+    // Nobody can come while this thread waits.
+    const patience = { ...settings, syncSpinMicroseconds: 0 };
+    const host = { plan: { ...plan, settings: patience }, client, allocator, trace: nullRecorder, memory, planning };
+    const opening = { ...host, settings: patience, native: this.sockets?.native };
+    const world: WorldHandle = {
+      client,
+      memory,
+      info,
+      timeoutMs: settings.timeoutMs,
+      trace: options.mainTrace?.[rank] ?? nullRecorder,
+      store: new CheckedStore(new CommStore(client)),
+      scheduling: schedulingOf(settings),
+      openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,
+      algorithmOf: (spec, collective, bytes) =>
+        selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
+      close: async (timeoutMs) => {
+        await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
+        await client.leave(new ShoalError('closed', 'destroyed'));
+        memory.close();
+      },
+    };
+    return new CommGroup(world, worldSpec(plan, info.topology));
+  }
+
+  /** As when the rank's process is killed. */
+  crash(rank: number): void {
+    for (const fabric of this.#fabrics[rank].splice(0)) fabric.crash((queued) => this.#crashes.integer(queued));
+    this.sockets?.crash(rank);
+    this.memory.forget(rank);
+  }
+
+  /** Breaks one of the rank's connections, in the order in which they were made. @returns whose it was as well; undefined: there is none. */
+  cut(rank: number, index: number): number | undefined {
+    const connections = this.#fabrics[rank].flatMap((fabric) => fabric.connections);
+    if (connections.length === 0) return undefined;
+    const connection = connections[index % connections.length];
+    connection.abort();
+    return connection.peer.rank;
+  }
+
+  /** What is left of the ranks: nothing, once all have ended. */
+  get left(): string[] {
+    const connections = this.#fabrics.flat().reduce((sum, fabric) => sum + fabric.connections.length, 0);
+    return [
+      ...(connections > 0 ? [`${connections} connections`] : []),
+      ...(this.#network.size > 0 ? [`${this.#network.size} listeners`] : []),
+      ...(this.sockets && this.sockets.open > 0 ? [`${this.sockets.open} sockets`] : []),
+      ...(this.memory.size > 0 ? [`${this.memory.size} regions`] : []),
+    ];
+  }
+
+  #createFabrics(rank: number, parts: Pick<FabricOptions, 'clock' | 'regions'>): Fabric[] {
+    const options = this.#options;
+    const fabricOptions = { identity: { world: 'test', rank }, secret: Uint8Array.of(1, 2, 3), random: seededRandom(rank + 1), ...parts };
+    const wrap = options.wrap ?? ((fabric) => fabric);
+    const tcp = (): Fabric => wrap(new TcpFabric(fabricOptions), rank);
+    const loopback = (): LoopbackFabric => {
+      const fabric = this.#network.createFabric(fabricOptions);
+      this.#fabrics[rank].push(fabric);
+      return fabric;
+    };
+    if (options.kind === 'tcp') return [tcp()];
+    if (options.kind === 'network') return [wrap(asNetwork(loopback(), this.sockets?.source(fabricOptions.identity)), rank)];
+    const severalHosts = new Set(options.hostIds).size > 1;
+    // Real sockets have their own time.
+    const between = (): Fabric => (this.#turn ? wrap(asNetwork(loopback()), rank) : tcp());
+    return severalHosts ? [wrap(loopback(), rank), between()] : [wrap(loopback(), rank)];
+  }
 }
 
 /** The same fabric, seen as a network: memory of others cannot be mapped. */
-function withoutLoadStore(fabric: Fabric, sockets?: SocketSource & { close(): void }): Fabric {
+function asNetwork(fabric: Fabric, sockets?: SocketSource & { close(): void }): Fabric {
   return {
-    name: fabric.name,
+    name: 'network',
     capabilities: { ...fabric.capabilities, loadStore: false },
     ...(sockets && { sockets }),
     register: (region) => fabric.register(region),
-    listen: (onConnection) => fabric.listen(onConnection),
+    listen: async (onConnection) => ({ ...(await fabric.listen(onConnection)), provider: 'network' }),
     connect: (address, connectOptions) => fabric.connect(address, connectOptions),
     close: () => {
       sockets?.close();

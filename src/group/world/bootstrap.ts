@@ -115,7 +115,7 @@ export class JoinLimit {
   }
 
   get leftMs(): number {
-    return Math.max(1, this.#endMs - this.#clock.now());
+    return Math.max(1, Math.ceil(this.#endMs - this.#clock.now()));
   }
 }
 

@@ -1,0 +1,206 @@
+/** A world in one process and one thread whose order of events a seed decides: time passes when nothing else can happen, and of the
+ *  processes whose turn it is, the seed says which goes on. Roles are what would be processes elsewhere: they can be stopped, resumed
+ *  and killed. Equal seeds give equal traces, if everything that happens later goes over `clock` and `turn` of some role. */
+import { VirtualClock, type Clock, type Timer } from '../clock.ts';
+import type { Random } from '../random.ts';
+
+/** Turns of the event loop after which nobody has anything to do any more. */
+const quietTurns = 3;
+
+export type Turn = (callback: () => void) => void;
+
+/** What would be a process: its time, its turns, and whether it runs. */
+export class Role {
+  readonly name: string;
+  /** Timers fire while it runs: late when it was stopped, never when it was killed. */
+  readonly clock: Clock;
+  /** Calls back in some later turn. */
+  readonly turn: Turn;
+  readonly #ends: (() => void)[] = [];
+  readonly #timers = new Set<Timer>();
+  #held: (() => void)[] = [];
+  #state: 'runs' | 'stopped' | 'ended' = 'runs';
+
+  constructor(name: string, world: SeededWorld) {
+    this.name = name;
+    const { time } = world;
+    this.clock = {
+      now: () => time.now(),
+      wallNow: () => time.wallNow(),
+      setTimer: (delayMs, callback) => this.#timer(time, delayMs, () => this.#when(callback, world)),
+    };
+    this.turn = (callback) => {
+      if (this.#state !== 'ended') world.post(() => this.#when(callback, world));
+    };
+  }
+
+  get ended(): boolean {
+    return this.#state === 'ended';
+  }
+
+  get stopped(): boolean {
+    return this.#state === 'stopped';
+  }
+
+  stop(): void {
+    if (this.#state === 'runs') this.#state = 'stopped';
+  }
+
+  resume(): void {
+    if (this.#state !== 'stopped') return;
+    this.#state = 'runs';
+    for (const callback of this.#held.splice(0)) this.turn(callback);
+  }
+
+  /** Nothing of it happens any more. Idempotent. */
+  end(): void {
+    if (this.#state === 'ended') return;
+    this.#state = 'ended';
+    this.#held = [];
+    for (const timer of this.#timers) timer.cancel();
+    for (const tell of this.#ends.splice(0)) tell();
+  }
+
+  /** Called when it ends, whatever ends it: what the system takes from it. */
+  onEnd(callback: () => void): void {
+    this.#ends.push(callback);
+  }
+
+  #timer(time: VirtualClock, delayMs: number, callback: () => void): Timer {
+    if (this.#state === 'ended') return { cancel: () => undefined };
+    const timer = time.setTimer(delayMs, () => {
+      this.#timers.delete(timer);
+      callback();
+    });
+    this.#timers.add(timer);
+    return {
+      cancel: () => {
+        this.#timers.delete(timer);
+        timer.cancel();
+      },
+    };
+  }
+
+  #when(callback: () => void, world: SeededWorld): void {
+    if (this.#state === 'stopped') this.#held.push(callback);
+    if (this.#state !== 'runs') return;
+    world.note(this.name);
+    callback();
+  }
+}
+
+export interface SeededWorldOptions {
+  readonly random: Random;
+  /** One turn of so many takes time, up to `delayMs`. Default: none does. */
+  readonly delayedOneIn?: number;
+  readonly delayMs?: number;
+}
+
+export class SeededWorld {
+  readonly time = new VirtualClock();
+  readonly random: Random;
+  readonly #options: SeededWorldOptions;
+  readonly #turns: (() => void)[] = [];
+  readonly #marks: { readonly at: number; readonly callback: () => void }[] = [];
+  #trace = 0x811c9dc5;
+  #events = 0;
+
+  constructor(options: SeededWorldOptions) {
+    this.#options = options;
+    this.random = options.random;
+  }
+
+  /** Equal for worlds in which the same has happened. */
+  get trace(): string {
+    return `${this.#events} events, ${(this.#trace >>> 0).toString(16)}`;
+  }
+
+  get events(): number {
+    return this.#events;
+  }
+
+  role(name: string): Role {
+    return new Role(name, this);
+  }
+
+  /** Calls back after so many events. */
+  at(events: number, callback: () => void): void {
+    this.#marks.push({ at: events, callback });
+  }
+
+  post(callback: () => void): void {
+    const { delayedOneIn = 0, delayMs = 0 } = this.#options;
+    if (delayedOneIn > 0 && this.random.integer(delayedOneIn) === 0) this.time.setTimer(this.random.next() ** 3 * delayMs, callback);
+    else this.#turns.push(callback);
+  }
+
+  /** Takes into the trace that this has happened now. */
+  note(what: string): void {
+    this.#events++;
+    // FNV-1a.
+    for (let k = 0; k < what.length; k++) this.#trace = Math.imul(this.#trace ^ what.charCodeAt(k), 0x01000193);
+    this.#trace = Math.imul(this.#trace ^ Math.round(this.time.now() * 1000), 0x01000193);
+  }
+
+  /** Lets things happen until the promise has settled. @throws Error when it has not, although nothing can happen any more or `limitMs`
+   *  have passed. */
+  async until<T>(promise: Promise<T>, limitMs: number): Promise<T> {
+    let settled = false;
+    const end = (): void => {
+      settled = true;
+    };
+    promise.then(end, end);
+    const endMs = this.time.now() + limitMs;
+    await eventLoopTurn();
+    while (!settled) {
+      if (!(await this.#step(endMs))) throw new Error(`pending for ever: nothing has ended it within ${limitMs} ms`);
+    }
+    return promise;
+  }
+
+  /** Everything that can happen within that time, happens. */
+  async pass(byMs: number): Promise<void> {
+    const endMs = this.time.now() + byMs;
+    await eventLoopTurn();
+    while (await this.#step(endMs));
+  }
+
+  async #step(endMs: number): Promise<boolean> {
+    this.#passMarks();
+    for (let quiet = 0; this.#turns.length === 0; quiet++) {
+      if (quiet === quietTurns) {
+        const { nextMs } = this.time;
+        if (nextMs === undefined || nextMs > endMs) return false;
+        this.time.fireNext();
+        break;
+      }
+      await eventLoopTurn();
+    }
+    this.#takeTurn();
+    await eventLoopTurn();
+    return true;
+  }
+
+  #passMarks(): void {
+    for (const mark of this.#marks.filter(({ at }) => at <= this.#events)) {
+      this.#marks.splice(this.#marks.indexOf(mark), 1);
+      mark.callback();
+    }
+  }
+
+  #takeTurn(): void {
+    const { length } = this.#turns;
+    if (length === 0) return;
+    const index = this.random.integer(length);
+    const turn = this.#turns[index];
+    // The order of the rest is of no meaning.
+    this.#turns[index] = this.#turns[length - 1];
+    this.#turns.length--;
+    turn();
+  }
+}
+
+/** Promises that are settled are heard, and what waits for a turn of the real event loop has it. */
+function eventLoopTurn(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,97 @@
+/** Collectives of random programs, and what they must give. */
+import { ReduceOp } from '../../memory/reduce-op.ts';
+import type { CommGroup } from '../api/process-group.ts';
+import type { TensorLike, Work } from '../call/types.ts';
+
+/** A collective that all ranks call. */
+export interface Step {
+  readonly kind: 'all-reduce' | 'broadcast' | 'all-gather' | 'reduce-scatter' | 'barrier';
+  readonly count: number;
+  readonly op: ReduceOp;
+  readonly root: number;
+  /** By rank: a plain array, not a tensor of the group. */
+  readonly plain: readonly boolean[];
+  /** By rank: turns of the event loop before the call. */
+  readonly late: readonly number[];
+  /** By rank: the call's end is waited for before the next one. */
+  readonly awaited: readonly boolean[];
+}
+
+/** Small and large, at and around the sizes at which paths change. */
+export const stepCounts = [0, 1, 2, 7, 64, 1000, 8192, 8196, 20_000] as const;
+
+/** What ranks contribute repeats itself after so many elements. */
+const period = 64;
+
+/** What a rank contributes to a step; sums of it are exact. */
+const given = (rank: number, step: number, index: number): number => ((rank + 1) * 31 + step * 17 + index * 7) % period;
+
+/** One period of a function that has it. */
+const table = (of: (index: number) => number): Float32Array => Float32Array.from({ length: period }, (_, index) => of(index));
+
+/** A call, and what is right once it has ended well. */
+export interface Call {
+  readonly work: Work;
+  check(): void;
+}
+
+/** What a rank calls in this step, the `index`th of its program. @throws ShoalError when the group has failed. */
+export function callOf(group: CommGroup, step: Step, index: number): Call {
+  const { rank, size } = group;
+  const { kind, count, op, root } = step;
+  const array = (length: number): { value: TensorLike; data: Float32Array } => {
+    if (step.plain[rank]) {
+      const data = new Float32Array(length);
+      return { value: data, data };
+    }
+    const value = group.tensor('float32', [length]);
+    return { value, data: value.data };
+  };
+  const filled = (length: number): { value: TensorLike; data: Float32Array } => {
+    const made = array(length);
+    const values = table((i) => given(rank, index, i));
+    for (let i = 0; i < length; i++) made.data[i] = values[i % period];
+    return made;
+  };
+  const reduced = (i: number): number => {
+    const all = Array.from({ length: size }, (_, r) => given(r, index, i));
+    return op === ReduceOp.Max ? Math.max(...all) : all.reduce((sum, value) => sum + value, 0);
+  };
+  /** From element `from` of what `of` describes. */
+  const expectRange = (result: Float32Array, of: (i: number) => number, from = 0): void => {
+    const values = table(of);
+    for (let i = 0; i < result.length; i++) {
+      const right = values[(from + i) % period];
+      if (result[i] !== right)
+        throw new Error(`rank ${rank}, call ${index}, ${kind} of ${count}: element ${i} is ${result[i]}, not ${right}`);
+    }
+  };
+  switch (kind) {
+    case 'all-reduce': {
+      const { value, data } = filled(count);
+      return { work: group.allReduce(value, { op }), check: () => expectRange(data, reduced) };
+    }
+    case 'broadcast': {
+      const { value, data } = filled(count);
+      return { work: group.broadcast(value, { root }), check: () => expectRange(data, (i) => given(root, index, i)) };
+    }
+    case 'all-gather': {
+      const [input, output] = [filled(count), array(count * size)];
+      return {
+        work: group.allGather(output.value, input.value),
+        check: () => {
+          for (let r = 0; r < size; r++) expectRange(output.data.subarray(r * count, (r + 1) * count), (i) => given(r, index, i));
+        },
+      };
+    }
+    case 'reduce-scatter': {
+      const [input, output] = [filled(count * size), array(count)];
+      return {
+        work: group.reduceScatter(output.value, input.value, { op }),
+        check: () => expectRange(output.data, reduced, rank * count),
+      };
+    }
+    default:
+      return { work: group.barrier(), check: () => {} };
+  }
+}
