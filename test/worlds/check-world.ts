@@ -1,0 +1,37 @@
+/** A world that went wrong, made as small as it goes, and the lines that replay it. */
+import { runWorld } from './world.ts';
+import { smallerWorlds, worldOf, type WorldPlan } from './world-plan.ts';
+
+/** Worlds that are tried on the way to a smaller one, at most. */
+const triesMax = 400;
+
+/** The smallest world that is found in which something is still wrong. */
+export async function shrink(plan: WorldPlan, isWrong: (plan: WorldPlan) => Promise<boolean>, tries = triesMax): Promise<WorldPlan> {
+  let left = tries;
+  let smallest = plan;
+  for (let found = true; found;) {
+    found = false;
+    for (const smaller of smallerWorlds(smallest)) {
+      if (left-- <= 0) return smallest;
+      if (!(await isWrong(smaller))) continue;
+      smallest = smaller;
+      found = true;
+      break;
+    }
+  }
+  return smallest;
+}
+
+export const isWrong = async (plan: WorldPlan): Promise<boolean> => (await runWorld(plan)).problems.length > 0;
+
+/** What to say about a seed whose world went wrong. */
+export async function describeWrong(seed: number, problems: readonly string[]): Promise<string> {
+  const smallest = await shrink(worldOf(seed), isWrong);
+  const { problems: those } = await runWorld(smallest);
+  return [
+    `seed ${seed}: ${problems.join('\n  ')}`,
+    `again: npx tsx test/soaks/worlds.ts --seed ${seed}`,
+    `smallest: npx tsx test/soaks/worlds.ts --world '${JSON.stringify(smallest)}'`,
+    `  ${those.join('\n  ')}`,
+  ].join('\n');
+}

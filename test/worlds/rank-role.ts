@@ -1,0 +1,124 @@
+/** The script of a rank in a world: joins, does what the plan says, checks what it gets, leaves. */
+import type { CommGroup } from '../../src/group/api/process-group.ts';
+import type { ProcessGroup } from '../../src/group/call/types.ts';
+import { callOf } from '../../src/group/testing/random-program.ts';
+import type { KVStore } from '../../src/kvstore/values/types.ts';
+import type { Action, WorldPlan } from './world-plan.ts';
+import type { VirtualProcess } from './virtual-host.ts';
+
+export interface RankSurroundings {
+  readonly plan: WorldPlan;
+  join(): Promise<CommGroup>;
+  /** Undefined: the world has no servers. */
+  readonly connect: (() => Promise<KVStore>) | undefined;
+}
+
+/** The end of a call, and whether it is what it must be. */
+type Ending = () => Promise<void>;
+
+const parameter = 'w';
+
+/** @throws ShoalError of the first call that fails; an Error where a result is wrong. */
+export async function runRank(process: VirtualProcess, { plan, join, connect }: RankSurroundings): Promise<void> {
+  const group = await join();
+  const rounds = { count: 0 };
+  const store = connect && (await connect());
+  const endings: Ending[] = [];
+  const counts = plan.actions.flatMap((action) => (action.on === 'servers' ? [action.count] : []));
+  if (store && counts.length > 0)
+    await store.init(
+      counts.map((_, k) => `${parameter}${k}`),
+      counts.map((count) => new Float32Array(count)),
+    );
+  for (const [index, action] of plan.actions.entries()) {
+    const { differs } = plan;
+    if (differs?.rank === group.rank && differs.at === index) await group.reduce(new Int8Array(3), { root: 0 });
+    const step = action.on === 'group' ? action : action.on === 'subgroup' ? action.step : undefined;
+    for (let turns = step?.late[group.rank] ?? 0; turns > 0; turns--) await new Promise<void>((resolve) => process.role.turn(resolve));
+    const ending = await begin({ group, store, rounds }, action, index);
+    if (ending === undefined) continue;
+    endings.push(ending);
+    if (step?.awaited[group.rank] ?? true) await ending();
+  }
+  for (const ending of endings) await ending();
+  await store?.close();
+  await group.destroy({ timeoutMs: 1000 });
+}
+
+interface Open {
+  readonly group: CommGroup;
+  readonly store: KVStore | undefined;
+  readonly rounds: { count: number };
+}
+
+async function begin({ group, store, rounds }: Open, action: Action, index: number): Promise<Ending | undefined> {
+  switch (action.on) {
+    case 'group': {
+      const { work, check } = callOf(group, action, index);
+      // Whoever awaits it hears of it.
+      work.then(undefined, () => undefined);
+      return async () => {
+        await work;
+        check();
+      };
+    }
+    case 'subgroup': {
+      const members = await group.newGroup(action.members);
+      if (members === null) return undefined;
+      const { work, check } = callOf(members as CommGroup, action.step, index);
+      await work;
+      check();
+      await members.destroy({ timeoutMs: 1000 });
+      return undefined;
+    }
+    case 'ring':
+      await ring(group, action.count, index);
+      return undefined;
+    case 'store':
+      await useStore(group, index);
+      return undefined;
+    case 'servers':
+      await push(group, store, rounds.count++, action.count);
+      return undefined;
+  }
+}
+
+async function ring(group: ProcessGroup, count: number, index: number): Promise<void> {
+  const { rank, size } = group;
+  const [right, left] = [(rank + 1) % size, (rank + size - 1) % size];
+  const received = new Float32Array(count);
+  const sent = group.send(new Float32Array(count).fill(rank + index), right);
+  await group.recv(received, left);
+  await sent;
+  if (received.some((value) => value !== left + index)) wrong(group, index, `received ${received[0]} of rank ${left}`);
+}
+
+async function useStore({ rank, size, store }: CommGroup, index: number): Promise<void> {
+  const part = store.prefix(`action-${index}`);
+  await part.set(`rank/${rank}`, String(rank * rank));
+  const sum = await part.add('sum', rank + 1);
+  if (sum < rank + 1 || sum > (size * (size + 1)) / 2) wrong({ rank }, index, `the sum is ${sum}`);
+  const first = Buffer.from(await part.compareSet('first', '', String(rank))).toString();
+  const values = await part.multiGet(Array.from({ length: size }, (_, r) => `rank/${r}`));
+  for (const [r, value] of values.entries()) {
+    if (Buffer.from(value).toString() !== String(r * r)) wrong({ rank }, index, `rank ${r} has set ${Buffer.from(value).toString()}`);
+  }
+  // A barrier: who comes last says so.
+  if ((await part.add('arrived', 1)) === size) await part.set('all', '');
+  await part.wait(['all']);
+  if (Buffer.from(await part.get('first')).toString() !== first) wrong({ rank }, index, 'there were two firsts');
+  if ((await part.add('sum', 0)) !== (size * (size + 1)) / 2) wrong({ rank }, index, 'the sum of all is wrong');
+}
+
+/** Without an optimiser the sum is the new value. */
+async function push({ rank, size }: CommGroup, store: KVStore | undefined, round: number, count: number): Promise<void> {
+  if (store === undefined) return;
+  const values = new Float32Array(count).fill(rank + 1 + round);
+  await store.pushPull(`${parameter}${round}`, values);
+  const sum = (size * (size + 1)) / 2 + size * round;
+  if (values.some((value) => value !== sum)) wrong({ rank }, round, `the servers' sum is ${values[0]}, not ${sum}`);
+}
+
+function wrong({ rank }: { rank: number }, index: number, what: string): never {
+  throw new Error(`rank ${rank}, action ${index}: ${what}`);
+}

@@ -1,0 +1,147 @@
+/** Processes of a host in a seeded world, as a launcher starts, signals and buries them. What runs in one is a function. */
+import { EventEmitter } from 'node:events';
+import { PassThrough } from 'node:stream';
+import { must } from '../../src/base/assert.ts';
+import { ShoalError } from '../../src/base/errors.ts';
+import type { Environment } from '../../src/base/settings/settings.ts';
+import type { Role, SeededWorld } from '../../src/base/testing/seeded-world.ts';
+import type { HostProcesses } from '../../src/kvstore/job/server-process.ts';
+import type { Guard, GuardedCommand, GuardedProcess } from '../../src/launch/guard.ts';
+
+export interface VirtualProcess {
+  readonly pid: number;
+  readonly name: string;
+  readonly role: Role;
+  readonly environment: Environment;
+  /** Instead of its end. */
+  onTerminate: (() => void) | undefined;
+  say(text: string): void;
+  exit(code: number): void;
+}
+
+export type Program = (process: VirtualProcess) => Promise<void>;
+
+export class VirtualHost {
+  readonly #world: SeededWorld;
+  readonly #programs: Readonly<Record<string, Program>>;
+  readonly #processes = new Map<number, Running>();
+  #pids = 100;
+
+  constructor(world: SeededWorld, programs: Readonly<Record<string, Program>>) {
+    this.#world = world;
+    this.#programs = programs;
+  }
+
+  /** What runs under a name now. */
+  named(name: string): VirtualProcess | undefined {
+    return [...this.#processes.values()].find((each) => each.name === name && !each.role.ended);
+  }
+
+  get running(): string[] {
+    return [...this.#processes.values()].filter(({ role }) => !role.ended).map(({ name }) => name);
+  }
+
+  roleOf(pid: number): Role {
+    return must(this.#processes.get(pid), () => `there was a process ${pid}`).role;
+  }
+
+  kill(name: string): boolean {
+    const process = this.named(name);
+    return process !== undefined && this.#signal(process.pid, 'SIGKILL');
+  }
+
+  /** Of a launcher. */
+  guard(launcher: Role): Guard {
+    return {
+      spawn: (command) => this.#spawn(launcher, command),
+      signal: (pid, signal) => this.#signal(pid, signal),
+      forget: () => undefined,
+      end: async () => undefined,
+    };
+  }
+
+  processesOf(pid: number): HostProcesses {
+    const own = { pid, host: 'virtual', birth: 1 };
+    return {
+      own: () => own,
+      isGone: (process) => this.roleOf(process.pid).ended,
+      end: async (_clock, process) => void this.#signal(process.pid, 'SIGKILL'),
+    };
+  }
+
+  #spawn(launcher: Role, { command, environment }: GuardedCommand): GuardedProcess {
+    const pid = this.#pids++;
+    const name =
+      environment['SHOAL_ROLE'] === 'server' || environment['SHOAL_ROLE'] === 'standby'
+        ? `${environment['SHOAL_ROLE']} ${environment['SHOAL_SERVER']}`
+        : `rank ${environment['RANK']}`;
+    const role = this.#world.role(name);
+    const running = new Running({ pid, name, role, environment }, launcher);
+    this.#processes.set(pid, running);
+    const program = must(this.#programs[command[0]], () => `there is a program ${command[0]}`);
+    launcher.turn(() => running.child.emit('spawn'));
+    role.turn(() => {
+      program(running).then(
+        () => running.exit(0),
+        (thrown: unknown) => {
+          if (!(thrown instanceof ShoalError)) running.fault = thrown;
+          running.say(thrown instanceof Error ? `${thrown.message}\n` : String(thrown));
+          running.exit(1);
+        },
+      );
+    });
+    return running.child as unknown as GuardedProcess;
+  }
+
+  /** What programs threw that is no error of ours. */
+  get faults(): unknown[] {
+    return [...this.#processes.values()].flatMap(({ fault }) => (fault === undefined ? [] : [fault]));
+  }
+
+  #signal(pid: number, signal: NodeJS.Signals | 0): boolean {
+    const running = this.#processes.get(pid);
+    if (running === undefined || running.role.ended) return false;
+    if (signal === 'SIGKILL') running.end(null, signal);
+    // A stopped process hears the others when it is resumed.
+    else if (signal !== 0) running.role.turn(() => (running.onTerminate ? running.onTerminate() : running.end(null, signal)));
+    return true;
+  }
+}
+
+class Running implements VirtualProcess {
+  readonly pid: number;
+  readonly name: string;
+  readonly role: Role;
+  readonly environment: Environment;
+  readonly child: EventEmitter & { readonly pid: number; readonly stdout: PassThrough; readonly stderr: PassThrough; kill(): boolean };
+  readonly #launcher: Role;
+  onTerminate: (() => void) | undefined;
+  fault: unknown;
+
+  constructor({ pid, name, role, environment }: Pick<VirtualProcess, 'pid' | 'name' | 'role' | 'environment'>, launcher: Role) {
+    this.pid = pid;
+    this.name = name;
+    this.role = role;
+    this.environment = environment;
+    this.#launcher = launcher;
+    this.child = Object.assign(new EventEmitter(), { pid, stdout: new PassThrough(), stderr: new PassThrough(), kill: () => true });
+  }
+
+  say(text: string): void {
+    if (!this.role.ended) this.child.stderr.write(text);
+  }
+
+  exit(code: number): void {
+    this.end(code, null);
+  }
+
+  end(code: number | null, signal: NodeJS.Signals | null): void {
+    if (this.role.ended) return;
+    this.role.end();
+    this.#launcher.turn(() => {
+      this.child.emit('exit', code, signal);
+      this.child.stdout.end();
+      this.child.stderr.end();
+    });
+  }
+}

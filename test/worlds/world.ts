@@ -1,0 +1,268 @@
+/** Runs a world: a launcher, the ranks and servers that it starts, their networks, memory and time, in this process. What must hold,
+ *  whatever happens, is judged here. */
+import { PassThrough, type Writable } from 'node:stream';
+import { isShoalError, type ShoalError } from '../../src/base/errors.ts';
+import { seededRandom } from '../../src/base/random.ts';
+import { SeededWorld } from '../../src/base/testing/seeded-world.ts';
+import { InProcessSite, type InProcessOptions } from '../../src/group/testing/in-process-world.ts';
+import { launch, type LaunchResult } from '../../src/launch/launch.ts';
+import { openStore } from '../../src/store/open-store.ts';
+import { VirtualNetwork } from '../../src/store/testing/virtual-network.ts';
+import { runRank } from './rank-role.ts';
+import { ServerSite } from './server-roles.ts';
+import { VirtualHost, type VirtualProcess } from './virtual-host.ts';
+import type { Fault, Path, WorldPlan } from './world-plan.ts';
+
+export interface Verdict {
+  /** Empty: all is well. */
+  readonly problems: readonly string[];
+  /** Equal for equal plans. */
+  readonly trace: string;
+  readonly events: number;
+  /** Faults that hit something. */
+  readonly hits: number;
+  readonly generations: number;
+  readonly failed: boolean;
+}
+
+const timeoutMs = 8000;
+const joinTimeoutMs = 15_000;
+/** Of a generation: two limits one after another, and what the launcher gives all to end. */
+const generationMs = 100_000;
+
+/** @param output where the launcher's goes; default: nowhere. */
+export async function runWorld(plan: WorldPlan, output?: Writable): Promise<Verdict> {
+  return new Run(plan).run(output);
+}
+
+/** What has become of a rank of one generation. */
+interface Outcome {
+  readonly rank: number;
+  readonly error: ShoalError;
+}
+
+/** What has happened in one generation. */
+interface Generation {
+  readonly site: InProcessSite;
+  readonly outcomes: Outcome[];
+  /** Ranks that may be named: killed, stopped, cut off, or called something else. */
+  readonly harmed: Set<number>;
+  /** Servers and stores, in the words of errors. */
+  readonly others: Set<string>;
+}
+
+class Run {
+  readonly #plan: WorldPlan;
+  readonly #world: SeededWorld;
+  readonly #streams: VirtualNetwork;
+  readonly #host: VirtualHost;
+  readonly #servers: ServerSite;
+  readonly #generations: Generation[] = [];
+  readonly #problems: string[] = [];
+  #hits = 0;
+
+  constructor(plan: WorldPlan) {
+    const { seed, delayedOneIn, delayMs } = plan;
+    this.#plan = plan;
+    this.#world = new SeededWorld({ random: seededRandom(seed), delayedOneIn, delayMs });
+    this.#streams = new VirtualNetwork(this.#world);
+    this.#host = new VirtualHost(this.#world, {
+      rank: (process) => this.#runRank(process),
+      server: (process) => this.#servers.serve(process),
+    });
+    this.#servers = new ServerSite(this.#host, this.#streams);
+    this.#plan.faults.forEach((fault) => this.#world.at(fault.at, () => this.#hit(fault)));
+  }
+
+  async run(output: Writable | undefined): Promise<Verdict> {
+    const { maxRestarts, servers } = this.#plan;
+    const launcher = this.#world.role('launcher');
+    const said = new PassThrough();
+    if (output === undefined) said.resume();
+    else said.pipe(output);
+    const { result } = launch({
+      clock: launcher.clock,
+      random: seededRandom(this.#plan.seed + 1),
+      surroundings: { startGuard: () => this.#host.guard(launcher), network: this.#streams.of(launcher) },
+      command: ['rank'],
+      directory: '/',
+      environment: { SHOAL_LOG_LEVEL: 'error' },
+      localSize: this.#plan.ranks,
+      maxRestarts,
+      job: 'world',
+      stdout: said,
+      stderr: said,
+      ...(servers > 0 && { servers: { command: ['server'], servers, replicas: this.#plan.replicas } }),
+    });
+    let outcome: LaunchResult | undefined;
+    try {
+      outcome = await this.#world.until(result, generationMs * (maxRestarts + 1));
+      this.#judge(outcome);
+      await this.#judgeEnd();
+    } catch (thrown) {
+      this.#problems.push(thrown instanceof Error ? `${thrown.message}; running: ${this.#host.running.join(', ')}` : String(thrown));
+    }
+    for (const fault of this.#host.faults) this.#problems.push(fault instanceof Error ? fault.message : String(fault));
+    const words = this.#generations.map(({ outcomes }) => outcomes.map(({ rank, error }) => `${rank}: ${error.message}`).join('; '));
+    return {
+      problems: this.#problems,
+      trace: [this.#world.trace, ...words, outcome?.failure?.text ?? ''].join('\n'),
+      events: this.#world.events,
+      hits: this.#hits,
+      generations: this.#generations.length,
+      failed: outcome?.failure !== undefined,
+    };
+  }
+
+  // ── roles ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  async #runRank(process: VirtualProcess): Promise<void> {
+    const { role, environment } = process;
+    const rank = Number(environment['RANK']);
+    const generation = this.#generation(Number(environment['TORCHELASTIC_RESTART_COUNT']));
+    role.onEnd(() => generation.site.crash(rank));
+    try {
+      await runRank(process, {
+        plan: this.#plan,
+        join: () => generation.site.start(rank),
+        connect: this.#plan.servers > 0 ? () => this.#servers.connect(process) : undefined,
+      });
+    } catch (thrown) {
+      if (isShoalError(thrown)) generation.outcomes.push({ rank, error: thrown });
+      throw thrown;
+    }
+  }
+
+  #generation(index: number): Generation {
+    this.#generations[index] ??= {
+      site: new InProcessSite(this.#plan.ranks, this.#siteOptions()),
+      outcomes: [],
+      harmed: new Set(this.#plan.differs === undefined ? [] : [this.#plan.differs.rank]),
+      others: new Set(),
+    };
+    return this.#generations[index];
+  }
+
+  #siteOptions(): InProcessOptions {
+    const { ranks, seed } = this.#plan;
+    const processOf = (rank: number): VirtualProcess => this.#host.named(`rank ${rank}`)!;
+    return {
+      ...pathOptions(this.#plan.path, ranks),
+      seed,
+      settings: { timeoutMs, calibration: seed % 4 === 0 ? 'measure' : 'assume' },
+      joinTimeoutMs,
+      role: (rank) => processOf(rank)?.role ?? this.#world.role('gone'),
+      openStore: async (rank) => {
+        const { role, environment } = processOf(rank);
+        const random = seededRandom(seed + rank);
+        const opened = await openStore('env://', { clock: role.clock, random, network: this.#streams.of(role), environment, timeoutMs });
+        return opened.store;
+      },
+    };
+  }
+
+  // ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #hit(fault: Fault): void {
+    const { who } = fault;
+    const process = this.#host.named(who);
+    const generation = this.#generations.at(-1);
+    if (process === undefined || generation === undefined) return;
+    const rank = who.startsWith('rank') ? Number(who.slice(5)) : undefined;
+    const blame = (): void => {
+      this.#hits++;
+      if (rank === undefined) generation.others.add(who.replace('standby', 'server'));
+      else generation.harmed.add(rank);
+    };
+    switch (fault.kind) {
+      case 'kill':
+        blame();
+        this.#host.kill(who);
+        return;
+      case 'exit':
+        blame();
+        process.exit(3);
+        return;
+      case 'stop':
+        blame();
+        process.role.stop();
+        this.#world.time.setTimer(fault.forMs, () => process.role.resume());
+        return;
+      case 'cut':
+        if (fault.what === 'store' && this.#streams.cut(process.role, fault.index)) blame();
+        if (fault.what === 'servers' && this.#servers.cut(process.pid, fault.index)) this.#hits++;
+        if (fault.what === 'link' && rank !== undefined) {
+          const peer = generation.site.cut(rank, fault.index);
+          if (peer === undefined) return;
+          blame();
+          generation.harmed.add(peer);
+        }
+    }
+  }
+
+  // ── judgement ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  #judge({ failure }: LaunchResult): void {
+    for (const [index, generation] of this.#generations.entries()) {
+      const { harmed, outcomes } = generation;
+      // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
+      for (const { rank, error } of outcomes)
+        if (harmed.size > 0 && error.code === 'timeout' && error.message.includes('/user/action-')) harmed.add(rank);
+      // Ranks that disagree fail alike.
+      for (const { rank, error } of outcomes) if (this.#plan.differs !== undefined && error.code === 'mismatch') harmed.add(rank);
+      for (const outcome of outcomes) this.#judgeError(outcome, generation, index);
+    }
+    const last = this.#generations.at(-1);
+    if (last === undefined) return this.#complain('no generation was started');
+    if (failure === undefined) {
+      if (last.outcomes.length > 0) this.#complain(`the job succeeded, although rank ${last.outcomes[0].rank} failed`);
+      return;
+    }
+    const { rank, text } = failure;
+    // Of ranks that disagree, each has failed by itself.
+    if (this.#plan.differs !== undefined && last.outcomes.length > 0) return;
+    const names = [...[...last.harmed].map((each) => `rank ${each}`), ...last.others];
+    const blamed = (rank !== undefined && last.harmed.has(rank)) || names.some((each) => text.includes(each));
+    if (!blamed) this.#complain(`the launcher says that ${rank === undefined ? 'no rank' : `rank ${rank}`} failed first: ${text}`);
+  }
+
+  /** It names a rank that really failed, or what else did. */
+  #judgeError({ rank, error }: Outcome, { harmed, others, outcomes }: Generation, index: number): void {
+    if (harmed.has(rank)) return;
+    // A server misses workers, and does not know why they have ended.
+    const worker = /\bworker (\d+)\b/.exec(error.message)?.[1];
+    if (harmed.size > 0 && outcomes.some((each) => each.rank !== rank && String(each.rank) === worker)) return;
+    const named = [...harmed].some((each) => error.peer === each || new RegExp(`\\b(rank|worker) ${each}\\b`).test(error.message));
+    if (named || [...others].some((each) => error.message.includes(each))) return;
+    this.#complain(`rank ${rank} of generation ${index} names nobody who failed: ${error.code}: ${error.message}`);
+  }
+
+  /** Nothing is left. */
+  async #judgeEnd(): Promise<void> {
+    await this.#world.pass(0);
+    const left = [...this.#generations.flatMap(({ site }) => site.left), ...this.#servers.left];
+    if (this.#streams.size > 0) left.push(`${this.#streams.size} streams`);
+    if (this.#host.running.length > 0) left.push(...this.#host.running);
+    if (left.length > 0) this.#complain(`left at the end: ${left.join(', ')}`);
+  }
+
+  #complain(problem: string): void {
+    this.#problems.push(problem);
+  }
+}
+
+function pathOptions(path: Path, ranks: number): InProcessOptions {
+  const each = Array.from({ length: ranks }, (_, rank) => rank);
+  switch (path) {
+    case 'engine':
+      return {};
+    case 'host':
+      return { fastPath: true };
+    case 'network':
+      return { kind: 'network' };
+    case 'network fast path':
+      return { kind: 'network', fastPath: true, hostIds: each.map((rank) => `host ${rank}`) };
+    case 'two hosts':
+      return { hostIds: each.map((rank) => (rank < ranks / 2 ? 'a' : 'b')) };
+  }
+}
