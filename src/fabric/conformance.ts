@@ -203,6 +203,31 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       expect(seen).toEqual([true]);
     });
 
+    test('a write from several sources lands one behind the other, after earlier writes and before later ones', async () => {
+      const p = await pair();
+      if (p.ab.gather === undefined) return;
+      const { source, target, registered } = buffers(p, 8192);
+      const seen: boolean[] = [];
+      p.atB.onEvent = () => seen.push(view(target).subarray(100, 4100).equals(view(source).subarray(0, 4000)));
+      const spans = [
+        [0, 1000],
+        [1000, 0],
+        [1000, 1],
+        [1001, 2999],
+      ].map(([offset, bytes]) => ({ region: source, offset, bytes }));
+      await Promise.all([
+        p.ab.write({ region: source, offset: 0, bytes: 4100 }, { region: registered, offset: 0 }),
+        p.ab.gather(spans, { region: registered, offset: 100 }),
+        p.ab.write({ region: source, offset: 0, bytes: 1 }, { region: registered, offset: 8191 }, 1),
+        p.ab.gather([], { region: registered, offset: 0 }),
+        p.atB.until(1),
+      ]);
+      expect(seen).toEqual([true]);
+      await expect(p.ab.gather([{ region: source, offset: 8000, bytes: 200 }], { region: registered, offset: 0 })).rejects.toMatchObject({
+        code: 'usage',
+      });
+    });
+
     test('the smallest and the largest immediate, with and without bytes', async () => {
       const p = await pair();
       const { source, registered } = buffers(p, 64);

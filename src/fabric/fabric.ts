@@ -87,6 +87,9 @@ export interface Connection {
   /** `source.bytes` may be 0; then only the immediate travels, and, as in verbs, the target's region is not looked at.
    *  Immediates are integers 0…maxImmediate. */
   write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
+  /** One write from several sources, whose bytes land one behind the other: the gather list of verbs. Where it is there, many small
+   *  writes to one place cost hardly more than one. */
+  gather?(sources: readonly Span[], target: RemoteSpan): Promise<void>;
   /** loadStore fabrics: the peer's region, mapped here and cached by rkey. The mapping stays valid until the peer
    *  deregisters the region or this fabric closes; the end of the connection does not end it.
    *  @throws ShoalError `unsupported` elsewhere. */

@@ -226,6 +226,21 @@ class TcpConnection extends StreamConnection {
     return this.postOrdered(FrameType.Write, { ...last, rkey, offset: target.offset + done }, payload);
   }
 
+  async gather(sources: readonly Span[], target: RemoteSpan): Promise<void> {
+    let bytes = 0;
+    const pieces: Buffer[] = [];
+    for (const source of sources) {
+      checkSource(source, undefined);
+      bytes += source.bytes;
+      if (source.bytes > 0) pieces.push(Buffer.from(source.region.buffer, source.offset, source.bytes));
+    }
+    if (bytes === 0) return undefined;
+    if (bytes > frameBytesMax) throw new ShoalError('usage', `gather: ${bytes} bytes; at most ${frameBytesMax} go together`);
+    this.#noteWritten(bytes);
+    const [first, ...more] = pieces;
+    return this.stream.post(FrameType.Write, { rkey: target.region.rkey, offset: target.offset }, first, more);
+  }
+
   #noteWritten(bytes: number): void {
     this.#unreviewedBytes += bytes;
     if (this.#tuning === undefined || this.#unreviewedBytes < reviewBytes) return;

@@ -28,6 +28,10 @@ export interface FrameSenderOptions {
 /** A frame on its way. */
 export interface OutgoingFrame extends FrameHeader {
   readonly payload: Uint8Array | undefined;
+  /** Behind the payload. */
+  readonly more?: readonly Uint8Array[];
+  /** Of both. */
+  readonly payloadBytes: number;
   /** The kernel has it: the payload may change. */
   resolve(): void;
   reject(error: ShoalError): void;
@@ -61,8 +65,8 @@ export class FrameSender {
 
   push(frame: OutgoingFrame): void {
     this.#queue.push(frame);
-    this.#pendingBytes += payloadBytes(frame);
-    if (frame.type === FrameType.Message) this.#messageBytes += payloadBytes(frame);
+    this.#pendingBytes += frame.payloadBytes;
+    if (frame.type === FrameType.Message) this.#messageBytes += frame.payloadBytes;
     if (this.#pumpScheduled) return;
     this.#pumpScheduled = true;
     // One writev for all that is posted in this turn.
@@ -93,18 +97,20 @@ export class FrameSender {
     while (this.#queue.length > 0 && this.#handed.length < handedFrames && this.#handedBytes < this.#handedBytesLimit) {
       const frame = this.#queue.shift()!;
       this.#handed.push(frame);
-      this.#handedBytes += payloadBytes(frame);
+      this.#handedBytes += frame.payloadBytes;
       counters.framesSent++;
       const header = this.#encode(frame);
       if (wire?.onHeader(header, frame) === 'cut') {
         this.#cut(header, frame.payload);
         break;
       }
-      if (payloadBytes(frame) === 0) {
+      if (frame.payloadBytes === 0) {
         this.#socket.write(header, this.#onWritten);
       } else {
         this.#socket.write(header);
-        this.#socket.write(frame.payload!, this.#onWritten);
+        const { payload, more = [] } = frame;
+        for (let k = -1; k < more.length - 1; k++) this.#socket.write(k < 0 ? payload! : more[k]);
+        this.#socket.write(more.at(-1) ?? payload!, this.#onWritten);
       }
     }
     this.#socket.uncork();
@@ -121,7 +127,7 @@ export class FrameSender {
   readonly #onWritten = (error?: Error | null): void => {
     const frame = error ? undefined : this.#handed.shift();
     if (frame === undefined) return;
-    this.#handedBytes -= payloadBytes(frame);
+    this.#handedBytes -= frame.payloadBytes;
     this.#forget(frame);
     frame.resolve();
     // Refill in batches: a writev of one frame per completion would cost a system call each.
@@ -141,12 +147,7 @@ export class FrameSender {
   }
 
   #forget(frame: OutgoingFrame): void {
-    this.#pendingBytes -= payloadBytes(frame);
-    if (frame.type === FrameType.Message) this.#messageBytes -= payloadBytes(frame);
+    this.#pendingBytes -= frame.payloadBytes;
+    if (frame.type === FrameType.Message) this.#messageBytes -= frame.payloadBytes;
   }
-}
-
-/** What travels behind the header; `bytes` of a `written` frame do not. */
-function payloadBytes(frame: OutgoingFrame): number {
-  return frame.payload?.length ?? 0;
 }

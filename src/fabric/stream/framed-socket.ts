@@ -200,7 +200,7 @@ export class FramedSocket {
 
   /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
    *  copied here. */
-  post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
+  post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array, more?: readonly Uint8Array[]): Promise<void> {
     const { rank, maxQueuedBytes } = this.#options;
     if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
     try {
@@ -209,8 +209,10 @@ export class FramedSocket {
       return Promise.reject(error);
     }
     return new Promise((resolve, reject) => {
-      const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payload?.length ?? 0 } = fields;
-      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, resolve, reject });
+      let payloadBytes = payload?.length ?? 0;
+      if (more !== undefined) for (const each of more) payloadBytes += each.length;
+      const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payloadBytes } = fields;
+      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, ...(more && { more }), payloadBytes, resolve, reject });
     });
   }
 
@@ -232,7 +234,14 @@ export class FramedSocket {
           this.#goodbyeSent = true;
           this.#socket.end();
         };
-        this.#sender.push({ ...emptyHeader(), type: FrameType.Goodbye, payload: undefined, resolve: sent, reject: () => undefined });
+        this.#sender.push({
+          ...emptyHeader(),
+          type: FrameType.Goodbye,
+          payload: undefined,
+          payloadBytes: 0,
+          resolve: sent,
+          reject: () => undefined,
+        });
         this.#socket.resume();
       } else if (this.#phase === 'opening') {
         this.fail(connectionClosed(this.#options.rank, this.#peer.rank));
