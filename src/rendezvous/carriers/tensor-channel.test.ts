@@ -365,6 +365,24 @@ describe('control messages from outside', () => {
       for (const byte of metadata) writer.u8(byte);
     };
 
+  const fused =
+    (index: number, ...tensors: number[]) =>
+    (writer: RecordWriter): void => {
+      writer.u8(RecordType.FusedRequest);
+      writer.u32(index);
+      writer.varint(1);
+      writer.u16(tensors.length);
+      for (const tensor of tensors) {
+        writer.u32(tensor);
+        writer.varint(0);
+        writer.varint(0);
+        writer.u32(0);
+        writer.u8(255);
+      }
+    };
+  const named = (from: string, to: string): string =>
+    `/job:worker/task:${from}/device:CPU:0;0000000000000001;/job:worker/task:${to}/device:CPU:0`;
+
   it.each([
     ['another version', () => Uint8Array.of(9, 0, 0, 0)],
     ['flags that are not known', () => Uint8Array.of(protocolVersion, 1, 0, 0)],
@@ -385,6 +403,8 @@ describe('control messages from outside', () => {
     ['a number beyond 2^53', () => message(name(0), request(1, 0, [0], [1, 1, 255, 255, 255, 255, 255, 255, 255, 127]))],
     ['a name of 64 KiB', () => message(name(0, 'x'.repeat(65_535)))],
     ['a request twice', () => message(name(0), request(1, 0, [0]), request(1, 0, [0]))],
+    ['a fused request of several receivers', () => message(name(0), name(1, `${named('0', '2')};x`), fused(1, 0, 1))],
+    ['a fused request of several senders', () => message(name(0), name(1, `${named('1', '1')};x`), fused(1, 0, 1))],
     ['a re-request of nothing', () => message(numbers(RecordType.Rerequest, 1, 0))],
     ['a renewal of nothing', () => message((writer) => (writer.u8(RecordType.Renew), writer.u32(1), writer.u16(1)))],
     ['hello twice', () => message((writer) => (writer.u8(RecordType.Hello), writer.u64(1n), writer.text('x')))],

@@ -4,7 +4,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection } from '../../fabric/fabric.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
-import type { TensorMemory } from '../protocol/tensor-memory.ts';
+import type { ReceiveMemory } from '../protocol/tensor-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
 import { RecordReader } from '../protocol/record-codec.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
@@ -28,10 +28,14 @@ export interface WorkerIdentity {
 export interface TensorChannelOptions {
   readonly connection: Connection;
   readonly self: WorkerIdentity;
-  readonly memory: TensorMemory;
+  readonly memory: ReceiveMemory;
   readonly clock: Clock;
   /** Where the peer's requests meet the Sends of this worker. */
   take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  /** A tensor of this worker is on its way, with all that it was asked for with. */
+  onAnswered?(stepId: number, key: string): void;
+  /** Default: counters of its own. */
+  readonly counters?: TensorCounters;
   /** Of a request. */
   readonly timeoutMs: number;
   /** Peer memory is mapped: announcing a write costs a message of its own. */
@@ -58,7 +62,7 @@ export interface ChannelLimits {
 const defaultLimits: ChannelLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536 };
 
 export class TensorChannel implements TensorCarrier {
-  readonly counters: TensorCounters = tensorCounters();
+  readonly counters: TensorCounters;
   readonly #options: TensorChannelOptions;
   readonly #outbox: Outbox;
   readonly #receiver: TensorReceiver;
@@ -68,8 +72,8 @@ export class TensorChannel implements TensorCarrier {
 
   constructor(options: TensorChannelOptions) {
     this.#options = options;
-    const { connection, memory, clock, timeoutMs, copies = false, firstRequest, announcesApart } = options;
-    const { counters } = this;
+    const { connection, memory, clock, timeoutMs, copies = false, firstRequest, announcesApart, counters = tensorCounters() } = options;
+    this.counters = counters;
     const limits = { ...defaultLimits, ...options.limits };
     this.#outbox = new Outbox({
       counters,
@@ -78,6 +82,9 @@ export class TensorChannel implements TensorCarrier {
         announcesApart,
         send: (message) => this.#watch(connection.send(message)),
         write: (source, target, immediate, onDone) => this.#watch(connection.write(source, target, immediate).finally(onDone)),
+        ...(connection.gather && {
+          gather: (sources, target, onDone) => this.#watch(connection.gather!(sources, target).finally(onDone)),
+        }),
       },
     });
     this.#receiver = new TensorReceiver({
@@ -96,6 +103,7 @@ export class TensorChannel implements TensorCarrier {
       outbox: this.#outbox,
       counters,
       take: options.take,
+      ...(options.onAnswered && { onAnswered: options.onAnswered }),
       ...(copies && { stage: (bytes) => this.#stage(bytes) }),
     });
     connection.setHandlers({

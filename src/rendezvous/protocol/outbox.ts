@@ -5,12 +5,13 @@
  *     3. writes with immediates        they must not come before what a record says about them
  *
  *  Where a write carries its immediate for nothing (`tcp`), each has its own; where announcing costs a message of its own (`shm`), small
- *  tensors that are ready in the same turn are announced together. */
+ *  tensors that are ready in the same turn are announced together. Where several sources can be one write (`gather`), small tensors whose
+ *  places lie one behind the other are. */
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { TensorCounters } from './counters.ts';
-import { nothingToWrite } from '../value/tensor-value.ts';
+import { nothingToWrite, spanOf } from '../value/tensor-value.ts';
 import { creditsMax, messageBytesWanted, messageHeaderBytes, nowhere, protocolVersion, RecordType } from './records.ts';
 import { RecordWriter, type RecordReader } from './record-codec.ts';
 
@@ -20,6 +21,8 @@ export interface Wire {
   send(message: Uint8Array): void;
   /** `onDone` is called when the source may change: sent, or lost. */
   write(source: Span, target: RemoteSpan, immediate: number | undefined, onDone: () => void): void;
+  /** One write from several sources, without an immediate. */
+  gather?(sources: readonly Span[], target: RemoteSpan, onDone: () => void): void;
   /** An immediate costs a message of its own. */
   readonly announcesApart: boolean;
 }
@@ -30,6 +33,8 @@ export interface PendingWrite {
   readonly source: Span;
   readonly region: RemoteRegion;
   readonly offset: number;
+  /** Bytes of the place: what the tensor does not take of it may be anything. */
+  readonly room: number;
   /** It is the last one of its request. */
   completes: boolean;
   onDone(): void;
@@ -45,6 +50,8 @@ export interface OutboxOptions {
 /** Larger tensors are announced one by one: each is of use before the others. */
 const announcedTogetherBytesMax = 64 * 1024;
 const doneCountMax = 8192;
+/** Between places, at most. */
+const padding = spanOf(new Uint8Array(64));
 
 export class Outbox {
   readonly #options: OutboxOptions;
@@ -84,7 +91,7 @@ export class Outbox {
   complete(request: number): void {
     const last = this.#writes.at(-1);
     if (last?.owner === request) last.completes = true;
-    else this.write({ owner: request, source: nothingToWrite, region: nowhere.region, offset: 0, completes: true, onDone() {} });
+    else this.write({ owner: request, source: nothingToWrite, region: nowhere.region, offset: 0, room: 0, completes: true, onDone() {} });
   }
 
   /** Takes back the writes of one request that have not left. */
@@ -131,10 +138,9 @@ export class Outbox {
     const small = this.#options.wire.announcesApart ? writes.filter(isSmall) : [];
     const together = small.length > 1 ? small : [];
     const alone: PendingWrite[] = [];
-    for (const write of writes) {
-      if (write.completes && !(together.length > 0 && isSmall(write))) alone.push(write);
-      else this.#post(write, undefined);
-    }
+    const others: PendingWrite[] = [];
+    for (const write of writes) (write.completes && !(together.length > 0 && isSmall(write)) ? alone : others).push(write);
+    this.#postAll(others);
     for (let first = 0; first < together.length; first += doneCountMax) this.#announce(together.slice(first, first + doneCountMax));
     if (this.#send()) {
       for (const write of alone) this.#post(write, write.owner);
@@ -146,6 +152,37 @@ export class Outbox {
     const writer = this.record(RecordType.Done);
     writer.u16(writes.length);
     for (const { owner } of writes) writer.u32(owner);
+  }
+
+  /** Writes without immediates: in any order. */
+  #postAll(writes: PendingWrite[]): void {
+    const { gather } = this.#options.wire;
+    if (gather === undefined || writes.length < 2) {
+      for (const write of writes) this.#post(write, undefined);
+      return;
+    }
+    writes.sort((a, b) => a.region.rkey - b.region.rkey || a.offset - b.offset);
+    for (let first = 0, next = 1; first < writes.length; first = next++) {
+      while (next < writes.length && follows(writes[next - 1], writes[next])) next++;
+      if (next - first === 1) this.#post(writes[first], undefined);
+      else this.#gather(writes.slice(first, next));
+    }
+  }
+
+  #gather(writes: readonly PendingWrite[]): void {
+    const { wire, counters } = this.#options;
+    const sources: Span[] = [];
+    const [{ region, offset }] = writes;
+    const last = writes.length - 1;
+    writes.forEach(({ source, room }, index) => {
+      counters.writes++;
+      counters.bytesWritten += source.bytes;
+      sources.push(source);
+      if (index < last && room > source.bytes) sources.push({ ...padding, bytes: room - source.bytes });
+    });
+    wire.gather!(sources, { region, offset }, () => {
+      for (const { onDone } of writes) onDone();
+    });
   }
 
   #post({ source, region, offset, onDone }: PendingWrite, immediate: number | undefined): void {
@@ -213,6 +250,18 @@ export class Outbox {
     this.#scheduled = true;
     this.#options.atEndOfTurn(this.#flush);
   }
+}
+
+/** Does its place begin where the other's ends, with little between the tensors? */
+function follows(before: PendingWrite, { source, region, offset }: PendingWrite): boolean {
+  const { bytes } = before.source;
+  return (
+    before.region === region &&
+    before.offset + before.room === offset &&
+    before.room - bytes <= padding.bytes &&
+    Math.min(bytes, source.bytes) > 0 &&
+    Math.max(bytes, source.bytes) <= announcedTogetherBytesMax
+  );
 }
 
 function isSmall({ completes, source }: PendingWrite): boolean {

@@ -11,7 +11,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
-import type { TensorMemory, ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
 import type { TensorName } from './name-table.ts';
 import { MetadataNext } from './records.ts';
 
@@ -22,7 +22,7 @@ interface StandingRequestOptions {
   readonly firstStep: number;
   readonly buffers: readonly (ReceiveBuffer | undefined)[];
   readonly metadata: TensorMetadata | undefined;
-  readonly memory: TensorMemory;
+  readonly memory: ReceiveMemory;
   renew(count: number): void;
   stop(): void;
 }
@@ -50,7 +50,7 @@ class Slot {
   }
 
   /** As `TensorRequest.recvTensorMetadata`. */
-  recvTensorMetadata(memory: TensorMemory, metadata: TensorMetadata, next: number): void {
+  recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
     const isFitting = metadata.bytes <= (this.buffer?.bytes ?? 0);
     if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
       throw new ShoalError(

@@ -27,6 +27,18 @@ export interface TensorMemoryOptions {
   readonly onDeregister?: (rkey: number) => void;
 }
 
+/** Where tensors arrive: pooled (TensorMemory), or handed over for good (ArenaMemory). */
+export interface ReceiveMemory {
+  /** @throws ShoalError `out-of-memory`. */
+  allocate(bytes: number): ReceiveBuffer;
+  /** No peer will write to it any more, and no value lies in it. */
+  free(buffer: ReceiveBuffer): void;
+  /** As `free`, but a value lies in it. @returns what gives the memory back when the value is no longer used; undefined: it is the value's. */
+  handOver(buffer: ReceiveBuffer): (() => void) | undefined;
+  /** Nothing is written there any more. Values stay readable. */
+  close(): void;
+}
+
 /** Part of a registered region. */
 export interface ReceiveBuffer {
   readonly registered: RegisteredRegion;
@@ -40,7 +52,7 @@ const defaultSlabBytes = 4 * 1024 * 1024;
 const slabShare = 16;
 const alignment = 64;
 
-export class TensorMemory {
+export class TensorMemory implements ReceiveMemory {
   readonly #options: TensorMemoryOptions;
   readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
@@ -75,6 +87,15 @@ export class TensorMemory {
     const free = this.#free.get(buffer.bytes);
     if (free === undefined) this.#free.set(buffer.bytes, [buffer]);
     else free.push(buffer);
+  }
+
+  handOver(buffer: ReceiveBuffer): () => void {
+    let isReleased = false;
+    return () => {
+      if (isReleased) return;
+      isReleased = true;
+      this.free(buffer);
+    };
   }
 
   /** Values that were received stay readable. */

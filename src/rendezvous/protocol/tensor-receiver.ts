@@ -11,7 +11,7 @@ import { describeKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
-import type { TensorMemory, ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
 import { NameTable } from './name-table.ts';
 import type { Outbox } from './outbox.ts';
 import type { RecordReader } from './record-codec.ts';
@@ -40,7 +40,7 @@ export interface FusedWaiter {
 
 export interface TensorReceiverOptions {
   readonly outbox: Outbox;
-  readonly memory: TensorMemory;
+  readonly memory: ReceiveMemory;
   readonly counters: TensorCounters;
   readonly clock: Clock;
   /** For messages: `/job:ps/task:0 (tcp 10.0.0.4:7000)`. */

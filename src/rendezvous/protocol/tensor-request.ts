@@ -7,7 +7,7 @@ import type { Waiter } from '../table/rendezvous.ts';
 import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
-import type { TensorMemory, ReceiveBuffer } from './tensor-memory.ts';
+import type { ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
 import type { KeySuffix, TensorName } from './name-table.ts';
 import type { RecordWriter } from './record-codec.ts';
 import { MetadataNext, writeDestination } from './records.ts';
@@ -52,7 +52,7 @@ export class TensorRequest {
   }
 
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
-  start(memory: TensorMemory): void {
+  start(memory: ReceiveMemory): void {
     const { metadata } = this.name;
     this.#metadata = metadata;
     if (metadata !== undefined && metadata.bytes > 0) this.#buffer = memory.allocate(metadata.bytes);
@@ -66,7 +66,7 @@ export class TensorRequest {
 
   /** The tensor is another than expected. Its place is made larger where the sender asks for that.
    *  @throws ShoalError `protocol` when what is said to fit does not, `out-of-memory`. */
-  recvTensorMetadata(memory: TensorMemory, metadata: TensorMetadata, next: number): void {
+  recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
     const isFitting = metadata.bytes <= (this.#buffer?.bytes ?? 0);
     if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
       throw new ShoalError(
@@ -84,7 +84,7 @@ export class TensorRequest {
 
   /** The tensor is in its place. @param copied counts the bytes of a copy to other memory; undefined: there is none.
    *  @throws ShoalError `protocol` when nothing is known of it. */
-  recvTensorContent(memory: TensorMemory, copied: TensorCounters | undefined): TensorValue {
+  recvTensorContent(memory: ReceiveMemory, copied: TensorCounters | undefined): TensorValue {
     const metadata = this.#metadata;
     const buffer = this.#buffer;
     this.#buffer = undefined;
@@ -96,7 +96,7 @@ export class TensorRequest {
 
 /** The value in a buffer, which goes back when the value is released. */
 export function receivedValue(
-  memory: TensorMemory,
+  memory: ReceiveMemory,
   metadata: TensorMetadata,
   buffer: ReceiveBuffer | undefined,
   copied?: TensorCounters,
@@ -110,15 +110,12 @@ export function receivedValue(
     copied.bytesCopied += metadata.bytes;
   }
   const value = readTensor(metadata, { buffer: place.registered.region.buffer, offset: place.offset });
-  let isReleased = false;
-  const release = (): void => {
-    if (isReleased) return;
-    isReleased = true;
+  if (metadata.dtype === 'string') {
     memory.free(place);
-  };
-  if (metadata.dtype !== 'string') return { ...value, release };
-  release();
-  return value;
+    return value;
+  }
+  const release = memory.handOver(place);
+  return release === undefined ? value : { ...value, release };
 }
 
 export function bytesOf({ registered, offset }: ReceiveBuffer, bytes: number): Uint8Array {

@@ -32,6 +32,8 @@ export interface TensorSenderOptions {
   readonly counters: TensorCounters;
   /** Where Sends are met; parks what comes before its step. */
   take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  /** A tensor is on its way, with all that it was asked for with; or that it is dead, or has failed. */
+  onAnswered?(stepId: number, key: string): void;
   /** Moves what is written into memory of the carrier's first: the design that writes without copies replace. */
   stage?(bytes: ArrayBufferView): { readonly bytes: ArrayBufferView; release(): void };
   /** Requests of the peer that are not answered, slots counted. */
@@ -209,7 +211,15 @@ export class TensorSender {
     if (count === 0) throw new ShoalError('protocol', `the fused request ${request} has no slots`);
     this.#checkNew(request, count);
     const group: FusedResponse = { request, slots: [], pending: count, told: [] };
-    for (let slot = 0; slot < count; slot++) group.slots.push(this.#readResponse(reader, request, stepId, { group, slot }));
+    for (let slot = 0; slot < count; slot++) {
+      const response = this.#readResponse(reader, request, stepId, { group, slot });
+      if (slot > 0 && endsOf(response.key) !== endsOf(group.slots[0].key))
+        throw new ShoalError(
+          'protocol',
+          `the fused request ${request} is for one sender and one receiver, not '${group.slots[0].key}' and '${response.key}'`,
+        );
+      group.slots.push(response);
+    }
     this.#fused.set(request, group);
     for (const response of group.slots) this.#take(response);
   }
@@ -385,6 +395,7 @@ export class TensorSender {
       source: spanOf(staged?.bytes ?? bytes),
       region: destination.region,
       offset: destination.offset,
+      room: destination.bytes,
       completes: fused === undefined,
       onDone: staged === undefined ? () => value.release?.() : () => staged.release(),
     });
@@ -416,13 +427,16 @@ export class TensorSender {
 
   /** All slots are written or told: one immediate says so. */
   #completeFused(group: FusedResponse): void {
+    const { outbox, onAnswered } = this.#options;
     this.#fused.delete(group.request);
     this.#count -= group.slots.length;
-    this.#options.outbox.complete(group.request);
+    outbox.complete(group.request);
+    if (onAnswered !== undefined) for (const { stepId, key } of group.slots) onAnswered(stepId, key);
   }
 
   #answered(response: TensorResponse): void {
-    const { standing, request } = response;
+    const { standing, request, stepId, key } = response;
+    this.#options.onAnswered?.(stepId, key);
     if (standing === undefined) {
       this.#responses.delete(request);
       this.#count--;
@@ -439,6 +453,13 @@ function responseOf(
 
 function fits({ bytes }: WritableTensor, destination: Destination): boolean {
   return bytes.byteLength === 0 || (destination !== nowhere && bytes.byteLength <= destination.bytes);
+}
+
+/** Sender, incarnation and receiver of a key. */
+function endsOf(key: string): string {
+  let end = -1;
+  for (let part = 0; part < 3; part++) end = key.indexOf(';', end + 1);
+  return key.slice(0, end);
 }
 
 const nothingToCancel: Cancel = () => {};

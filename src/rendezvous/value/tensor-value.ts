@@ -53,8 +53,8 @@ export function spanOf(data: ArrayBufferView): Span {
   return { region: memoryRegion(buffer), offset: byteOffset, bytes: byteLength };
 }
 
-/** Not to be shared with anybody. */
-function memoryRegion(buffer: ArrayBufferLike): Region {
+/** Memory of this thread, not to be shared with anybody. */
+export function memoryRegion(buffer: ArrayBufferLike): Region {
   const share: RegionShare = { kind: 'thread', id: '', bytes: buffer.byteLength, buffer: buffer as SharedArrayBuffer };
   return { id: '', bytes: buffer.byteLength, buffer, share, close: () => undefined, retire: () => undefined };
 }

@@ -1,0 +1,122 @@
+/** Memory for tensors whose owners cannot say when they stop using them: a value takes its place with it for good, and the garbage
+ *  collector frees it. Nothing is copied, nothing is used again, and no view of a value is ever written over.
+ *
+ *     small tensors   one behind the other in an arena of 256 KiB: one registration for many
+ *     large ones      a region of their own: whoever keeps one keeps nothing else
+ *
+ *  A region is registered for as long as peers may write to it: until the last tensor that was asked for has come. One per connection. */
+import { ShoalError } from '../../base/errors.ts';
+import type { RegisteredRegion } from '../../fabric/fabric.ts';
+import type { Region } from '../../memory/region.ts';
+import { memoryRegion } from '../value/tensor-value.ts';
+import type { MemoryBudget, ReceiveBuffer, ReceiveMemory } from './tensor-memory.ts';
+
+export interface ArenaMemoryOptions {
+  register(region: Region): RegisteredRegion;
+  /** Of places that wait for their tensors, of all peers together. */
+  readonly budget: MemoryBudget;
+  /** Shared by tensors of up to a sixteenth of it. Default 256 KiB. */
+  readonly arenaBytes?: number;
+  /** Told of regions that peers may forget. */
+  readonly onDeregister?: (rkey: number) => void;
+}
+
+interface Arena {
+  readonly registered: RegisteredRegion;
+  /** Bytes that have been given out. */
+  used: number;
+  /** Places whose tensors have not come. */
+  awaited: number;
+}
+
+const defaultArenaBytes = 256 * 1024;
+const arenaShare = 16;
+/** Of every dtype's elements, and of a cache line. */
+const alignment = 64;
+
+export class ArenaMemory implements ReceiveMemory {
+  readonly #options: ArenaMemoryOptions;
+  readonly #arenaBytes: number;
+  /** Regions that peers may write to. */
+  readonly #arenas = new Map<number, Arena>();
+  #open: Arena | undefined;
+  #awaitedBytes = 0;
+  #closed = false;
+
+  constructor(options: ArenaMemoryOptions) {
+    this.#options = options;
+    this.#arenaBytes = options.arenaBytes ?? defaultArenaBytes;
+  }
+
+  /** Regions that peers may write to, and bytes that are waited for. */
+  get usage(): { readonly regions: number; readonly awaitedBytes: number } {
+    return { regions: this.#arenas.size, awaitedBytes: this.#awaitedBytes };
+  }
+
+  allocate(bytes: number): ReceiveBuffer {
+    const { budget } = this.#options;
+    const size = Math.ceil(bytes / alignment) * alignment;
+    if (this.#closed) throw new ShoalError('closed', 'memory for received tensors is closed');
+    if (budget.bytes + size > budget.bytesMax)
+      throw new ShoalError(
+        'out-of-memory',
+        `no memory for a received tensor of ${bytes} bytes: ${budget.bytes} of ${budget.bytesMax} bytes are waited for already`,
+        { bytes },
+      );
+    const isLarge = size > this.#arenaBytes / arenaShare;
+    const arena = isLarge ? this.#make(size) : this.#arenaFor(size);
+    const offset = arena.used;
+    arena.used += size;
+    arena.awaited++;
+    budget.bytes += size;
+    this.#awaitedBytes += size;
+    return { registered: arena.registered, offset, bytes: size };
+  }
+
+  free(buffer: ReceiveBuffer): void {
+    this.handOver(buffer);
+  }
+
+  handOver({ registered, bytes }: ReceiveBuffer): undefined {
+    if (this.#closed) return;
+    this.#options.budget.bytes -= bytes;
+    this.#awaitedBytes -= bytes;
+    const arena = this.#arenas.get(registered.rkey);
+    if (arena === undefined || --arena.awaited > 0 || arena === this.#open) return;
+    this.#giveUp(arena);
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#options.budget.bytes -= this.#awaitedBytes;
+    this.#awaitedBytes = 0;
+    for (const arena of [...this.#arenas.values()]) this.#giveUp(arena);
+  }
+
+  #arenaFor(size: number): Arena {
+    const open = this.#open;
+    if (open !== undefined && open.used + size <= this.#arenaBytes) return open;
+    this.#open = this.#make(this.#arenaBytes);
+    if (open?.awaited === 0) this.#giveUp(open);
+    return this.#open;
+  }
+
+  #make(bytes: number): Arena {
+    let buffer: ArrayBuffer;
+    try {
+      buffer = new ArrayBuffer(bytes);
+    } catch (cause) {
+      throw new ShoalError('out-of-memory', `no memory for a received tensor: ${bytes} bytes`, { bytes, cause });
+    }
+    const arena = { registered: this.#options.register(memoryRegion(buffer)), used: 0, awaited: 0 };
+    this.#arenas.set(arena.registered.rkey, arena);
+    return arena;
+  }
+
+  #giveUp({ registered }: Arena): void {
+    this.#arenas.delete(registered.rkey);
+    registered.deregister();
+    this.#options.onDeregister?.(registered.rkey);
+  }
+}
