@@ -9,6 +9,7 @@ import type { Executor } from '../execute/executor.ts';
 import type { Flow } from '../execute/step-machine.ts';
 import type { Partition, PartitionedGraph } from '../partition/partition.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
+import type { Value } from '../structure/value.ts';
 import { decodeMessage, encodeMessage, graphData } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
 import { Method, parse, ranSchema } from './methods.ts';
@@ -26,6 +27,8 @@ export interface ClusterBackendOptions {
   readonly nextHandle: () => string;
   readonly interOpParallelism: number;
   readonly trace: TaskTrace;
+  /** Makes of a value one that may outlive its step. */
+  readonly keep: (value: Value) => Value;
   /** The session is closed. */
   readonly onClose: () => void;
 }
@@ -176,7 +179,7 @@ class ClusterStep implements PreparedStep {
   }
 
   async run(given: PreparedRun): Promise<StepOutcome> {
-    const { clock, nextStepId, trace } = this.#options;
+    const { clock, nextStepId, trace, keep } = this.#options;
     const startMs = trace.now();
     const { timeoutMs, fetchCount, signal } = given;
     const stepId = nextStepId();
@@ -217,7 +220,7 @@ class ClusterStep implements PreparedStep {
       const results: Flow[] = Array.from({ length: fetchCount });
       for (const outcome of all)
         outcome.results.forEach((value, fetch) => {
-          results[fetch] ??= value;
+          if (value !== undefined) results[fetch] ??= keep(value);
         });
       const total = all.reduce((sum, { requests }) => sum + requests, 0);
       trace.step(stepId, startMs, total);

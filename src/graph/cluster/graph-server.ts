@@ -6,6 +6,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
+import { tensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { Store } from '../../store/store.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { Session, type SessionOptions } from '../execute/session.ts';
@@ -14,7 +15,9 @@ import { VariableStore } from '../execute/variable-store.ts';
 import { tableKernels } from '../kernels/table-kernels.ts';
 import type { Device } from '../placement/devices.ts';
 import type { RpcCarrier, RpcLink } from '../rpc/rpc.ts';
+import { kept } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
+import type { Value } from '../structure/value.ts';
 import { ClusterBackend } from './cluster-backend.ts';
 import { taskName } from './task-rendezvous.ts';
 import { TaskTrace } from './task-trace.ts';
@@ -74,6 +77,7 @@ export class GraphServer implements AsyncDisposable {
   readonly #service: WorkerService;
   readonly #receiver: TensorReceiver;
   readonly #trace: TaskTrace;
+  readonly #keep: (value: Value) => Value;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
   /** First of this process's step ids. */
@@ -88,12 +92,14 @@ export class GraphServer implements AsyncDisposable {
     this.task = task;
     this.#options = { joinTimeoutMs: 300_000, ...options };
     this.#trace = trace;
+    const { tensorCounters: counters = tensorCounters() } = options.carrier;
+    this.#keep = (value) => kept(value, counters);
     this.#receiver = new TensorReceiver({ clock, recvSome, trace, linkTo: (name) => this.#linkTo(name) });
     this.#service = new WorkerService({
       task: this.name,
       incarnation: new DataView(random.bytes(8).buffer).getBigUint64(0) >> 1n,
       clock,
-      kernels: { ...structuralKernels(new VariableStore(), functions), ...tableKernels(parameterKernels), ...kernels },
+      kernels: { ...structuralKernels(new VariableStore(this.#keep), functions), ...tableKernels(parameterKernels), ...kernels },
       receiver: this.#receiver,
       trace,
     });
@@ -146,6 +152,7 @@ export class GraphServer implements AsyncDisposable {
       nextHandle: () => `graph-${this.#handles++}`,
       interOpParallelism: options.interOpParallelism ?? 8,
       trace: this.#trace,
+      keep: this.#keep,
       onClose: () => void this.#sessions.delete(session),
     });
     const session: Session = new Session(

@@ -3,7 +3,6 @@
 import { setMaxListeners } from 'node:events';
 import type { ShoalError } from '../../base/errors.ts';
 import type { LocalRendezvous } from '../../rendezvous/table/local-rendezvous.ts';
-import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { RecvOptions } from '../../rendezvous/table/rendezvous.ts';
 import type { StepRendezvous } from '../execute/step.ts';
 import { parseDeviceName } from '../structure/device-name.ts';
@@ -84,6 +83,6 @@ export class TaskRendezvous implements StepRendezvous {
   }
 
   #senderOf(key: string): string {
-    return taskOf(parseRendezvousKey(key).sendDevice);
+    return taskOf(key.slice(0, key.indexOf(';')));
   }
 }

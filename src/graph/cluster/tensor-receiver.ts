@@ -1,16 +1,16 @@
 /** Receives of tensors from other tasks, for all steps of one task. *Direct*: a request per receive, answered when all its keys are there
- *  (RecvTensor, FuseRecvTensor). *recvSome*: receives of one sender gather for a moment and go as one request; the sender streams
- *  back what is ready, each key by itself. */
+ *  (RecvTensor, FuseRecvTensor). *recvSome*: receives of one sender gather for a moment and go as one request; the sender gives
+ *  what is ready, each key by itself. How they travel is the link's: rendezvous' protocol, or calls. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { cancelled, slotError } from '../../rendezvous/table/local-rendezvous.ts';
-import type { RpcLink } from '../rpc/rpc.ts';
+import type { RpcLink, TensorSource } from '../rpc/rpc.ts';
 import type { Value } from '../structure/value.ts';
-import { decodeMessage, encodeMessage } from '../wire/graphs.ts';
 import type { Slot } from '../wire/values.ts';
-import { keysMax, Method, parse, someSchema } from './methods.ts';
+import { keysMax } from './methods.ts';
 import { ReceiveWindow } from './receive-window.ts';
 import type { TaskTrace } from './task-trace.ts';
+import { TensorCalls } from './tensor-calls.ts';
 
 export interface TensorReceiverOptions {
   readonly clock: Clock;
@@ -73,13 +73,11 @@ export class TensorReceiver {
   async #recvDirect(task: string, step: ReceivingStep, keys: readonly string[], signal: AbortSignal | undefined): Promise<readonly Slot[]> {
     const { trace } = this.#options;
     const startMs = trace.now();
-    const link = await this.#options.linkTo(task);
+    const source = this.#sourceOf(task, await this.#options.linkTo(task));
+    if (signal?.aborted === true) throw cancelled(keys[0], signal);
     this.stats.requests++;
     step.onRequest();
-    const answer = await link.call(Method.recvTensor, encodeMessage({ stepId: step.stepId, keys }), { signal });
-    const { values } = decodeMessage(answer);
-    if (values.length !== keys.length)
-      throw new ShoalError('protocol', `${task} answered ${values.length} tensors for ${keys.length} keys`);
+    const values = await source.receive(step.stepId, keys, signal);
     this.stats.tensors += values.length;
     trace.request(keys.length === 1 ? 'RecvTensor' : 'FuseRecvTensor', task, startMs, keys.length);
     if (trace.enabled) keys.forEach((key, k) => trace.received(key, step.stepId, startMs, values[k]));
@@ -140,36 +138,30 @@ export class TensorReceiver {
 
   async #request(task: string, items: readonly Item[], window: ReceiveWindow<Item>): Promise<void> {
     const { clock, trace } = this.#options;
-    const link = await this.#options.linkTo(task);
+    const source = this.#sourceOf(task, await this.#options.linkTo(task));
     this.stats.requests++;
     items[0].step.onRequest();
     const startMs = clock.now();
     let isFirst = true;
-    const onPart = (body: Uint8Array): void => {
+    const onSlot = (index: number, slot: Slot): void => {
       if (isFirst) window.observeRoundTrip(clock.now() - startMs);
       isFirst = false;
-      try {
-        this.#take(task, items, body);
-      } catch (thrown) {
-        for (const item of items) item.settle(ShoalError.from(thrown));
-      }
+      this.stats.tensors++;
+      const { key, step, startMs: askedMs, settle } = items[index];
+      trace.received(key, step.stepId, askedMs, slot);
+      settle(slot);
     };
-    await link.call(Method.recvSome, encodeMessage({ items: items.map(({ step, key }) => [step.stepId, key]) }), { onPart });
+    await source.receiveEach(
+      items.map(({ step, key }) => [step.stepId, key]),
+      onSlot,
+    );
     trace.request('RecvSome', task, startMs, items.length);
-    for (const { key, settle } of items) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
+    for (const { isOver, key, settle } of items)
+      if (!isOver) settle(new ShoalError('protocol', `${task} ended its answer without '${key}'`));
   }
 
-  #take(task: string, items: readonly Item[], body: Uint8Array): void {
-    const { fields, values } = decodeMessage(body);
-    const { items: indexes } = parse(`an answer of ${task}`, someSchema, fields);
-    if (indexes.length !== values.length || indexes.some((index) => index >= items.length))
-      throw new ShoalError('protocol', `${task} answered what was not asked`);
-    this.stats.tensors += values.length;
-    const { trace } = this.#options;
-    indexes.forEach((index, k) => {
-      const { key, step, startMs, settle } = items[index];
-      trace.received(key, step.stepId, startMs, values[k]);
-      settle(values[k]);
-    });
+  /** Rendezvous' protocol where the link has it. */
+  #sourceOf(task: string, link: RpcLink): TensorSource<Value> {
+    return link.tensors ?? new TensorCalls(task, link);
   }
 }

@@ -18,6 +18,7 @@ import type { ranSchema } from './methods.ts';
 import { abortSchema, handleSchema, Method, parse, recvSchema, recvSomeSchema, registerSchema, runSchema, stepSchema } from './methods.ts';
 import { TaskRendezvous } from './task-rendezvous.ts';
 import { bytesOf, type TaskTrace } from './task-trace.ts';
+import { ServedTensors } from './served-tensors.ts';
 import type { TensorReceiver } from './tensor-receiver.ts';
 
 export interface WorkerServiceOptions {
@@ -58,6 +59,8 @@ export class WorkerService implements RpcService {
   readonly #options: Required<WorkerServiceOptions>;
   readonly #graphs = new Map<string, TaskGraph>();
   readonly #steps: StepTable<Value>;
+  /** What others receive from here without calls. */
+  readonly tensors: ServedTensors;
   /** Steps that have begun and not ended. */
   readonly #running = new Map<number, { readonly abort: AbortController; readonly caller: string }>();
 
@@ -67,6 +70,8 @@ export class WorkerService implements RpcService {
     this.#steps = new StepTable<Value>({
       incarnations: (device) => (device.startsWith(`${options.task}/`) ? options.incarnation : undefined),
     });
+    const { task: device, incarnation, trace } = options;
+    this.tensors = new ServedTensors({ device, incarnation, trace, steps: this.#steps });
   }
 
   get task(): string {
@@ -113,6 +118,7 @@ export class WorkerService implements RpcService {
   endStep(stepId: number): void {
     this.#running.delete(stepId);
     this.#steps.end(stepId);
+    this.tensors.endStep(stepId);
   }
 
   /** Also of a step that has not begun here: it will not. */
@@ -121,6 +127,7 @@ export class WorkerService implements RpcService {
     this.#running.delete(stepId);
     running?.abort.abort(cause);
     this.#steps.abort(stepId, cause);
+    this.tensors.endStep(stepId);
   }
 
   close(cause: ShoalError): void {

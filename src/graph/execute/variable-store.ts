@@ -11,11 +11,13 @@ export class Reference implements Value {
   readonly dtype: string;
   readonly #label: string;
   readonly #spec: OutputSpec;
+  readonly #keep: (value: Value) => Value;
   #value: Value | undefined;
   /** Somebody else may have the value. */
   #isShared = true;
 
-  constructor(node: Node) {
+  constructor(node: Node, keep: (value: Value) => Value) {
+    this.#keep = keep;
     [this.#spec] = node.outputs;
     this.dtype = this.#spec.dtype;
     this.#label = `${describeNode(node.op, node.name)} on ${node.device}`;
@@ -52,7 +54,7 @@ export class Reference implements Value {
     const { dtype, shape } = this.#spec;
     if (!fits(value, dtype, shape))
       throw new ShoalError('usage', `${this.#label} holds ${dtype}${formatShape(shape)}, not ${formatValue(value)}`);
-    this.#value = value;
+    this.#value = this.#keep(value);
     this.#isShared = true;
   }
 
@@ -70,12 +72,18 @@ export class Reference implements Value {
 
 export class VariableStore {
   readonly #references = new Map<string, Reference>();
+  readonly #keep: (value: Value) => Value;
+
+  /** @param keep makes of a value one that may outlive its step. Default: values are such as they are. */
+  constructor(keep: (value: Value) => Value = (value) => value) {
+    this.#keep = keep;
+  }
 
   /** The same for the same device and name. As many as graphs have variables.
    *  @throws ShoalError `mismatch` when another graph has a variable of that name with another dtype or shape. */
   reference(node: Node): Reference {
     const key = `${node.device};${node.name}`;
-    const reference = this.#references.get(key) ?? new Reference(node);
+    const reference = this.#references.get(key) ?? new Reference(node, this.#keep);
     reference.checkSame(node);
     this.#references.set(key, reference);
     return reference;

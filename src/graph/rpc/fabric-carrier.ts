@@ -1,13 +1,29 @@
-/** Calls over the messages of a fabric. Every task listens; who calls connects. A connection that breaks is made again for a while; both
- *  ends keep what has no answer yet. */
+/** Calls over the messages of a fabric, and tensors beside them over its writes. Every task listens; who calls, or receives, connects. A
+ *  connection that breaks is made again for a while; both ends keep what has no answer yet. */
 import type { Clock, Timer } from '../../base/clock.ts';
 import { sleep } from '../../base/clock.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import type { WorkerIdentity } from '../../rendezvous/carriers/tensor-channel.ts';
+import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import { MessageQueue } from './message-queue.ts';
-import { encodeFrame, FrameKind, FrameReader, type Frame } from './frames.ts';
-import { describeLoss, type CallOptions, type Pieces, type RpcCarrier, type RpcLink, type RpcService, type RpcStats } from './rpc.ts';
+import { encodeFrame, FrameKind, FrameReader, isFrame, type Frame } from './frames.ts';
+import { LinkTensors } from './link-tensors.ts';
+import { openChannel, type ChannelSurroundings } from './tensor-channels.ts';
+import { TensorLane } from './tensor-lane.ts';
+import {
+  aborted,
+  describeLoss,
+  type CallOptions,
+  type Pieces,
+  type RpcCarrier,
+  type RpcLink,
+  type RpcService,
+  type RpcStats,
+  type TensorAsker,
+  type TensorService,
+} from './rpc.ts';
 
 export interface FabricCarrierOptions {
   readonly fabric: Fabric;
@@ -21,6 +37,8 @@ export interface FabricCarrierOptions {
   readonly connectMs?: number;
   /** Largest body. Default 1 GiB. */
   readonly messageBytesMax?: number;
+  /** Places for tensors that are asked for and have not come. Default 4 GiB. */
+  readonly tensorBytesMax?: number;
 }
 
 const fragmentBytes = 4 * 1024 * 1024;
@@ -32,7 +50,12 @@ const callersMax = 65_536;
 /** Calls of one caller that it has no answer to yet. */
 const callsMax = 262_144;
 
-type Surroundings = Required<FabricCarrierOptions> & { readonly stats: RpcStats };
+type Surroundings = Required<FabricCarrierOptions> &
+  ChannelSurroundings & {
+    readonly stats: RpcStats;
+    /** This task, to those it receives from. */
+    self(): WorkerIdentity;
+  };
 
 /** What tasks tell each other of themselves. */
 interface Listening extends FabricAddress {
@@ -42,20 +65,35 @@ interface Listening extends FabricAddress {
 export class FabricCarrier implements RpcCarrier {
   readonly name: string;
   readonly stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
+  /** What tensors have cost: requests, writes, bytes copied. */
+  readonly tensorCounters: TensorCounters = tensorCounters();
   readonly #around: Surroundings;
   readonly #rank: number;
   readonly #links = new Set<FabricLink>();
   #server: CallServer | undefined;
+  #tensors: TensorService | undefined;
 
   constructor(options: FabricCarrierOptions & { readonly rank: number }) {
     this.name = options.fabric.name;
     this.#rank = options.rank;
-    this.#around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30, ...options, stats: this.stats };
+    const { tensorBytesMax = 4 * 2 ** 30 } = options;
+    this.#around = {
+      reconnectMs: 2000,
+      connectMs: 10_000,
+      messageBytesMax: 2 ** 30,
+      ...options,
+      tensorBytesMax,
+      stats: this.stats,
+      counters: this.tensorCounters,
+      budget: { bytesMax: tensorBytesMax, bytes: 0 },
+      self: () => ({ device: `rank ${this.#rank}`, incarnation: 0n, ...this.#tensors, rank: this.#rank }),
+    };
   }
 
   async listen(service: RpcService): Promise<string> {
     const server = new CallServer(service, this.#around);
     this.#server = server;
+    this.#tensors = service.tensors;
     const address = await this.#around.fabric.listen((connection) => server.accept(connection));
     const listening: Listening = { ...address, rank: this.#rank };
     return JSON.stringify(listening);
@@ -89,6 +127,7 @@ interface OpenCall {
 /** The caller's end. */
 class FabricLink implements RpcLink {
   readonly lost: Promise<void>;
+  readonly tensors: LinkTensors;
   readonly #address: Listening;
   readonly #task: string;
   readonly #around: Surroundings;
@@ -111,6 +150,7 @@ class FabricLink implements RpcLink {
       this.#tellLost = resolve;
     });
     this.#caller = Buffer.from(around.random.bytes(12)).toString('hex');
+    this.tensors = new LinkTensors(task, around.stats);
   }
 
   /** The first time. @throws ShoalError that names the task. */
@@ -132,9 +172,11 @@ class FabricLink implements RpcLink {
       throw this.#end;
     }
     const reader = new FrameReader(messageBytesMax);
+    const lane = new TensorLane(connection, this.#around.stats);
     connection.setHandlers({
       onMessage: (message) => {
         this.#around.stats.bytesReceived += message.length;
+        if (!isFrame(message)) return lane.deliver(message);
         try {
           const frame = reader.read(message);
           if (frame !== undefined) this.#onFrame(frame);
@@ -142,21 +184,33 @@ class FabricLink implements RpcLink {
           this.#fail(ShoalError.from(thrown, 'protocol'));
         }
       },
-      onImmediate: () => this.#fail(new ShoalError('protocol', `${this.#task} sent an immediate`)),
+      onImmediate: (immediate) => lane.deliverImmediate(immediate),
       onClose: (error) => {
-        if (this.#connection === connection) this.#onClose(error);
+        const isCurrent = this.#connection === connection;
+        if (isCurrent) this.tensors.detach();
+        lane.end(error);
+        if (isCurrent) this.#onClose(error);
       },
     });
     this.#connection = connection;
     this.#messages = new MessageQueue(connection);
     this.#send({ kind: FrameKind.hello, method: 0, call: 0, part: 0 }, [Buffer.from(this.#caller)]);
     for (const open of this.#open.values()) this.#request(open);
+    this.tensors.attach(
+      openChannel(lane, this.#around, {
+        self: this.#around.self(),
+        take: (_stepId, _key, waiter) => {
+          waiter.fail(new ShoalError('protocol', 'tensors are asked for over a connection of who receives them'));
+          return () => {};
+        },
+      }),
+    );
   }
 
   call(method: number, body: Pieces, { signal, onPart }: CallOptions = {}): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       if (this.#end !== undefined) throw this.#end;
-      const cancelled = (): ShoalError => new ShoalError('aborted', `a call of ${this.#task} was cancelled`, { cause: signal?.reason });
+      const cancelled = (): ShoalError => aborted(this.#task, signal);
       if (signal?.aborted === true) throw cancelled();
       const call = this.#next++;
       this.#around.stats.calls++;
@@ -264,6 +318,7 @@ class FabricLink implements RpcLink {
     const open = [...this.#open.values()];
     this.#open.clear();
     for (const { reject } of open) reject(error);
+    this.tensors.fail(error);
     return error;
   }
 }
@@ -280,6 +335,10 @@ interface Caller {
   readonly calls: Map<number, ServedCall>;
   connection: Connection | undefined;
   messages: MessageQueue | undefined;
+  /** Its tensors' side of the connection. */
+  lane: TensorLane | undefined;
+  /** Connections so far. */
+  connections: number;
   /** Until it counts as gone. */
   leaving: Timer | undefined;
   /** Calls below are done with. */
@@ -300,21 +359,24 @@ class CallServer {
 
   accept(connection: Connection): void {
     const reader = new FrameReader(this.#around.messageBytesMax);
+    const lane = new TensorLane(connection, this.#around.stats);
     let caller: Caller | undefined;
     connection.setHandlers({
       onMessage: (message) => {
         this.#around.stats.bytesReceived += message.length;
+        if (caller !== undefined && !isFrame(message)) return lane.deliver(message);
         try {
           const frame = reader.read(message);
           if (frame === undefined) return;
-          if (caller === undefined) caller = this.#hello(frame, connection);
+          if (caller === undefined) caller = this.#hello(frame, connection, lane);
           else this.#onFrame(caller, frame);
         } catch {
           void connection.close(0);
         }
       },
-      onImmediate: () => void connection.close(0),
+      onImmediate: (immediate) => lane.deliverImmediate(immediate),
       onClose: (error) => {
+        lane.end(error);
         if (caller?.connection === connection) this.#onClose(caller, error);
       },
     });
@@ -325,18 +387,38 @@ class CallServer {
     for (const caller of this.#callers.values()) this.#gone(caller);
   }
 
-  #hello({ kind, body }: Frame, connection: Connection): Caller {
+  #hello({ kind, body }: Frame, connection: Connection, lane: TensorLane): Caller {
     const name = Buffer.from(body).toString();
     if (kind !== FrameKind.hello || !/^[0-9a-f]{24}$/.test(name)) throw new ShoalError('protocol', 'a caller must say who it is first');
     if (this.#closed || (this.#callers.size >= callersMax && !this.#callers.has(name)))
       throw new ShoalError('out-of-memory', 'too many callers');
-    const caller = this.#callers.get(name) ?? { name, calls: new Map(), connection, messages: undefined, leaving: undefined, acked: 0 };
+    const fresh = { name, calls: new Map<number, ServedCall>(), messages: undefined, lane: undefined, connections: 0, acked: 0 };
+    const caller: Caller = this.#callers.get(name) ?? { ...fresh, connection: undefined, leaving: undefined };
     this.#callers.set(name, caller);
     caller.leaving?.cancel();
     caller.leaving = undefined;
+    // This end may not know yet that the one before is lost: nobody listens there any more.
+    const { connection: before } = caller;
+    caller.lane?.end(new ShoalError('peer-lost', 'the caller has connected anew'));
     caller.connection = connection;
     caller.messages = new MessageQueue(connection);
+    caller.lane = lane;
+    this.#serveTensors(lane, { caller: name, connection: ++caller.connections });
+    void before?.close(0);
     return caller;
+  }
+
+  #serveTensors(lane: TensorLane, asker: TensorAsker): void {
+    const { tensors } = this.#service;
+    openChannel(lane, this.#around, {
+      self: this.#around.self(),
+      take(stepId, key, waiter) {
+        if (tensors !== undefined) return tensors.take(asker, stepId, key, waiter);
+        waiter.fail(new ShoalError('unsupported', 'no tensors are received from here'));
+        return () => {};
+      },
+      ...(tensors && { onAnswered: (stepId, key) => tensors.onAnswered(stepId, key) }),
+    });
   }
 
   #onFrame(caller: Caller, frame: Frame): void {
@@ -409,8 +491,9 @@ class CallServer {
   #onClose(caller: Caller, error: ShoalError | undefined): void {
     caller.connection = undefined;
     caller.messages = undefined;
+    caller.lane = undefined;
     const { clock, reconnectMs } = this.#around;
-    if (error === undefined || this.#closed) this.#gone(caller);
+    if (error?.code !== 'peer-lost' || this.#closed) this.#gone(caller);
     else caller.leaving = clock.setTimer(reconnectMs + lateMs, () => this.#gone(caller));
   }
 

@@ -4,7 +4,9 @@
 import { ShoalError } from '../../base/errors.ts';
 import { joinPieces, piecesBytes, type Pieces } from './rpc.ts';
 
-export const FrameKind = { hello: 1, request: 2, part: 3, end: 4, error: 5, cancel: 6 } as const;
+/** Smaller numbers are versions of rendezvous' protocol, whose messages share the connection. */
+const firstKind = 16;
+export const FrameKind = { hello: 17, request: 18, part: 19, end: 20, error: 21, cancel: 22 } as const;
 const kinds = new Set<number>(Object.values(FrameKind));
 
 export interface Frame {
@@ -45,6 +47,11 @@ function writeHeader(message: Uint8Array, { kind, method, call, part, acked }: O
   view.setUint32(4, call, true);
   view.setUint32(8, part, true);
   view.setUint32(12, acked, true);
+}
+
+/** Is a message a call's, or a tensor's? */
+export function isFrame(message: Uint8Array): boolean {
+  return message.length === 0 || message[0] >= firstKind;
 }
 
 /** Puts fragments together. One per connection. */

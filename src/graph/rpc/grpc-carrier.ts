@@ -11,6 +11,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import { decodeError, encodeError } from './fabric-carrier.ts';
 import {
+  aborted,
   describeLoss,
   joinPieces,
   type CallOptions,
@@ -204,7 +205,7 @@ class GrpcLink implements RpcLink {
   call(number: number, body: Pieces, { signal, onPart }: CallOptions = {}): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
       if (this.#end !== undefined) throw this.#end;
-      const cancelled = (): ShoalError => new ShoalError('aborted', `a call of ${this.#task} was cancelled`, { cause: signal?.reason });
+      const cancelled = (): ShoalError => aborted(this.#task, signal);
       if (signal?.aborted === true) throw cancelled();
       const head = Buffer.from(this.#head);
       head[0] = number;

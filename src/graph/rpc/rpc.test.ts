@@ -244,6 +244,6 @@ describe('frames', () => {
     }
     expect(() => new FrameReader(10).read(new Uint8Array(15))).toThrow(/not well formed/);
     expect(() => new FrameReader(10).read(new Uint8Array(16))).toThrow(/not well formed/);
-    expect(() => new FrameReader(10).read(new Uint8Array(100).fill(2))).toThrow(/more than 10 bytes/);
+    expect(() => new FrameReader(10).read(new Uint8Array(100).fill(FrameKind.request))).toThrow(/more than 10 bytes/);
   });
 });

@@ -1,9 +1,14 @@
-/** Calls between tasks: a request, any number of parts, an answer or an error. What carries them, fabric or gRPC, must not know graphs.
+/** Calls between tasks: a request, any number of parts, an answer or an error; and tensors, by key and step. What carries them, fabric or
+ *  gRPC, must not know graphs.
  *
  *  - A call is executed once, whatever happens to connections: after a loss the caller connects again and repeats what has no answer
  *    yet, by the same number; whoever has it already goes on with it, or gives the same answer again.
  *  - A caller that is gone for good ends its calls: their signal is aborted.
  *  - A call that is cancelled ends alone. */
+import { ShoalError } from '../../base/errors.ts';
+import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
+import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
 
 /** Bytes in pieces, one after the other. */
 export type Pieces = readonly Uint8Array[];
@@ -23,8 +28,28 @@ export interface RpcCall {
 /** Rejections travel to the caller. */
 export type RpcHandler = (call: RpcCall) => Promise<Pieces>;
 
+/** Who asks for a tensor. */
+export interface TensorAsker {
+  /** As of its calls. */
+  readonly caller: string;
+  /** Another number for each of its connections: over the next one it may ask again. */
+  readonly connection: number;
+}
+
+/** Where tensors that others ask for come from. */
+export interface TensorService {
+  /** What is known of this task to those who receive from it: its device, and which start of its process this is. */
+  readonly device: string;
+  readonly incarnation: bigint;
+  take(asker: TensorAsker, stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  /** It is on its way, with all that it was asked for with. */
+  onAnswered(stepId: number, key: string): void;
+}
+
 export interface RpcService {
   readonly handle: RpcHandler;
+  /** Default: nobody receives tensors from here. */
+  readonly tensors?: TensorService;
   /** A caller has gone: cleanly, or for longer than connections may take to come back. */
   readonly callerGone: (caller: string) => void;
 }
@@ -35,8 +60,24 @@ export interface CallOptions {
   readonly onPart?: (body: Uint8Array) => void;
 }
 
+/** What became of one tensor that was asked for; undefined: it is dead. */
+export type TensorSlot<V> = V | undefined | ShoalError;
+
+/** Asks one task for tensors. What went wrong with one of them is said of that one. */
+export interface TensorSource<V> {
+  /** One request: answered when all of them are there. @throws ShoalError when the request as a whole has failed. */
+  receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot<V>[]>;
+  /** One request for tensors of any steps: each is told as soon as it is there. Resolves when all are. */
+  receiveEach(
+    items: readonly (readonly [stepId: number, key: string])[],
+    onSlot: (index: number, slot: TensorSlot<V>) => void,
+  ): Promise<void>;
+}
+
 /** The way to one task. */
 export interface RpcLink {
+  /** Tensors without calls, by rendezvous' protocol. Undefined: the carrier has none, they travel as answers of calls. */
+  readonly tensors?: TensorSource<TensorValue>;
   /** @throws ShoalError what the handler threw; `peer-lost` naming the task when it cannot be reached any more; `aborted` by the signal. */
   call(method: number, body: Pieces, options?: CallOptions): Promise<Uint8Array>;
   /** Resolves when it has ended, however. */
@@ -55,11 +96,18 @@ export interface RpcStats {
 export interface RpcCarrier {
   readonly name: string;
   readonly stats: Readonly<RpcStats>;
+  /** Of carriers that bring tensors without calls: what those have cost. */
+  readonly tensorCounters?: TensorCounters;
   /** @returns where others connect, as text for the job's store. */
   listen(service: RpcService): Promise<string>;
   /** @param task for messages. */
   connect(address: string, task: string): Promise<RpcLink>;
   close(): Promise<void>;
+}
+
+/** A call or a receive was given up by its signal. */
+export function aborted(task: string, signal: AbortSignal | undefined): ShoalError {
+  return new ShoalError('aborted', `a call of ${task} was cancelled`, { cause: signal?.reason });
 }
 
 /** For errors about a task that went. */

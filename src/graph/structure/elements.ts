@@ -46,6 +46,15 @@ export function elementsOf(value: Value): TypedArray {
   return copy;
 }
 
+/** A value that outlives its step. What came from another task may lie among others' elements, all of which its memory would keep: a
+ *  small part of a larger memory is copied, anything else is kept as it is. */
+export function kept(value: Value, counters: { bytesCopied: number }): Value {
+  const { data } = value;
+  if (!ArrayBuffer.isView(data) || data.byteLength * 2 >= data.buffer.byteLength) return value;
+  counters.bytesCopied += data.byteLength;
+  return elementsValue(value.dtype, value.shape, elementsOf(value).slice());
+}
+
 /** @throws ShoalError `unsupported` for anything but float32 and float64. */
 export function realsOf(value: Value): Reals {
   const data = elementsOf(value);

@@ -1,0 +1,47 @@
+/** Rendezvous' protocol on the connections of calls: how its channels are made here. */
+import type { Clock } from '../../base/clock.ts';
+import type { Fabric } from '../../fabric/fabric.ts';
+import { TensorChannel, type TensorChannelOptions } from '../../rendezvous/carriers/tensor-channel.ts';
+import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
+import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import type { MemoryBudget } from '../../rendezvous/protocol/tensor-memory.ts';
+import type { TensorLane } from './tensor-lane.ts';
+
+export interface ChannelSurroundings {
+  readonly fabric: Fabric;
+  readonly clock: Clock;
+  /** Of all channels together. */
+  readonly counters: TensorCounters;
+  readonly budget: MemoryBudget;
+}
+
+/** Steps have time limits, which end their receives. */
+const foreverMs = 2 ** 31 - 1;
+/** Tensors of one connection that are asked for. All of them may be written at once, and a connection has so many operations pending. */
+const requestsMax = 100_000;
+/** A place of its own for each, and those that are not forgotten yet. */
+const regionsMax = 2 * requestsMax;
+
+export function openChannel(
+  lane: TensorLane,
+  { fabric, clock, counters, budget }: ChannelSurroundings,
+  end: Pick<TensorChannelOptions, 'self' | 'take' | 'onAnswered'>,
+): TensorChannel {
+  const memory: ArenaMemory = new ArenaMemory({
+    register: (region) => fabric.register(region),
+    budget,
+    onDeregister: (rkey) => channel.forget(rkey),
+  });
+  const channel: TensorChannel = new TensorChannel({
+    ...end,
+    connection: lane,
+    memory,
+    clock,
+    counters,
+    timeoutMs: foreverMs,
+    // Places are in arenas, one behind the other: small tensors that are ready together are one write, announced by one record.
+    announcesApart: fabric.capabilities.loadStore || lane.gather !== undefined,
+    limits: { requestsMax, regionsMax },
+  });
+  return channel;
+}
