@@ -6,7 +6,7 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
-import { tensorCounters } from '../../rendezvous/protocol/counters.ts';
+import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { Store } from '../../store/store.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import { Session, type SessionOptions } from '../execute/session.ts';
@@ -64,6 +64,8 @@ export interface GraphServerStats {
   /** All calls of other tasks, and the bytes of these and of those that were answered, in both directions. */
   readonly calls: number;
   readonly bytes: number;
+  /** Of tensors, moved in this process beside the way itself: small ones that variables and programs keep. */
+  readonly bytesCopied: number;
 }
 
 const foreverMs = 2 ** 31 - 1;
@@ -77,6 +79,7 @@ export class GraphServer implements AsyncDisposable {
   readonly #service: WorkerService;
   readonly #receiver: TensorReceiver;
   readonly #trace: TaskTrace;
+  readonly #counters: TensorCounters;
   readonly #keep: (value: Value) => Value;
   readonly #links = new Map<string, Promise<RpcLink>>();
   readonly #sessions = new Set<Session>();
@@ -92,8 +95,8 @@ export class GraphServer implements AsyncDisposable {
     this.task = task;
     this.#options = { joinTimeoutMs: 300_000, ...options };
     this.#trace = trace;
-    const { tensorCounters: counters = tensorCounters() } = options.carrier;
-    this.#keep = (value) => kept(value, counters);
+    this.#counters = options.carrier.tensorCounters ?? tensorCounters();
+    this.#keep = (value) => kept(value, this.#counters);
     this.#receiver = new TensorReceiver({ clock, recvSome, trace, linkTo: (name) => this.#linkTo(name) });
     this.#service = new WorkerService({
       task: this.name,
@@ -135,7 +138,7 @@ export class GraphServer implements AsyncDisposable {
   get stats(): GraphServerStats {
     const { requests, tensors } = this.#receiver.stats;
     const { calls, bytesSent, bytesReceived } = this.#options.carrier.stats;
-    return { requests, tensors, calls, bytes: bytesSent + bytesReceived };
+    return { requests, tensors, calls, bytes: bytesSent + bytesReceived, bytesCopied: this.#counters.bytesCopied };
   }
 
   /** A session over all devices of the cluster; nodes that do not say where run on this task. Waits until all tasks have started.

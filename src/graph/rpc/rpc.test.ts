@@ -5,8 +5,10 @@ import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
-import type { Connection } from '../../fabric/fabric.ts';
+import type { Connection, FabricAddress } from '../../fabric/fabric.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import { protocolVersion } from '../../rendezvous/protocol/records.ts';
+import { nothingToWrite } from '../../rendezvous/value/tensor-value.ts';
 import { encodeFrame, FrameKind, FrameReader } from './frames.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
 import { GrpcCarrier } from './grpc-carrier.ts';
@@ -55,13 +57,15 @@ class Service implements RpcService {
   callerGone = (caller: string): void => void this.gone.push(caller);
 }
 
-async function pair(make: (rank: number) => RpcCarrier): Promise<{ service: Service; link: RpcLink } & AsyncDisposable> {
+async function pair(make: (rank: number) => RpcCarrier): Promise<{ service: Service; link: RpcLink; address: string } & AsyncDisposable> {
   const [server, client] = [make(0), make(1)];
   const service = new Service();
-  const link = await client.connect(await server.listen(service), '/job:ps/task:0');
+  const address = await server.listen(service);
+  const link = await client.connect(address, '/job:ps/task:0');
   return {
     service,
     link,
+    address,
     async [Symbol.asyncDispose]() {
       await client.close();
       await server.close();
@@ -168,6 +172,36 @@ describe.each(carriers)('calls over %s', (_, make) => {
     });
     expect(service.calls).toEqual([]);
     await Promise.all([server.close(), client.close(), stranger?.close()]);
+  });
+});
+
+describe('what is neither a call nor a tensor', () => {
+  const hello = [...encodeFrame({ kind: FrameKind.hello, method: 0, call: 0, part: 0, acked: 0 }, [Buffer.from('ab'.repeat(12))], 1000)];
+  const rendezvous = Uint8Array.of(protocolVersion, 0, 0, 0, 200);
+
+  it.each<[string, (connection: Connection) => unknown]>([
+    ['a tensor of nobody', (connection) => connection.send(rendezvous)],
+    ['a record that there is not', async (connection) => Promise.all([...hello, rendezvous].map((each) => connection.send(each)))],
+    ['a frame that there is not', async (connection) => Promise.all([...hello, Uint8Array.of(99)].map((each) => connection.send(each)))],
+    ['another hello', async (connection) => Promise.all([...hello, ...hello].map((each) => connection.send(each)))],
+    [
+      'an announcement of nothing',
+      async (connection) => {
+        const [message] = hello;
+        await connection.send(message);
+        await connection.write(nothingToWrite, { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0 }, 7);
+      },
+    ],
+  ])('ends its connection, and no other: %s', async (_, say) => {
+    await using both = await pair(tcp);
+    const { link, address } = both;
+    const stranger = new TcpFabric({ identity: { world: 'w', rank: 2 }, secret, clock: systemClock, random: systemRandom });
+    const connection = await stranger.connect(JSON.parse(address) as FabricAddress, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
+    const closed = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
+    await say(connection);
+    await closed;
+    expect(text(await link.call(1, [Buffer.from('still')]))).toBe('still!');
+    await stranger.close();
   });
 });
 
