@@ -182,7 +182,7 @@ export class ScheduledStore implements KVStore {
     this.#checkOpen('push');
     const names = keysOf(keys);
     const { priority = 0, timeoutMs } = options;
-    const works = valuesPerKey(names, values).map((list, index) => {
+    const works = checked(valuesPerKey(names, values)).map((list, index) => {
       const key = names[index];
       this.#flush(key);
       const flush = (): void => this.#flush(key);
@@ -198,7 +198,7 @@ export class ScheduledStore implements KVStore {
     this.#checkOpen('pull');
     const names = keysOf(keys);
     const { timeoutMs } = options;
-    const works = outsPerKey(names, outs).map((list, index) => {
+    const works = checked(outsPerKey(names, outs)).map((list, index) => {
       const key = names[index];
       const buffered = this.#buffer.take(key);
       const { values = [], priority: pushed = 0 } = buffered?.push ?? {};
@@ -213,8 +213,8 @@ export class ScheduledStore implements KVStore {
     this.#checkOpen('pushPull');
     const names = keysOf(keys);
     const { priority = 0, timeoutMs } = options;
-    const places = outsPerKey(names, outs);
-    const works = valuesPerKey(names, values).map((list, index) => {
+    const places = checked(outsPerKey(names, outs));
+    const works = checked(valuesPerKey(names, values)).map((list, index) => {
       const key = names[index];
       this.#flush(key);
       return this.#start({ key, kind: 'push_pull', values: list, outs: places[index], priority, timeoutMs });
@@ -455,4 +455,10 @@ function copyOf(value: Value): Value {
   const copy = new Tensor(dtype, shape, createRegionAllocator().create(data.byteLength), 0);
   copy.data.set(data as never);
   return copy;
+}
+
+/** What is no value is refused before anything is done with the others. */
+function checked(lists: (readonly Value[])[]): (readonly Value[])[] {
+  for (const list of lists) for (const value of list) elementsOf(value);
+  return lists;
 }
