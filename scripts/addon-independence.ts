@@ -26,6 +26,7 @@ export const sameWithoutAddon: readonly LeftOut[] = [
       'test/house-rules.test.ts',
       'test/install-native.test.ts',
       'test/layers.test.ts',
+      'test/new-user.test.ts',
       'test/public-api.test.ts',
       'test/repository.test.ts',
       'test/summary-reporter.test.ts',

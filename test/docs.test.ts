@@ -7,7 +7,7 @@ import { errorCodes } from '../src/base/errors.ts';
 import { settingDefinitions, settingKeys } from '../src/base/settings/settings.ts';
 import { formatTable, parseSelection, selectionTable } from '../src/collectives/select.ts';
 import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
-import { pageSources, readText, repositoryRoot } from '../scripts/repository.ts';
+import { pageSources, readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 
 const docs = readdirSync(join(repositoryRoot, 'docs')).filter((name) => name.endsWith('.md'));
 const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
@@ -87,6 +87,20 @@ describe('pages', () => {
     const { scripts } = JSON.parse(readText('package.json')) as { scripts: Record<string, string> };
     const named = pages.flatMap((page) => [...readText(page).matchAll(/npm run ([a-z0-9:-]+)/g)].map(([, name]) => name));
     expect(named.filter((name) => scripts[name] === undefined)).toEqual([]);
+  });
+});
+
+describe('troubleshooting', () => {
+  it('quotes what the sources say', () => {
+    const said = readSources()
+      .filter(({ path }) => /^(src|scripts\/install)/.test(path))
+      .map(({ text }) => text)
+      .join('\n');
+    const rows = readText('docs/troubleshooting.md').matchAll(/^\| (?!what you see|-)(.+?) \|/gm);
+    const quotes = [...rows].flatMap(([, symptom]) => [...symptom.matchAll(/`([^`]+)`/g)].map(([, quote]) => quote));
+    const fragments = quotes.flatMap((quote) => quote.split(/…|'[^']*'|\d[\d.]*|\w+\.[jt]s|[A-Z_]{4,}|tcp/)).map((each) => each.trim());
+    expect(fragments.filter((each) => each.length > 4).length).toBeGreaterThan(20);
+    expect(fragments.filter((each) => each.length > 4 && !said.includes(each))).toEqual([]);
   });
 });
 

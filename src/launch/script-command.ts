@@ -12,7 +12,7 @@ import { pathToFileURL } from 'node:url';
 import { Script } from 'node:vm';
 import type * as Esbuild from 'esbuild';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { installCommand } from '../base/packages/install-command.ts';
+import { installCommand } from '../base/settings/install-commands.ts';
 
 export interface ScriptOptions {
   readonly script: string;

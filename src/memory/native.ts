@@ -8,7 +8,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, sep } from 'node:path';
 import { messageOf } from '../base/errors.ts';
-import { execCommand } from '../base/packages/install-command.ts';
+import { execCommand } from '../base/settings/install-commands.ts';
 import { packageFile } from '../base/packages/package-root.ts';
 import type { Environment } from '../base/settings/settings.ts';
 import { nativeInterface } from './native-interface.ts';

@@ -19,7 +19,7 @@ import { must } from '../../base/assert.ts';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../../base/errors.ts';
 import { checkDescriptors } from '../../base/exhaustion.ts';
-import { installCommand, isNotInstalled } from '../../base/packages/install-command.ts';
+import { installCommand, isNotInstalled } from '../../base/settings/install-commands.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { packetBytesMost } from '../limits.ts';
 import type { ThreadGate } from '../thread-gate.ts';

@@ -1,5 +1,5 @@
 /** What the user types to the package manager that started us: npm, pnpm and yarn set `npm_config_user_agent`. */
-import type { Environment } from '../settings/settings.ts';
+import type { Environment } from './settings.ts';
 
 type Manager = 'npm' | 'pnpm' | 'yarn';
 

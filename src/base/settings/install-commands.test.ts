@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { execCommand, installCommand, isNotInstalled } from './install-command.ts';
+import { execCommand, installCommand, isNotInstalled } from './install-commands.ts';
 
 const started = (agent?: string) => ({ npm_config_user_agent: agent });
 
@@ -22,8 +22,8 @@ it('commands are those of the package manager in use', () => {
 });
 
 it('a package that is not there is told from one that does not load', async () => {
-  const name: string = 'no-such-package';
-  const missing = await import(name).catch((error: unknown) => error);
+  const missingPackage: string = 'no-such-package';
+  const missing = await import(missingPackage).catch((error: unknown) => error);
   expect(isNotInstalled(missing, 'no-such-package')).toBe(true);
   expect(isNotInstalled(missing, 'such')).toBe(false);
   expect(isNotInstalled(new Error("cannot load 'zeromq'"), 'zeromq')).toBe(false);

