@@ -207,12 +207,12 @@ export class ClientLink implements Disposable {
     const forgotten = before !== 0 && lineage !== before;
     if (forgotten && !this.#logs) {
       const message = `${this.options.name} has restarted without its state; run servers with checkpoints or replicas`;
-      return this.options.onForgotten(new ShoalError('peer-lost', message));
+      return this.#onForgotten(lineage, message);
     }
     const durable = control.count('durable');
     if (forgotten && durable < this.#durable) {
       const message = `${this.options.name} has come back with an older state than it had saved: what was pushed in between is lost`;
-      return this.options.onForgotten(new ShoalError('peer-lost', message));
+      return this.#onForgotten(lineage, message);
     }
     this.#state = 'up';
     this.#lineage = lineage;
@@ -231,6 +231,18 @@ export class ClientLink implements Disposable {
     this.#learn(control.notice());
     this.options.onCommitted();
     this.pump();
+  }
+
+  /** Nothing that was asked can be answered. What is left to say to the server is that this client leaves. */
+  #onForgotten(lineage: number, message: string): void {
+    for (const { request } of this.#sent.values()) request.drop();
+    this.#sent.clear();
+    this.#waiting.length = 0;
+    this.#regions.clear();
+    this.#creditUsed = 0;
+    this.#lineage = lineage;
+    this.#state = 'up';
+    this.options.onForgotten(new ShoalError('peer-lost', message));
   }
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
