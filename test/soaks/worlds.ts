@@ -1,5 +1,5 @@
 /** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, counted in `--result file.json`. One, with its output:
- *  `--seed 17`, or `--world '{…}'` as a failure prints it. */
+ *  `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which does not shrink. */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { systemClock } from '../../src/base/clock.ts';
@@ -8,7 +8,17 @@ import { runWorld } from '../worlds/world.ts';
 import { worldOf, type WorldPlan } from '../worlds/world-plan.ts';
 
 const text = { type: 'string' } as const;
-const { values: given } = parseArgs({ options: { seed: text, world: text, seeds: text, from: text, minutes: text, result: text } });
+const { values: given } = parseArgs({
+  options: {
+    seed: text,
+    world: text,
+    seeds: text,
+    from: text,
+    minutes: text,
+    result: text,
+    'until-wrong': { type: 'boolean', default: false },
+  },
+});
 
 if (given.seed !== undefined || given.world !== undefined) {
   const plan = given.world === undefined ? worldOf(Number(given.seed)) : (JSON.parse(given.world) as WorldPlan);
@@ -34,7 +44,8 @@ async function runMany(): Promise<void> {
     total.events += events;
     if (problems.length > 0) {
       total.wrong++;
-      console.log(await describeWrong(seed, problems));
+      console.log(given['until-wrong'] ? `seed ${seed}: ${problems.join('; ')}` : await describeWrong(seed, problems));
+      if (given['until-wrong']) break;
     }
     if (total.worlds % 1000 === 0) save(from, total);
   }

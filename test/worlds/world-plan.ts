@@ -18,10 +18,18 @@ export type Action =
   /** A round of the parameter servers: push, and pull the sum. */
   | { readonly on: 'servers'; readonly count: number };
 
-export type Fault =
+/** Events before something happens: of the world, or since all ranks of the first generation have joined. */
+interface Moment {
+  readonly at: number;
+  readonly after: 'start' | 'joined';
+}
+
+export type Fault = Moment & Harm;
+
+type Harm =
   /** Of whatever is running under that name then: `rank 2`, `server 0`, `standby 0`. */
-  | { readonly kind: 'kill' | 'exit'; readonly at: number; readonly who: string }
-  | { readonly kind: 'stop'; readonly at: number; readonly who: string; readonly forMs: number }
+  | { readonly kind: 'kill' | 'exit'; readonly who: string }
+  | { readonly kind: 'stop'; readonly who: string; readonly forMs: number }
   /** A connection of it between ranks, to the job's store, or between workers and servers. */
   | {
       readonly kind: 'cut';
@@ -65,7 +73,7 @@ export function worldOf(seed: number): WorldPlan {
     [8, 50],
     [200, 2500],
   ]);
-  const length = 1 + random.integer(ranks > 4 ? 4 : 8);
+  const length = 1 + random.integer(ranks > 4 ? 6 : 12);
   const faultCount = pick(random, [0, 1, 1, 1, 2, 3]);
   return {
     seed,
@@ -110,23 +118,24 @@ function faultOf(random: Random, { ranks, servers, replicas }: { ranks: number; 
   const rank = `rank ${random.integer(ranks)}`;
   const server = `${replicas === 2 && random.integer(3) === 0 ? 'standby' : 'server'} ${random.integer(Math.max(1, servers))}`;
   const who = servers > 0 && random.integer(3) === 0 ? server : rank;
-  // While joining, and at any moment after it.
-  const at = Math.floor(2 ** (4 + random.next() * 8));
+  const after = random.integer(3) === 0 ? 'start' : 'joined';
+  const at = Math.floor(after === 'start' ? 2 ** (4 + random.next() * 7) : 2 ** (random.next() * 9));
   switch (random.integer(6)) {
     case 0:
-      return { kind: 'stop', at, who, forMs: pick(random, [20, 3000, 20_000]) };
+      return { kind: 'stop', at, after, who, forMs: pick(random, [20, 3000, 20_000]) };
     case 1:
       return {
         kind: 'cut',
         at,
+        after,
         who,
         what: pick(random, servers > 0 ? ['link', 'store', 'servers'] : ['link', 'store']),
         index: random.integer(8),
       };
     case 2:
-      return { kind: 'exit', at, who: rank };
+      return { kind: 'exit', at, after, who: rank };
     default:
-      return { kind: 'kill', at, who };
+      return { kind: 'kill', at, after, who };
   }
 }
 
@@ -146,7 +155,7 @@ export function* smallerWorlds(plan: WorldPlan): Generator<WorldPlan> {
     if (plan.differs === undefined || plan.differs.at > k) yield withoutAction(plan, k);
   }
   for (const [k, fault] of faults.entries()) {
-    if (fault.at > 8) yield { ...plan, faults: faults.with(k, { ...fault, at: fault.at >> 1 }) };
+    if (fault.at > 1) yield { ...plan, faults: faults.with(k, { ...fault, at: fault.at >> 1 }) };
   }
 }
 

@@ -4,6 +4,7 @@ import { PassThrough, type Writable } from 'node:stream';
 import { isShoalError, type ShoalError } from '../../src/base/errors.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { SeededWorld } from '../../src/base/testing/seeded-world.ts';
+import type { CommGroup } from '../../src/group/api/process-group.ts';
 import { InProcessSite, type InProcessOptions } from '../../src/group/testing/in-process-world.ts';
 import { launch, type LaunchResult } from '../../src/launch/launch.ts';
 import { openStore } from '../../src/store/open-store.ts';
@@ -60,6 +61,7 @@ class Run {
   readonly #generations: Generation[] = [];
   readonly #problems: string[] = [];
   #hits = 0;
+  #joined = 0;
 
   constructor(plan: WorldPlan) {
     const { seed, delayedOneIn, delayMs } = plan;
@@ -71,7 +73,7 @@ class Run {
       server: (process) => this.#servers.serve(process),
     });
     this.#servers = new ServerSite(this.#host, this.#streams);
-    this.#plan.faults.forEach((fault) => this.#world.at(fault.at, () => this.#hit(fault)));
+    this.#plant('start');
   }
 
   async run(output: Writable | undefined): Promise<Verdict> {
@@ -86,7 +88,7 @@ class Run {
       surroundings: { startGuard: () => this.#host.guard(launcher), network: this.#streams.of(launcher) },
       command: ['rank'],
       directory: '/',
-      environment: { SHOAL_LOG_LEVEL: 'error' },
+      environment: { SHOAL_LOG_LEVEL: 'error', SHOAL_TIMEOUT_MS: String(timeoutMs) },
       localSize: this.#plan.ranks,
       maxRestarts,
       job: 'world',
@@ -124,13 +126,25 @@ class Run {
     try {
       await runRank(process, {
         plan: this.#plan,
-        join: () => generation.site.start(rank),
+        join: () => this.#join(generation, rank),
         connect: this.#plan.servers > 0 ? () => this.#servers.connect(process) : undefined,
       });
     } catch (thrown) {
       if (isShoalError(thrown)) generation.outcomes.push({ rank, error: thrown });
       throw thrown;
     }
+  }
+
+  async #join(generation: Generation, rank: number): Promise<CommGroup> {
+    const group = await generation.site.start(rank);
+    if (generation === this.#generations[0] && ++this.#joined === this.#plan.ranks) this.#plant('joined');
+    return group;
+  }
+
+  /** Sees to it that what is to happen so many events from now on, happens. */
+  #plant(after: Fault['after']): void {
+    const faults = this.#plan.faults.filter((fault) => fault.after === after);
+    for (const fault of faults) this.#world.at(this.#world.events + fault.at, () => this.#hit(fault));
   }
 
   #generation(index: number): Generation {
@@ -207,7 +221,9 @@ class Run {
       const { harmed, outcomes } = generation;
       // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
       for (const { rank, error } of outcomes)
-        if (harmed.size > 0 && error.code === 'timeout' && error.message.includes('/user/action-')) harmed.add(rank);
+        if (harmed.size > 0 && error.code === 'timeout' && /\/user\/action-|did not answer within/.test(error.message)) harmed.add(rank);
+      // Ranks that wait for a server which was killed or stopped are late for everything else.
+      for (const { rank, error } of outcomes) if (generation.others.size > 0 && error.code === 'timeout') harmed.add(rank);
       // Ranks that disagree fail alike.
       for (const { rank, error } of outcomes) if (this.#plan.differs !== undefined && error.code === 'mismatch') harmed.add(rank);
       for (const outcome of outcomes) this.#judgeError(outcome, generation, index);

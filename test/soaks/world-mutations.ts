@@ -1,0 +1,50 @@
+/** Whether the worlds find defects that were mended once: each is put back in a copy of the sources, and worlds are run until one goes wrong.
+ *  `--seeds 1000` at most of each, `--only 3`, `--result file.json`. */
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { ShoalError } from '../../src/base/errors.ts';
+import { packageFile } from '../../src/base/package-root.ts';
+import { mendedDefects, type MendedDefect } from '../worlds/mended-defects.ts';
+
+const text = { type: 'string' } as const;
+const { values: given } = parseArgs({ options: { seeds: text, only: text, result: text } });
+
+interface Found {
+  readonly defect: string;
+  /** Of the first world that goes wrong; undefined: none does. */
+  readonly seed: number | undefined;
+  readonly problem: string | undefined;
+}
+
+const chosen = mendedDefects.filter((_, index) => given.only === undefined || Number(given.only) === index);
+const found = chosen.map((defect) => find(defect, given.seeds ?? '1000'));
+for (const { defect, seed, problem } of found)
+  console.log(`${seed === undefined ? 'NOT FOUND' : `seed ${seed}`}: ${defect}${problem === undefined ? '' : `\n  ${problem}`}`);
+if (given.result !== undefined) writeFileSync(given.result, `${JSON.stringify(found, null, 2)}\n`);
+process.exitCode = found.every(({ seed }) => seed !== undefined) ? 0 : 1;
+
+function find(defect: MendedDefect, seeds: string): Found {
+  const folder = mkdtempSync(join(tmpdir(), 'shoal-mutant-'));
+  try {
+    for (const name of ['src', 'test', 'package.json', 'tsconfig.json']) cpSync(packageFile(name), join(folder, name), { recursive: true });
+    for (const name of ['node_modules', 'build', 'native']) symlinkSync(packageFile(name), join(folder, name));
+    putBack(defect, join(folder, defect.file));
+    const run = spawnSync(process.execPath, ['--import', 'tsx', 'test/soaks/worlds.ts', '--seeds', seeds, '--until-wrong'], {
+      cwd: folder,
+      encoding: 'utf8',
+    });
+    const [, seed, problem] = /^seed (\d+): (.*)$/m.exec(run.stdout) ?? [];
+    return { defect: defect.name, seed: seed === undefined ? undefined : Number(seed), problem: problem?.slice(0, 300) };
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function putBack({ name, mended, broken }: MendedDefect, path: string): void {
+  const source = readFileSync(path, 'utf8');
+  if (source.split(mended).length !== 2) throw new ShoalError('usage', `'${name}': ${path} does not have its text exactly once`);
+  writeFileSync(path, source.replace(mended, broken));
+}

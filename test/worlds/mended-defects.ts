@@ -1,0 +1,85 @@
+/** Defects that were mended once, put back by small changes of the text: the worlds must find each. */
+
+export interface MendedDefect {
+  /** What went wrong. */
+  readonly name: string;
+  readonly file: string;
+  /** Stands in the file exactly once. */
+  readonly mended: string;
+  readonly broken: string;
+}
+
+export const mendedDefects: readonly MendedDefect[] = [
+  {
+    name: 'a call that a failed group refuses ends before the others have heard why',
+    file: 'src/group/thread/comm-core.ts',
+    mended: 'if (engine?.failure === undefined) refuse();',
+    broken: 'if (engine !== null) refuse();',
+  },
+  {
+    name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
+    file: 'src/group/engine/group-engine.ts',
+    mended: 'await this.#world.lastWords.heard();\n    this.#endAll(error);',
+    broken: 'this.#endAll(error);',
+  },
+  {
+    name: 'a rank that timed out and has gone is blamed by those that are about to come to the same conclusion',
+    file: 'src/group/engine/group-engine.ts',
+    mended: 'if (this.#inquiry.hasHeardOf(rank)) return;',
+    broken: '',
+  },
+  {
+    name: 'the launcher blames the rank whose end it sees first',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'if (rank === undefined || followed.has(rank)) return last;',
+    broken: 'if (rank !== -1) return last;',
+  },
+  {
+    name: 'ranks wait in vain for one that ended before it joined',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'await reportEnded(this.#ranksPart(generation), rank, ending);',
+    broken: 'void ending;',
+  },
+  {
+    name: 'ranks that were started again meet the keys of their predecessors',
+    file: 'src/store/open-store.ts',
+    mended: 'generationPrefix(spec.generation)',
+    broken: 'generationPrefix(0)',
+  },
+  {
+    name: 'whoever gives up joining is not told apart from those that give up because of it',
+    file: 'src/group/world/ended-ranks.ts',
+    mended: "const consequence = error.code === 'timeout' || error.code === 'peer-lost';",
+    broken: 'const consequence = false;',
+  },
+  {
+    name: 'requests that a lost connection took with it are not sent again',
+    file: 'src/kvstore/client/link.ts',
+    mended: 'entry.accepted = false;\n      this.#transmit(entry);',
+    broken: 'entry.accepted = false;',
+  },
+  {
+    name: 'a process that was stopped takes its peers for silent',
+    file: 'src/kvstore/job/heartbeat.ts',
+    mended: 'Math.min(nowMs - this.#tickMs, 2 * heartbeatMs)',
+    broken: 'nowMs - this.#tickMs',
+  },
+  {
+    name: 'a standby that has not the whole state takes over with what it has',
+    file: 'src/kvstore/job/server-seat.ts',
+    mended: 'if (view?.standby?.incarnation === own.incarnation) return',
+    broken: 'if (view !== undefined) return',
+  },
+  {
+    name: 'a rank that leaves without its calls is waited for until the limit of time',
+    file: 'src/group/engine/members.ts',
+    mended: 'return calls !== undefined && calls <= sequence;',
+    broken: 'return calls !== undefined && calls < -sequence;',
+  },
+  {
+    name: 'a wait that its client has given up is never answered',
+    file: 'src/store/store-server.ts',
+    mended: "this.#send(client, target, { kind: 'missing', keys });",
+    broken: 'void keys;',
+  },
+];
