@@ -158,7 +158,7 @@ describe('receives between tasks', () => {
     let isOver = false;
     let broken = 0;
     const breaking = (async () => {
-      while (!isOver) {
+      while (!isOver && broken < 60) {
         await sleep(systemClock, 5 + random.integer(30));
         const connection = connections.at(-1);
         if (connection === undefined || isOver) continue;
@@ -167,7 +167,7 @@ describe('receives between tasks', () => {
       }
     })();
     try {
-      for (let k = 0; k < 25; k++) {
+      for (let k = 0; k < 12; k++) {
         const results = await Promise.all([0, 1].map((j) => session.run([[x, scalarOf(k + j)]], [total])));
         expect(results.map(([value]) => numbers(value))).toEqual([[12 * k + 66], [12 * k + 78]]);
       }
@@ -175,7 +175,7 @@ describe('receives between tasks', () => {
       isOver = true;
       await breaking;
     }
-    expect(made).toBe(50);
+    expect(made).toBe(24);
     expect(broken).toBeGreaterThan(0);
   });
 

@@ -39,6 +39,8 @@ export function openChannel(
     clock,
     counters,
     timeoutMs: foreverMs,
+    // Kernels that run one after the other give one write together, and receives that follow each other one message.
+    atEndOfTurn: (callback) => void setImmediate(callback),
     // Places are in arenas, one behind the other: small tensors that are ready together are one write, announced by one record.
     announcesApart: fabric.capabilities.loadStore || lane.gather !== undefined,
     limits: { requestsMax, regionsMax },

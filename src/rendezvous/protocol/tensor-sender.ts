@@ -47,6 +47,8 @@ interface TensorResponse {
   readonly request: number;
   stepId: number;
   readonly key: string;
+  /** Sender, incarnation and receiver of the key. */
+  readonly ends: string;
   destination: Destination;
   /** What the receiver expects. */
   metadata: TensorMetadata | undefined;
@@ -55,6 +57,14 @@ interface TensorResponse {
   offered: { readonly value: TensorValue; readonly tensor: WritableTensor } | undefined;
   readonly fused: { readonly group: FusedResponse; readonly slot: number } | undefined;
   readonly standing: StandingResponse | undefined;
+}
+
+/** A name that the receiver has told. */
+interface ToldName {
+  /** The key up to its frame. */
+  readonly text: string;
+  readonly outsideLoops: string;
+  readonly ends: string;
 }
 
 interface FusedResponse {
@@ -82,7 +92,7 @@ interface StandingResponse {
 
 export class TensorSender {
   readonly #options: TensorSenderOptions;
-  readonly #names = new Map<number, string>();
+  readonly #names = new Map<number, ToldName>();
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #responses = new Map<number, TensorResponse>();
   readonly #fused = new Map<number, FusedResponse>();
@@ -153,7 +163,7 @@ export class TensorSender {
   #onName(index: number, text: string): void {
     if (this.#names.size >= this.#options.namesMax && !this.#names.has(index))
       throw new ShoalError('protocol', `the peer names more than ${this.#options.namesMax} tensors`);
-    this.#names.set(index, text);
+    this.#names.set(index, { text, outsideLoops: `${text};0:0`, ends: endsOf(text) });
   }
 
   #onRegion(region: RemoteRegion): void {
@@ -213,7 +223,7 @@ export class TensorSender {
     const group: FusedResponse = { request, slots: [], pending: count, told: [] };
     for (let slot = 0; slot < count; slot++) {
       const response = this.#readResponse(reader, request, stepId, { group, slot });
-      if (slot > 0 && endsOf(response.key) !== endsOf(group.slots[0].key))
+      if (slot > 0 && response.ends !== group.slots[0].ends)
         throw new ShoalError(
           'protocol',
           `the fused request ${request} is for one sender and one receiver, not '${group.slots[0].key}' and '${response.key}'`,
@@ -249,7 +259,7 @@ export class TensorSender {
   #onStanding(reader: RecordReader): void {
     const base = reader.u32();
     const firstStep = reader.varint();
-    const name = this.#readKey(reader);
+    const { key, ends } = this.#readKey(reader);
     const metadata = reader.metadata();
     const depth = reader.u16();
     if (depth === 0 || depth > standingDepthMax)
@@ -259,7 +269,7 @@ export class TensorSender {
     for (let k = 0; k < depth; k++) {
       const request = (base + k) >>> 0;
       const destination = readDestination(reader, this.#regions);
-      const response = responseOf({ request, stepId: firstStep + k, key: name, destination, metadata, standing });
+      const response = responseOf({ request, stepId: firstStep + k, key, ends, destination, metadata, standing });
       standing.slots.push(response);
       standing.answered.push(false);
       this.#responses.set(request, response);
@@ -283,16 +293,19 @@ export class TensorSender {
   }
 
   #readResponse(reader: RecordReader, request: number, stepId: number, fused?: TensorResponse['fused']): TensorResponse {
-    const key = this.#readKey(reader);
+    const { key, ends } = this.#readKey(reader);
     const destination = readDestination(reader, this.#regions);
-    return responseOf({ request, stepId, key, destination, metadata: reader.metadata(), fused });
+    return responseOf({ request, stepId, key, ends, destination, metadata: reader.metadata(), fused });
   }
 
-  #readKey(reader: RecordReader): string {
+  #readKey(reader: RecordReader): { readonly key: string; readonly ends: string } {
     const index = reader.u32();
     const name = this.#names.get(index);
     if (name === undefined) throw new ShoalError('protocol', `a request names tensor ${index}, which was not told`);
-    return `${name};${reader.varint()}:${reader.varint()}`;
+    const { text, outsideLoops, ends } = name;
+    const [frame, iteration] = [reader.varint(), reader.varint()];
+    // One string for all steps: tables find it by a hash that it has already.
+    return { key: frame === 0 && iteration === 0 ? outsideLoops : `${text};${frame}:${iteration}`, ends };
   }
 
   #checkNew(request: number, count: number): void {
@@ -445,7 +458,7 @@ export class TensorSender {
 }
 
 function responseOf(
-  known: Pick<TensorResponse, 'request' | 'stepId' | 'key' | 'destination' | 'metadata'> &
+  known: Pick<TensorResponse, 'request' | 'stepId' | 'key' | 'ends' | 'destination' | 'metadata'> &
     Partial<Pick<TensorResponse, 'fused' | 'standing'>>,
 ): TensorResponse {
   return { fused: undefined, standing: undefined, cancel: nothingToCancel, offered: undefined, ...known };
