@@ -265,6 +265,7 @@ describe('shoal/messaging', () => {
     tryReceive: 'takes nothing',
     bind: call(router.bind.bind(router), argument('inproc://here')),
     writable: call(router.writable.bind(router), anAddress),
+    forget: call(router.forget.bind(router), anAddress),
   };
   const poller = new messaging.Poller();
   const callsOfPoller: CallsOf<messaging.Poller> = {

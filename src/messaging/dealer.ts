@@ -4,7 +4,7 @@
 import { within } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { retry } from '../base/connections/retry.ts';
-import { checkFields, checkKind, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
+import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
 import { checkAddress, formatAddress, type Address } from './address.ts';
 import type { Pipe } from './backend.ts';
 import { checkContext, type MessagingContext } from './context.ts';
@@ -20,6 +20,9 @@ export interface DealerOptions {
   /** Of this socket; no other living dealer of its router may have it. */
   readonly address: Address;
   readonly limits?: Partial<MessagingLimits>;
+  /** `one`: what is said is for one process. When its router closes, forgets this dealer or another process takes its place, the
+   *  dealer ends with `peer-lost`, and what was on its way reaches nobody else. Default `any`. */
+  readonly routers?: 'any' | 'one';
 }
 
 export interface ConnectOptions {
@@ -27,7 +30,7 @@ export interface ConnectOptions {
   readonly timeoutMs?: number;
 }
 
-const dealerOptions = optionTable<DealerOptions>({ address: 'bigint', limits: 'object' });
+const dealerOptions = optionTable<DealerOptions>({ address: 'bigint', limits: 'object', routers: 'string' });
 const connectOptions = optionTable<ConnectOptions>({ timeoutMs: 'number' });
 
 const defaultConnectMs = 10_000;
@@ -37,6 +40,7 @@ export class Dealer extends MessageSocket {
   readonly address: Address;
   readonly #context: MessagingContext;
   readonly #limits: MessagingLimits;
+  readonly #isOfOne: boolean;
   readonly #inbox: Inbox;
   readonly #link: Link;
   readonly #stopped = new AbortController();
@@ -56,6 +60,10 @@ export class Dealer extends MessageSocket {
     this.address = options.address;
     this.#context = context;
     this.#limits = socketLimits(context.limits, options.limits);
+    const { routers = 'any' } = options;
+    if (routers !== 'any' && routers !== 'one')
+      throw new ShoalError('usage', `Dealer: routers must be 'any' or 'one', not ${describeValue(routers)}`);
+    this.#isOfOne = routers === 'one';
     this.#inbox = inbox;
     this.#link = new Link({
       session: context.newSession(),
@@ -174,6 +182,10 @@ export class Dealer extends MessageSocket {
     switch (packet.kind) {
       case PacketKind.welcome:
         if (this.#link.open) return;
+        if (this.#isOfOne && this.#link.isStranger(packet)) {
+          this.#fail(new ShoalError('peer-lost', `the router of ${this.internalId} has forgotten it, or is another process by now`));
+          return;
+        }
         this.#link.greet(packet);
         this.#welcomed?.resolve();
         this.#welcomed = undefined;
@@ -187,7 +199,7 @@ export class Dealer extends MessageSocket {
       case PacketKind.goodbye:
         this.#link.onPacket({ ...packet, kind: PacketKind.credit });
         this.#link.forgetPeer();
-        this.#onLost(new ShoalError('peer-lost', `the router of ${this.internalId} has closed`), this.#attempt);
+        this.#onLost(new ShoalError('peer-lost', `the router of ${this.internalId} has closed`), this.#attempt, this.#isOfOne);
         return;
       case PacketKind.hello:
         throw new ShoalError('protocol', `${this.internalId} received a hello; it is connected to a dealer`);
@@ -196,12 +208,12 @@ export class Dealer extends MessageSocket {
     }
   }
 
-  #onLost(lost: ShoalError, attempt: number): void {
+  #onLost(lost: ShoalError, attempt: number, isOver = false): void {
     const pipe = this.#link.pipe;
     this.#link.detach();
     // Its packets no longer reach the link; nothing depends on how long it takes to end.
     pipe?.close(0).catch(() => undefined);
-    if (lost.code !== 'peer-lost' && lost.code !== 'timeout') {
+    if (isOver || (lost.code !== 'peer-lost' && lost.code !== 'timeout')) {
       this.#fail(lost);
       return;
     }

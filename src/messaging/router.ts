@@ -111,6 +111,21 @@ export class Router extends MessageSocket {
     return link === undefined ? Promise.resolve() : link.room();
   }
 
+  /** Whoever has this address will not come back, and what waits for it goes. If it does come, it is new. */
+  forget(address: Address): void {
+    checkAddress(address);
+    const link = this.#links.get(address);
+    if (link === undefined) return;
+    this.#links.delete(address);
+    for (const [behind, route] of this.#routes) if (route === link) this.#routes.delete(behind);
+    const { pipe } = link;
+    link.end(new ShoalError('peer-lost', `${formatAddress(address)} was given up`));
+    if (pipe === undefined) return;
+    // It says hello again, and is welcomed by a session that does not know it.
+    this.#pipes.set(pipe, undefined);
+    pipe.send([encodeControl('reset', noCounters)]);
+  }
+
   override async flushed(): Promise<void> {
     await Promise.all([...this.#links.values()].map((link) => link.flushed()));
   }

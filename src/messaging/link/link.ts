@@ -182,6 +182,12 @@ export class Link {
     this.#greet('hello');
   }
 
+  /** It is not the process that we have talked to before. */
+  isStranger({ session }: Greeting): boolean {
+    const { peer } = this.#session;
+    return peer !== 0 && peer !== session;
+  }
+
   /** Takes up where the two ends left off; answers a hello. */
   greet(packet: Packet & Greeting): void {
     this.#peerTakes = packet;

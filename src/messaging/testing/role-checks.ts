@@ -518,6 +518,31 @@ export const messagingChecks: readonly MessagingCheck[] = [
     },
   },
   {
+    name: 'a dealer of one router ends when that has forgotten it, or closes',
+    parts: {
+      async router(place) {
+        const router = await bound(place);
+        await takeTypes(router, [1, 1]);
+        router.forget(worker(1));
+        await place.tell('forgotten');
+        await place.hear('a has ended');
+        await router.close();
+      },
+      async a(place) {
+        const dealer = await connected(place, worker(1), { routers: 'one' });
+        dealer.send(message(worker(1), stub, 1));
+        await place.hear('forgotten');
+        await assert.rejects(dealer.receive(), { code: 'peer-lost', message: /has forgotten it/ });
+        await place.tell('a has ended');
+      },
+      async b(place) {
+        const dealer = await connected(place, worker(2), { routers: 'one' });
+        dealer.send(message(worker(2), stub, 1));
+        await assert.rejects(dealer.receive(), { code: 'peer-lost', message: /has closed/ });
+      },
+    },
+  },
+  {
     name: 'a dealer can move to another router',
     parts: {
       async router(place) {
