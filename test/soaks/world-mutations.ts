@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { ShoalError } from '../../src/base/errors.ts';
-import { packageFile } from '../../src/base/package-root.ts';
+import { packageFile } from '../../src/base/packages/package-root.ts';
 import { mendedDefects, type MendedDefect } from '../worlds/mended-defects.ts';
 
 const text = { type: 'string' } as const;
