@@ -121,7 +121,7 @@ describe('model', () => {
     expect(Math.abs(slope / square - 1)).toBeLessThan(0.02);
   });
 
-  test('learns text by heart and continues it', () => {
+  test('learns text by heart and continues it', async () => {
     const corpus = loadCorpus({ ...options, patterns: [join(folder, 'a.txt')] });
     const wide: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 16, width: 32, layers: 1, heads: 2 };
     const model = createModel(wide);
@@ -136,7 +136,7 @@ describe('model', () => {
       // jax-js is lazy: reading something each step keeps the chain of pending work short.
       losses.push(loss.item());
     }
-    const text = generate(model, parameters, wide, {
+    const text = await generate(model, parameters, wide, {
       vocabulary: corpus.vocabulary,
       prompt: 'the quick brown',
       count: 29,

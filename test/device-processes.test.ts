@@ -24,6 +24,22 @@ describe.skipIf(driver === undefined)(`collectives on buffers of WebGPU${why}`, 
   });
 });
 
+describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {
+  it('has its gradients averaged', async () => {
+    await using world = await startRanks({ fixture: 'ddp-webgpu', n: 2, env: { ...driver } });
+    // Twice 1 and twice 2, which the ranks have.
+    const averages = [[3, 5, 7, 9], [3], [3, 3, 3, 3]];
+    for (const { lines, code, stderr } of await world.outcomes()) {
+      const [first, ...rest] = lines as Record<string, unknown>[];
+      expect(first, stderr).toEqual({ device: 'webgpu', params: expect.arrayContaining([[1, 2, 3, 4], [1], [1, 1, 1, 1]]) as unknown });
+      for (const step of rest.slice(0, 2))
+        expect(step).toEqual({ device: 'webgpu', averaged: expect.arrayContaining(averages) as unknown });
+      expect(rest.slice(2)).toEqual([{ averageSync: 'usage', accumulate: 'usage' }, { checksum: 16 }]);
+      expect(code).toBe(0);
+    }
+  });
+});
+
 describe('openDevice without a driver', () => {
   it('says what is missing, and what to do', () => {
     const [program, ...args] = fixtureCommand('device-collectives');
@@ -35,4 +51,12 @@ describe('openDevice without a driver', () => {
     );
     expect(status).toBe(1);
   });
+});
+
+it('the character model says what is missing when --device webgpu has no driver', () => {
+  const args = ['--import', 'tsx', 'examples/char-lm/train.ts', '--device', 'webgpu'];
+  const env = { PATH: process.env.PATH, VK_ICD_FILENAMES: '/nonexistent.json' };
+  const { stderr, status } = spawnSync(process.execPath, args, { encoding: 'utf8', env });
+  expect(stderr).toContain('no WebGPU adapter');
+  expect(status).toBe(1);
 });

@@ -602,6 +602,7 @@ describe('shoal/ddp', () => {
         options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
       ),
       DistributedModel: 'is made by distribute',
+      initWebGpu: 'takes nothing',
     };
     hasAll(jaxJs, exportedHere);
     await walk('jax-js', exportedHere);

@@ -17,6 +17,8 @@ const { values } = parseArgs({
     text: { type: 'string', multiple: true, default: [] },
     steps: { type: 'string', default: '150' },
     batch: { type: 'string', default: '32' },
+    /** wasm or webgpu, as of train.ts. */
+    device: { type: 'string', default: 'wasm' },
     runs: { type: 'string', default: 'runs' },
   },
 });
@@ -34,7 +36,8 @@ const stepLine = /step (\d+)\/(\d+) loss (\S+) tokens\/s (\S+) communicating (\S
 async function train(size: number): Promise<RankResult[]> {
   const out = join(folder, `processes-${size}`);
   mkdirSync(out, { recursive: true });
-  const own = ['--steps', values.steps, '--batch', values.batch, '--out', out, ...values.text.flatMap((pattern) => ['--text', pattern])];
+  const text = values.text.flatMap((pattern) => ['--text', pattern]);
+  const own = ['--steps', values.steps, '--batch', values.batch, '--device', values.device, '--out', out, ...text];
   const report = size === processes ? ['--report-dir', folder] : [];
   const args = [cli, 'run', '-n', String(size), '--log-dir', out, ...report, script, '--', ...own];
   const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });

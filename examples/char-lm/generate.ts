@@ -15,14 +15,14 @@ export interface GenerateOptions {
 }
 
 /** The prompt and its continuation. Keeps `parameters`. */
-export function generate(model: Model, parameters: Parameters, { context }: ModelConfig, options: GenerateOptions): string {
+export async function generate(model: Model, parameters: Parameters, { context }: ModelConfig, options: GenerateOptions): Promise<string> {
   const { vocabulary, prompt, count, temperature, random } = options;
   const tokens = Array.from(prompt, (character) => Math.max(0, vocabulary.indexOf(character)));
   for (let i = 0; i < count; i++) {
     const recent = tokens.slice(-context);
     // Padding lies to the right: attention is causal, so it changes nothing before it.
     const window = Int32Array.from({ length: context }, (_, at) => recent[at] ?? 0);
-    const logits = model.logits(tree.ref(parameters), np.array(window, { shape: [1, context] })).dataSync();
+    const logits = await model.logits(tree.ref(parameters), np.array(window, { shape: [1, context] })).data();
     const from = (recent.length - 1) * vocabulary.length;
     tokens.push(draw(logits.subarray(from, from + vocabulary.length) as Float32Array, temperature, random));
   }

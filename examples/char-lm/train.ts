@@ -3,6 +3,8 @@
  *    npx tsx examples/char-lm/train.ts                  one process
  *    npx shoal run -n 2 examples/char-lm/train.ts       two processes, each with batches of its own; --schedule: scheduled all-reduces
  *
+ *  --device webgpu computes on a GPU by the package `webgpu`, where there is a Vulkan driver.
+ *
  *  What makes it distributed is marked ◆. */
 import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -10,7 +12,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { initProcessGroup } from 'shoal'; // ◆
 import { DistributedSampler, seededRandom } from 'shoal/ddp'; // ◆
-import { distribute } from 'shoal/ddp/jax-js'; // ◆
+import { distribute, initWebGpu } from 'shoal/ddp/jax-js'; // ◆
 import { Adam } from './adam.ts';
 import { loadCorpus, unigramLoss, windowCount, windows } from './corpus.ts';
 import { generate } from './generate.ts';
@@ -20,6 +22,8 @@ import type { RankResult } from './summary.ts';
 const { values } = parseArgs({
   options: {
     text: { type: 'string', multiple: true, default: [] },
+    /** Where jax-js computes: wasm or webgpu. */
+    device: { type: 'string', default: 'wasm' },
     /** All-reduces go in parts, by priority. */
     schedule: { type: 'boolean', default: false },
     steps: { type: 'string', default: '150' },
@@ -33,8 +37,12 @@ const { values } = parseArgs({
 });
 const [steps, batch, rate, seed] = [values.steps, values.batch, values.rate, values.seed].map(Number);
 
-await init('wasm'); // single-threaded under Node.js
-defaultDevice('wasm');
+if (!['wasm', 'webgpu'].includes(values.device)) throw new Error(`--device ${values.device}: wasm or webgpu is needed`);
+const gpu = values.device === 'webgpu' ? await initWebGpu() : undefined;
+if (!gpu) {
+  await init('wasm'); // single-threaded under Node.js
+  defaultDevice('wasm');
+}
 const corpus = loadCorpus({ patterns: values.text, charactersMax: 400_000, vocabularyMax: 96 });
 const config: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 64, width: 64, layers: 2, heads: 4 };
 const model = createModel(config);
@@ -47,7 +55,7 @@ let { params } = ddp;
 
 const adam = new Adam<typeof params>({ rate, warmupSteps: Math.min(20, steps), steps });
 const shaped = (tokens: Int32Array): np.Array => np.array(tokens, { shape: [tokens.length / config.context, config.context] });
-const sample = (): string =>
+const sample = (): Promise<string> =>
   generate(model, params, config, {
     vocabulary: corpus.vocabulary,
     prompt: 'The ',
@@ -68,7 +76,8 @@ function* batches(): Generator<[np.Array, np.Array]> {
 }
 
 print(`text: ${corpus.training.length + corpus.heldOut.length} characters of ${corpus.files.length} files: ${corpus.files.join(' ')}`);
-const before = group.rank === 0 ? sample() : '';
+if (gpu) print(`device: ${gpu.adapter}`);
+const before = group.rank === 0 ? await sample() : '';
 print(`before: ${JSON.stringify(before)}`);
 
 const losses: [number, number][] = [];
@@ -79,7 +88,7 @@ for (let step = 1; step <= steps; step++) {
   const [loss, gradients] = model.gradients(tree.ref(params), inputs, targets);
   const averaged = await ddp.average(gradients); // ◆
   params = adam.update(params, averaged);
-  const ownLoss = loss.item();
+  const [ownLoss] = await loss.data();
   if (step > 1 && step % 5 > 0 && step < steps) continue;
   losses.push([step, await ddp.mean(ownLoss)]); // ◆
   if (step === 1) {
@@ -102,9 +111,10 @@ let heldOutLoss = 0;
 for (let block = 0; block < blocks; block++) {
   const items = Array.from({ length: batch }, (_, i) => block * batch + i);
   const [inputs, targets] = windows(corpus.heldOut, items, config.context).map(shaped);
-  heldOutLoss += model.loss(tree.ref(params), inputs, targets).item() / blocks;
+  const [loss] = await model.loss(tree.ref(params), inputs, targets).data();
+  heldOutLoss += loss / blocks;
 }
-const after = group.rank === 0 ? sample() : '';
+const after = group.rank === 0 ? await sample() : '';
 print(`after: ${JSON.stringify(after)}`);
 print(`held-out loss ${heldOutLoss.toFixed(4)}, of a unigram model ${unigramLoss(corpus).toFixed(4)}; parameters ${checksum}`);
 if (values.out !== undefined) {
@@ -115,3 +125,4 @@ if (values.out !== undefined) {
   mkdirSync(values.out, { recursive: true });
   writeFileSync(join(values.out, `rank-${rank}.json`), JSON.stringify(result));
 }
+gpu?.close();

@@ -1,8 +1,11 @@
-/** Data-parallel training with jax-js: trees of arrays in and out of the reducer. The only file of the project that imports
- *  `@jax-js/jax` (an optional peer dependency). It must not know the model, the optimiser or how gradients were computed.
+/** Data-parallel training with jax-js: trees of arrays in and out of the reducer. Besides
+ *  jax-js-webgpu.ts the only file of the project that imports `@jax-js/jax` (an optional peer dependency). It must not know the model, the optimiser or how gradients were computed.
  *
  *   gradients (wasm memory) ─ dataSync: one copy ─▶ array ─ one copy ─▶ bucket (shared memory) ─ all-reduce ─▶
  *   ─ np.array: one copy ─▶ averaged gradients (wasm memory)
+ *
+ *  On device `webgpu` gradients are read out of jax-js' own buffers, through proxies, several at a time; the averages are uploaded by
+ *  jax-js, which takes no buffers of others. Reading them needs the event loop: what does not await is refused there.
  *
  *  Ownership follows jax-js: a method consumes the arrays it is given, as every jax-js function does, and what it returns is the
  *  caller's. Pass `tree.ref(x)` to keep a tree. Exception, as for reads in jax-js: `verifyReplicas` and `checksum` only
@@ -10,15 +13,19 @@
  *
  *  A jitted step computes all gradients before the first can be read, so buckets overlap with the reading of later
  *  gradients, not with the backward pass itself. */
-import { DType, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
+import { defaultDevice, DType, getWebGPUDevice, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../../base/settings/options.ts';
+import { DeviceCopies } from '../../memory/device/device-copies.ts';
+import type { GpuBuffer, GpuDevice } from '../../memory/device/gpu.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
 import type { ParameterSpec } from '../buckets.ts';
 import { checksum } from '../checksum.ts';
 import type { CommHook } from '../hooks/comm-hook.ts';
 import { checkGroup, Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
+
+export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
 /** Any nesting of plain objects and lists with arrays at the leaves. */
 export type ArrayTree = JsTree<np.Array>;
@@ -45,9 +52,11 @@ export async function distribute<T extends ArrayTree>(
   const reducer = new Reducer(group, specs, options);
   try {
     // Copies of our own: what a read returns may be shared with other arrays, and the broadcast overwrites it.
-    const values = tree.leaves<np.Array>(params).map((leaf) => readOnce(leaf).slice());
+    const leaves = tree.leaves<np.Array>(params);
+    const devices = leaves.map(({ device }) => device);
+    const values = (await readAll(leaves)).map((value) => value.slice());
     await reducer.broadcastParameters(values);
-    const arrays = values.map((value, index) => arrayOf(value, specs[index]));
+    const arrays = values.map((value, index) => arrayOf(value, specs[index], devices[index]));
     return new DistributedModel(group, reducer, specs, structure, tree.unflatten(structure, arrays) as T);
   } catch (thrown) {
     reducer.close();
@@ -63,6 +72,10 @@ export class DistributedModel<T extends ArrayTree> {
   readonly #reducer: Reducer;
   readonly #specs: readonly ParameterSpec[];
   readonly #structure: JsTreeDef;
+  /** Where each gradient was, and the average goes. */
+  #devices: readonly np.Array['device'][];
+  /** Of gradients on device `webgpu`. */
+  #copies: DeviceCopies | undefined;
 
   /** Use `distribute`. */
   constructor(group: ReducerGroup, reducer: Reducer, specs: readonly ParameterSpec[], structure: JsTreeDef, params: T) {
@@ -70,6 +83,7 @@ export class DistributedModel<T extends ArrayTree> {
     this.#reducer = reducer;
     this.#specs = specs;
     this.#structure = structure;
+    this.#devices = specs.map(() => defaultDevice());
     this.params = params;
   }
 
@@ -86,14 +100,16 @@ export class DistributedModel<T extends ArrayTree> {
   /** Collective. Consumes this rank's gradients; gives their average over all ranks. The backward pass has already finished
    *  or runs now, on this thread. */
   async average(gradients: T, options: AverageOptions = noOptions): Promise<T> {
-    this.#give(gradients, options);
+    const leaves = this.#checked(gradients, options);
+    if (leaves.some(isOnWebGpu)) await this.#giveFromDevice(leaves, options);
+    else this.#give(leaves, options);
     await this.#reducer.finish();
     return this.#take();
   }
 
   /** As `average`, blocking this thread instead of returning to the event loop. */
   averageSync(gradients: T, options: AverageOptions = noOptions): T {
-    this.#give(gradients, options);
+    this.#give(this.#checked(gradients, options), options);
     this.#reducer.finishSync();
     return this.#take();
   }
@@ -101,7 +117,8 @@ export class DistributedModel<T extends ArrayTree> {
   /** Consumes the gradients of a micro-batch and adds them up locally, without communication; the next `average` includes
    *  them. Divide each micro-batch's loss by their number, unless weighting is 'samples'. */
   accumulate(gradients: T, options: AverageOptions = noOptions): void {
-    this.#reducer.noSync(() => this.#give(gradients, options));
+    const leaves = this.#checked(gradients, options);
+    this.#reducer.noSync(() => this.#give(leaves, options));
   }
 
   /** Collective, weighting 'samples': takes part in a step for which this rank has no samples left. Gives the gradients of
@@ -123,7 +140,7 @@ export class DistributedModel<T extends ArrayTree> {
   /** Collective. The checksum of `params`, equal on every rank. Consumes nothing.
    *  @throws ShoalError `mismatch` on every rank, naming the ranks that differ and the first parameter in which they do. */
   async verifyReplicas(params: T): Promise<string> {
-    return this.#reducer.verifyReplicas(this.#leaves(tree.ref(params)).map((leaf) => readOnce(leaf)));
+    return this.#reducer.verifyReplicas(await readAll(this.#leaves(tree.ref(params))));
   }
 
   /** 16 hex digits over the bits of `params`. Consumes nothing, does not communicate. */
@@ -133,20 +150,36 @@ export class DistributedModel<T extends ArrayTree> {
 
   /** Gives the buckets back. Idempotent. */
   close(): void {
+    this.#copies?.close();
     this.#reducer.close();
   }
 
-  /** Reads gradients last to first, the order in which buckets fill, so that the first bucket is on its way early. */
-  #give(gradients: T, options: AverageOptions): void {
+  #checked(gradients: T, options: AverageOptions): np.Array[] {
     checkOptions('average', options, averageOptions);
-    const { samples } = options;
     const leaves = this.#leaves(gradients);
+    this.#devices = leaves.map(({ device }) => device);
+    return leaves;
+  }
+
+  /** Reads gradients last to first, the order in which buckets fill, so that the first bucket is on its way early. */
+  #give(leaves: readonly np.Array[], { samples }: AverageOptions): void {
+    checkHost(leaves);
     if (samples !== undefined) this.#reducer.begin({ samples });
     for (let index = leaves.length - 1; index >= 0; index--) this.#reducer.gradientReady(index, readOnce(leaves[index]));
   }
 
+  /** In the same order, while those that come next are on their way. */
+  async #giveFromDevice(leaves: readonly np.Array[], { samples }: AverageOptions): Promise<void> {
+    if (samples !== undefined) this.#reducer.begin({ samples });
+    this.#copies ??= new DeviceCopies(getWebGPUDevice() as unknown as GpuDevice);
+    const take = (values: Elements, index: number): void => this.#reducer.gradientReady(leaves.length - 1 - index, values);
+    await readEach(leaves.toReversed(), take, this.#copies);
+  }
+
   #take(): T {
-    const arrays = this.#specs.map((spec, index) => arrayOf(this.#reducer.gradient(index) as Float32Array | Float64Array, spec));
+    const arrays = this.#specs.map((spec, index) =>
+      arrayOf(this.#reducer.gradient(index) as Float32Array | Float64Array, spec, this.#devices[index]),
+    );
     return tree.unflatten(this.#structure, arrays) as T;
   }
 
@@ -160,14 +193,66 @@ export class DistributedModel<T extends ArrayTree> {
   }
 }
 
+type Elements = Float32Array | Float64Array;
+
 /** The leaf's elements; consumes it. */
-function readOnce(leaf: np.Array): Float32Array | Float64Array {
-  return leaf.dataSync() as Float32Array | Float64Array;
+function readOnce(leaf: np.Array): Elements {
+  checkHost([leaf]);
+  return leaf.dataSync() as Elements;
+}
+
+function isOnWebGpu({ device }: np.Array): boolean {
+  return device === 'webgpu';
+}
+
+/** @throws ShoalError `usage`; consumes nothing. */
+function checkHost(leaves: readonly np.Array[]): void {
+  if (leaves.some(isOnWebGpu))
+    throw new ShoalError('usage', 'ddp: arrays on device webgpu are read by the event loop: await average, or verifyReplicas, instead');
+}
+
+/** The elements of each; consumes them. */
+async function readAll(leaves: readonly np.Array[]): Promise<Elements[]> {
+  const all: Elements[] = [];
+  const copies = leaves.some(isOnWebGpu) ? new DeviceCopies(getWebGPUDevice() as unknown as GpuDevice) : undefined;
+  await readEach(leaves, (values) => all.push(values), copies);
+  copies?.close();
+  return all;
+}
+
+/** Gives the elements of each leaf in their order, as they come; consumes the leaves.
+ *  @param copies of jax-js' device, several at a time; undefined: no leaf is there. */
+async function readEach(
+  leaves: readonly np.Array[],
+  take: (values: Elements, index: number) => void,
+  copies: DeviceCopies | undefined,
+): Promise<void> {
+  const reads = leaves.map((leaf) => {
+    const read = isOnWebGpu(leaf) && copies ? readFromDevice(leaf, copies) : Promise.resolve(readOnce(leaf));
+    // Each is awaited below, in its turn.
+    read.catch(() => undefined);
+    return read;
+  });
+  for (const [index, read] of reads.entries()) take(await read, index);
+}
+
+/** Its own buffer, copied through a proxy. */
+async function readFromDevice(leaf: np.Array, copies: DeviceCopies): Promise<Elements> {
+  // jax-js gives the buffer and lets go of the array: another array could be written there.
+  const kept = leaf.ref;
+  try {
+    const values = leaf.dtype === DType.Float64 ? new Float64Array(leaf.size) : new Float32Array(leaf.size);
+    const buffer = (await leaf.gpuBuffer()) as unknown as GpuBuffer;
+    await copies.read({ buffer, byteOffset: 0 }, new Uint8Array(values.buffer));
+    return values;
+  } finally {
+    kept.dispose();
+  }
 }
 
 /** An array of its own: the elements are copied. */
-function arrayOf(values: Float32Array | Float64Array, { shape, dtype }: ParameterSpec): np.Array {
-  return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32 });
+function arrayOf(values: Elements, { shape, dtype }: ParameterSpec, device: np.Array['device']): np.Array {
+  return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32, device });
 }
 
 /** Name (`blocks.0.qkv`), shape and dtype of every leaf, in the order of `tree.leaves`. */
