@@ -1,11 +1,11 @@
 /** Whole worlds from seeds: launcher, ranks, stores and parameter servers in one process, on virtual time, networks and memory. `WORLD_SEEDS=n`
- *  runs other than 1,000; what fails is shrunk, and printed with the line that replays it. */
+ *  runs other than 190; what fails is shrunk, and printed with the line that replays it. */
 import { expect, it } from 'vitest';
 import { describeWrong, shrink } from './worlds/check-world.ts';
 import { runWorld } from './worlds/world.ts';
 import { paths, worldOf, type WorldPlan } from './worlds/world-plan.ts';
 
-const seeds = Number(process.env.WORLD_SEEDS ?? 1000);
+const seeds = Number(process.env.WORLD_SEEDS ?? 190);
 
 it(`${seeds} worlds give right results, or errors that name who failed, and leave nothing`, async () => {
   let [withFaults, failed, restarted] = [0, 0, 0];
@@ -16,7 +16,7 @@ it(`${seeds} worlds give right results, or errors that name who failed, and leav
     if (verdict.failed) failed++;
     if (verdict.generations > 1) restarted++;
   }
-  if (seeds < 1000) return;
+  if (seeds < 100) return;
   expect({ withFaults, failed, restarted }).toEqual({
     withFaults: expect.toSatisfy((count: number) => count > seeds / 4),
     failed: expect.toSatisfy((count: number) => count > seeds / 10),
