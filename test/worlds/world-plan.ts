@@ -160,7 +160,6 @@ export function* smallerWorlds(plan: WorldPlan): Generator<WorldPlan> {
 }
 
 function withRanks(plan: WorldPlan, ranks: number): WorldPlan {
-  const fits = (who: string): boolean => who !== `rank ${ranks}`;
   const shrunk = (step: Step, size: number): Step => ({ ...step, root: Math.min(step.root, size - 1) });
   return {
     ...plan,
@@ -172,7 +171,8 @@ function withRanks(plan: WorldPlan, ranks: number): WorldPlan {
       return { ...action, members: members.length === 0 ? [0] : members, step: shrunk(action.step, Math.max(1, members.length)) };
     }),
     differs: plan.differs !== undefined && plan.differs.rank < ranks ? plan.differs : undefined,
-    faults: plan.faults.filter(({ who }) => fits(who)),
+    // What hit the rank that is left out hits the last one.
+    faults: plan.faults.map((fault) => (fault.who === `rank ${ranks}` ? { ...fault, who: `rank ${ranks - 1}` } : fault)),
   };
 }
 
