@@ -13,6 +13,7 @@ import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
 import { checkGroup, type ReducerGroup } from '../../reducer.ts';
 import { BucketExchange, ScheduledExchange, type Exchange } from './exchange.ts';
+import { elementsOf } from './heap-view.ts';
 import { bindHook, type BoundHook, type CommHook } from '../../hooks/comm-hook.ts';
 import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
@@ -134,7 +135,7 @@ export class DistributedOptimizer extends tf.Optimizer {
     this.drain();
     for (let index = given.length - 1; index >= 0; index--) {
       const { tensor } = given[index];
-      if (tensor) exchange.gradientReady(index, tensor.dataSync<'float32'>());
+      if (tensor) exchange.gradientReady(index, elementsOf(tf.backend(), tensor));
     }
     this.#finish(exchange);
   }
@@ -262,7 +263,7 @@ export class DistributedOptimizer extends tf.Optimizer {
       tf,
       variables,
       onUse: (index) => this.#update(index),
-      onGradient: (index, gradient) => exchange.gradientReady(index, gradient.dataSync<'float32'>()),
+      onGradient: (index, gradient) => exchange.gradientReady(index, elementsOf(tf.backend(), gradient)),
     });
     this.#registered = { variables, exchange, hooks };
     return this.#registered;
