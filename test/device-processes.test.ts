@@ -60,3 +60,16 @@ it('the character model says what is missing when --device webgpu has no driver'
   expect(stderr).toContain('no WebGPU adapter');
   expect(status).toBe(1);
 });
+
+it('shoal info shows the adapter, or why there is none', () => {
+  const info = (env: NodeJS.ProcessEnv): unknown =>
+    JSON.parse(
+      spawnSync(process.execPath, ['dist/cli/main.js', 'info', '--json'], { encoding: 'utf8', env: { PATH: process.env.PATH, ...env } })
+        .stdout,
+    );
+  expect(info({ VK_ICD_FILENAMES: '/nonexistent.json' })).toMatchObject({
+    webgpu: { adapter: null, reason: expect.stringContaining('no WebGPU adapter') as unknown },
+  });
+  if (driver)
+    expect(info({ ...driver })).toMatchObject({ webgpu: { adapter: expect.stringContaining('SwiftShader') as unknown, reason: null } });
+});

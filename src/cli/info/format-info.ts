@@ -2,9 +2,10 @@
 import { formatBytes } from '../../base/settings/quantity.ts';
 import type { Info } from './gather-info.ts';
 import type { Links } from './measure-links.ts';
+import type { WebGpuInfo } from './webgpu-adapter.ts';
 
 /** `links`: null when none were measured. */
-export function formatInfo(info: Info & { readonly links: Links | null }): string {
+export function formatInfo(info: Info & { readonly links: Links | null; readonly webgpu: WebGpuInfo }): string {
   const sections = [
     section('host', hostRows(info)),
     section('native addon', [[info.native.loaded ? `loaded, ${info.native.instructions} kernels` : `not loaded: ${info.native.reason}`]]),
@@ -17,6 +18,7 @@ export function formatInfo(info: Info & { readonly links: Links | null }): strin
       ]),
     ),
     section('libfabric', libfabricRows(info)),
+    section('webgpu', [[info.webgpu.adapter ?? `not available: ${info.webgpu.reason}`]]),
     section(
       'interfaces',
       info.interfaces.map(({ name, address, offered }) => [name, address, offered ? 'offered to other hosts' : '']),
