@@ -115,7 +115,7 @@ function main(): void {
     medianMs,
     speedRatio,
     wrong,
-    rounds: results,
+    results,
   };
   writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
 }
