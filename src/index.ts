@@ -1,4 +1,5 @@
-/** Shoal: the communication stack for training models on more than one process. */
+/** Shoal: the communication stack for training models on more than one process.
+ *  @module */
 export { isShoalError, ShoalError, type ErrorCode } from './base/errors.ts';
 export { DeviceMesh, initDeviceMesh, type MeshOptions } from './group/api/device-mesh.ts';
 export { initProcessGroup, type InitOptions } from './group/api/init.ts';

@@ -10,7 +10,8 @@ import { generatedPages, replacePart } from '../scripts/generated-pages.ts';
 import { pageSources, readSources, readText, repositoryRoot } from '../scripts/repository.ts';
 
 const docs = readdirSync(join(repositoryRoot, 'docs')).filter((name) => name.endsWith('.md'));
-const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`)];
+const reference = readdirSync(join(repositoryRoot, 'docs/api')).map((name) => `docs/api/${name}`);
+const pages = ['README.md', 'ARCHITECTURE.md', ...docs.map((name) => `docs/${name}`), ...reference];
 
 describe('generated pages', () => {
   it.each(generatedPages(pageSources()).map(({ path, text }) => [path, text]))('%s is what npm run docs writes', (path, text) => {

@@ -19,7 +19,9 @@ const knownNames = new Set<string>([
 
 describe('environment variables', () => {
   it('that code or documentation names are settings, or set by the launcher', () => {
-    const docs = readdirSync(join(repositoryRoot, 'docs')).map((name) => `docs/${name}`);
+    const docs = readdirSync(join(repositoryRoot, 'docs'), { recursive: true, encoding: 'utf8' })
+      .filter((name) => /\.(md|svg)$/.test(name))
+      .map((name) => `docs/${name}`);
     const texts = [
       ...readSources().filter(({ path }) => !isTest(path)),
       ...['README.md', 'ARCHITECTURE.md', ...docs].map((path) => ({ path, text: readText(path) })),

@@ -30,6 +30,7 @@ export const errorCodes = [
   'system',
 ] as const;
 
+/** What went wrong; see docs/errors.md. */
 export type ErrorCode = (typeof errorCodes)[number];
 
 /** What an error knows beside its text. Bytes are bytes, times are milliseconds, ranks are global. */
@@ -54,15 +55,24 @@ export interface ErrorData extends Omit<ErrorFields, 'cause'> {
 
 /** An operating error. The message names who, what and the next step. */
 export class ShoalError extends Error {
+  /** Of every one, whichever copy of the package made it. */
   override readonly name = 'ShoalError';
+  /** What went wrong: match this. */
   readonly code: ErrorCode;
   // Those that are not known are not there: an error that nobody catches is printed with all it has.
+  /** Who reports, as a rank of the world. */
   declare readonly rank: number | undefined;
+  /** Who it is about, as a rank of the world. */
   declare readonly peer: number | undefined;
+  /** The call. */
   declare readonly operation: string | undefined;
+  /** Position in the group's order of calls. */
   declare readonly sequence: number | undefined;
+  /** How many the call was about. */
   declare readonly bytes: number | undefined;
+  /** The limit that passed. Milliseconds. */
   declare readonly timeoutMs: number | undefined;
+  /** What `rank` has run out of: `file descriptors`, `threads`, `memory`. */
   declare readonly resource: string | undefined;
 
   constructor(code: ErrorCode, message: string, fields: ErrorFields = {}) {
@@ -72,12 +82,14 @@ export class ShoalError extends Error {
       if (fields[name] !== undefined) Object.assign(this, { [name]: fields[name] });
   }
 
+  /** As plain data, for another thread or process. */
   toData(): ErrorData {
     const { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource } = this;
     const cause = this.cause === undefined ? undefined : messageOf(this.cause);
     return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource, cause };
   }
 
+  /** Back from `toData`. */
   static fromData(data: ErrorData): ShoalError {
     return new this(data.code, data.message, data);
   }
@@ -89,6 +101,7 @@ export class ShoalError extends Error {
   }
 }
 
+/** Also of errors that another copy of the package made, which `instanceof` does not recognise. */
 export function isShoalError(thrown: unknown): thrown is ShoalError {
   return thrown instanceof Error && thrown.name === 'ShoalError' && 'code' in thrown;
 }

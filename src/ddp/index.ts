@@ -1,4 +1,5 @@
-/** Data-parallel training: the public face of `shoal/ddp`. */
+/** Data-parallel training: the public face of `shoal/ddp`.
+ *  @module */
 export { assignBuckets, type Bucket, type BucketLimits, type BucketSlot, type ParameterSpec } from './buckets.ts';
 export type { Checkpoint, CheckpointState, CheckpointTensor, CheckpointValue } from './checkpoint.ts';
 export { Checkpoints, type CheckpointContents, type CheckpointGroup, type CheckpointsOptions } from './checkpoints.ts';

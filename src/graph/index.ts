@@ -1,4 +1,5 @@
-/** `shoal/graph`: dataflow graphs over several devices, in the vocabulary of TensorFlow 1. */
+/** `shoal/graph`: dataflow graphs over several devices, in the vocabulary of TensorFlow 1.
+ *  @module */
 export { startGraphServer, type StartOptions } from './cluster/start.ts';
 export { GraphServer, type ClusterSessionOptions, type ClusterSpec, type GraphServerStats } from './cluster/graph-server.ts';
 export { drawGraph, type DrawGraphOptions } from './draw-graph.ts';

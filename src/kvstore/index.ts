@@ -1,4 +1,5 @@
-/** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore. */
+/** `shoal/kvstore`: the parameter server, in the vocabulary of MXNet's KVStore.
+ *  @module */
 export { create, createShared, type CreateOptions } from './stores/create.ts';
 export { ScheduledKVStore } from './scheduled/scheduled-kvstore.ts';
 export type { ScheduledKVStoreOptions } from './scheduled/scheduled-store.ts';

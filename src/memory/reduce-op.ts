@@ -11,17 +11,27 @@ import { dtypeInfo, type DType } from './dtype.ts';
  *  Bit…     integers and bool
  *  Premul   Sum of inputs each multiplied by a factor given with the call; floats only */
 export const ReduceOp = {
+  /** Bool: or. */
   Sum: 'sum',
+  /** Floats only. */
   Avg: 'avg',
+  /** Bool: and. */
   Product: 'product',
+  /** A NaN anywhere gives NaN. */
   Min: 'min',
+  /** A NaN anywhere gives NaN. */
   Max: 'max',
+  /** Integers and bool. */
   BitAnd: 'bit-and',
+  /** Integers and bool. */
   BitOr: 'bit-or',
+  /** Integers and bool. */
   BitXor: 'bit-xor',
+  /** Sum of inputs each multiplied by its rank's `factor`; floats only. */
   Premul: 'premul',
 } as const;
 
+/** One of the operators, by its name. */
 export type ReduceOp = (typeof ReduceOp)[keyof typeof ReduceOp];
 
 /** Operators that the kernels combine pairs of elements with; Avg and Premul are Sum plus a scaling. */

@@ -1,4 +1,5 @@
-/** `shoal/messaging`: messages between threads and processes, over whatever connects them. */
+/** `shoal/messaging`: messages between threads and processes, over whatever connects them.
+ *  @module */
 export { makeAddress, parseAddress, groupOf, idOf, roleOf, formatAddress, Role, type Address, type AddressParts } from './address.ts';
 export type { FabricEndpoint } from './backends/fabric.ts';
 export { MessagingContext, type MessagingOptions } from './context.ts';

@@ -1,4 +1,5 @@
-/** `shoal/rendezvous`: tensors between processes, by name and step, without copies. */
+/** `shoal/rendezvous`: tensors between processes, by name and step, without copies.
+ *  @module */
 export type { WorkerIdentity } from './carriers/tensor-channel.ts';
 export type { TensorCounters } from './protocol/counters.ts';
 export { RendezvousWorker, type RendezvousWorkerOptions, type StandingOptions } from './rendezvous-worker.ts';

@@ -6,9 +6,11 @@ import { checkKind, checkOptions, noOptions, optionTable } from '../base/setting
 import type { Environment } from '../base/settings/settings.ts';
 import { CheckedStore, type JobStore } from './job-store.ts';
 
+/** How a process reaches the store of its job. */
 export interface StoreOptions {
-  /** This process's number, and how many there are; for `tcp://` and `file://`. */
+  /** This process's number; for `tcp://` and `file://`. */
   readonly rank?: number;
+  /** How many processes there are; with `rank`. */
   readonly worldSize?: number;
   /** `tcp://`: who knows it may connect; needed where other hosts can. */
   readonly secret?: string;

@@ -12,7 +12,9 @@
  *  look and consume nothing.
  *
  *  A jitted step computes all gradients before the first can be read, so buckets overlap with the reading of later
- *  gradients, not with the backward pass itself. */
+ *  gradients, not with the backward pass itself.
+ *
+ *  @module */
 import { defaultDevice, DType, getWebGPUDevice, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
 import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';

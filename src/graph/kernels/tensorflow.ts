@@ -1,5 +1,7 @@
 /** `shoal/graph/tfjs`: dense kernels by TensorFlow.js, whatever backend it is set to (cpu, wasm, …). A kernel takes the elements of its
- *  inputs to TensorFlow.js and brings those of its outputs back: what flows between nodes is plain, and nothing has to be disposed of. */
+ *  inputs to TensorFlow.js and brings those of its outputs back: what flows between nodes is plain, and nothing has to be disposed of.
+ *
+ *  @module */
 import type * as tfjs from '@tensorflow/tfjs';
 import { ShoalError } from '../../base/errors.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';

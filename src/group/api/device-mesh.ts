@@ -11,6 +11,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import type { ProcessGroup } from '../call/types.ts';
 
+/** How a mesh is made. */
 export interface MeshOptions {
   /** Of the dimensions, in their order. Default: none, and dimensions go by their number. */
   readonly names?: readonly string[];

@@ -38,6 +38,7 @@ const inlineDescriptors = 6;
 /** Time for links and threads to end after the work has. */
 const graceMs = 2000;
 
+/** How a process joins its world. */
 export interface InitOptions {
   /** `auto` chooses an algorithm per call; an algorithm's name (`direct`, `ring`, …) takes that one wherever it has the
    *  collective and chooses automatically elsewhere; `mpi` leaves collectives to Open MPI, for ranks that mpirun started.
@@ -47,6 +48,7 @@ export interface InitOptions {
   readonly initMethod?: string;
   /** With `tcp://` and `file://`: this process's rank and the number of ranks. Default: what the environment says. */
   readonly rank?: number;
+  /** With `rank`: how many ranks there are. */
   readonly worldSize?: number;
   /** Default time limit of operations. Default: SHOAL_TIMEOUT_MS, 5 minutes. */
   readonly timeoutMs?: number;

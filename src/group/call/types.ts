@@ -16,6 +16,7 @@ export type TensorLike = Tensor | TypedArray | NativeFloat16Array;
  *  memory of the device by this thread's event loop. */
 export type CollectiveData = TensorLike | DeviceTensor;
 
+/** What every collective takes. */
 export interface CallOptions {
   /** Ends the wait for late ranks with `timeout`, which names them, and the group with it. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
@@ -26,6 +27,7 @@ export interface CallOptions {
   readonly signal?: AbortSignal;
 }
 
+/** Of collectives that combine values. */
 export interface ReduceOptions extends CallOptions {
   /** Default Sum. */
   readonly op?: ReduceOp;
@@ -33,17 +35,20 @@ export interface ReduceOptions extends CallOptions {
   readonly factor?: number;
 }
 
+/** Of collectives that have one rank as their source or target. */
 export interface RootOptions extends CallOptions {
   /** Rank in this group. Default 0. */
   readonly root?: number;
 }
 
+/** Of collectives whose parts may differ in size. */
 export interface CountsOptions extends CallOptions {
   /** Elements of each rank's part, by rank, the same list on every rank; zeros are allowed. Default: as many as this rank's part has,
    *  for each. */
   readonly counts?: readonly number[];
 }
 
+/** Of all-to-all. */
 export interface AllToAllOptions extends CallOptions {
   /** Elements this rank sends to each rank, by rank; sums to the input's count. Default: even. */
   readonly inputSplits?: readonly number[];
@@ -51,6 +56,7 @@ export interface AllToAllOptions extends CallOptions {
   readonly outputSplits?: readonly number[];
 }
 
+/** Of sends and receives. */
 export interface PeerOptions extends CallOptions {
   /** Messages match by sender and tag, in order. Default 0. Integer 0…65535. */
   readonly tag?: number;
@@ -58,7 +64,9 @@ export interface PeerOptions extends CallOptions {
 
 /** What a scheduled group schedules by. */
 export interface SchedulingStatus {
+  /** Bytes in flight at most. */
   readonly creditBytes: number;
+  /** Bytes of a part at most. */
   readonly partitionBytes: number;
   /** `fixed`: nothing is tuned. */
   readonly tuning: 'fixed' | 'tuning' | 'converged';
@@ -90,11 +98,13 @@ export type BatchCall =
 /** Limit, name and signal are those of the batch. */
 type BatchOptions<Options extends CallOptions> = Omit<Options, keyof CallOptions>;
 
+/** How a group is divided. */
 export interface SubgroupsOptions {
   /** Ranks of each group: the first so many, the next so many, …; divides the group's size. Default: the ranks of each host. */
   readonly groupSize?: number;
   /** The ranks of each group, in their order there; the same lists on every rank. Instead of `groupSize`. */
   readonly ranks?: readonly (readonly number[])[];
+  /** For each of the groups to open. Default: the world's. Milliseconds. */
   readonly timeoutMs?: number;
 }
 

@@ -4,7 +4,9 @@
  *                  ─▶ backward: each gradient goes to the comm thread as it is produced
  *                  ─▶ all groups but scheduled ones: averages are waited for, and applied
  *
- *  Names, shapes and the order of variables are compared at the first step, and all ranks start from rank 0's values. */
+ *  Names, shapes and the order of variables are compared at the first step, and all ranks start from rank 0's values.
+ *
+ *  @module */
 import * as tf from '@tensorflow/tfjs';
 import { ShoalError } from '../../../base/errors.ts';
 import { checkOptions, describeValue, noOptions, optionTable } from '../../../base/settings/options.ts';
