@@ -1,7 +1,7 @@
 /** `npm run test:new-user`: everything that a new user does, with every package manager and several versions of Node.js; writes what it took
- *  to bench/results/new-user.json. `npx tsx test/new-user/run.ts pnpm 20`: only that manager, only this version. */
+ *  to bench/results/new-user.json. `npx tsx test/new-user/run.ts pnpm 20`: only that manager, only this version; other results stay. */
 import { execFileSync } from 'node:child_process';
-import { existsSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import { managers } from './managers.ts';
@@ -15,20 +15,24 @@ const versions = majors.filter((major) => !names.some((each) => /^\d/.test(each)
 using folder = new TemporaryFolder();
 const tarball = packPackage(folder.path);
 if (tarball === undefined) throw new Error('there is no addon to pack: a compiler is missing');
-const results: NewUserResult[] = [];
 for (const major of versions) {
   const node = nodeBinary(major);
   for (const manager of chosen) {
-    // Scripts do not know who installed them: broken on each Node.js once, the tutorial followed on each.
-    const whole = manager === chosen[0];
+    // What ranks say does not depend on who installed them.
+    const whole = (): boolean => manager.name === 'npm';
     const log = (line: string): void => console.log(`  ${line}`);
-    const result = await newUser({ tarball, manager, node, tutorial: () => whole, breaks: () => whole, log });
+    const result = await newUser({ tarball, manager, node, tutorial: whole, breaks: whole, log });
     console.log(JSON.stringify(result));
-    results.push(result);
+    keep(result);
   }
 }
-if (names.length === 0) {
-  writeFileSync(join(repositoryRoot, 'bench/results/new-user.json'), `${JSON.stringify({ results }, null, 2)}\n`);
+
+function keep(result: NewUserResult): void {
+  const file = join(repositoryRoot, 'bench/results/new-user.json');
+  const kept = existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as { results: NewUserResult[] }).results : [];
+  const keyOf = ({ node, manager }: NewUserResult): string => `${node.split('.')[0]} ${manager}`;
+  const results = [...kept.filter((each) => keyOf(each) !== keyOf(result)), result].sort((a, b) => (keyOf(a) < keyOf(b) ? -1 : 1));
+  writeFileSync(file, `${JSON.stringify({ results }, null, 2)}\n`);
 }
 
 /** As scripts/test-node.mjs fetches it. */
