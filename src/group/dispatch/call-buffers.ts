@@ -40,7 +40,7 @@ export function onHost(value: CollectiveData): TensorLike {
   if (!(value instanceof DeviceTensor)) return value;
   throw new ShoalError(
     'unsupported',
-    'tensors of a device are data of single collectives: not of send, recv, batch and scheduled groups; read it into a tensor, or send it by shoal/rendezvous',
+    'tensors of a device are data of single collectives: not of send, recv, batch and scheduled groups; read it into a tensor first',
   );
 }
 
