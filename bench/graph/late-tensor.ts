@@ -63,8 +63,9 @@ async function start(recvSome: boolean) {
       functions,
       carrier: (rank) => {
         const around = { clock: systemClock, random: systemRandom };
-        const fabric = new TcpFabric({ identity: { world: 'late', rank }, secret, ...around, listenHosts: ['127.0.0.1'] });
-        return new FabricCarrier({ fabric, ...around, world: 'late', rank });
+        const createFabric = (): TcpFabric =>
+          new TcpFabric({ identity: { world: 'late', rank }, secret, ...around, listenHosts: ['127.0.0.1'] });
+        return new FabricCarrier({ createFabric, ...around, world: 'late', rank });
       },
     },
   );

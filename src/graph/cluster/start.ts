@@ -104,14 +104,15 @@ async function makeCarrier(kind: 'fabric' | 'grpc', { url, world, secret }: Open
     return new GrpcCarrier({ random: systemRandom, secret, host: addresses[0] });
   }
   const name = `${world}/graph`;
-  const fabric = new TcpFabric({
-    identity: { world: name, rank },
-    worldSize,
-    secret,
-    clock: systemClock,
-    random: systemRandom,
-    listenHosts,
-    interfaces,
-  });
-  return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: name, rank });
+  const createFabric = (): TcpFabric =>
+    new TcpFabric({
+      identity: { world: name, rank },
+      worldSize,
+      secret,
+      clock: systemClock,
+      random: systemRandom,
+      listenHosts,
+      interfaces,
+    });
+  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: name, rank });
 }

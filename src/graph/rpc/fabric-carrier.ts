@@ -1,105 +1,123 @@
-/** Calls over the messages of a fabric, and tensors beside them over its writes. Every task listens; who calls, or receives, connects. A
- *  connection that breaks is made again for a while; both ends keep what has no answer yet. */
+/** Calls over messages: every task has a router on its fabric, who calls it connects a dealer. Under each pair is a session
+ *  (session/session.ts), which brings every message once and in order whatever happens to connections; so a call is executed
+ *  once, and nothing is repeated or remembered here. What a session cannot know is said in messages:
+ *
+ *      caller                            task
+ *        request(call, method) ───────▶   hello(process, caller)   first on every connection: another one than before says that
+ *        cancel(call) ────────────────▶                            calls which were under way are lost
+ *        ◀──── part, …, end or error(call)
+ *        ◀──── bye                        it ends
+ *
+ *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
 import type { Clock, Timer } from '../../base/clock.ts';
-import { sleep } from '../../base/clock.ts';
-import { ShoalError, type ErrorData } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
-import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
-import type { WorkerIdentity } from '../../rendezvous/carriers/tensor-channel.ts';
+import type { Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import { makeAddress, Role, type Address } from '../../messaging/address.ts';
+import { MessagingContext } from '../../messaging/context.ts';
+import { Dealer } from '../../messaging/dealer.ts';
+import { Msg } from '../../messaging/msg.ts';
+import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
-import { MessageQueue } from './message-queue.ts';
-import { encodeFrame, FrameKind, FrameReader, isFrame, type Frame } from './frames.ts';
-import { LinkTensors } from './link-tensors.ts';
-import { openChannel, type ChannelSurroundings } from './tensor-channels.ts';
-import { TensorLane } from './tensor-lane.ts';
-import {
-  aborted,
-  describeLoss,
-  type CallOptions,
-  type Pieces,
-  type RpcCarrier,
-  type RpcLink,
-  type RpcService,
-  type RpcStats,
-  type TensorAsker,
-  type TensorService,
-} from './rpc.ts';
+import { aborted, decodeError, describeLoss, encodeError, joinPieces } from './rpc.ts';
+import type { CallOptions, Pieces, RpcCarrier, RpcLink, RpcService, RpcStats } from './rpc.ts';
+import type { ChannelSurroundings } from './tensor-channels.ts';
+import type { LinkTensors } from './link-tensors.ts';
+import { TensorDialer } from './tensor-dialer.ts';
+import { TensorListener } from './tensor-listener.ts';
 
 export interface FabricCarrierOptions {
-  readonly fabric: Fabric;
+  /** Called twice: calls and tensors have one each. The carrier closes them. */
+  readonly createFabric: () => Fabric;
   readonly clock: Clock;
   readonly random: Random;
   /** World of the fabric's identities. */
   readonly world: string;
+  readonly rank: number;
   /** How long a lost connection is tried to be made again, and a caller without one is waited for. Default 2000. */
   readonly reconnectMs?: number;
   /** Default 10,000. */
   readonly connectMs?: number;
-  /** Largest body. Default 1 GiB. */
+  /** Largest body. Default 1 GiB less 1 MiB. */
   readonly messageBytesMax?: number;
   /** Places for tensors that are asked for and have not come. Default 4 GiB. */
   readonly tensorBytesMax?: number;
 }
 
-const fragmentBytes = 4 * 1024 * 1024;
-const retryMs = 100;
+const Kind = { hello: 1, request: 2, part: 3, end: 4, error: 5, cancel: 6, bye: 7 } as const;
+
 /** What a caller's last attempt may take beyond the time for connecting anew. */
 const lateMs = 1000;
 /** Callers that one task remembers. */
 const callersMax = 65_536;
 /** Calls of one caller that it has no answer to yet. */
 const callsMax = 262_144;
+/** What waits for one peer; calls are bounded by who makes them. */
+const queueMessages = 4 * callsMax;
+const queueBytes = 2 ** 34;
+/** Of a message beside its body. */
+const slackBytes = 2 ** 20;
+/** For last words. */
+const closeMs = 200;
 
-type Surroundings = Required<FabricCarrierOptions> &
-  ChannelSurroundings & {
-    readonly stats: RpcStats;
-    /** This task, to those it receives from. */
-    self(): WorkerIdentity;
-  };
+type Surroundings = Required<Omit<FabricCarrierOptions, 'createFabric' | 'tensorBytesMax'>> &
+  ChannelSurroundings & { readonly stats: RpcStats; readonly messaging: MessagingContext };
 
 /** What tasks tell each other of themselves. */
-interface Listening extends FabricAddress {
+interface Listening {
   readonly rank: number;
+  /** Of the router. */
+  readonly calls: string;
+  readonly tensors: FabricAddress;
 }
 
 export class FabricCarrier implements RpcCarrier {
   readonly name: string;
-  readonly stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   /** What tensors have cost: requests, writes, bytes copied. */
   readonly tensorCounters: TensorCounters = tensorCounters();
+  readonly #stats: RpcStats = { calls: 0, bytesSent: 0, bytesReceived: 0 };
   readonly #around: Surroundings;
-  readonly #rank: number;
+  readonly #calls: Fabric;
+  readonly #tensors: Fabric;
   readonly #links = new Set<FabricLink>();
   #server: CallServer | undefined;
-  #tensors: TensorService | undefined;
+  #closed = false;
 
-  constructor(options: FabricCarrierOptions & { readonly rank: number }) {
-    this.name = options.fabric.name;
-    this.#rank = options.rank;
-    const { tensorBytesMax = 4 * 2 ** 30 } = options;
-    this.#around = {
-      reconnectMs: 2000,
-      connectMs: 10_000,
-      messageBytesMax: 2 ** 30,
-      ...options,
-      tensorBytesMax,
-      stats: this.stats,
-      counters: this.tensorCounters,
-      budget: { bytesMax: tensorBytesMax, bytes: 0 },
-      self: () => ({ device: `rank ${this.#rank}`, incarnation: 0n, ...this.#tensors, rank: this.#rank }),
-    };
+  constructor(options: FabricCarrierOptions) {
+    const { createFabric, tensorBytesMax = 2 ** 32, ...given } = options;
+    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, ...given };
+    const { clock, random, world, rank, reconnectMs, messageBytesMax } = around;
+    this.#calls = createFabric();
+    this.#tensors = createFabric();
+    this.name = this.#calls.name;
+    const messaging = new MessagingContext({
+      world,
+      // The fabric authenticates.
+      secret: new Uint8Array(0),
+      clock,
+      random,
+      limits: { queueMessages, queueBytes, messageBytes: messageBytesMax + slackBytes, peers: callersMax, reconnectMs },
+      fabric: { fabric: this.#calls, identity: { world, rank } },
+    });
+    const budget = { bytesMax: tensorBytesMax, bytes: 0 };
+    this.#around = { ...around, messaging, stats: this.#stats, fabric: this.#tensors, counters: this.tensorCounters, budget };
+  }
+
+  get stats(): Readonly<RpcStats> {
+    const { calls, bytesSent, bytesReceived } = this.#stats;
+    return { calls, bytesSent: bytesSent + this.tensorCounters.bytesWritten, bytesReceived };
   }
 
   async listen(service: RpcService): Promise<string> {
     const server = new CallServer(service, this.#around);
     this.#server = server;
-    this.#tensors = service.tensors;
-    const address = await this.#around.fabric.listen((connection) => server.accept(connection));
-    const listening: Listening = { ...address, rank: this.#rank };
+    const [calls, tensors] = await Promise.all([server.listen(), this.#tensors.listen((connection) => server.tensors.accept(connection))]);
+    const listening: Listening = { rank: this.#around.rank, calls, tensors };
     return JSON.stringify(listening);
   }
 
   async connect(text: string, task: string): Promise<RpcLink> {
+    if (this.#closed) throw new ShoalError('closed', `${task} cannot be reached: this carrier is closed`);
     const link = new FabricLink(JSON.parse(text) as Listening, task, this.#around);
     this.#links.add(link);
     void link.lost.then(() => this.#links.delete(link));
@@ -108,39 +126,34 @@ export class FabricCarrier implements RpcCarrier {
   }
 
   async close(): Promise<void> {
+    this.#closed = true;
     await Promise.all([...this.#links].map((link) => link.close()));
-    this.#server?.close();
-    await this.#around.fabric.close();
+    await this.#server?.close();
+    await this.#around.messaging.close();
+    await Promise.all([this.#calls.close(), this.#tensors.close()]);
   }
 }
 
 interface OpenCall {
-  readonly call: number;
-  readonly method: number;
-  readonly body: Pieces;
   readonly onPart: ((body: Uint8Array) => void) | undefined;
   readonly resolve: (body: Uint8Array) => void;
   readonly reject: (error: ShoalError) => void;
-  parts: number;
 }
 
 /** The caller's end. */
 class FabricLink implements RpcLink {
   readonly lost: Promise<void>;
-  readonly tensors: LinkTensors;
   readonly #address: Listening;
   readonly #task: string;
   readonly #around: Surroundings;
-  readonly #caller: string;
-  /** In the order of their numbers. */
+  readonly #dealer: Dealer;
+  readonly #tensors: TensorDialer;
   readonly #open = new Map<number, OpenCall>();
-  #connection: Connection | undefined;
-  #messages: MessageQueue | undefined;
+  /** The task's process, and its number for us. */
+  #known: string | undefined;
   #next = 1;
   #end: ShoalError | undefined;
   #tellLost: () => void = () => {};
-  /** Ends what is being dialled. */
-  readonly #ended = new AbortController();
 
   constructor(address: Listening, task: string, around: Surroundings) {
     this.#address = address;
@@ -149,62 +162,33 @@ class FabricLink implements RpcLink {
     this.lost = new Promise((resolve) => {
       this.#tellLost = resolve;
     });
-    this.#caller = Buffer.from(around.random.bytes(12)).toString('hex');
-    this.tensors = new LinkTensors(task, around.stats);
+    const own = Buffer.from(around.random.bytes(8));
+    const caller = makeAddress({ group: own.readUIntLE(4, 3), id: own.readUInt32LE(0), role: Role.runtime });
+    this.#dealer = new Dealer(around.messaging, { address: caller });
+    this.#tensors = new TensorDialer({
+      task,
+      address: address.tensors,
+      peer: { world: around.world, rank: address.rank },
+      caller: String(caller),
+      around,
+      onLost: (error) => this.#fail(error),
+    });
+  }
+
+  get tensors(): LinkTensors {
+    return this.#tensors.tensors;
   }
 
   /** The first time. @throws ShoalError that names the task. */
   async connect(): Promise<void> {
     try {
-      await this.#dial(this.#around.connectMs);
+      await this.#dealer.connect(this.#address.calls, { timeoutMs: this.#around.connectMs });
     } catch (thrown) {
       const cause = ShoalError.from(thrown);
       throw this.#fail(new ShoalError(cause.code, `${this.#task} cannot be reached: ${cause.message}`, { cause }));
     }
-  }
-
-  async #dial(timeoutMs: number): Promise<void> {
-    const { fabric, world, messageBytesMax } = this.#around;
-    const peer = { world, rank: this.#address.rank };
-    const connection = await fabric.connect(this.#address, { peer, timeoutMs, signal: this.#ended.signal });
-    if (this.#end !== undefined) {
-      await connection.close(0);
-      throw this.#end;
-    }
-    const reader = new FrameReader(messageBytesMax);
-    const lane = new TensorLane(connection, this.#around.stats);
-    connection.setHandlers({
-      onMessage: (message) => {
-        this.#around.stats.bytesReceived += message.length;
-        if (!isFrame(message)) return lane.deliver(message);
-        try {
-          const frame = reader.read(message);
-          if (frame !== undefined) this.#onFrame(frame);
-        } catch (thrown) {
-          this.#fail(ShoalError.from(thrown, 'protocol'));
-        }
-      },
-      onImmediate: (immediate) => lane.deliverImmediate(immediate),
-      onClose: (error) => {
-        const isCurrent = this.#connection === connection;
-        if (isCurrent) this.tensors.detach();
-        lane.end(error);
-        if (isCurrent) this.#onClose(error);
-      },
-    });
-    this.#connection = connection;
-    this.#messages = new MessageQueue(connection);
-    this.#send({ kind: FrameKind.hello, method: 0, call: 0, part: 0 }, [Buffer.from(this.#caller)]);
-    for (const open of this.#open.values()) this.#request(open);
-    this.tensors.attach(
-      openChannel(lane, this.#around, {
-        self: this.#around.self(),
-        take: (_stepId, _key, waiter) => {
-          waiter.fail(new ShoalError('protocol', 'tensors are asked for over a connection of who receives them'));
-          return () => {};
-        },
-      }),
-    );
+    this.#dealer.watch(() => this.#drain());
+    this.#drain();
   }
 
   call(method: number, body: Pieces, { signal, onPart }: CallOptions = {}): Promise<Uint8Array> {
@@ -213,100 +197,72 @@ class FabricLink implements RpcLink {
       const cancelled = (): ShoalError => aborted(this.#task, signal);
       if (signal?.aborted === true) throw cancelled();
       const call = this.#next++;
-      this.#around.stats.calls++;
       const onAbort = (): void => {
         if (!this.#open.delete(call)) return;
-        this.#send({ kind: FrameKind.cancel, method, call, part: 0 }, []);
+        this.#send(Kind.cancel, call, 0, []);
         reject(cancelled());
       };
-      const settled = (): void => signal?.removeEventListener('abort', onAbort);
+      const settle =
+        <T>(then: (value: T) => void) =>
+        (value: T): void => {
+          signal?.removeEventListener('abort', onAbort);
+          then(value);
+        };
+      this.#send(Kind.request, call, method, body);
+      this.#around.stats.calls++;
+      this.#open.set(call, { onPart, resolve: settle(resolve), reject: settle(reject) });
       signal?.addEventListener('abort', onAbort, { once: true });
-      const open: OpenCall = {
-        call,
-        method,
-        body,
-        onPart,
-        parts: 0,
-        resolve: (answer) => {
-          settled();
-          resolve(answer);
-        },
-        reject: (error) => {
-          settled();
-          reject(error);
-        },
-      };
-      this.#open.set(call, open);
-      this.#request(open);
     });
   }
 
   async close(): Promise<void> {
     this.#fail(new ShoalError('closed', `the link to ${this.#task} is closed`));
-    await this.#connection?.close();
+    await this.#dealer.close({ timeoutMs: closeMs });
   }
 
-  #request({ method, call, parts, body }: OpenCall): void {
-    this.#send({ kind: FrameKind.request, method, call, part: parts }, body);
+  #send(kind: number, call: number, method: number, body: Pieces): void {
+    send(this.#dealer, this.#around, message({ source: this.#dealer.address, destination: 0n, kind, call, method }, body));
   }
 
-  #send(frame: { kind: number; method: number; call: number; part: number }, body: Pieces): void {
-    // What is lost with the connection is sent again with the next.
-    if (this.#messages === undefined) return;
-    const [oldest = this.#next] = this.#open.keys();
-    for (const message of encodeFrame({ ...frame, acked: oldest }, body, fragmentBytes)) {
-      this.#around.stats.bytesSent += message.length;
-      this.#messages.push(message);
+  #drain(): void {
+    try {
+      for (let msg = this.#dealer.tryReceive(); msg !== undefined; msg = this.#dealer.tryReceive()) this.#onMessage(msg);
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      this.#fail(
+        error.code === 'protocol' ? error : new ShoalError('peer-lost', describeLoss(this.#task, error.message), { cause: error }),
+      );
     }
   }
 
-  #onFrame({ kind, call, part, body }: Frame): void {
+  #onMessage(msg: Msg): void {
+    const { type, targetValue: call, targetVersion } = msg;
+    const body = bodyOf(msg, this.#around.stats);
     const open = this.#open.get(call);
-    if (open === undefined) return;
-    switch (kind) {
-      case FrameKind.part:
-        if (part !== open.parts) return;
-        open.parts++;
-        open.onPart?.(body);
+    switch (type) {
+      case Kind.hello: {
+        const known = `${call} ${targetVersion}`;
+        this.#known ??= known;
+        if (this.#known !== known) throw new ShoalError('peer-lost', 'it does not know this caller any more');
         return;
-      case FrameKind.end:
-        this.#open.delete(call);
-        open.resolve(body);
+      }
+      case Kind.bye:
+        this.#fail(new ShoalError('peer-lost', `${this.#task} has ended`));
         return;
-      case FrameKind.error:
+      case Kind.part:
+        open?.onPart?.(body);
+        return;
+      case Kind.end:
         this.#open.delete(call);
-        open.reject(decodeError(body));
+        open?.resolve(body);
+        return;
+      case Kind.error:
+        this.#open.delete(call);
+        open?.reject(decodeError(body));
         return;
       default:
-        throw new ShoalError('protocol', `${this.#task} answered with a frame of kind ${kind}`);
+        throw new ShoalError('protocol', `${this.#task} answered with a message of kind ${type}`);
     }
-  }
-
-  #onClose(error: ShoalError | undefined): void {
-    this.#connection = undefined;
-    this.#messages = undefined;
-    if (this.#end !== undefined) return;
-    if (error === undefined || error.code !== 'peer-lost') {
-      this.#fail(error ?? new ShoalError('peer-lost', `${this.#task} has ended`));
-      return;
-    }
-    void this.#reconnect(error);
-  }
-
-  async #reconnect(lost: ShoalError): Promise<void> {
-    const { clock, reconnectMs } = this.#around;
-    const deadlineMs = clock.now() + reconnectMs;
-    while (this.#end === undefined) {
-      try {
-        // A listener that is gone is tried again until the time is up.
-        await this.#dial(Math.max(retryMs, deadlineMs - clock.now()));
-        return;
-      } catch {
-        if (clock.now() + retryMs > deadlineMs) break;
-      }
-      await sleep(clock, retryMs);
-    }
-    this.#fail(new ShoalError('peer-lost', describeLoss(this.#task, lost.message), { cause: lost }));
   }
 
   /** @returns why it has ended: the first that was given. */
@@ -314,207 +270,168 @@ class FabricLink implements RpcLink {
     if (this.#end !== undefined) return this.#end;
     this.#end = error;
     this.#tellLost();
-    this.#ended.abort(error);
     const open = [...this.#open.values()];
     this.#open.clear();
     for (const { reject } of open) reject(error);
-    this.tensors.fail(error);
+    this.#tensors.close(error);
+    void this.#dealer.close({ timeoutMs: closeMs });
     return error;
   }
 }
 
-/** A call that has come, until its caller has the answer. */
-interface ServedCall {
-  readonly abort: AbortController;
-  readonly parts: Pieces[];
-  answer: { readonly kind: number; readonly body: Pieces } | undefined;
-}
-
 interface Caller {
-  readonly name: string;
-  readonly calls: Map<number, ServedCall>;
-  connection: Connection | undefined;
-  messages: MessageQueue | undefined;
-  /** Its tensors' side of the connection. */
-  lane: TensorLane | undefined;
-  /** Connections so far. */
-  connections: number;
+  readonly address: Address;
+  readonly number: number;
+  /** Under way. */
+  readonly calls: Map<number, AbortController>;
   /** Until it counts as gone. */
   leaving: Timer | undefined;
-  /** Calls below are done with. */
-  acked: number;
 }
 
 /** The end that answers. */
 class CallServer {
+  readonly tensors: TensorListener;
   readonly #service: RpcService;
   readonly #around: Surroundings;
-  readonly #callers = new Map<string, Caller>();
+  readonly #router: Router;
+  readonly #callers = new Map<Address, Caller>();
+  /** Drawn anew by each process. */
+  readonly #process: number;
+  #made = 0;
   #closed = false;
 
   constructor(service: RpcService, around: Surroundings) {
     this.#service = service;
     this.#around = around;
+    this.tensors = new TensorListener(service.tensors, around.rank, around);
+    this.#process = around.messaging.newSession();
+    this.#router = new Router(around.messaging, { onPeer: (event) => this.#onPeer(event) });
+    this.#router.watch(() => this.#drain());
   }
 
-  accept(connection: Connection): void {
-    const reader = new FrameReader(this.#around.messageBytesMax);
-    const lane = new TensorLane(connection, this.#around.stats);
-    let caller: Caller | undefined;
-    connection.setHandlers({
-      onMessage: (message) => {
-        this.#around.stats.bytesReceived += message.length;
-        if (caller !== undefined && !isFrame(message)) return lane.deliver(message);
-        try {
-          const frame = reader.read(message);
-          if (frame === undefined) return;
-          if (caller === undefined) caller = this.#hello(frame, connection, lane);
-          else this.#onFrame(caller, frame);
-        } catch {
-          void connection.close(0);
-        }
-      },
-      onImmediate: (immediate) => lane.deliverImmediate(immediate),
-      onClose: (error) => {
-        lane.end(error);
-        if (caller?.connection === connection) this.#onClose(caller, error);
-      },
-    });
+  listen(): Promise<string> {
+    return this.#router.bind(`fabric://${this.#around.fabric.name}`);
   }
 
-  close(): void {
+  async close(): Promise<void> {
     this.#closed = true;
+    for (const { address } of this.#callers.values()) this.#say(address, Kind.bye, 0, 0);
     for (const caller of this.#callers.values()) this.#gone(caller);
+    await this.#router.close({ timeoutMs: closeMs });
   }
 
-  #hello({ kind, body }: Frame, connection: Connection, lane: TensorLane): Caller {
-    const name = Buffer.from(body).toString();
-    if (kind !== FrameKind.hello || !/^[0-9a-f]{24}$/.test(name)) throw new ShoalError('protocol', 'a caller must say who it is first');
-    if (this.#closed || (this.#callers.size >= callersMax && !this.#callers.has(name)))
-      throw new ShoalError('out-of-memory', 'too many callers');
-    const fresh = { name, calls: new Map<number, ServedCall>(), messages: undefined, lane: undefined, connections: 0, acked: 0 };
-    const caller: Caller = this.#callers.get(name) ?? { ...fresh, connection: undefined, leaving: undefined };
-    this.#callers.set(name, caller);
-    caller.leaving?.cancel();
-    caller.leaving = undefined;
-    // This end may not know yet that the one before is lost: nobody listens there any more.
-    const { connection: before } = caller;
-    caller.lane?.end(new ShoalError('peer-lost', 'the caller has connected anew'));
-    caller.connection = connection;
-    caller.messages = new MessageQueue(connection);
-    caller.lane = lane;
-    this.#serveTensors(lane, { caller: name, connection: ++caller.connections });
-    void before?.close(0);
-    return caller;
-  }
-
-  #serveTensors(lane: TensorLane, asker: TensorAsker): void {
-    const { tensors } = this.#service;
-    openChannel(lane, this.#around, {
-      self: this.#around.self(),
-      take(stepId, key, waiter) {
-        if (tensors !== undefined) return tensors.take(asker, stepId, key, waiter);
-        waiter.fail(new ShoalError('unsupported', 'no tensors are received from here'));
-        return () => {};
-      },
-      ...(tensors && { onAnswered: (stepId, key) => tensors.onAnswered(stepId, key) }),
-    });
-  }
-
-  #onFrame(caller: Caller, frame: Frame): void {
-    const { kind, call } = frame;
-    for (const [number, { answer }] of caller.calls) {
-      if (number >= frame.acked) break;
-      if (answer !== undefined) caller.calls.delete(number);
+  #onPeer({ address, state }: PeerEvent): void {
+    if (address === undefined || this.#closed) return;
+    const known = this.#callers.get(address);
+    known?.leaving?.cancel();
+    if (state === 'connected') {
+      const caller = known ?? { address, number: ++this.#made, calls: new Map<number, AbortController>(), leaving: undefined };
+      this.#callers.set(address, caller);
+      this.tensors.admit(String(address));
+      this.#say(address, Kind.hello, this.#process, caller.number);
+    } else if (known !== undefined) {
+      const { clock, reconnectMs } = this.#around;
+      if (state === 'left') this.#gone(known);
+      else known.leaving = clock.setTimer(reconnectMs + lateMs, () => this.#gone(known));
     }
-    caller.acked = Math.max(caller.acked, frame.acked);
-    switch (kind) {
-      case FrameKind.request:
-        this.#onRequest(caller, frame);
-        return;
-      case FrameKind.cancel: {
-        const served = caller.calls.get(call);
+  }
+
+  #drain(): void {
+    if (this.#closed) return;
+    for (let msg = this.#router.tryReceive(); msg !== undefined; msg = this.#router.tryReceive()) {
+      const caller = this.#callers.get(msg.source);
+      const body = bodyOf(msg, this.#around.stats);
+      const { type, targetValue: call, targetVersion: method } = msg;
+      if (caller === undefined) continue;
+      if (type === Kind.request) this.#onRequest(caller, { call, method, body });
+      else if (type === Kind.cancel) {
+        caller.calls.get(call)?.abort();
         caller.calls.delete(call);
-        served?.abort.abort();
-        return;
       }
-      default:
-        throw new ShoalError('protocol', `a caller sent a frame of kind ${kind}`);
     }
   }
 
-  #onRequest(caller: Caller, { method, call, part, body }: Frame): void {
-    const known = caller.calls.get(call);
-    if (known !== undefined) {
-      known.parts.slice(part).forEach((pieces, k) => this.#reply(caller, FrameKind.part, call, part + k, pieces));
-      if (known.answer !== undefined) this.#reply(caller, known.answer.kind, call, 0, known.answer.body);
-      return;
-    }
-    if (call < caller.acked) return;
-    if (caller.calls.size >= callsMax) {
+  #onRequest(caller: Caller, { call, method, body }: { call: number; method: number; body: Uint8Array }): void {
+    const { calls, address } = caller;
+    if (calls.size >= callsMax) {
       const full = new ShoalError('out-of-memory', `${callsMax} calls of one task wait for their answers already`);
-      this.#reply(caller, FrameKind.error, call, 0, [encodeError(full)]);
+      this.#reply(address, Kind.error, call, [encodeError(full)]);
       return;
     }
-    const served: ServedCall = { abort: new AbortController(), parts: [], answer: undefined };
-    caller.calls.set(call, served);
+    const abort = new AbortController();
+    calls.set(call, abort);
     const answer = (kind: number, pieces: Pieces): void => {
-      if (!caller.calls.has(call)) return;
-      served.answer = { kind, body: pieces };
-      this.#reply(caller, kind, call, 0, pieces);
+      if (calls.get(call) !== abort) return;
+      calls.delete(call);
+      this.#reply(address, kind, call, pieces);
     };
-    const context = {
-      method,
-      body,
-      caller: caller.name,
-      signal: served.abort.signal,
-      part: (pieces: Pieces) => {
-        served.parts.push(pieces);
-        this.#reply(caller, FrameKind.part, call, served.parts.length - 1, pieces);
-      },
+    const part = (pieces: Pieces): void => {
+      if (calls.get(call) === abort) this.#reply(address, Kind.part, call, pieces);
     };
-    const handled = (async () => this.#service.handle(context))();
+    const handled = (async () => this.#service.handle({ method, body, caller: String(address), signal: abort.signal, part }))();
     handled.then(
-      (pieces) => answer(FrameKind.end, pieces),
-      (thrown: unknown) => answer(FrameKind.error, [encodeError(ShoalError.from(thrown))]),
+      (pieces) => answer(Kind.end, pieces),
+      (thrown: unknown) => answer(Kind.error, [encodeError(ShoalError.from(thrown))]),
     );
   }
 
-  #reply({ messages }: Caller, kind: number, call: number, part: number, body: Pieces): void {
-    if (messages === undefined) return;
-    for (const message of encodeFrame({ kind, method: 0, call, part, acked: 0 }, body, fragmentBytes)) {
-      this.#around.stats.bytesSent += message.length;
-      messages.push(message);
+  #reply(address: Address, kind: number, call: number, body: Pieces): void {
+    try {
+      send(this.#router, this.#around, message({ source: 0n, destination: address, kind, call, method: 0 }, body));
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code === 'closed') return;
+      // Its caller hears why, as soon as it takes anything.
+      void this.#router.writable(address).then(() => this.#reply(address, Kind.error, call, [encodeError(error)]));
     }
   }
 
-  #onClose(caller: Caller, error: ShoalError | undefined): void {
-    caller.connection = undefined;
-    caller.messages = undefined;
-    caller.lane = undefined;
-    const { clock, reconnectMs } = this.#around;
-    if (error?.code !== 'peer-lost' || this.#closed) this.#gone(caller);
-    else caller.leaving = clock.setTimer(reconnectMs + lateMs, () => this.#gone(caller));
+  #say(destination: Address, kind: number, value: number, version: number): void {
+    this.#router.send(message({ source: 0n, destination, kind, call: value, method: version }, []));
   }
 
   #gone(caller: Caller): void {
     caller.leaving?.cancel();
-    if (!this.#callers.delete(caller.name)) return;
+    if (!this.#callers.delete(caller.address)) return;
     const calls = [...caller.calls.values()];
     caller.calls.clear();
-    for (const { abort } of calls) abort.abort();
-    this.#service.callerGone(caller.name);
+    for (const abort of calls) abort.abort();
+    const name = String(caller.address);
+    // With the fabric, when this end closes: after its last words.
+    if (!this.#closed) this.tensors.dismiss(name);
+    this.#service.callerGone(name);
   }
 }
 
-export function encodeError(error: ShoalError): Uint8Array {
-  return Buffer.from(JSON.stringify(error.toData()));
+interface Head {
+  readonly source: Address;
+  readonly destination: Address;
+  readonly kind: number;
+  readonly call: number;
+  readonly method: number;
 }
 
-export function decodeError(body: Uint8Array): ShoalError {
-  try {
-    return ShoalError.fromData(JSON.parse(Buffer.from(body).toString()) as ErrorData);
-  } catch (cause) {
-    return new ShoalError('protocol', 'an error could not be read', { cause });
-  }
+/** The body is copied: a session keeps it until the peer has it, and tensors change before. */
+function message({ source, destination, kind, call, method }: Head, body: Pieces): Msg {
+  const msg = new Msg(source, destination);
+  msg.type = kind;
+  msg.setTarget(call, method);
+  if (body.length > 0) msg.addFrame(joinPieces(body));
+  return msg;
+}
+
+function send(socket: Dealer | Router, { stats, messageBytesMax }: Surroundings, msg: Msg): void {
+  const { size } = msg;
+  if (size > messageBytesMax)
+    throw new ShoalError('out-of-memory', `a call with ${size} bytes; it takes ${messageBytesMax} at most: raise messageBytesMax`);
+  socket.send(msg);
+  stats.bytesSent += size;
+}
+
+/** Its owner's alone, at an address that is a multiple of 8. */
+function bodyOf({ frames: [frame] }: Msg, stats: RpcStats): Uint8Array {
+  if (frame === undefined) return new Uint8Array(0);
+  stats.bytesReceived += frame.byteLength;
+  const { buffer, byteLength } = frame;
+  return byteLength === buffer.byteLength ? new Uint8Array(buffer) : Uint8Array.from(frame);
 }

@@ -9,10 +9,11 @@ import * as grpc from '@grpc/grpc-js';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Random } from '../../base/random.ts';
-import { decodeError, encodeError } from './fabric-carrier.ts';
 import {
   aborted,
+  decodeError,
   describeLoss,
+  encodeError,
   joinPieces,
   type CallOptions,
   type Pieces,

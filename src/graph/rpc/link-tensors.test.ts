@@ -39,9 +39,11 @@ class FakeCarrier implements TensorCarrier {
 describe('receives over the connections of a link', () => {
   it('are asked for again over the next connection, in their order, and answered once', async () => {
     const counted = stats();
-    const tensors = new LinkTensors('/job:ps/task:0', counted);
+    let wanted = 0;
+    const tensors = new LinkTensors('/job:ps/task:0', counted, () => void wanted++);
     const [first, second] = [new FakeCarrier(), new FakeCarrier()];
     const early = tensors.receive(1, ['early']);
+    expect(wanted).toBe(1);
     tensors.attach(first);
     const fused = tensors.receive(1, ['x', 'y']);
     const each: unknown[] = [];
@@ -53,7 +55,9 @@ describe('receives over the connections of a link', () => {
       (index) => each.push(index),
     );
     first.asked[3].waiter.receive([value(4)]);
+    expect(wanted).toBe(1);
     tensors.detach();
+    expect(wanted).toBe(2);
     await first.close();
     const between = tensors.receive(3, ['between']);
     tensors.attach(second);
@@ -65,10 +69,14 @@ describe('receives over the connections of a link', () => {
     await some;
     expect(each).toEqual([1, 0]);
     expect(counted.calls).toBe(4);
+    // Nothing is asked for over a connection that nobody needs.
+    wanted = 0;
+    tensors.detach();
+    expect(wanted).toBe(0);
   });
 
   it('fail when there will be no other connection, also those that come later', async () => {
-    const tensors = new LinkTensors('/job:ps/task:0', stats());
+    const tensors = new LinkTensors('/job:ps/task:0', stats(), () => {});
     const { signal } = new AbortController();
     tensors.attach(new FakeCarrier());
     const waiting = [tensors.receive(1, ['x'], signal), tensors.receive(1, ['y', 'z'])].map((each) => expect(each).rejects.toBe(lost));
@@ -82,7 +90,7 @@ describe('receives over the connections of a link', () => {
   });
 
   it('are cancelled one by one', async () => {
-    const tensors = new LinkTensors('/job:ps/task:0', stats());
+    const tensors = new LinkTensors('/job:ps/task:0', stats(), () => {});
     const carrier = new FakeCarrier();
     tensors.attach(carrier);
     const abort = new AbortController();

@@ -1,10 +1,11 @@
-/** Receives from one task, by rendezvous' protocol on the connection of its link: its calls' and this task's tensors share it. When the
- *  connection breaks, what has not come is asked for again over the next one; the sender gives again what was lost on the way. */
-import type { ShoalError } from '../../base/errors.ts';
+/** Receives from one task, by rendezvous' protocol on a connection that the first of them wants. When it breaks, what has not come is asked
+ *  for again over the next one; the sender gives again what was lost on the way. */
+import { ShoalError } from '../../base/errors.ts';
 import type { TensorCarrier } from '../../rendezvous/carriers/carrier.ts';
 import type { SlotOutcome } from '../../rendezvous/protocol/tensor-receiver.ts';
 import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
 import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
+import { nothingToCancel } from './tensor-channels.ts';
 import { aborted, type RpcStats, type TensorSlot, type TensorSource } from './rpc.ts';
 
 /** A request until it is answered, over however many connections. */
@@ -19,14 +20,17 @@ interface OpenReceive {
 export class LinkTensors implements TensorSource<TensorValue> {
   readonly #task: string;
   readonly #stats: RpcStats;
+  readonly #want: () => void;
   /** In the order in which they were asked. */
   readonly #open = new Set<OpenReceive>();
   #carrier: TensorCarrier | undefined;
   #end: ShoalError | undefined;
 
-  constructor(task: string, stats: RpcStats) {
+  /** @param want told that something waits for a connection, perhaps again; to be answered by `attach` or `fail`, not at once. */
+  constructor(task: string, stats: RpcStats, want: () => void) {
     this.#task = task;
     this.#stats = stats;
+    this.#want = want;
   }
 
   receive(stepId: number, keys: readonly string[], signal?: AbortSignal): Promise<readonly TensorSlot<TensorValue>[]> {
@@ -90,6 +94,7 @@ export class LinkTensors implements TensorSource<TensorValue> {
   /** The connection is over; told before its carrier is. */
   detach(): void {
     this.#carrier = undefined;
+    if (this.#open.size > 0) this.#want();
   }
 
   /** There will be no other connection. */
@@ -106,7 +111,8 @@ export class LinkTensors implements TensorSource<TensorValue> {
     }
     const open: OpenReceive = { stepId, keys, receive, fail, cancel: nothingToCancel };
     this.#open.add(open);
-    if (this.#carrier !== undefined) this.#start(open, this.#carrier);
+    if (this.#carrier === undefined) this.#want();
+    else this.#start(open, this.#carrier);
     return () => this.#settle(open, () => open.cancel());
   }
 
@@ -120,13 +126,17 @@ export class LinkTensors implements TensorSource<TensorValue> {
       for (const outcome of outcomes) this.#stats.bytesReceived += bytesOf(outcome);
       this.#settle(open, () => open.receive(outcomes));
     };
-    if (keys.length > 1) open.cancel = carrier.recvFused(stepId, keys, { receive, fail });
-    else
-      open.cancel = carrier.recv(stepId, keys[0], {
-        receive: (value) => receive([{ value }]),
-        // What the sender says of this tensor.
-        fail,
-      });
+    try {
+      if (keys.length > 1) open.cancel = carrier.recvFused(stepId, keys, { receive, fail });
+      else
+        open.cancel = carrier.recv(stepId, keys[0], {
+          receive: (value) => receive([{ value }]),
+          // What the sender says of this tensor.
+          fail,
+        });
+    } catch (thrown) {
+      fail(ShoalError.from(thrown));
+    }
   }
 
   #settle(open: OpenReceive, tell: () => void): void {
@@ -142,5 +152,3 @@ function bytesOf(outcome: SlotOutcome): number {
   const { data } = ('value' in outcome ? outcome.value : undefined) ?? {};
   return ArrayBuffer.isView(data) ? data.byteLength : 0;
 }
-
-const nothingToCancel: Cancel = () => {};

@@ -5,19 +5,24 @@ import { describe, expect, it } from 'vitest';
 import { sleep, systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
-import type { Connection, FabricAddress } from '../../fabric/fabric.ts';
+import { abortConnection } from '../../fabric/abortable.ts';
+import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
+import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
-import { protocolVersion } from '../../rendezvous/protocol/records.ts';
-import { nothingToWrite } from '../../rendezvous/value/tensor-value.ts';
-import { encodeFrame, FrameKind, FrameReader } from './frames.ts';
+import { RecordWriter } from '../../rendezvous/protocol/record-codec.ts';
+import { protocolVersion, RecordType } from '../../rendezvous/protocol/records.ts';
+import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
+import type { Waiter } from '../../rendezvous/table/rendezvous.ts';
+import { nothingToWrite, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
 import { GrpcCarrier } from './grpc-carrier.ts';
-import type { RpcCall, RpcCarrier, RpcLink, RpcService } from './rpc.ts';
+import type { RpcCall, RpcCarrier, RpcLink, RpcService, TensorAsker, TensorService } from './rpc.ts';
 
 const secret = new Uint8Array(32).fill(7);
 const connections: Connection[] = [];
 
-function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
+/** Of this process to others, in their order. */
+function tcpFabric(rank: number, own: Uint8Array = secret): TcpFabric {
   const fabric = new TcpFabric({ identity: { world: 'w', rank }, secret: own, clock: systemClock, random: systemRandom });
   const connect = fabric.connect.bind(fabric);
   fabric.connect = async (...args) => {
@@ -25,7 +30,12 @@ function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
     connections.push(connection);
     return connection;
   };
-  return new FabricCarrier({ fabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
+  return fabric;
+}
+
+function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
+  const createFabric = (): TcpFabric => tcpFabric(rank, own);
+  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 5000 });
 }
 
 const carriers: readonly [string, (rank: number, own?: Uint8Array) => RpcCarrier][] = [
@@ -57,9 +67,50 @@ class Service implements RpcService {
   callerGone = (caller: string): void => void this.gone.push(caller);
 }
 
-async function pair(make: (rank: number) => RpcCarrier): Promise<{ service: Service; link: RpcLink; address: string } & AsyncDisposable> {
+/** Gives tensors when the test says so. */
+class TensorsService extends Service {
+  readonly asked: [TensorAsker, Waiter<TensorValue>][] = [];
+  readonly #cancelled = new Set<number>();
+  #given = 0;
+
+  readonly tensors: TensorService = {
+    device: '/job:ps/task:0/device:CPU:0',
+    incarnation: 7n,
+    take: (asker, _stepId, _key, waiter) => {
+      const index = this.asked.push([asker, waiter]) - 1;
+      return () => void this.#cancelled.add(index);
+    },
+    onAnswered() {},
+  };
+
+  isCancelled(index: number): boolean {
+    return this.#cancelled.has(index);
+  }
+
+  /** To the first that still waits. */
+  give(x: number): void {
+    while (this.isCancelled(this.#given)) this.#given++;
+    this.asked[this.#given++][1].receive(tensorOf(x));
+  }
+}
+
+const keyOf = (name: string): string =>
+  formatRendezvousKey({
+    sendDevice: '/job:ps/task:0/device:CPU:0',
+    incarnation: 7n,
+    recvDevice: '/job:worker/task:0/device:CPU:0',
+    name,
+    frame: 0,
+    iteration: 0,
+  });
+
+const tensorOf = (x: number): TensorValue => ({ dtype: 'float32', shape: [], data: Float32Array.of(x) });
+
+async function pair<S extends Service>(
+  make: (rank: number) => RpcCarrier,
+  service: S = new Service() as S,
+): Promise<{ service: S; link: RpcLink; address: string } & AsyncDisposable> {
   const [server, client] = [make(0), make(1)];
-  const service = new Service();
   const address = await server.listen(service);
   const link = await client.connect(address, '/job:ps/task:0');
   return {
@@ -149,7 +200,10 @@ describe.each(carriers)('calls over %s', (_, make) => {
     await once(silent, 'listening');
     const { port } = silent.address() as net.AddressInfo;
     const client = make(1);
-    const address = client.name === 'grpc' ? `127.0.0.1:${port}` : JSON.stringify({ candidates: [`tcp://127.0.0.1:${port}`], rank: 0 });
+    const address =
+      client.name === 'grpc'
+        ? `127.0.0.1:${port}`
+        : JSON.stringify({ rank: 0, calls: `fabric://tcp/0?world=w&at=tcp://127.0.0.1:${port}` });
     const dialled = expect(client.connect(address, '/job:ps/task:0')).rejects.toMatchObject({
       code: 'closed',
       message: expect.stringContaining('/job:ps/task:0') as string,
@@ -176,32 +230,162 @@ describe.each(carriers)('calls over %s', (_, make) => {
 });
 
 describe('what is neither a call nor a tensor', () => {
-  const hello = [...encodeFrame({ kind: FrameKind.hello, method: 0, call: 0, part: 0, acked: 0 }, [Buffer.from('ab'.repeat(12))], 1000)];
-  const rendezvous = Uint8Array.of(protocolVersion, 0, 0, 0, 200);
+  const records = (...ofMessage: ((writer: RecordWriter) => void)[]): Uint8Array => {
+    const writer = new RecordWriter(100);
+    writer.u8(protocolVersion);
+    writer.u8(0);
+    writer.u16(0);
+    for (const each of ofMessage) each(writer);
+    return writer.bytes;
+  };
+  const hello =
+    (caller: string) =>
+    (writer: RecordWriter): void => {
+      writer.u8(RecordType.Hello);
+      writer.u64(0n);
+      writer.text(caller);
+    };
+  const unknown = (writer: RecordWriter): void => writer.u8(200);
 
-  it.each<[string, (connection: Connection) => unknown]>([
-    ['a tensor of nobody', (connection) => connection.send(rendezvous)],
-    ['a record that there is not', async (connection) => Promise.all([...hello, rendezvous].map((each) => connection.send(each)))],
-    ['a frame that there is not', async (connection) => Promise.all([...hello, Uint8Array.of(99)].map((each) => connection.send(each)))],
-    ['another hello', async (connection) => Promise.all([...hello, ...hello].map((each) => connection.send(each)))],
+  it.each<[string, 'calls' | 'tensors', (connection: Connection, caller: string) => unknown]>([
+    ['a tensor of nobody', 'tensors', (connection) => connection.send(records(unknown))],
+    ['a caller that makes no calls', 'tensors', (connection) => connection.send(records(hello('nobody')))],
+    ['a record that there is not', 'tensors', (connection, caller) => connection.send(records(hello(caller), unknown))],
+    ['a frame that there is not', 'tensors', (connection) => connection.send(Uint8Array.of(99))],
+    ['another hello', 'tensors', (connection, caller) => connection.send(records(hello(caller), hello(caller)))],
     [
       'an announcement of nothing',
-      async (connection) => {
-        const [message] = hello;
-        await connection.send(message);
+      'tensors',
+      async (connection, caller) => {
+        await connection.send(records(hello(caller)));
         await connection.write(nothingToWrite, { region: { rkey: 0, bytes: 0, handle: '' }, offset: 0 }, 7);
       },
     ],
-  ])('ends its connection, and no other: %s', async (_, say) => {
-    await using both = await pair(tcp);
+    ['no packet', 'calls', (connection) => connection.send(Uint8Array.of(99))],
+  ])('ends its connection, and no other: %s', async (_, to, say) => {
+    const service = new TensorsService();
+    await using both = await pair(tcp, service);
     const { link, address } = both;
-    const stranger = new TcpFabric({ identity: { world: 'w', rank: 2 }, secret, clock: systemClock, random: systemRandom });
-    const connection = await stranger.connect(JSON.parse(address) as FabricAddress, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
+    const { tensors, calls } = JSON.parse(address) as { tensors: FabricAddress; calls: string };
+    // What a member may do that has calls of its own.
+    const [other, fabric] = [tcp(2), tcpFabric(2)];
+    await (await other.connect(address, '/job:ps/task:0')).call(1, []);
+    const [{ caller }] = service.calls;
+    const waiting = link.tensors!.receive(1, [keyOf('late')]);
+    await until(() => service.asked.length === 1);
+    const at = to === 'tensors' ? tensors : { provider: 'tcp', candidates: new URLSearchParams(calls.split('?')[1]).getAll('at') };
+    const connection = await fabric.connect(at, { peer: { world: 'w', rank: 0 }, timeoutMs: 60_000 });
     const closed = new Promise((resolve) => connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose: resolve }));
-    await say(connection);
+    await say(connection, caller);
     await closed;
     expect(text(await link.call(1, [Buffer.from('still')]))).toBe('still!');
-    await stranger.close();
+    service.give(5);
+    expect(await waiting).toEqual([tensorOf(5)]);
+    expect(service.asked).toHaveLength(1);
+    await Promise.all([other.close(), fabric.close()]);
+  });
+});
+
+describe('tensors of a task', () => {
+  it('have a connection of their own, from the first receive on, over which calls are not made', async () => {
+    const service = new TensorsService();
+    await using both = await pair(tcp, service);
+    const { link } = both;
+    const before = connections.length;
+    await link.call(1, []);
+    expect(connections).toHaveLength(before);
+    const first = link.tensors!.receive(1, [keyOf('x')]);
+    const second = link.tensors!.receive(2, [keyOf('y')]);
+    await until(() => service.asked.length === 2);
+    expect(connections).toHaveLength(before + 1);
+    expect(service.asked.map(([{ caller }]) => caller)).toEqual([service.calls[0].caller, service.calls[0].caller]);
+    service.give(3);
+    service.give(4);
+    expect(await Promise.all([first, second])).toEqual([[tensorOf(3)], [tensorOf(4)]]);
+  });
+
+  it('are asked for again over the next connection when theirs breaks, and calls notice nothing', async () => {
+    const service = new TensorsService();
+    await using both = await pair(tcp, service);
+    const { link } = both;
+    const waiting = link.tensors!.receive(1, [keyOf('x')]);
+    for (let breaks = 1; breaks < 4; breaks++) {
+      await until(() => service.asked.length === breaks);
+      const before = connections.length;
+      const call = link.call(3, [Buffer.from('p')]);
+      abortConnection(connections.at(-1)!);
+      await call;
+      await until(() => service.asked.length > breaks);
+      expect(connections).toHaveLength(before + 1);
+    }
+    // Between breaks, nobody waits: nothing is dialled until somebody does.
+    service.give(7);
+    expect(await waiting).toEqual([tensorOf(7)]);
+    const numbers = service.asked.map(([{ connection }]) => connection);
+    expect(numbers).toEqual([...new Set(numbers)].sort((a, b) => a - b));
+    const before = connections.length;
+    abortConnection(connections.at(-1)!);
+    await link.call(3, [Buffer.from('p')]);
+    expect(connections).toHaveLength(before);
+    const next = link.tensors!.receive(2, [keyOf('x')]);
+    await until(() => service.asked.length === 5);
+    service.give(8);
+    expect(await next).toEqual([tensorOf(8)]);
+    expect(service.gone).toEqual([]);
+  });
+
+  it('fail, and the link with them, when no connection can be made again', async () => {
+    let dials = 0;
+    const createFabric = (): TcpFabric => {
+      const fabric = tcpFabric(1);
+      const connect = fabric.connect;
+      fabric.connect = async (...args) => {
+        if (++dials > 2) throw new ShoalError('timeout', 'nobody listens');
+        return connect(...args);
+      };
+      return fabric;
+    };
+    const client = new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank: 1, reconnectMs: 200 });
+    const [server, service] = [tcp(0), new TensorsService()];
+    const link = await client.connect(await server.listen(service), '/job:ps/task:0');
+    const lost = {
+      code: 'peer-lost',
+      message: '/job:ps/task:0 is lost: no connection for its tensors within 200 ms: nobody listens',
+    };
+    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
+    await until(() => service.asked.length === 1);
+    abortConnection(connections.at(-1)!);
+    await waiting;
+    await link.lost;
+    await expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject(lost);
+    await expect(link.call(1, [])).rejects.toMatchObject(lost);
+    expect(service.isCancelled(0)).toBe(true);
+    await Promise.all([client.close(), server.close()]);
+  });
+
+  it('fail when the task ends', async () => {
+    const [server, client, service] = [tcp(0), tcp(1), new TensorsService()];
+    const link = await client.connect(await server.listen(service), '/job:ps/task:0');
+    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: expect.stringMatching(/^\/job:ps\/task:0 (is lost: [A-Za-z]|has ended)/) as string,
+    });
+    await until(() => service.asked.length === 1);
+    await server.close();
+    await waiting;
+    await link.lost;
+    await client.close();
+  });
+
+  it('are not given any more when their caller has gone', async () => {
+    const service = new TensorsService();
+    await using both = await pair(tcp, service);
+    const { link } = both;
+    const waiting = expect(link.tensors!.receive(1, [keyOf('x')])).rejects.toMatchObject({ code: 'closed' });
+    await until(() => service.asked.length === 1);
+    await link.close();
+    await waiting;
+    await until(() => service.gone.length === 1 && service.isCancelled(0));
   });
 });
 
@@ -214,7 +398,7 @@ describe('calls over a connection that breaks', () => {
     const breaking = (async () => {
       while (!isOver) {
         await sleep(systemClock, 10 + random.integer(40));
-        (connections.at(-1) as Connection & { abort(): void }).abort();
+        abortConnection(connections.at(-1)!);
       }
     })();
     const results = await Promise.all(
@@ -235,18 +419,19 @@ describe('calls over a connection that breaks', () => {
 
   it('fail when the time for connecting anew is up, however long a first connection may take', async () => {
     const timeouts: number[] = [];
-    const fabric = new TcpFabric({ identity: { world: 'w', rank: 1 }, secret, clock: systemClock, random: systemRandom });
-    const connect = fabric.connect.bind(fabric);
-    fabric.connect = async (address, options) => {
-      timeouts.push(options.timeoutMs ?? Infinity);
-      if (timeouts.length > 1) throw new ShoalError('timeout', 'nobody listens');
-      const connection = await connect(address, options);
-      connections.push(connection);
-      return connection;
+    const createFabric = (): TcpFabric => {
+      const fabric = tcpFabric(1);
+      const connect = fabric.connect;
+      fabric.connect = async (address, options) => {
+        timeouts.push(options.timeoutMs ?? Infinity);
+        if (timeouts.length > 1) throw new ShoalError('timeout', 'nobody listens');
+        return connect(address, options);
+      };
+      return fabric;
     };
     const hour = 3_600_000;
     const client = new FabricCarrier({
-      fabric,
+      createFabric,
       clock: systemClock,
       random: systemRandom,
       world: 'w',
@@ -256,28 +441,62 @@ describe('calls over a connection that breaks', () => {
     });
     const server = tcp(0);
     const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
-    (connections.at(-1) as Connection & { abort(): void }).abort();
+    abortConnection(connections.at(-1)!);
     await link.lost;
     expect(timeouts.length).toBeGreaterThan(1);
     expect(timeouts[0]).toBe(hour);
     expect(Math.max(...timeouts.slice(1))).toBeLessThanOrEqual(200);
     await Promise.all([client.close(), server.close()]);
   });
-});
 
-describe('frames', () => {
-  it('come whole from fragments of any size, and nothing else is one', () => {
-    const body = Uint8Array.from({ length: 1000 }, (_, k) => k & 255);
-    for (const fragmentBytes of [17, 100, 1015, 1016, 5000]) {
-      const reader = new FrameReader(2000);
-      const frames = [...encodeFrame({ kind: FrameKind.part, method: 3, call: 7, part: 2, acked: 5 }, [body], fragmentBytes)].map(
-        (message) => reader.read(message),
-      );
-      expect(frames.slice(0, -1).every((frame) => frame === undefined)).toBe(true);
-      expect(frames.at(-1)).toMatchObject({ kind: FrameKind.part, method: 3, call: 7, part: 2, acked: 5, body });
+  it('fail when the task has counted the caller as gone meanwhile: it does not know its calls any more', async () => {
+    const network = new LoopbackNetwork();
+    let [isOpen, broken] = [true, (): void => {}];
+    const carrierOf = (rank: number, reconnectMs: number): FabricCarrier => {
+      const createFabric = (): Fabric => {
+        const fabric = network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
+        const connect = fabric.connect.bind(fabric);
+        fabric.connect = async (...args) => {
+          await until(() => isOpen);
+          const connection = await connect(...args);
+          broken = () => abortConnection(connection);
+          return connection;
+        };
+        return fabric;
+      };
+      return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs });
+    };
+    const [server, client] = [carrierOf(0, 1), carrierOf(1, 60_000)];
+    const service = new Service();
+    const link = await client.connect(await server.listen(service), '/job:ps/task:0');
+    const waiting = expect(link.call(4, [Buffer.from('long')])).rejects.toMatchObject({
+      code: 'peer-lost',
+      message: '/job:ps/task:0 is lost: it does not know this caller any more',
+    });
+    await until(() => service.calls.length === 1);
+    isOpen = false;
+    broken();
+    await until(() => service.gone.length === 1);
+    expect(service.cancelled).toEqual(['long']);
+    isOpen = true;
+    await waiting;
+    expect(service.calls).toHaveLength(1);
+    await Promise.all([server.close(), client.close()]);
+  });
+
+  it('refuse a body that is too large, and say so for an answer', async () => {
+    const network = new LoopbackNetwork();
+    const [server, client] = [0, 1].map((rank) => {
+      const createFabric = (): Fabric =>
+        network.createFabric({ identity: { world: 'w', rank }, secret, clock: systemClock, random: systemRandom });
+      return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, messageBytesMax: 1000 });
+    });
+    const link = await client.connect(await server.listen(new Service()), '/job:ps/task:0');
+    for (const bytes of [1001, 1000]) {
+      // The second is answered with a byte more.
+      await expect(link.call(1, [new Uint8Array(bytes)])).rejects.toThrow(/1001 bytes; .* messageBytesMax/);
     }
-    expect(() => new FrameReader(10).read(new Uint8Array(15))).toThrow(/not well formed/);
-    expect(() => new FrameReader(10).read(new Uint8Array(16))).toThrow(/not well formed/);
-    expect(() => new FrameReader(10).read(new Uint8Array(100).fill(FrameKind.request))).toThrow(/more than 10 bytes/);
+    expect(text(await link.call(1, [Buffer.from('x')]))).toBe('x!');
+    await Promise.all([server.close(), client.close()]);
   });
 });

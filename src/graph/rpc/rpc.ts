@@ -1,11 +1,11 @@
 /** Calls between tasks: a request, any number of parts, an answer or an error; and tensors, by key and step. What carries them, fabric or
  *  gRPC, must not know graphs.
  *
- *  - A call is executed once, whatever happens to connections: after a loss the caller connects again and repeats what has no answer
- *    yet, by the same number; whoever has it already goes on with it, or gives the same answer again.
+ *  - A call is executed once, whatever happens to connections: after a loss the caller connects again, and both go on where they stopped.
+ *    When they cannot, because the task has counted the caller as gone or is another process, the call fails.
  *  - A caller that is gone for good ends its calls: their signal is aborted.
  *  - A call that is cancelled ends alone. */
-import { ShoalError } from '../../base/errors.ts';
+import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { Cancel, Waiter } from '../../rendezvous/table/rendezvous.ts';
 import type { TensorValue } from '../../rendezvous/value/tensor-value.ts';
@@ -113,6 +113,18 @@ export function aborted(task: string, signal: AbortSignal | undefined): ShoalErr
 /** For errors about a task that went. */
 export function describeLoss(task: string, why: string): string {
   return `${task} is lost: ${why}`;
+}
+
+export function encodeError(error: ShoalError): Uint8Array {
+  return Buffer.from(JSON.stringify(error.toData()));
+}
+
+export function decodeError(body: Uint8Array): ShoalError {
+  try {
+    return ShoalError.fromData(JSON.parse(Buffer.from(body).toString()) as ErrorData);
+  } catch (cause) {
+    return new ShoalError('protocol', 'an error could not be read', { cause });
+  }
 }
 
 export function piecesBytes(pieces: Pieces): number {

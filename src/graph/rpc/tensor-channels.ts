@@ -1,11 +1,13 @@
-/** Rendezvous' protocol on the connections of calls: how its channels are made here. */
+/** Rendezvous' protocol between tasks: how its channels are made here. */
 import type { Clock } from '../../base/clock.ts';
-import type { Fabric } from '../../fabric/fabric.ts';
+import type { Connection, Fabric } from '../../fabric/fabric.ts';
 import { TensorChannel, type TensorChannelOptions } from '../../rendezvous/carriers/tensor-channel.ts';
 import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
 import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { MemoryBudget } from '../../rendezvous/protocol/tensor-memory.ts';
-import type { TensorLane } from './tensor-lane.ts';
+import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
+
+export const nothingToCancel: Cancel = () => {};
 
 export interface ChannelSurroundings {
   readonly fabric: Fabric;
@@ -23,9 +25,9 @@ const requestsMax = 100_000;
 const regionsMax = 2 * requestsMax;
 
 export function openChannel(
-  lane: TensorLane,
+  connection: Connection,
   { fabric, clock, counters, budget }: ChannelSurroundings,
-  end: Pick<TensorChannelOptions, 'self' | 'take' | 'onAnswered'>,
+  end: Pick<TensorChannelOptions, 'self' | 'take' | 'onAnswered' | 'onHello' | 'onClose'>,
 ): TensorChannel {
   const memory: ArenaMemory = new ArenaMemory({
     register: (region) => fabric.register(region),
@@ -34,7 +36,7 @@ export function openChannel(
   });
   const channel: TensorChannel = new TensorChannel({
     ...end,
-    connection: lane,
+    connection,
     memory,
     clock,
     counters,
@@ -42,7 +44,7 @@ export function openChannel(
     // Kernels that run one after the other give one write together, and receives that follow each other one message.
     atEndOfTurn: (callback) => void setImmediate(callback),
     // Places are in arenas, one behind the other: small tensors that are ready together are one write, announced by one record.
-    announcesApart: fabric.capabilities.loadStore || lane.gather !== undefined,
+    announcesApart: fabric.capabilities.loadStore || connection.gather !== undefined,
     limits: { requestsMax, regionsMax },
   });
   return channel;

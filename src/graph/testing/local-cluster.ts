@@ -31,12 +31,13 @@ export async function startLocalCluster(cluster: ClusterSpec, options: LocalClus
   const { carrier: makeCarrier, ...others } = options;
   const loopback = (rank: number): RpcCarrier =>
     new FabricCarrier({
-      fabric: network.createFabric({
-        identity: { world: 'test', rank },
-        secret: new Uint8Array(16),
-        clock: systemClock,
-        random: seededRandom(rank + 1),
-      }),
+      createFabric: () =>
+        network.createFabric({
+          identity: { world: 'test', rank },
+          secret: new Uint8Array(16),
+          clock: systemClock,
+          random: seededRandom(rank + 1),
+        }),
       clock: systemClock,
       random: seededRandom(rank + 100),
       world: 'test',

@@ -7,8 +7,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypes, type DType } from '../../memory/dtype.ts';
 import { Reference } from '../execute/variable-store.ts';
-import { decodeError, encodeError } from '../rpc/fabric-carrier.ts';
-import { joinPieces, type Pieces } from '../rpc/rpc.ts';
+import { decodeError, encodeError, joinPieces, type Pieces } from '../rpc/rpc.ts';
 import { countOf, elementsOf } from '../structure/elements.ts';
 import type { Value } from '../structure/value.ts';
 

@@ -47,7 +47,7 @@ export interface TensorChannelOptions {
   /** Default: at the end of the running microtasks. */
   readonly atEndOfTurn?: (callback: () => void) => void;
   onHello?(peer: WorkerIdentity): void;
-  /** Once. Undefined after an orderly end. */
+  /** Once, before what was asked for fails. Undefined after an orderly end. */
   onClose?(error: ShoalError | undefined): void;
 }
 
@@ -155,6 +155,12 @@ export class TensorChannel implements TensorCarrier {
     this.#onClose(undefined);
   }
 
+  /** At once: what is under way is lost. */
+  abort(cause: ShoalError): void {
+    void this.#options.connection.close(0);
+    this.#onClose(cause);
+  }
+
   #sayHello(): void {
     const { device, incarnation } = this.#options.self;
     const writer = this.#outbox.record(RecordType.Hello);
@@ -167,7 +173,7 @@ export class TensorChannel implements TensorCarrier {
     const reader = new RecordReader(message);
     this.counters.messagesReceived++;
     if (!this.#outbox.onMessage(reader)) return;
-    while (!reader.done) {
+    while (!reader.done && !this.#closed) {
       const type = reader.u8();
       if (type === RecordType.Hello) this.#onHello(reader);
       else if (this.#peer === undefined) throw new ShoalError('protocol', `a control message of type ${type} before hello`);
@@ -187,11 +193,11 @@ export class TensorChannel implements TensorCarrier {
   #onClose(error: ShoalError | undefined): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#options.onClose?.(error);
     this.#outbox.close();
     this.#sender.close();
     this.#options.memory.close();
     this.#receiver.close(error ?? new ShoalError('closed', `the connection to ${this.description} was closed`));
-    this.#options.onClose?.(error);
   }
 
   /** What is lost with the connection is told by its end. */
@@ -201,8 +207,7 @@ export class TensorChannel implements TensorCarrier {
       const error = ShoalError.from(thrown);
       if (error.code === 'peer-lost' || error.code === 'closed' || error.code === 'protocol') return;
       // Something was left out: what comes next would be in a wrong order.
-      void this.#options.connection.close(0);
-      this.#onClose(error);
+      this.abort(error);
     });
   }
 
