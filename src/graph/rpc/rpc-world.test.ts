@@ -34,12 +34,11 @@ class World {
 
   #carrier(rank: number): { carrier: FabricCarrier; fabric: Fabric } {
     const random = seededRandom(this.#random.integer(2 ** 31));
-    const fabric = this.#network.createFabric({
-      identity: { world: 'w', rank },
-      secret: new Uint8Array(32),
-      clock: systemClock,
-      random,
-    });
+    const identity = { world: 'w', rank };
+    const make = (): Fabric => this.#network.createFabric({ identity, secret: new Uint8Array(32), clock: systemClock, random });
+    const fabric = make();
+    // That of calls is the first.
+    const made = [fabric];
     const connect = fabric.connect.bind(fabric);
     // Whoever is the task by now has the address.
     fabric.connect = async (address, options) => {
@@ -47,7 +46,14 @@ class World {
       this.#connections.add(connection);
       return connection;
     };
-    const carrier = new FabricCarrier({ fabric, clock: systemClock, random, world: 'w', rank, reconnectMs: 500 });
+    const carrier = new FabricCarrier({
+      createFabric: () => made.pop() ?? make(),
+      clock: systemClock,
+      random,
+      world: 'w',
+      rank,
+      reconnectMs: 500,
+    });
     this.#carriers.push(carrier);
     return { carrier, fabric };
   }
