@@ -6,15 +6,16 @@
  *  --device webgpu computes on a GPU by the package `webgpu`, where there is a Vulkan driver.
  *
  *  What makes it distributed is marked ◆. */
-import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
+import { numpy as np, tree } from '@jax-js/jax';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { initProcessGroup } from 'shoal'; // ◆
 import { DistributedSampler, seededRandom } from 'shoal/ddp'; // ◆
-import { distribute, initWebGpu } from 'shoal/ddp/jax-js'; // ◆
+import { distribute } from 'shoal/ddp/jax-js'; // ◆
 import { Adam } from './adam.ts';
 import { loadCorpus, unigramLoss, windowCount, windows } from './corpus.ts';
+import { computeOn } from './device.ts';
 import { generate } from './generate.ts';
 import { createModel, createParameters, type ModelConfig } from './model.ts';
 import type { RankResult } from './summary.ts';
@@ -36,13 +37,7 @@ const { values } = parseArgs({
   },
 });
 const [steps, batch, rate, seed] = [values.steps, values.batch, values.rate, values.seed].map(Number);
-
-if (!['wasm', 'webgpu'].includes(values.device)) throw new Error(`--device ${values.device}: wasm or webgpu is needed`);
-const gpu = values.device === 'webgpu' ? await initWebGpu() : undefined;
-if (!gpu) {
-  await init('wasm'); // single-threaded under Node.js
-  defaultDevice('wasm');
-}
+const device = await computeOn(values.device);
 const corpus = loadCorpus({ patterns: values.text, charactersMax: 400_000, vocabularyMax: 96 });
 const config: ModelConfig = { vocabulary: corpus.vocabulary.length, context: 64, width: 64, layers: 2, heads: 4 };
 const model = createModel(config);
@@ -55,14 +50,10 @@ let { params } = ddp;
 
 const adam = new Adam<typeof params>({ rate, warmupSteps: Math.min(20, steps), steps });
 const shaped = (tokens: Int32Array): np.Array => np.array(tokens, { shape: [tokens.length / config.context, config.context] });
-const sample = (): Promise<string> =>
-  generate(model, params, config, {
-    vocabulary: corpus.vocabulary,
-    prompt: 'The ',
-    count: 200,
-    temperature: 0.7,
-    random: seededRandom(seed),
-  });
+const sample = (): Promise<string> => {
+  const how = { vocabulary: corpus.vocabulary, prompt: 'The ', count: 200, temperature: 0.7, random: seededRandom(seed) };
+  return generate(model, params, config, how);
+};
 
 /** Whole batches, one epoch after the other, without end. */
 function* batches(): Generator<[np.Array, np.Array]> {
@@ -76,7 +67,7 @@ function* batches(): Generator<[np.Array, np.Array]> {
 }
 
 print(`text: ${corpus.training.length + corpus.heldOut.length} characters of ${corpus.files.length} files: ${corpus.files.join(' ')}`);
-if (gpu) print(`device: ${gpu.adapter}`);
+if (device.adapter !== undefined) print(`device: ${device.adapter}`);
 const before = group.rank === 0 ? await sample() : '';
 print(`before: ${JSON.stringify(before)}`);
 
@@ -125,4 +116,4 @@ if (values.out !== undefined) {
   mkdirSync(values.out, { recursive: true });
   writeFileSync(join(values.out, `rank-${rank}.json`), JSON.stringify(result));
 }
-gpu?.close();
+device.close();

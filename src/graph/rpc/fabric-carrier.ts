@@ -1,12 +1,11 @@
 /** Calls over messages: every task has a router on its fabric, who calls it connects a dealer. Under each pair is a session
  *  (session/session.ts), which brings every message once and in order whatever happens to connections; so a call is executed
- *  once, and nothing is repeated or remembered here. What a session cannot know is said in messages:
+ *  once, and nothing is repeated or remembered here. A session ends with either process, and with it the link:
  *
  *      caller                            task
- *        request(call, method) ───────▶   hello(process, caller)   first on every connection: another one than before says that
- *        cancel(call) ────────────────▶                            calls which were under way are lost
+ *        request(call, method) ───────▶
+ *        cancel(call) ────────────────▶
  *        ◀──── part, …, end or error(call)
- *        ◀──── bye                        it ends
  *
  *  Tensors travel beside them, over connections of their own (tensor-dialer.ts, tensor-listener.ts). */
 import type { Clock, Timer } from '../../base/clock.ts';
@@ -44,7 +43,7 @@ export interface FabricCarrierOptions {
   readonly tensorBytesMax?: number;
 }
 
-const Kind = { hello: 1, request: 2, part: 3, end: 4, error: 5, cancel: 6, bye: 7 } as const;
+const Kind = { request: 1, part: 2, end: 3, error: 4, cancel: 5 } as const;
 
 /** What a caller's last attempt may take beyond the time for connecting anew. */
 const lateMs = 1000;
@@ -149,8 +148,6 @@ class FabricLink implements RpcLink {
   readonly #dealer: Dealer;
   readonly #tensors: TensorDialer;
   readonly #open = new Map<number, OpenCall>();
-  /** The task's process, and its number for us. */
-  #known: string | undefined;
   #next = 1;
   #end: ShoalError | undefined;
   #tellLost: () => void = () => {};
@@ -164,7 +161,7 @@ class FabricLink implements RpcLink {
     });
     const own = Buffer.from(around.random.bytes(8));
     const caller = makeAddress({ group: own.readUIntLE(4, 3), id: own.readUInt32LE(0), role: Role.runtime });
-    this.#dealer = new Dealer(around.messaging, { address: caller });
+    this.#dealer = new Dealer(around.messaging, { address: caller, routers: 'one' });
     this.#tensors = new TensorDialer({
       task,
       address: address.tensors,
@@ -199,8 +196,12 @@ class FabricLink implements RpcLink {
       const call = this.#next++;
       const onAbort = (): void => {
         if (!this.#open.delete(call)) return;
-        this.#send(Kind.cancel, call, 0, []);
         reject(cancelled());
+        try {
+          this.#send(Kind.cancel, call, 0, []);
+        } catch {
+          // Too much waits for the task: it answers, and nobody listens.
+        }
       };
       const settle =
         <T>(then: (value: T) => void) =>
@@ -236,19 +237,10 @@ class FabricLink implements RpcLink {
   }
 
   #onMessage(msg: Msg): void {
-    const { type, targetValue: call, targetVersion } = msg;
+    const { type, targetValue: call } = msg;
     const body = bodyOf(msg, this.#around.stats);
     const open = this.#open.get(call);
     switch (type) {
-      case Kind.hello: {
-        const known = `${call} ${targetVersion}`;
-        this.#known ??= known;
-        if (this.#known !== known) throw new ShoalError('peer-lost', 'it does not know this caller any more');
-        return;
-      }
-      case Kind.bye:
-        this.#fail(new ShoalError('peer-lost', `${this.#task} has ended`));
-        return;
       case Kind.part:
         open?.onPart?.(body);
         return;
@@ -281,7 +273,6 @@ class FabricLink implements RpcLink {
 
 interface Caller {
   readonly address: Address;
-  readonly number: number;
   /** Under way. */
   readonly calls: Map<number, AbortController>;
   /** Until it counts as gone. */
@@ -295,16 +286,12 @@ class CallServer {
   readonly #around: Surroundings;
   readonly #router: Router;
   readonly #callers = new Map<Address, Caller>();
-  /** Drawn anew by each process. */
-  readonly #process: number;
-  #made = 0;
   #closed = false;
 
   constructor(service: RpcService, around: Surroundings) {
     this.#service = service;
     this.#around = around;
     this.tensors = new TensorListener(service.tensors, around.rank, around);
-    this.#process = around.messaging.newSession();
     this.#router = new Router(around.messaging, { onPeer: (event) => this.#onPeer(event) });
     this.#router.watch(() => this.#drain());
   }
@@ -315,7 +302,6 @@ class CallServer {
 
   async close(): Promise<void> {
     this.#closed = true;
-    for (const { address } of this.#callers.values()) this.#say(address, Kind.bye, 0, 0);
     for (const caller of this.#callers.values()) this.#gone(caller);
     await this.#router.close({ timeoutMs: closeMs });
   }
@@ -325,10 +311,8 @@ class CallServer {
     const known = this.#callers.get(address);
     known?.leaving?.cancel();
     if (state === 'connected') {
-      const caller = known ?? { address, number: ++this.#made, calls: new Map<number, AbortController>(), leaving: undefined };
-      this.#callers.set(address, caller);
+      if (known === undefined) this.#callers.set(address, { address, calls: new Map(), leaving: undefined });
       this.tensors.admit(String(address));
-      this.#say(address, Kind.hello, this.#process, caller.number);
     } else if (known !== undefined) {
       const { clock, reconnectMs } = this.#around;
       if (state === 'left') this.#gone(known);
@@ -382,12 +366,10 @@ class CallServer {
       const error = ShoalError.from(thrown);
       if (error.code === 'closed') return;
       // Its caller hears why, as soon as it takes anything.
-      void this.#router.writable(address).then(() => this.#reply(address, Kind.error, call, [encodeError(error)]));
+      void this.#router.writable(address).then(() => {
+        if (this.#callers.has(address)) this.#reply(address, Kind.error, call, [encodeError(error)]);
+      });
     }
-  }
-
-  #say(destination: Address, kind: number, value: number, version: number): void {
-    this.#router.send(message({ source: 0n, destination, kind, call: value, method: version }, []));
   }
 
   #gone(caller: Caller): void {
@@ -398,7 +380,11 @@ class CallServer {
     for (const abort of calls) abort.abort();
     const name = String(caller.address);
     // With the fabric, when this end closes: after its last words.
-    if (!this.#closed) this.tensors.dismiss(name);
+    if (!this.#closed) {
+      this.tensors.dismiss(name);
+      // If it is there after all, it learns that its calls are lost.
+      this.#router.forget(caller.address);
+    }
     this.#service.callerGone(name);
   }
 }
