@@ -34,13 +34,11 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   const told = (event: ScheduleEvent): void => {
     if (group.rank === 0) emit(event);
   };
-  // One measurement that does not count, the points, and the best one measured as well.
-  const steps = (points + 1) * (stepsPerPoint + 1 + stepsAhead);
   const works: (Work | undefined)[] = layers.map(() => undefined);
   let status = scheduled.scheduling;
   let sinceUs = stopwatch.nowUs();
   let count = 0;
-  for (let step = 0; step < steps; step++) {
+  const makeStep = async (): Promise<void> => {
     for (const [index, layer] of layers.entries()) {
       works[index]?.waitSync();
       passTime(layer.forwardMs);
@@ -53,14 +51,29 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
     // What the comm thread has told is heard.
     await new Promise(setImmediate);
     const now = scheduled.scheduling;
-    if (now.sinceStep === status.sinceStep) continue;
+    if (now.sinceStep === status.sinceStep) return;
     told({ event: 'point', status, stepMs: (stopwatch.nowUs() - sinceUs) / 1000 / count, steps: count });
     status = now;
     sinceUs = stopwatch.nowUs();
     count = 0;
-  }
-  for (const work of works) work?.waitSync();
-  if (status.tuning !== 'converged') throw new ShoalError('system', `tuning has not ended after ${steps} steps`);
+  };
+  /** All ranks make equally many steps: they agree on whether any of them has to go on. */
+  const goesOn = async (): Promise<boolean> => {
+    for (const work of works) work?.waitSync();
+    const missing = Int32Array.of(status.tuning === 'converged' && count >= stepsPerPoint ? 0 : 1);
+    await group.allReduce(missing);
+    return missing[0] > 0;
+  };
+  // One measurement that does not count, the points, and the best one measured as well; more where steps pass while a point is chosen.
+  const stepsOfPoint = stepsPerPoint + 1 + stepsAhead;
+  const stepsMax = 4 * (points + 1) * stepsOfPoint;
+  let steps = 0;
+  do {
+    if (steps >= stepsMax) throw new ShoalError('system', `tuning has not ended after ${steps} steps`);
+    const more = steps === 0 ? (points + 1) * stepsOfPoint : stepsOfPoint;
+    for (let step = 0; step < more; step++) await makeStep();
+    steps += more;
+  } while (await goesOn());
   told({ event: 'point', status, stepMs: (stopwatch.nowUs() - sinceUs) / 1000 / count, steps: count });
   told({ event: 'tuned', status });
   await scheduled.destroy();
