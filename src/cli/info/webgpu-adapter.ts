@@ -1,6 +1,6 @@
 /** The WebGPU adapter that ranks of this machine would have, or why there is none. */
 import { messageOf } from '../../base/errors.ts';
-import { describeAdapter, findAdapter } from '../../memory/device/open-device.ts';
+import { describeAdapter, findAdapter } from '../../memory/device/webgpu-adapter.ts';
 
 export interface WebGpuInfo {
   readonly adapter: string | null;

@@ -1,7 +1,7 @@
 /** jax-js on WebGPU in Node.js: the package `webgpu`, where jax-js looks for it. */
 import { defaultDevice, getWebGPUDevice, init } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
-import { describeAdapter, findAdapter } from '../../memory/device/open-device.ts';
+import { describeAdapter, findAdapter } from '../../memory/device/webgpu-adapter.ts';
 
 export interface WebGpuSession {
   /** For people: which device computes. */

@@ -364,12 +364,14 @@ class CallServer {
       send(this.#router, this.#around, message({ source: 0n, destination: address, kind, call, method: 0 }, body));
     } catch (thrown) {
       const error = ShoalError.from(thrown);
-      if (error.code === 'closed') return;
-      // Its caller hears why, as soon as it takes anything.
-      void this.#router.writable(address).then(() => {
-        if (this.#callers.has(address)) this.#reply(address, Kind.error, call, [encodeError(error)]);
-      });
+      if (error.code !== 'closed') void this.#replyWhy(address, call, error);
     }
+  }
+
+  /** As soon as its caller takes anything. */
+  async #replyWhy(address: Address, call: number, error: ShoalError): Promise<void> {
+    await this.#router.writable(address);
+    if (this.#callers.has(address)) this.#reply(address, Kind.error, call, [encodeError(error)]);
   }
 
   #gone(caller: Caller): void {

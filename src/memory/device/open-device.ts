@@ -1,15 +1,5 @@
-/** Devices of this process by way of the package `webgpu` (Dawn for Node.js, optional), which needs a Vulkan driver. The only file that
- *  loads the package. */
-import { messageOf, ShoalError } from '../../base/errors.ts';
-import { softwareDriver } from './software-driver.ts';
+/** A device of this process, for tensors in its memory. What finds one is loaded when a program asks: most ranks have none. */
 import type { Gpu, GpuAdapter, GpuDevice } from './gpu.ts';
-
-/** Of the package: what browsers have as `navigator.gpu` and as global names. */
-export interface WebGpu {
-  readonly gpu: Gpu;
-  readonly globals: Readonly<Record<string, unknown>>;
-  readonly adapter: GpuAdapter;
-}
 
 export interface OpenDevice {
   readonly device: GpuDevice;
@@ -18,59 +8,12 @@ export interface OpenDevice {
   readonly adapter: GpuAdapter;
 }
 
-interface DawnPackage {
-  create(options: string[]): Gpu;
-  readonly globals: Readonly<Record<string, unknown>>;
-}
-
 /** A device of the first adapter that the driver has, with the largest buffers that it allows. The caller's: `device.destroy()` ends it.
  *  @throws ShoalError `unsupported` where there is no package, or no adapter. */
 export async function openDevice(): Promise<OpenDevice> {
+  const { findAdapter } = await import('./webgpu-adapter.ts');
   const { gpu, adapter } = await findAdapter();
   const { maxBufferSize, maxStorageBufferBindingSize } = adapter.limits;
   const device = await adapter.requestDevice({ requiredLimits: { maxBufferSize, maxStorageBufferBindingSize } });
   return { device, gpu, adapter };
-}
-
-/** @param options Dawn's own: `backend=null` is memory of the process, and needs no driver.
- *  @throws ShoalError as `openDevice`. */
-export async function findAdapter(options: readonly string[] = []): Promise<WebGpu> {
-  const { create, globals } = await loadDawn();
-  const gpu = create([...options]);
-  const adapter = await gpu.requestAdapter({ powerPreference: 'high-performance' }).catch((cause: unknown) => noAdapter(cause));
-  return { gpu, globals, adapter: adapter ?? noAdapter() };
-}
-
-/** For people: `SwiftShader driver 5.0.0 (google swiftshader)`. */
-export function describeAdapter({ info: { vendor, architecture, device, description } }: GpuAdapter): string {
-  const made = [vendor, architecture].filter((word) => word !== '').join(' ');
-  return `${description || device || 'an adapter without a name'}${made === '' ? '' : ` (${made})`}`;
-}
-
-async function loadDawn(): Promise<DawnPackage> {
-  try {
-    return (await import('webgpu')) as unknown as DawnPackage;
-  } catch (cause) {
-    throw new ShoalError('unsupported', `devices need the package webgpu (Dawn for Node.js): ${messageOf(cause)}; npm install webgpu`, {
-      cause,
-    });
-  }
-}
-
-function noAdapter(cause?: unknown): never {
-  const { VK_ICD_FILENAMES: set } = process.env;
-  const why = cause === undefined ? '' : ` (${messageOf(cause)})`;
-  const found = softwareDriver();
-  const next =
-    found === undefined
-      ? "without a GPU, SwiftShader of Debian's package chromium will do: VK_ICD_FILENAMES=/usr/lib/chromium/vk_swiftshader_icd.json"
-      : `SwiftShader is installed: start with ${Object.entries(found)
-          .map(([name, value]) => `${name}=${value}`)
-          .join(' ')}`;
-  throw new ShoalError(
-    'unsupported',
-    `no WebGPU adapter${why}: it needs a Vulkan driver and the loader libvulkan1 ` +
-      `(${set === undefined ? 'VK_ICD_FILENAMES is not set' : `VK_ICD_FILENAMES is ${set}`}); ${next}`,
-    { cause },
-  );
 }
