@@ -1,11 +1,11 @@
 /** Whole worlds from seeds: launcher, ranks, stores and parameter servers in one process, on virtual time, networks and memory. `WORLD_SEEDS=n`
- *  runs other than 190; what fails is shrunk, and printed with the line that replays it. */
+ *  runs other than 100; what fails is shrunk, and printed with the line that replays it. */
 import { expect, it } from 'vitest';
 import { describeWrong, shrink } from './worlds/check-world.ts';
 import { runWorld } from './worlds/world.ts';
 import { paths, worldOf, type WorldPlan } from './worlds/world-plan.ts';
 
-const seeds = Number(process.env.WORLD_SEEDS ?? 190);
+const seeds = Number(process.env.WORLD_SEEDS ?? 100);
 
 it(`${seeds} worlds give right results, or errors that name who failed, and leave nothing`, async () => {
   let [withFaults, failed, restarted] = [0, 0, 0];
