@@ -2,6 +2,7 @@
 import { defaultDevice, getWebGPUDevice, init } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
 import { describeAdapter, findAdapter } from '../../memory/device/webgpu-adapter.ts';
+import { nativeUnavailableReason } from '../../memory/native.ts';
 
 export interface WebGpuSession {
   /** For people: which device computes. */
@@ -12,8 +13,11 @@ export interface WebGpuSession {
 
 /** Makes `webgpu` the default device of jax-js in this process. It defines what browsers have, as jax-js looks there: `navigator.gpu`
  *  and the global names of WebGPU.
- *  @throws ShoalError `unsupported` where there is no package `webgpu` or no driver; the message says what to do. */
+ *  @throws ShoalError `unsupported` where there is no package `webgpu`, no driver or no native addon; the message says what to do. */
 export async function initWebGpu(): Promise<WebGpuSession> {
+  // Dawn ends the process at the first average otherwise.
+  const reason = nativeUnavailableReason();
+  if (reason !== undefined) throw new ShoalError('unsupported', `jax-js on device webgpu needs the native addon: ${reason}; or use wasm`);
   const { gpu, globals, adapter } = await findAdapter();
   Object.assign(globalThis, globals);
   const place = globalThis as { navigator?: object };
