@@ -4,7 +4,7 @@ import { sleep, systemClock } from '../../base/clock.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection } from '../../fabric/fabric.ts';
-import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import type { TcpFabric } from '../../fabric/providers/tcp.ts';
 import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import { placeholder } from '../ops/array.ts';
 import { call } from '../ops/call.ts';
@@ -17,6 +17,7 @@ import type { Output } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 import { dense, scalarOf } from '../testing/kernels.ts';
 import { startLocalCluster } from '../testing/local-cluster.ts';
+import { recordedTcp } from '../testing/recorded-fabric.ts';
 
 type Floats = Output<'float32'>;
 const ps = '/job:ps/task:0';
@@ -24,17 +25,7 @@ const numbers = (value: Value | undefined): number[] => [...(elementsOf(value as
 const connections: Connection[] = [];
 
 function tcp(rank: number): FabricCarrier {
-  const options = { identity: { world: 'w', rank }, secret: new Uint8Array(16), clock: systemClock, random: systemRandom };
-  const createFabric = (): TcpFabric => {
-    const fabric = new TcpFabric(options);
-    const connect = fabric.connect.bind(fabric);
-    fabric.connect = async (...args) => {
-      const connection = await connect(...args);
-      connections.push(connection);
-      return connection;
-    };
-    return fabric;
-  };
+  const createFabric = (): TcpFabric => recordedTcp(connections, rank, new Uint8Array(16));
   return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: 'w', rank, reconnectMs: 60_000 });
 }
 

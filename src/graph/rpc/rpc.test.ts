@@ -8,30 +8,21 @@ import { seededRandom, systemRandom } from '../../base/random.ts';
 import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, FabricAddress } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
-import { TcpFabric } from '../../fabric/providers/tcp.ts';
+import type { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { RecordWriter } from '../../rendezvous/protocol/record-codec.ts';
 import { protocolVersion, RecordType } from '../../rendezvous/protocol/records.ts';
 import { formatRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import type { Waiter } from '../../rendezvous/table/rendezvous.ts';
 import { nothingToWrite, type TensorValue } from '../../rendezvous/value/tensor-value.ts';
 import { FabricCarrier } from './fabric-carrier.ts';
+import { recordedTcp } from '../testing/recorded-fabric.ts';
 import { GrpcCarrier } from './grpc-carrier.ts';
 import type { RpcCall, RpcCarrier, RpcLink, RpcService, TensorAsker, TensorService } from './rpc.ts';
 
 const secret = new Uint8Array(32).fill(7);
 const connections: Connection[] = [];
 
-/** Of this process to others, in their order. */
-function tcpFabric(rank: number, own: Uint8Array = secret): TcpFabric {
-  const fabric = new TcpFabric({ identity: { world: 'w', rank }, secret: own, clock: systemClock, random: systemRandom });
-  const connect = fabric.connect.bind(fabric);
-  fabric.connect = async (...args) => {
-    const connection = await connect(...args);
-    connections.push(connection);
-    return connection;
-  };
-  return fabric;
-}
+const tcpFabric = (rank: number, own: Uint8Array = secret): TcpFabric => recordedTcp(connections, rank, own);
 
 function tcp(rank: number, own: Uint8Array = secret): RpcCarrier {
   const createFabric = (): TcpFabric => tcpFabric(rank, own);

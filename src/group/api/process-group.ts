@@ -337,7 +337,7 @@ export class CommGroup implements ProcessGroup {
       client,
       announce: (name, timeoutMs) => this.#dispatch.start(this.#checks.barrier('barrier', { name, timeoutMs })),
       // The same ranks: its number is agreed on by a call of this group, in its order.
-      openLane: async () => {
+      openPieceGroup: async () => {
         const ranks = this.globalRanks.map((_, rank) => rank);
         const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
         // This thread moves memory of devices: collectives run beside it, never on it.

@@ -3,7 +3,7 @@
  *      piece 0    device ─▶ staging │ collective │ staging ─▶ device
  *      piece 1                      │ device ─▶ … │ collective  │ …
  *
- *  Staging is shared memory, of which there are a few slots. Pieces go through a group of their own with the same ranks, the *lane*, in
+ *  Staging is shared memory, of which there are a few slots. Pieces go through a group of their own with the same ranks, the *piece group*, in
  *  the same order on all of them, so that other calls of the group neither wait for the event loop nor overtake anything. A call is
  *  announced in the group itself, by a barrier that is named after it: ranks that call something else find out as they do of any call.
  *
@@ -28,7 +28,7 @@ import { DeviceWork } from './device-work.ts';
 
 const smallestStagingBytes = 2 ** 16;
 
-export interface Lane {
+export interface PieceGroup {
   readonly group: ProcessGroup;
   readonly id: number;
 }
@@ -40,7 +40,7 @@ export interface DeviceCallsOptions {
   /** Tells the group's other ranks what is called. */
   announce(name: string, timeoutMs: number): SettlingWork;
   /** Collective, in the order of the group's calls. */
-  openLane(): Promise<Lane>;
+  openPieceGroup(): Promise<PieceGroup>;
 }
 
 /** Staging of a piece, as large as was needed so far. */
@@ -54,7 +54,7 @@ interface Slot {
 interface DeviceCall {
   readonly checked: CheckedCall;
   readonly number: number;
-  readonly lane: Lane;
+  readonly pieceGroup: PieceGroup;
 }
 
 export function isOfDevice({ operand }: BufferUse): boolean {
@@ -65,8 +65,8 @@ export class DeviceCalls {
   readonly #options: DeviceCallsOptions;
   readonly #copies = new Map<GpuDevice, DeviceCopies>();
   readonly #slots: BoundedPool<Slot>;
-  #lane: Promise<Lane> | undefined;
-  #open: Lane | undefined;
+  #opening: Promise<PieceGroup> | undefined;
+  #open: PieceGroup | undefined;
   #calls = 0;
   /** When all pieces of the calls before have their slots. */
   #issued: Promise<unknown> = Promise.resolve();
@@ -104,7 +104,7 @@ export class DeviceCalls {
     if (this.#failure) throw this.#failure;
     const work = new DeviceWork(`${call.kind} of group '${name}' on a device`);
     const announced = this.#options.announce(nameOf(call), timeoutMs);
-    void this.#openLane().catch(() => undefined);
+    void this.#openPieceGroup().catch(() => undefined);
     this.#running.add(work);
     void this.#run(checked, pieces, announced).then(
       () => this.#settle(work, undefined),
@@ -124,14 +124,14 @@ export class DeviceCalls {
     await this.#open?.group.destroy({ timeoutMs });
   }
 
-  #openLane(): Promise<Lane> {
-    this.#lane ??= this.#options.openLane().then((lane) => {
-      this.#open = lane;
-      // It failed while there was no lane to say it to.
-      if (this.#failure) void this.#options.client.failGroup(lane.id, this.#failure);
-      return lane;
+  #openPieceGroup(): Promise<PieceGroup> {
+    this.#opening ??= this.#options.openPieceGroup().then((pieceGroup) => {
+      this.#open = pieceGroup;
+      // It failed while there was no piece group to say it to.
+      if (this.#failure) void this.#options.client.failGroup(pieceGroup.id, this.#failure);
+      return pieceGroup;
     });
-    return this.#lane;
+    return this.#opening;
   }
 
   async #run(checked: CheckedCall, pieces: readonly Piece[], announced: SettlingWork): Promise<void> {
@@ -146,7 +146,7 @@ export class DeviceCalls {
     const works: Promise<void>[] = [agreed];
     try {
       await before;
-      const call: DeviceCall = { checked, number, lane: await this.#openLane() };
+      const call: DeviceCall = { checked, number, pieceGroup: await this.#openPieceGroup() };
       for (const [index, piece] of pieces.entries()) {
         const slot = await this.#slots.take();
         const moved = this.#move(call, index, piece, slot);
@@ -172,8 +172,8 @@ export class DeviceCalls {
       const { uses } = call.checked;
       const source = uses.find((use) => use.name !== 'output');
       const target = uses.find((use) => use.name !== 'input');
-      const input = source && staged(call.lane, slot, 'first', source, piece.input);
-      const output = target && (target === source ? input : staged(call.lane, slot, 'second', target, piece.output));
+      const input = source && staged(call.pieceGroup, slot, 'first', source, piece.input);
+      const output = target && (target === source ? input : staged(call.pieceGroup, slot, 'second', target, piece.output));
       let collective: Work;
       try {
         if (source?.reads && input) await this.#copy('in', source.operand.value, piece.input, input);
@@ -223,7 +223,7 @@ export class DeviceCalls {
     return copies;
   }
 
-  /** The first failure ends the group and its lane. @returns it. */
+  /** The first failure ends the group and its piece group. @returns it. */
   #fail(kind: string, thrown: unknown): ShoalError {
     if (this.#failure) return this.#failure;
     const { client, spec } = this.#options;
@@ -249,7 +249,7 @@ export class DeviceCalls {
 
 /** The collective of one piece. */
 function collect(
-  { checked: { call, options, timeoutMs }, number, lane: { group } }: DeviceCall,
+  { checked: { call, options, timeoutMs }, number, pieceGroup: { group } }: DeviceCall,
   index: number,
   { counts }: Piece,
   input: Tensor | null,
@@ -291,7 +291,13 @@ function nameOf({ kind, dtype, count, op, root, counts, factor, name }: Collecti
 }
 
 /** The elements of a piece in staging, which begin where it begins. */
-function staged({ group }: Lane, slot: Slot, place: keyof Slot, { operand: { dtype } }: BufferUse, spans: readonly ElementSpan[]): Tensor {
+function staged(
+  { group }: PieceGroup,
+  slot: Slot,
+  place: keyof Slot,
+  { operand: { dtype } }: BufferUse,
+  spans: readonly ElementSpan[],
+): Tensor {
   const count = spans.reduce((sum, span) => sum + span.count, 0);
   const bytes = count * dtypeInfo(dtype).bytes;
   let staging = slot[place];
