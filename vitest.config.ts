@@ -1,20 +1,34 @@
 import { configDefaults, defineConfig } from 'vitest/config';
 import { leftOutWithoutAddon } from './scripts/addon-independence.ts';
+import { longestTests } from './scripts/longest-tests.ts';
 import { readSources } from './scripts/repository.ts';
 import TestOrder from './scripts/test-order.ts';
 
+const sources = readSources();
 /** They run in the pass with the addon. */
-const leftOut = process.env.SHOAL_NATIVE === '0' ? leftOutWithoutAddon(readSources()) : [];
+const leftOut = process.env.SHOAL_NATIVE === '0' ? leftOutWithoutAddon(sources) : [];
+const exclude = [...configDefaults.exclude, ...leftOut.flatMap(({ files }) => files)];
+
+/** Of src/, in a process each: those that replace modules, and those that take long, whose speed others would change. */
+const alone = [
+  ...sources.filter(({ path, text }) => path.startsWith('src/') && path.endsWith('.test.ts') && text.includes('vi.mock(')),
+  ...longestTests.filter((path) => path.startsWith('src/')).map((path) => ({ path })),
+].map(({ path }) => path);
 
 export default defineConfig({
   test: {
-    include: ['src/**/*.test.ts', 'test/**/*.test.ts'],
-    exclude: [...configDefaults.exclude, ...leftOut.flatMap(({ files }) => files)],
+    projects: [
+      {
+        extends: true,
+        test: { name: 'processes', include: ['test/**/*.test.ts', ...alone], exclude, globalSetup: './test/support/fixtures.ts' },
+      },
+      // One after the other in the same process: starting one for each, with all that it imports, takes longer than most of them.
+      { extends: true, test: { name: 'modules', include: ['src/**/*.test.ts'], exclude: [...exclude, ...alone], isolate: false } },
+    ],
     // For what hangs, not for what is slow: machines may be busy.
     testTimeout: 600_000,
     hookTimeout: 600_000,
     expect: { poll: { timeout: 60_000 } },
-    globalSetup: './test/support/fixtures.ts',
     // More than there are CPUs in CI: tests of processes often wait, for each other or for time to pass.
     maxWorkers: 3,
     pool: 'forks',

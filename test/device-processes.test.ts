@@ -1,6 +1,7 @@
 /** Devices of a Vulkan driver, in processes of their own: SwiftShader's, where chromium has brought it. */
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it, vi } from 'vitest';
+import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { softwareDriver } from '../src/memory/device/software-driver.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 import { startRanks } from './support/ranks.ts';
@@ -22,6 +23,30 @@ describe.skipIf(driver === undefined)(`collectives on buffers of WebGPU${why}`, 
       expect([code, rank]).toEqual([0, rank]);
     }
   });
+});
+
+describe.skipIf(driver === undefined)(`tensors between buffers of WebGPU, by rendezvous${why}`, () => {
+  for (const [carrier, reason] of [['tcp'], ['shm', shmUnavailable()]] as const) {
+    const skipped = reason === undefined ? '' : ` (skipped: ${reason})`;
+    it.skipIf(reason !== undefined)(
+      `come as they were over ${carrier}, and fail for both ends when the device is lost${skipped}`,
+      async () => {
+        await using world = await startRanks({ fixture: 'rendezvous-device', n: 2, env: { ...driver, CARRIER: carrier } });
+        for (const [rank, { lines, code, stderr }] of (await world.outcomes()).entries()) {
+          const came = [1, 1000, 3 * 2 ** 20 + 5].map((count) => ({ count, same: [true, true], into: true }));
+          expect(lines.slice(0, 4), stderr).toEqual([{ adapter: 'swiftshader' }, ...came]);
+          expect(lines[4]).toMatchObject({
+            what: 'lost',
+            ok: false,
+            code: 'closed',
+            message: expect.stringContaining('destroyed') as string,
+          });
+          expect(lines.slice(5)).toEqual([...(rank === 0 ? [] : [{ host: 7 }]), { ended: true }]);
+          expect(code).toBe(0);
+        }
+      },
+    );
+  }
 });
 
 describe.skipIf(driver === undefined)(`jax-js on device webgpu${why}`, () => {

@@ -8,6 +8,7 @@ import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
 import type { KVCheck } from '../src/kvstore/testing/kv-check.ts';
 import { stateChecks } from '../src/kvstore/testing/state-checks.ts';
 import type { KVStore, KVStoreType } from '../src/kvstore/values/types.ts';
+import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { KVJob } from './support/kv-job.ts';
 
@@ -31,9 +32,18 @@ if (missing !== undefined) {
   test(`dist_async, and server groups (skipped: ${reason})`, (context) => context.skip(reason));
 }
 
-describe.each(worlds)('$type, $workers workers, $servers servers', ({ type, workers, servers }) => {
+const noLibfabric = libfabricUnavailable({ provider: 'tcp;ofi_rxm' });
+const overLibfabric = { SHOAL_FABRICS: 'libfabric', SHOAL_LIBFABRIC_PROVIDER: 'tcp;ofi_rxm' };
+if (noLibfabric !== undefined) test(`dist_sync over libfabric (skipped: ${noLibfabric})`, (context) => context.skip(noLibfabric));
+
+describe.each([
+  ...worlds.map((world) => ({ ...world, plane: '', more: {} })),
+  ...(noLibfabric === undefined
+    ? [{ type: 'dist_sync', workers: 2, servers: 1, plane: ' over libfabric', more: overLibfabric } as const]
+    : []),
+])('$type, $workers workers, $servers servers$plane', ({ type, workers, servers, plane, more }) => {
   const checks = kvstoreChecks.filter(({ types }) => types.includes(type));
-  const env = { SHOAL_TIMEOUT_MS: '60000' };
+  const env = { SHOAL_TIMEOUT_MS: '60000', ...more };
   let job: KVJob;
   let stores: KVStore[];
 
@@ -47,7 +57,8 @@ describe.each(worlds)('$type, $workers workers, $servers servers', ({ type, work
 
   test.each(checks.filter(({ fresh }) => !fresh))('$name', (check) => run(stores, check));
 
-  test.each(checks.filter(({ fresh }) => fresh))('$name', async (check) => {
+  // Of jobs of their own there are enough without.
+  test.each(checks.filter(({ fresh }) => fresh && plane === ''))('$name', async (check) => {
     await using own = await KVJob.start({ workers, servers, env });
     await run(await own.stores(type), check);
   });

@@ -8,10 +8,23 @@ import { ScheduledKVStore } from '../src/kvstore/scheduled/scheduled-kvstore.ts'
 import { KVJob } from './support/kv-job.ts';
 
 const env = { SHOAL_TIMEOUT_MS: '60000' };
-/** Of a push in parts one may be refused alone; rows are of tables that are whole. */
+/** Of a push in parts one may be refused alone. */
 const checks = kvstoreChecks.filter(
   ({ name, types, fresh }) => types.includes('dist_sync') && !fresh && !name.startsWith('a gradient that is not finite'),
 );
+
+it('rows of tables in parts', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 2, env });
+  const stores = (await job.stores('dist_sync')).map((store) => new ScheduledKVStore(store, { partitionBytes: 64 }));
+  const ofRows = checks.filter(({ name }) => /\brows\b/.test(name));
+  expect(ofRows.length).toBeGreaterThan(1);
+  const folder = await mkdtemp(join(tmpdir(), 'shoal-scheduled-'));
+  try {
+    for (const { run } of ofRows) await Promise.all(stores.map((kv) => run(kv, folder)));
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+});
 
 describe('two workers and two servers', () => {
   let job: KVJob;

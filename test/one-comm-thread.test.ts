@@ -179,6 +179,18 @@ describe('ranks that are workers, too', () => {
     }
   });
 
+  it.each(['', 'tcp'])('a scheduled group and a store share the credit, in other orders on other ranks, fabrics "%s"', async (fabrics) => {
+    await using job = await KVJob.start({ workers: 2, servers: 2 });
+    const env = { SHOAL_KV_CREDIT_BYTES: '400000', SHOAL_FABRICS: fabrics };
+    for (const { exited } of startRanks(job, 'credit', env)) {
+      const { code, lines, stderr } = await exited;
+      expect(stderr).toBe('');
+      const rounds = [0, 1, 2, 3, 4, 5].map((round) => ({ round, sums: [true, true] }));
+      expect(lines).toEqual([{ threads: 1 }, ...rounds, { threads: 0 }]);
+      expect(code).toBe(0);
+    }
+  });
+
   it.each(['group', 'store'])('a process waits for what it closes, %s first', async (first) => {
     await using job = await KVJob.start({ workers: 2, servers: 1 });
     for (const { exited } of startRanks(job, 'nothing', { FIRST: first })) {

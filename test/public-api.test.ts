@@ -98,6 +98,7 @@ describe('shoal', () => {
         group.span.bind(group),
         argument('a span', 'string'),
         argument(() => 1, 'function'),
+        argument({ layer: 1 }, 'undefined', 'object'),
       ),
       scheduled: call(group.scheduled.bind(group), options('creditBytes', 'partitionBytes', 'timeoutMs')),
       destroy: call(group.destroy.bind(group), options('timeoutMs')),
@@ -416,7 +417,7 @@ describe('shoal/rendezvous', () => {
     return {
       send: call(step.send.bind(step), peer, name, argument(Float32Array.of(1), 'string', 'list')),
       sendDead: call(step.sendDead.bind(step), peer, name),
-      recv: call(step.recv.bind(step), peer, name, options('signal')),
+      recv: call(step.recv.bind(step), peer, name, options('signal', 'into', 'device')),
       recvFused: call(step.recvFused.bind(step), peer, argument(['w'], 'list'), options('signal')),
       end: 'takes nothing',
       abort: call(step.abort.bind(step), argument(new Error('enough'))),
@@ -594,6 +595,11 @@ describe('shoal/ddp', () => {
     const [alone] = new LocalWorld(1).groups;
     const tree = (): { w: np.Array } => ({ w: np.array(Float32Array.of(1, 2)) });
     const given = fresh(tree);
+    const stages = (): jaxJs.Stage[] => [
+      { name: 'only', parameters: tree(), forward: (own, x) => (own as { w: np.Array }).w.mul(x).sum() },
+    ];
+    const optimizer: jaxJs.StagesOptions['optimizer'] = () => ({ update: (own) => own });
+    const stagesOptions = fields({ optimizer }, 'bucketBytes', 'firstBucketBytes', 'timeoutMs');
     const exportedHere: Exports<typeof jaxJs> = {
       distribute: call(
         jaxJs.distribute,
@@ -602,6 +608,8 @@ describe('shoal/ddp', () => {
         options('bucketBytes', 'firstBucketBytes', 'findUnused', 'weighting', 'timeoutMs', 'clock', 'environment'),
       ),
       DistributedModel: 'is made by distribute',
+      distributeStages: call(jaxJs.distributeStages, argument(alone), fresh(stages), stagesOptions),
+      StagedModel: 'is made by distributeStages',
       initWebGpu: 'takes nothing',
     };
     hasAll(jaxJs, exportedHere);
@@ -619,6 +627,17 @@ describe('shoal/ddp', () => {
       close: 'takes nothing',
     };
     await walk('model', calls);
+    const staged = await jaxJs.distributeStages(alone, stages(), { optimizer });
+    const input = fresh(() => np.ones([2]));
+    const callsOfStages: CallsOf<typeof staged> = {
+      step: call(staged.step.bind(staged), input),
+      loss: call(staged.loss.bind(staged), input),
+      registerCommHook: 'as of a reducer',
+      drain: 'takes nothing',
+      verifyReplicas: 'takes nothing',
+      close: 'takes nothing',
+    };
+    await walk('staged model', callsOfStages);
   });
 });
 

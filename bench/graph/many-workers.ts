@@ -7,8 +7,8 @@ import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { Session, type PartitionedGraph } from 'shoal/graph';
-import { figuresPage } from '../../src/simulate/chart.ts';
-import type { Figure } from '../../src/simulate/micro-benchmarks.ts';
+import { figuresPage } from '../../src/chart/document.ts';
+import type { Figure } from '../../src/chart/data/figure.ts';
 import { programArguments } from '../arguments.ts';
 import { localPlace } from '../peers/place.ts';
 import { machine, round } from './machine.ts';
@@ -119,7 +119,7 @@ const figures: Figure[] = [
     ),
   },
 ];
-if (values.html !== undefined) writeFileSync(values.html, figuresPage('Many workers, simulated', figures));
+if (values.html !== undefined) writeFileSync(values.html, figuresPage({ title: 'Many workers, simulated', figures }));
 if (values.out !== undefined) {
   const report = { machine: machine(), costs: { requestUs, restMs, measured }, network: rates, steps, rows, figures };
   writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);

@@ -25,7 +25,8 @@ import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { comparisonVersion, runCase, type Bound, type ComparedCase, type Comparison } from './comparison.ts';
 import { contestants, referenceName, type Contestant, type Size } from './contestants.ts';
-import { formatPage } from './page.ts';
+import { comparisonPage } from './page.ts';
+import { figuresPage } from '../../src/chart/document.ts';
 import { localPlace, type Place } from './place.ts';
 
 const KiB = 1024;
@@ -244,7 +245,7 @@ function write(comparison: Comparison): number {
   const name = values.name ?? (values.hosts === undefined ? 'peers-one-host' : 'peers-network');
   mkdirSync(values.out, { recursive: true });
   writeFileSync(join(values.out, `${name}.json`), `${JSON.stringify(comparison, null, 1)}\n`);
-  writeFileSync(join(values.out, `${name}.html`), formatPage(comparison));
+  writeFileSync(join(values.out, `${name}.html`), figuresPage(comparisonPage(comparison)));
   say(`wrote ${join(values.out, name)}.json and .html`);
   const standings = comparison.cases.flatMap(({ sizes }) => sizes.flatMap((size) => size.standings));
   const wrong = standings.filter((standing) => standing.wrong > 0);

@@ -5,8 +5,8 @@
 import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { modelNames, modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
-import { figuresPage } from '../../src/simulate/chart.ts';
-import type { Figure } from '../../src/simulate/micro-benchmarks.ts';
+import { figuresPage } from '../../src/chart/document.ts';
+import type { Figure, FigurePage } from '../../src/chart/data/figure.ts';
 import { replay, type ReplayOptions } from '../../src/simulate/training.ts';
 import { programArguments } from '../arguments.ts';
 
@@ -27,6 +27,8 @@ export interface ReplayReport {
   readonly rows: readonly ReplayRow[];
   /** Of each model, the largest with parameter servers. */
   readonly best: Readonly<Record<string, number>>;
+  /** Of each model, the smallest of all networks, worlds and exchanges: less than 1 is slower than FIFO. */
+  readonly worst: Readonly<Record<string, number>>;
   readonly published: readonly PublishedRow[];
 }
 
@@ -80,7 +82,10 @@ export function replayAll(
   }
   const best = (model: ModelName): number =>
     Math.max(...rows.filter((row) => row.model === model && row.exchange === 'parameter-server').map(({ speedup }) => speedup));
-  return { rows, best: Object.fromEntries(modelNames.map((model) => [model, best(model)])), published };
+  const worst = (model: ModelName): number => Math.min(...rows.filter((row) => row.model === model).map(({ speedup }) => speedup));
+  const ofEach = (figure: (model: ModelName) => number): Record<string, number> =>
+    Object.fromEntries(modelNames.map((model) => [model, figure(model)]));
+  return { rows, best: ofEach(best), worst: ofEach(worst), published };
 }
 
 function figures({ rows }: ReplayReport): Figure[] {
@@ -103,11 +108,16 @@ function figures({ rows }: ReplayReport): Figure[] {
       ...modelNames.map((name) => ({ name, values: scales.map((workers) => at(name, 'parameter-server', workers, 25)) })),
       ...modelNames.map((name) => ({
         name: `${name}, published`,
+        of: name,
         values: scales.map((workers) => published.find((row) => row.model === name && row.workers === workers)?.speedup ?? null),
       })),
     ],
   };
   return [byWorkers, byRate('parameter-server'), byRate('all-reduce')];
+}
+
+export function replayPage(report: ReplayReport): FigurePage {
+  return { title: 'Scheduling, replayed on virtual time', figures: figures(report) };
 }
 
 function main(): void {
@@ -124,9 +134,12 @@ function main(): void {
     ];
     console.log(`${model.padEnd(12)} ${exchange.padEnd(16)} ${cells.join(' ')}`);
   }
+  console.log('\nof all networks and worlds    best with parameter servers   worst');
+  for (const model of modelNames)
+    console.log(`${model.padEnd(29)} ${report.best[model].toFixed(2).padStart(27)} ${report.worst[model].toFixed(3).padStart(7)}`);
   if (values.out === undefined) return;
   writeFileSync(values.out, `${JSON.stringify(report, null, 2)}\n`);
-  writeFileSync(values.out.replace(/(\.json)?$/, '.html'), figuresPage('Scheduling, replayed on virtual time', figures(report)));
+  writeFileSync(values.out.replace(/(\.json)?$/, '.html'), figuresPage(replayPage(report)));
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) main();

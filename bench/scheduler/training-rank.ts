@@ -1,5 +1,5 @@
-/** One rank of bench/scheduler/training.ts: a TensorFlow.js model whose early layers compute much and are small, and whose late layer is
- *  large and computes little. Prints the times of its steps, as JSON.
+/** One rank of bench/scheduler/training.ts: a TensorFlow.js model whose early layers compute much and are small, and whose late layers are
+ *  large and compute little, as VGG's. Prints the times of its steps, as JSON.
  *
  *  EXCHANGE: `none`, `all-reduce`, `parameter-server`. ORDER: `buckets` (averages are waited for at the end of the pass), `fifo` (whole
  *  tensors, one after the other as they become ready; each layer of the next pass waits for its own), `concurrent` (whole tensors, all at
@@ -13,23 +13,22 @@ import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvsto
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
 import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
 
-const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '512' } = process.env;
-const [steps, batch, units] = [STEPS, BATCH, UNITS].map(Number);
+const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '262144' } = process.env;
+const [steps, batch, units, partitionBytes] = [STEPS, BATCH, UNITS, PARTITION].map(Number);
 const order = (process.env.ORDER ?? 'scheduled') as 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
-const partitionBytes = 262_144;
 const whole = 2 ** 30;
 
 setThreadsCount(1);
 await tf.setBackend('wasm');
 addMissingKernels();
 
-/** Dense layers over all positions of a sample, which are then taken together; one large layer over what is left. */
+/** Dense layers over all positions of a sample, which are then taken together; large layers over what is left. */
 const [positions, left, features] = [256, 16, 128];
 const weight = (shape: [number, number], seed: number): tf.Variable<tf.Rank.R2> =>
   tf.variable(tf.initializers.glorotUniform({ seed }).apply(shape)) as tf.Variable<tf.Rank.R2>;
 // In the order of the forward pass.
 const early = [1, 2, 3].map((seed) => weight([features, features], seed));
-const late = [weight([left * features, units], 4), weight([units, 10], 5)];
+const late = [weight([left * features, units], 4), weight([units, 4 * units], 5), weight([4 * units, units], 6), weight([units, 10], 7)];
 const variables = [...early, ...late];
 const x = tf.randomUniform([batch * positions, features], 0, 1, 'float32', 7) as tf.Tensor2D;
 const y = tf.randomUniform([batch, 10], 0, 1, 'float32', 8);
@@ -40,7 +39,8 @@ function loss(): tf.Scalar {
     .reshape([batch, left, positions / left, features])
     .mean(2)
     .reshape<tf.Tensor2D>([batch, left * features]);
-  return tf.losses.meanSquaredError(y, taken.matMul(late[0]).relu().matMul(late[1]));
+  const [first, second, third, last] = late;
+  return tf.losses.meanSquaredError(y, taken.matMul(first).relu().matMul(second).relu().matMul(third).relu().matMul(last));
 }
 
 interface Training {
@@ -118,12 +118,16 @@ async function served(): Promise<Training> {
 
 const training = exchange === 'parameter-server' ? await served() : await averaged();
 const stepMs: number[] = [];
+const before = process.cpuUsage();
 for (let step = 0; step < steps; step++) {
   const from = systemClock.now();
   tf.tidy(() => training.step());
   stepMs.push(systemClock.now() - from);
   await new Promise(setImmediate);
 }
+const { user, system } = process.cpuUsage(before);
 await training.end();
 const bytes = variables.reduce((sum, { size }) => sum + 4 * size, 0);
-console.log(JSON.stringify({ stepMs, bytes }));
+// Of all threads of the rank: what steps cannot be shorter than where each rank has one processor.
+const cpuMs = (user + system) / 1000 / steps;
+console.log(JSON.stringify({ stepMs, bytes, cpuMs }));

@@ -3,11 +3,14 @@
  *
  *    npx tsx bench/start/run.ts                 a table
  *    npx tsx bench/start/run.ts --rounds 15 --ranks 2
- *    npx tsx bench/start/run.ts --json          one JSON document
+ *    npx tsx bench/start/run.ts --json          one JSON document; --out out.json writes it
+ *    npx tsx bench/start/run.ts --beside DIR    beside the package that is built there, of another commit
  *
  *  Needs a built package. Open MPI is left out where there is no mpirun. */
 import { spawnSync } from 'node:child_process';
+import { writeFileSync } from 'node:fs';
 import { cpus, loadavg } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../src/base/clock.ts';
 import { positive } from '../../src/cli/option-values.ts';
@@ -27,10 +30,11 @@ export interface StartRow {
 }
 
 const here = (file: string): string => fileURLToPath(new URL(file, import.meta.url));
+const repository = here('../..');
 const shoal = here('../../dist/cli/main.js');
 
-/** The first is what all are compared with. */
-export function contestants(ranks: number): Contestant[] {
+/** The first is what all are compared with. @param beside Folder of another build of the package. */
+export function contestants(ranks: number, beside?: string): Contestant[] {
   const { execPath: node } = process;
   const run = (...args: string[]): Contestant['command'] => [node, shoal, 'run', '-q', '-n', String(ranks), ...args];
   const hasMpi = spawnSync('mpirun', ['--version']).status === 0;
@@ -47,7 +51,12 @@ export function contestants(ranks: number): Contestant[] {
     { name: `shoal run -n ${ranks}, no Node.js`, command: run('--no-node', 'true') },
     { name: `shoal run -n ${ranks}, empty script`, command: run(here('empty.mjs')) },
     { name: `shoal run -n ${ranks}, join and leave`, command: run(here('world.mjs')) },
+    ...(beside === undefined ? [] : [{ name: `the other build: join and leave`, command: joinAndLeave(ranks, beside) }]),
   ];
+}
+
+function joinAndLeave(ranks: number, folder: string): Contestant['command'] {
+  return [process.execPath, join(folder, 'dist/cli/main.js'), 'run', '-q', '-n', String(ranks), join(folder, 'bench/start/world.mjs')];
 }
 
 /** @throws Error when one of them fails. */
@@ -74,8 +83,9 @@ export function benchStart(all: readonly Contestant[], rounds: number): StartRow
 }
 
 /** The largest memory of any rank. */
-export function rankBytes(ranks: number): number {
-  const { stdout } = spawnSync(process.execPath, [shoal, 'run', '-q', '-n', String(ranks), here('world.mjs')], {
+export function rankBytes(ranks: number, folder = repository): number {
+  const [program, ...args] = joinAndLeave(ranks, folder);
+  const { stdout } = spawnSync(program, args, {
     encoding: 'utf8',
     env: { ...process.env, SHOW_MEMORY: '1' },
   });
@@ -88,14 +98,23 @@ function median(values: readonly number[]): number {
 
 function main(): void {
   const { values } = programArguments(import.meta.url, {
-    options: { json: { type: 'boolean' }, rounds: { type: 'string', default: '9' }, ranks: { type: 'string', default: '2' } },
+    options: {
+      json: { type: 'boolean' },
+      out: { type: 'string' },
+      beside: { type: 'string' },
+      rounds: { type: 'string', default: '9' },
+      ranks: { type: 'string', default: '2' },
+    },
   });
   const [rounds, ranks] = [positive(values.rounds), positive(values.ranks)];
-  const rows = benchStart(contestants(ranks), rounds);
+  const rows = benchStart(contestants(ranks, values.beside), rounds);
   const bytes = rankBytes(ranks);
   const machine = { cpu: cpus()[0]?.model ?? 'unknown', cpus: cpus().length, node: process.version, loadAverage: loadavg()[0] };
+  const before = values.beside === undefined ? {} : { otherRankBytes: rankBytes(ranks, values.beside) };
+  const report = `${JSON.stringify({ machine, rounds, ranks, rankBytes: bytes, ...before, rows }, null, 2)}\n`;
+  if (values.out !== undefined) writeFileSync(values.out, report);
   if (values.json) {
-    console.log(JSON.stringify({ machine, rounds, ranks, rankBytes: bytes, rows }, null, 2));
+    process.stdout.write(report);
     return;
   }
   console.log(

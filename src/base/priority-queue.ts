@@ -36,14 +36,18 @@ export class PriorityQueue<T> {
     if (items.length <= 1) return items.pop();
     const first = items[0];
     const last = must(items.pop(), () => 'the heap has two items');
+    // The hole goes down to the end, by one comparison a level; what was last there seldom rises far.
     let index = 0;
-    for (;;) {
-      let child = 2 * index + 1;
-      if (child >= items.length) break;
+    for (let child = 1; child < items.length; child = 2 * index + 1) {
       if (child + 1 < items.length && this.#before(items[child + 1], items[child])) child += 1;
-      if (!this.#before(items[child], last)) break;
       items[index] = items[child];
       index = child;
+    }
+    while (index > 0) {
+      const parent = (index - 1) >> 1;
+      if (!this.#before(last, items[parent])) break;
+      items[index] = items[parent];
+      index = parent;
     }
     items[index] = last;
     return first;

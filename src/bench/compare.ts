@@ -81,10 +81,12 @@ const roundsMin = 5;
 const roundsMax = 25;
 /** A batch lasts about so long, unless one call is longer: many times what a processor gives one thread at a time. */
 const batchUs = 20_000;
+/** Of the budget a batch takes no more than this part. */
+const batchesPerBudget = 10;
 const callsMax = 500;
-/** Before the trial: each algorithm makes so many calls, unless they take longer than this. */
+/** Before the trial: each algorithm makes so many calls, unless they take longer than so many batches. */
 const warmCalls = 1000;
-const warmUs = 100_000;
+const warmBatches = 5;
 /** Calls of a trial are a fraction of a batch. */
 const trialsPerBatch = 4;
 
@@ -149,6 +151,7 @@ async function compareSettled(context: CompareContext, contest: Contest): Promis
 async function compareOne(context: CompareContext, contest: Contest): Promise<ComparedRow> {
   const { group, options, stopwatch } = context;
   const { collective, bytes } = contest;
+  const batch = Math.min(batchUs, (options.budgetMs * 1000) / batchesPerBudget);
   const names = [...contest.groups.keys()].filter((name) => name === 'auto' || serves(group, { options, collective, bytes, name }));
   const operations = new Map<string, Operation>();
   try {
@@ -164,15 +167,15 @@ async function compareOne(context: CompareContext, contest: Contest): Promise<Co
     // The first calls prepare plans and map memory; what they take also bounds the warm-up.
     await timeAll((name) => time(name, 1));
     const first = await timeAll((name) => time(name, 1));
-    await timeAll((name, index) => time(name, callsIn(warmUs, first[index], warmCalls)));
+    await timeAll((name, index) => time(name, callsIn(warmBatches * batch, first[index], warmCalls)));
     const trial = await timeAll(async (name, index) => {
-      const calls = callsIn(batchUs / trialsPerBatch, first[index], callsMax);
+      const calls = callsIn(batch / trialsPerBatch, first[index], callsMax);
       return Math.min(await time(name, calls), await time(name, calls), await time(name, calls));
     });
     const fastest = Math.min(...trial);
     const stays = names.filter((name, index) => name === 'auto' || trial[index] <= hopelessFactor * fastest + 100);
     const trialOf = (name: string): number => trial[names.indexOf(name)];
-    const calls = stays.map((name) => callsIn(batchUs, trialOf(name), callsMax));
+    const calls = stays.map((name) => callsIn(batch, trialOf(name), callsMax));
     const roundCostUs = stays.reduce((sum, name, index) => sum + trialOf(name) * calls[index], 0);
     const rounds = Math.max(roundsMin, Math.min(roundsMax, Math.floor((options.budgetMs * 1000) / roundCostUs)));
     const samples = stays.map(() => new Float64Array(rounds));

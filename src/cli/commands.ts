@@ -15,16 +15,24 @@ import { tuneCommand } from './commands/tune.ts';
 /** Declares a command; its action reports an exit code other than 0 through `setExitCode`. */
 export type CommandFactory = (setExitCode: (code: number) => void) => Command;
 
-export const commands: readonly CommandFactory[] = [
-  runCommand,
-  benchCommand,
-  tuneCommand,
-  planCommand,
-  simulateCommand,
-  graphCommand,
-  infoCommand,
-  reportCommand,
-  traceCommand,
-  compileCommand,
-  completionCommand,
-];
+const factories = {
+  run: runCommand,
+  bench: benchCommand,
+  tune: tuneCommand,
+  plan: planCommand,
+  simulate: simulateCommand,
+  graph: graphCommand,
+  info: infoCommand,
+  report: reportCommand,
+  trace: traceCommand,
+  compile: compileCommand,
+  completion: completionCommand,
+} satisfies Readonly<Record<string, CommandFactory>>;
+
+export const commands: readonly CommandFactory[] = Object.values(factories);
+
+/** The one that is called, alone, where it is one of ours: `shoal run` need not know what other commands take. */
+export function commandsFor(name: string | undefined): readonly CommandFactory[] {
+  const wanted = Object.entries(factories).find(([each]) => each === name);
+  return wanted === undefined ? commands : [wanted[1]];
+}

@@ -4,7 +4,7 @@
 import { Command, CommanderError } from 'commander';
 import { isShoalError, messageOf } from '../base/errors.ts';
 import { packageVersion } from '../base/packages/version.ts';
-import { commands } from './commands.ts';
+import { commandsFor } from './commands.ts';
 import { inOurSpelling } from './habits.ts';
 
 const usageExitCode = 2;
@@ -25,7 +25,7 @@ async function main(args: readonly string[]): Promise<number> {
     .enablePositionalOptions()
     .showHelpAfterError('(shoal --help lists what there is)')
     .exitOverride();
-  for (const add of commands) {
+  for (const add of commandsFor(args[0])) {
     const command = add((code) => (exitCode = code));
     program.addCommand(command.exitOverride().showHelpAfterError(`(shoal ${command.name()} --help lists what there is)`));
   }

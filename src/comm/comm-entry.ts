@@ -9,21 +9,21 @@ import { systemClock } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import { ThreadGate } from '../messaging/thread-gate.ts';
+import { Arbiter } from '../scheduler/arbiter.ts';
 import { threadNumber } from './comm-host.ts';
 import { GuestPort, type CommThreadContext, type Guest, type StartGuest } from './guest.ts';
-import { SharedServices } from './shared-services.ts';
 import { Turns } from './turns.ts';
 import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';
 
 type Hosting = Extract<ToThread, { type: 'host' }>;
 
 const main = must(parentPort, () => 'the comm thread is a worker');
-const { gate } = workerData as ThreadData;
+const { gate, inFlight } = workerData as ThreadData;
 const number = ownNumber();
 const guests = new Map<number, { readonly port: GuestPort<unknown, unknown>; readonly started: Promise<Guest | undefined> }>();
 const thread: CommThreadContext = {
   gate: new ThreadGate(gate),
-  services: new SharedServices(),
+  arbiter: new Arbiter({ memory: inFlight, thread: 'comm' }),
   giveWay: new Turns({ clock: systemClock, isShared: () => guests.size > 1, nextTurn: setImmediate }).giveWay,
 };
 

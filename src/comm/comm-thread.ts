@@ -11,6 +11,7 @@ import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import { builtEntry } from '../base/packages/package-root.ts';
 import { ThreadGate } from '../messaging/thread-gate.ts';
+import { Arbiter } from '../scheduler/arbiter.ts';
 import { eventMemory, PortHost, type CommHost, type CommHostHandlers } from './comm-host.ts';
 import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';
 
@@ -38,9 +39,9 @@ interface Seat {
   readonly left: Promise<void>;
 }
 
-/** All that this package keeps for the whole process: a process has one comm thread, or none. Worlds and stores know only of their own
+/** All that this package keeps for the whole process: a process has one comm thread, or none, and one network. Worlds and stores know only of their own
  *  guest. */
-const ofThisProcess: { thread: CommThread | undefined } = { thread: undefined };
+const ofThisProcess: { thread: CommThread | undefined; arbiter: Arbiter | undefined } = { thread: undefined, arbiter: undefined };
 
 /** Starts a guest in the comm thread, and that thread first, if there is none.
  *  @throws ShoalError `out-of-memory` when the system has no more threads, descriptors or memory for it. */
@@ -50,6 +51,12 @@ export function hostGuest<Command, Event>(guest: GuestOptions, handlers: CommHos
     if (ofThisProcess.thread === thread) ofThisProcess.thread = undefined;
   });
   return ofThisProcess.thread.host({ ...guest, entry }, handlers);
+}
+
+/** Of what the calling thread sends, the main one; it counts what the comm thread has in flight. */
+export function processArbiter(): Arbiter {
+  ofThisProcess.arbiter ??= new Arbiter();
+  return ofThisProcess.arbiter;
 }
 
 class CommThread {
@@ -64,7 +71,7 @@ class CommThread {
 
   constructor(who: string, onEnd: (thread: CommThread) => void) {
     this.#onEnd = onEnd;
-    const workerData: ThreadData = { gate: this.#gate.memory };
+    const workerData: ThreadData = { gate: this.#gate.memory, inFlight: processArbiter().memory };
     // No execArgv: loaders and inspectors of the main thread are not for the comm thread.
     this.#worker = startWorker(who, { workerData, execArgv: [], name: 'shoal-comm', resourceLimits });
     this.#worker.on('message', ({ guest }: FromThread) => this.#left(guest));

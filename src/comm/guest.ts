@@ -3,16 +3,16 @@
 import type { MessagePort } from 'node:worker_threads';
 import type { ShoalError } from '../base/errors.ts';
 import type { ThreadGate } from '../messaging/thread-gate.ts';
+import type { Arbiter } from '../scheduler/arbiter.ts';
 import type { GuestEvent } from './comm-channel.ts';
 import { eventCount, type PortEnd } from './comm-host.ts';
-import type { SharedServices } from './shared-services.ts';
 
 /** The comm thread, as its guests see it. */
 export interface CommThreadContext {
   /** Closed before the thread is ended: calls that must not be cut off pass it. */
   readonly gate: ThreadGate;
-  /** What its guests have in common, such as what decides whose bytes go first. */
-  readonly services: SharedServices;
+  /** Of what its guests send. */
+  readonly arbiter: Arbiter;
   readonly giveWay: GiveWay;
 }
 

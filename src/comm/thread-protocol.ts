@@ -4,6 +4,8 @@ import type { PortEnd } from './comm-host.ts';
 export interface ThreadData {
   /** Memory of the gate that is closed before the thread is ended. */
   readonly gate: SharedArrayBuffer;
+  /** Of the arbiters of both threads. */
+  readonly inFlight: SharedArrayBuffer;
 }
 
 export type ToThread =

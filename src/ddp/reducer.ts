@@ -26,7 +26,8 @@ import { registrationText, verifyRegistration } from './registration.ts';
 import { verifyReplicas } from './replicas.ts';
 
 /** What the reducer needs of a process group. */
-export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'>;
+export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allReduce' | 'broadcast' | 'allGather'> &
+  Partial<Pick<ProcessGroup, 'span'>>;
 
 /** How ranks count in the average.
  *   ranks    each rank alike: right when all have the same batch size

@@ -35,8 +35,8 @@ it('draws the graph before and after the pass', () => {
   expect(svg).toContain('13 nodes on 2 devices; 3 transfers by 1 requests, 1 of them fused');
   expect(svg).toContain('x &lt; y &amp; &quot;z&quot;');
   expect(svg).toContain("FuseRecv '_fuse_recv_0': edge_0_a, edge_1_b, edge_2_c");
-  expect(svg.match(/<rect x=/g)).toHaveLength(13);
-  expect(svg.match(/stroke="#c9572b"/g)).toHaveLength(3);
+  expect(svg.match(/rx="4"/g)).toHaveLength(13);
+  expect(svg.match(/class="edge transfer"/g)).toHaveLength(3);
   for (const name of ['use_a', 'use_b', 'use_c', ps, worker]) expect(svg).toContain(`>${name}</text>`);
 });
 

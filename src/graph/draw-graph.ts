@@ -4,7 +4,8 @@
  *      /job:ps      │ table ─▶ rows ─▶ Send ┄┄┐
  *      /job:worker  │                         └┄▶ FuseRecv ─▶ h1 ─▶ loss   */
 import { checkKind, checkOptions, optionTable } from '../base/settings/options.ts';
-import { layoutOf, type Box, type Layout } from './draw-layout.ts';
+import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shortened } from '../chart/picture.ts';
+import { layoutOf, type Box, type DrawnEdge, type Layout } from './draw-layout.ts';
 import type { PartitionedGraph } from './partition/partition.ts';
 
 export interface DrawGraphOptions {
@@ -15,16 +16,21 @@ export interface DrawGraphOptions {
 
 const drawOptionKeys = optionTable<DrawGraphOptions>({ title: 'string', boxesMax: 'number' });
 
-const colours = {
-  kernel: '#eef2f7',
-  send: '#dbe7f6',
-  recv: '#f6e3c5',
-  'fuse-recv': '#f2b87a',
-  control: '#e6e0f2',
-  scope: '#e3efe3',
-} as const;
+/** Boxes and what they are, as the legend has them. */
+const kinds: readonly (readonly [Box['kind'], string])[] = [
+  ['kernel', 'operation'],
+  ['send', 'Send'],
+  ['recv', 'Recv'],
+  ['fuse-recv', 'FuseRecv'],
+  ['control', 'control flow'],
+  ['scope', 'several of one scope'],
+];
 
-const [left, top, column, row, width, height] = [16, 56, 170, 30, 140, 22];
+/** Classes of lines. */
+const edgeKinds = { data: 'edge', control: 'edge order', transfer: 'edge transfer' } as const;
+
+const [left, top, column, row, width, height] = [16, 76, 200, 30, 164, 22];
+const laneHead = 22;
 
 /** The figure before and after the pass: draw what was partitioned without and with `doFuseRecv`. */
 export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptions = {}): string {
@@ -33,20 +39,33 @@ export function drawGraph(partitioned: PartitionedGraph, options: DrawGraphOptio
   const layout = layoutOf(partitioned, options.boxesMax ?? 300);
   const lanes = partitioned.partitions.map(({ device }) => device.name);
   const tops = laneTops(layout, lanes);
-  const place = (box: Box): { x: number; y: number } => ({
+  const place = (box: Box): Point => ({
     x: left + box.wave * column,
-    y: (tops.get(box.device) ?? top) + 20 + box.row * row,
+    y: (tops.get(box.device) ?? top) + laneHead + box.row * row,
   });
+  const title = options.title ?? 'partitioned graph';
+  const about = summary(partitioned, layout);
+  const present = new Set(layout.boxes.map(({ kind }) => kind));
+  const legend = kinds.filter(([kind]) => present.has(kind)).map(([kind, words]) => [`box ${kind}`, words] as const);
   const parts = [
-    text(left, 20, options.title ?? 'partitioned graph', 14),
-    text(left, 38, summary(partitioned, layout)),
+    pictureText({ x: left, y: 20, kind: 'title' }, title),
+    pictureText({ x: left, y: 38 }, about),
+    ...pictureLegend({ x: left, y: 58 }, legend),
     ...lanes.map((device) => lane(device, tops.get(device) ?? top)),
-    ...layout.edges.map(({ from, to, kind }) => edge(place(from), place(to), kind)),
+    ...layout.edges.map((each) => edge(place(each.from), place(each.to), each.kind)),
     ...layout.boxes.map((box) => draw(box, place(box))),
   ];
-  const total = { width: left * 2 + layout.waves * column, height: Math.max(...tops.values(), top) + (layout.bottom + 2) * row };
-  const size = `width="${total.width}" height="${total.height}" viewBox="0 0 ${total.width} ${total.height}"`;
-  return `<svg xmlns="http://www.w3.org/2000/svg" ${size} font-family="system-ui, sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="#fff"/>\n${parts.join('\n')}\n</svg>\n`;
+  const widest = Math.max(title.length * 8.5, about.length * letterWidth, ...lanes.map((name) => name.length * letterWidth), 620);
+  const total = {
+    width: left * 2 + Math.max(layout.waves * column, widest),
+    height: Math.max(...tops.values(), top) + laneHead + (layout.bottom + 1) * row,
+  };
+  return picture(title, total, parts);
+}
+
+interface Point {
+  readonly x: number;
+  readonly y: number;
 }
 
 function laneTops({ rows }: Layout, lanes: readonly string[]): Map<string, number> {
@@ -54,7 +73,7 @@ function laneTops({ rows }: Layout, lanes: readonly string[]): Map<string, numbe
   let y = top;
   for (const device of lanes) {
     tops.set(device, y);
-    y += 28 + (rows.get(device) ?? 0) * row;
+    y += laneHead + 10 + (rows.get(device) ?? 0) * row;
   }
   return tops;
 }
@@ -67,35 +86,17 @@ function summary({ partitions, transfers, groups }: PartitionedGraph, { boxes, n
 }
 
 function lane(device: string, y: number): string {
-  return `<line x1="0" y1="${y}" x2="100%" y2="${y}" stroke="#ccc"/>${text(left, y + 13, device)}`;
+  return `<line x1="0" y1="${y}" x2="100%" y2="${y}" class="grid"/>${pictureText({ x: left, y: y + 14, kind: 'faint' }, device)}`;
 }
 
-function draw(box: Box, { x, y }: { readonly x: number; readonly y: number }): string {
-  const title = `<title>${escape(`${box.detail} on ${box.device}`)}</title>`;
-  const shape = `<rect x="${x}" y="${y}" width="${width}" height="${height}" rx="4" fill="${colours[box.kind]}" stroke="#8a94a3"/>`;
-  return `<g>${title}${shape}${text(x + 5, y + 15, shortened(box.label))}</g>`;
+function draw(box: Box, { x, y }: Point): string {
+  const title = `<title>${escapeMarkup(`${box.detail} on ${box.device}`)}</title>`;
+  const shape = `<rect x="${x}" y="${y}" width="${width}" height="${height}" rx="4" class="box ${box.kind}"/>`;
+  return `<g>${title}${shape}${pictureText({ x: x + 6, y: y + 15 }, shortened(box.label, width - 12))}</g>`;
 }
 
-function edge(from: { readonly x: number; readonly y: number }, to: { readonly x: number; readonly y: number }, kind: string): string {
+function edge(from: Point, to: Point, kind: DrawnEdge['kind']): string {
   const [x1, y1, x2, y2] = [from.x + width, from.y + height / 2, to.x, to.y + height / 2];
   const bend = Math.max(20, Math.abs(x2 - x1) / 2);
-  const style =
-    kind === 'transfer'
-      ? 'stroke="#c9572b" stroke-dasharray="4 3"'
-      : kind === 'control'
-        ? 'stroke="#999" stroke-dasharray="1 3"'
-        : 'stroke="#7d8794"';
-  return `<path d="M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}" fill="none" ${style}/>`;
-}
-
-function shortened(label: string): string {
-  return label.length > 22 ? `…${label.slice(-21)}` : label;
-}
-
-function text(x: number, y: number, content: string, size = 11): string {
-  return `<text x="${x}" y="${y}" font-size="${size}">${escape(content)}</text>`;
-}
-
-function escape(content: string): string {
-  return content.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('"', '&quot;');
+  return `<path d="M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}" class="${edgeKinds[kind]}"/>`;
 }

@@ -10,7 +10,7 @@ import { createCodec } from './compression/registry.ts';
 import type { CompressionSpec } from './compression/codec.ts';
 import type { OptimizerSpec } from './optimizers/optimizer.ts';
 import { allTypes as all, refuses, syncTypes as sync, type KVCheck } from './testing/kv-check.ts';
-import { expectAll, filled, own, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
+import { expectAll, filled, own, period, Reference, sumAt, sums, valueAt } from './testing/known-values.ts';
 import { emptyChecks } from './testing/empty-checks.ts';
 import { listChecks } from './testing/list-checks.ts';
 import { modelChecks } from './testing/model-checks.ts';
@@ -118,19 +118,19 @@ const shared: readonly KVCheck[] = [
         const key = `pushPull/${count}`;
         await kv.init(key, new Float32Array(count));
         const tensor = kv.tensor('float32', [count]);
-        for (let i = 0; i < count; i++) tensor.data[i] = valueAt(kv.rank, i);
+        tensor.data.set(own(kv, count, 0));
         await kv.pushPull(key, tensor);
-        expectAll(tensor, 'float32', (i) => sumAt(kv, i), `tensor of ${count} in place`);
-        const array = Float32Array.from({ length: count }, (_, i) => valueAt(kv.rank, i + 1));
+        expectAll(tensor, 'float32', (i) => sumAt(kv, i), `tensor of ${count} in place`, period);
+        const array = own(kv, count, 1);
         await kv.pushPull(key, array);
-        expectAll(array, 'float32', (i) => sumAt(kv, i + 1), `array of ${count} in place`);
-        for (let i = 0; i < count; i++) array[i] = valueAt(kv.rank, i + 2);
+        expectAll(array, 'float32', (i) => sumAt(kv, i + 1), `array of ${count} in place`, period);
+        array.set(own(kv, count, 2));
         await kv.pushPull(key, array, tensor);
-        expectAll(tensor, 'float32', (i) => sumAt(kv, i + 2), `${count} into another`);
-        expectAll(array, 'float32', (i) => valueAt(kv.rank, i + 2), `${count}, what was pushed`);
+        expectAll(tensor, 'float32', (i) => sumAt(kv, i + 2), `${count} into another`, period);
+        expectAll(array, 'float32', (i) => valueAt(kv.rank, i + 2), `${count}, what was pushed`, period);
         tensor.data.fill(-1);
         await kv.pull(key, tensor);
-        expectAll(tensor, 'float32', (i) => sumAt(kv, i + 2), `${count} pulled afterwards`);
+        expectAll(tensor, 'float32', (i) => sumAt(kv, i + 2), `${count} pulled afterwards`, period);
       }
     },
   },
@@ -145,10 +145,9 @@ const shared: readonly KVCheck[] = [
         keys,
         counts.map((count) => new Float32Array(count)),
       );
-      const values = (step: number): Float32Array[] =>
-        counts.map((count, k) => Float32Array.from({ length: count }, (_, i) => valueAt(kv.rank, i + k + step)));
+      const values = (step: number): Float32Array[] => counts.map((count, k) => own(kv, count, k + step));
       const check = (outs: readonly Float32Array[], step: number): void =>
-        outs.forEach((out, k) => expectAll(out, 'float32', (i) => sumAt(kv, i + k + step), `key ${k} step ${step}`));
+        outs.forEach((out, k) => expectAll(out, 'float32', (i) => sumAt(kv, i + k + step), `key ${k} step ${step}`, period));
       const tensors = counts.map((count) => kv.tensor('float32', [count]));
       for (const step of [0, 1, 2]) {
         const outs = values(step);
@@ -514,7 +513,7 @@ const fresh: readonly KVCheck[] = [
       if (kv.rank === 0) large[2_999_999] = -Infinity;
       await refuses('usage', refusalOf(kv, 0, 'large'), () => kv.push('large', large));
       await kv.pull('large', large);
-      expectAll(large, 'float32', () => 1, 'all of it unchanged');
+      expectAll(large, 'float32', () => 1, 'all of it unchanged', 1);
       await kv.pushPull('sound', out.fill(1));
       expectAll(out, 'float32', () => 3 - kv.numWorkers, 'the next one');
       await kv.pushPull('other', out.fill(1));

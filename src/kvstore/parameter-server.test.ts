@@ -1,7 +1,8 @@
 import { describe, expect, it } from 'vitest';
-import type { ShoalError } from '../base/errors.ts';
+import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf } from '../memory/dtype.ts';
-import type { TransferEntry } from './client/options.ts';
+import { Arbiter } from '../scheduler/arbiter.ts';
+import type { ClientOptions, TransferEntry } from './client/options.ts';
 import { testCodec } from './testing/simulated-cluster.ts';
 import type { KVTopology } from './protocol/topology.ts';
 import { adding, Bench, downpour, hogwild, sandblaster, small, type Outcome, type Parameter } from './testing/server-bench.ts';
@@ -78,11 +79,15 @@ describe.each([
 
   it('sends what is urgent first; it overtakes what waits, and not what is under way', async () => {
     const count = 1000;
+    // Any two exceed the credit: one push is under way at a time.
+    const alone = { creditBytes: 4 * count };
     /** Keys in the order in which their pushes end. A push begins at once, or when another has ended. */
-    const orderOf = async (pushes: readonly { key: string; priority: number; after?: string }[]): Promise<string> => {
-      // Any two exceed the credit: one push is under way at a time.
+    const orderOf = async (
+      pushes: readonly { key: string; priority: number; after?: string }[],
+      client: Partial<ClientOptions> = alone,
+    ): Promise<string> => {
       const place: KVTopology = { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 };
-      const bench = await Bench.of({ topology: place, mappable, client: { creditBytes: 4 * count } });
+      const bench = await Bench.of({ topology: place, mappable, client });
       await bench.init(pushes.map(({ key }) => ({ key, dtype: 'float32', shape: [count] })));
       const entries = pushes.map(({ key }) => ({ key, push: bench.block(0, new Float32Array(count)).ref }));
       // The server maps their memory, and nothing waits for that afterwards.
@@ -105,6 +110,34 @@ describe.each([
     expect(await orderOf(alike.map(({ key }, k) => ({ key, priority: [0, 1, 3, 2][k] })))).toBe('acdb');
     expect(await orderOf(alike.map(({ key }, k) => ({ key, priority: [0, -2, -1, 7][k] })))).toBe('adcb');
     expect(await orderOf([...alike, { key: 'u', priority: 1, after: 'a' }])).toBe('abucd');
+
+    // Two have room, unless something else of the process has taken it.
+    const arbiter = new Arbiter();
+    const shared = { creditBytes: 8 * count, arbiter };
+    const urgentLast = alike.map(({ key }, k) => ({ key, priority: [0, 1, 3, 2][k] }));
+    expect(await orderOf(urgentLast, shared)).toBe('abcd');
+    const resource = mappable ? 'memory' : 'network';
+    const group = arbiter.open({ creditBytes: () => 8 * count, resource, onRoom: () => undefined });
+    group.started(4 * count + 1);
+    expect(await orderOf(urgentLast, shared)).toBe('acdb');
+  });
+
+  it('is itself the one that fails, when others make room and it cannot send', async () => {
+    const arbiter = new Arbiter();
+    const place: KVTopology = { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 };
+    const bench = await Bench.of({ topology: place, mappable, client: { creditBytes: 32, arbiter } });
+    await bench.init([small, { ...small, key: 'v' }]);
+    const blocks = ['w', 'v'].map((key) => ({ key, push: bench.block(0, new Float32Array(4)).ref }));
+    bench.begin(0, blocks);
+    await bench.cluster.settle();
+    const group = arbiter.open({ creditBytes: () => 32, resource: mappable ? 'memory' : 'network', onRoom: () => undefined });
+    group.started(32);
+    const [, waiting] = blocks.map((block) => bench.begin(0, [block]));
+    const full = new ShoalError('out-of-memory', 'no room');
+    bench.cluster.failNextSend(full);
+    group.finished(32);
+    expect(() => group.offerRoom()).not.toThrow();
+    expect(waiting).toEqual({ done: true, error: full });
   });
 
   it('carries every dtype', async () => {

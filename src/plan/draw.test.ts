@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { PlanBuilder, span } from './builder.ts';
 import { drawPlan, formatSeconds } from './draw.ts';
-import { separateHosts } from './topology.ts';
+import { grid, separateHosts } from './topology.ts';
 
 const data = span('data', { offset: 0, count: 4 });
 
@@ -16,17 +16,34 @@ describe('drawPlan', () => {
     const svg = drawPlan(ring(4), 4);
     expect(svg.match(/<title>[^<]* put /g)).toHaveLength(3);
     expect(svg.match(/<title>[^<]* wait /g)).toHaveLength(3);
-    expect(svg.match(/stroke-opacity/g)).toHaveLength(3);
+    expect(svg.match(/class="message"/g)).toHaveLength(3);
     const width = Number(/width="(\d+)"/.exec(svg)?.[1]);
     for (const [, x] of svg.matchAll(/ x2?="([\d.]+)"/g)) expect(Number(x)).toBeLessThanOrEqual(width);
     // Rank 2 waits for two hops, so its box is twice as wide as rank 1's.
-    const widths = [...svg.matchAll(/width="([\d.]+)" height="12" fill="#ececec"/g)].map(([, w]) => Number(w));
+    const widths = [...svg.matchAll(/width="([\d.]+)" height="12" class="wait"/g)].map(([, w]) => Number(w));
     expect(widths[1] / widths[0]).toBeCloseTo(2, 1);
   });
 
-  it('draws the first ranks of large worlds, escapes names, and nothing is not a number', () => {
+  it('groups ranks by host', () => {
+    const b = new PlanBuilder({ collective: 'broadcast', topology: grid(2, 2), count: 4, root: 0 });
+    b.transfer(0, 3, data, data);
+    expect(drawPlan(b.finish('x', 'none'), 4).match(/>(host \d+ [^<]*|rank \d+)</g)).toEqual([
+      '>host 0 · ranks 0–1<',
+      '>host 1 · ranks 2–3<',
+      ...[0, 1, 2, 3].map((rank) => `>rank ${rank}<`),
+    ]);
+  });
+
+  it('draws hosts instead of ranks in large worlds, escapes names, and nothing is not a number', () => {
     const svg = drawPlan(ring(50), 4, { ranksMax: 3 });
-    expect(svg.match(/>rank \d+</g)).toEqual(['>rank 0<', '>rank 1<', '>rank 2<']);
+    expect(svg.match(/>(host|rank) \d+</g)).toEqual(Array.from({ length: 50 }, (_, host) => `>host ${host}<`));
+    // The last one waits all the time: its row is full.
+    expect(svg.match(/class="wait"/g)).toHaveLength(50);
+    expect(
+      drawPlan(ring(100), 4)
+        .match(/>hosts [\d–]+</g)
+        ?.slice(-2),
+    ).toEqual(['>hosts 96–97<', '>hosts 98–99<']);
     expect(svg).toContain('&lt;chain&gt;');
     const empty = new PlanBuilder({ collective: 'barrier', topology: separateHosts(2), count: 0 }).finish('none', 'none');
     for (const each of [svg, drawPlan(empty, 4)]) expect(each).not.toMatch(/NaN|undefined|Infinity/);

@@ -180,7 +180,8 @@ class SymbolicRun {
 
   /** The thread now knows all that the raising thread knew. A new array: earlier events share the old one. */
   #learn(thread: Thread, raise: Event): void {
-    const known = Int32Array.from(this.#known[thread.index], (own, index) => Math.max(own, raise.known[index]));
+    const known = this.#known[thread.index].slice();
+    for (let index = 0; index < known.length; index++) known[index] = Math.max(known[index], raise.known[index]);
     known[raise.thread.index] = Math.max(known[raise.thread.index], raise.step + 1);
     this.#known[thread.index] = known;
   }

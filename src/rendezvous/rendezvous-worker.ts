@@ -8,6 +8,7 @@ import type { Connection, Fabric, FabricAddress, FabricOptions } from '../fabric
 import { GrpcCarrier, GrpcWorkerService, loadGrpc, type GrpcPackages } from './carriers/grpc.ts';
 import { TensorChannel, type WorkerIdentity } from './carriers/tensor-channel.ts';
 import { WorkerCore } from './carriers/worker-core.ts';
+import { WorkerDevices } from './device/worker-devices.ts';
 import { systemEnvironment, type RendezvousEnvironment } from './environment.ts';
 import { tensorCounters, type TensorCounters } from './protocol/counters.ts';
 import { checkStepId } from './table/step-table.ts';
@@ -78,6 +79,7 @@ export class RendezvousWorker {
   readonly #awaited = new Set<() => void>();
   #closed: Promise<void> | undefined;
   readonly #budget: MemoryBudget;
+  readonly #devices = new WorkerDevices();
 
   private constructor(parts: {
     address: WorkerAddress;
@@ -162,6 +164,7 @@ export class RendezvousWorker {
   get counters(): TensorCounters {
     const sum = tensorCounters();
     for (const { counters } of this.#channels) for (const key of Object.keys(sum) as (keyof TensorCounters)[]) sum[key] += counters[key];
+    sum.bytesCopied += this.#devices.bytesCopied;
     return sum;
   }
 
@@ -226,7 +229,7 @@ export class RendezvousWorker {
   /** Tensors can be sent and received. Other workers may have asked for some before.
    *  @throws ShoalError `usage` for a step that has begun or ended already. */
   beginStep(stepId: number): WorkerStep {
-    return new WorkerStep(this.#core, stepId);
+    return new WorkerStep(this.#core, this.#devices, stepId);
   }
 
   /** Asks for a name in every step from `firstStep` on, some steps ahead: it is on its way as soon as it is sent. Steps are numbered in a
@@ -254,6 +257,7 @@ export class RendezvousWorker {
     await Promise.all([...this.#channels].map((channel) => channel.close()));
     await Promise.all(this.#fabrics.map((fabric) => fabric.close()));
     this.#grpc?.service.close();
+    this.#devices.close();
   }
 
   /** The protocol on a connection. Resolves when the peer has said who it is. */

@@ -1,37 +1,60 @@
 /** One step as a program sees it: tensors by name, to and from other workers. */
 import { ShoalError } from '../base/errors.ts';
 import { checkKind, checkOptions, describeValue, optionTable } from '../base/settings/options.ts';
+import { checkDevice, isOnDevice, type DeviceTensor } from '../memory/device/device-tensor.ts';
+import type { GpuDevice } from '../memory/device/gpu.ts';
 import { dtypeOfArray, type TypedArray } from '../memory/dtype.ts';
 import type { StepRendezvous } from './carriers/step-rendezvous.ts';
 import type { WorkerIdentity } from './carriers/tensor-channel.ts';
 import type { WorkerCore } from './carriers/worker-core.ts';
+import { receiveOnDevice, type ArrivalTarget } from './device/device-arrival.ts';
+import type { WorkerDevices } from './device/worker-devices.ts';
 import type { RecvOptions } from './table/rendezvous.ts';
 import { checkTensorValue, type TensorValue } from './value/tensor-value.ts';
 
-/** What can be sent: a tensor of Shoal or anything with its fields; a typed array, as a vector; a string or several. */
-export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | TypedArray | string | readonly string[];
+/** What can be sent: a tensor of Shoal or anything with its fields; one of a device; a typed array, as a vector; a string or several. */
+export type Sendable = Pick<TensorValue, 'dtype' | 'shape' | 'data'> | DeviceTensor | TypedArray | string | readonly string[];
 
 /** A tensor that has come. Its memory is used again when it is released; what is not released counts against `memoryBytesMax`. */
 export interface ReceivedTensor extends TensorValue, Disposable {
   release(): void;
 }
 
-const recvKeys = optionTable<RecvOptions>({ signal: 'signal' });
+/** Where a received tensor is put, instead of into host memory. */
+export interface DeviceRecvOptions extends RecvOptions {
+  /** Into this one's memory: its dtype and bytes must be those of what comes. */
+  readonly into?: DeviceTensor;
+  /** Into a buffer that is made for it, with COPY_SRC, COPY_DST and STORAGE. It is the caller's. */
+  readonly device?: GpuDevice;
+}
+
+const recvKeys = optionTable<DeviceRecvOptions>({ signal: 'signal', into: 'any', device: 'any' });
+const recvFusedKeys = optionTable<RecvOptions>({ signal: 'signal' });
 
 export class WorkerStep {
   readonly stepId: number;
   readonly #core: WorkerCore;
+  readonly #devices: WorkerDevices;
   readonly #rendezvous: StepRendezvous;
 
-  constructor(core: WorkerCore, stepId: number) {
+  constructor(core: WorkerCore, devices: WorkerDevices, stepId: number) {
     this.#core = core;
+    this.#devices = devices;
     this.stepId = stepId;
     this.#rendezvous = core.beginStep(stepId);
   }
 
-  /** For `to` to receive by this name, once. Resolves when the value may be changed: it has left, or nobody will ask for it any more.
+  /** For `to` to receive by this name, once. Resolves when the value may be changed: it has left, or nobody will ask for it any more. Rejects
+   *  when a tensor of a device could not be read, which the receiver is told as well.
    *  @throws ShoalError `usage` for a name that was sent already, and for what is no value. */
   send(to: WorkerIdentity, name: string, value: Sendable): Promise<void> {
+    if (isOnDevice(value))
+      return new Promise((resolve, reject) =>
+        this.#rendezvous.send(
+          tensorKey(this.#core, name, this.#core.self, to),
+          this.#devices.staged(value, (cause) => (cause === undefined ? resolve() : reject(cause))),
+        ),
+      );
     const { dtype, shape, data } = checkTensorValue(valueOf(value));
     return new Promise((resolve) =>
       this.#rendezvous.send(tensorKey(this.#core, name, this.#core.self, to), { dtype, shape, data, release: resolve }),
@@ -44,15 +67,21 @@ export class WorkerStep {
   }
 
   /** Waits for the tensor that `from` sends by this name in this step; undefined when it is dead. */
-  async recv(from: WorkerIdentity, name: string, options?: RecvOptions): Promise<ReceivedTensor | undefined> {
+  recv(from: WorkerIdentity, name: string, options?: RecvOptions & { into?: never; device?: never }): Promise<ReceivedTensor | undefined>;
+  /** As above, into a device's memory. Until it resolves no command may use the buffer of `into`; when it rejects, what that has is undefined. */
+  recv(from: WorkerIdentity, name: string, options: DeviceRecvOptions): Promise<DeviceTensor | undefined>;
+  async recv(from: WorkerIdentity, name: string, options?: DeviceRecvOptions): Promise<ReceivedTensor | DeviceTensor | undefined> {
     checkOptions('recv', options, recvKeys);
-    return received(await this.#rendezvous.recvAsync(tensorKey(this.#core, name, from, this.#core.self), options));
+    const key = tensorKey(this.#core, name, from, this.#core.self);
+    const target = options === undefined ? undefined : targetOf(options);
+    if (target === undefined) return received(await this.#rendezvous.recvAsync(key, options));
+    return receiveOnDevice(this.#devices, target, options?.signal, (sink, signal) => this.#rendezvous.recvAsync(key, { signal }, sink));
   }
 
   /** One request for several names: waits for all. */
   async recvFused(from: WorkerIdentity, names: readonly string[], options?: RecvOptions): Promise<(ReceivedTensor | undefined)[]> {
     checkKind('recvFused: names', names, 'list');
-    checkOptions('recvFused', options, recvKeys);
+    checkOptions('recvFused', options, recvFusedKeys);
     const keys = names.map((name) => tensorKey(this.#core, name, from, this.#core.self));
     return (await this.#rendezvous.recvFused(keys, options)).map(received);
   }
@@ -86,6 +115,17 @@ export function tensorKey(core: WorkerCore, name: string, from: WorkerIdentity, 
 }
 
 const nameCharactersMax = 1000;
+
+/** @throws ShoalError `usage` for what is no tensor of a device or no device, and for both. */
+function targetOf({ into, device }: DeviceRecvOptions): ArrivalTarget | undefined {
+  if (into !== undefined && device !== undefined) throw new ShoalError('usage', 'recv: `into` names a device already; leave out `device`');
+  if (into !== undefined && !isOnDevice(into))
+    throw new ShoalError('usage', `recv: \`into\` must be a DeviceTensor, not ${describeValue(into)}`);
+  if (into !== undefined) return { into };
+  if (device === undefined) return undefined;
+  checkDevice('recv', device);
+  return { device };
+}
 
 function valueOf(value: Sendable): TensorValue {
   if (typeof value === 'string') return { dtype: 'string', shape: [], data: [value] };

@@ -27,11 +27,14 @@ export interface LauncherRecord {
   readonly failure: string | null;
 }
 
+/** What a page is made of. */
+export const runFile = /^((trace|flight)-rank-\d+|launcher|summary)\.json$/;
+
 /** JavaScript has no longer texts. */
 const fileBytesMax = 512 * 1024 * 1024;
 
-/** @throws ShoalError `usage` when the folder cannot be read or has nothing of a run. */
-export function readRunFolder(folder: string): RunFolder {
+/** @param running what the launcher says of a run that goes on. @throws ShoalError `usage` when the folder cannot be read or has nothing of a run. */
+export function readRunFolder(folder: string, running?: LauncherRecord): RunFolder {
   const names = namesOf(folder);
   const warnings: string[] = [];
   const read = <T>(pattern: RegExp, parse: (text: string, origin: string) => T): T[] =>
@@ -39,7 +42,7 @@ export function readRunFolder(folder: string): RunFolder {
   const traces = read(/^trace-rank-\d+\.json$/, parseChromeTrace);
   const flights = read(/^flight-rank-\d+\.json$/, parseFlight);
   const losses = read(/^summary\.json$/, parseLosses).flat();
-  const [launcher] = read(/^launcher\.json$/, parseLauncherRecord);
+  const [launcher = running] = read(/^launcher\.json$/, parseLauncherRecord);
   if (traces.length + flights.length + losses.length > 0 || launcher !== undefined) return { traces, flights, losses, launcher, warnings };
   const found = warnings.length === 0 ? '' : `: ${warnings.join('; ')}`;
   throw new ShoalError(
@@ -84,14 +87,13 @@ function parseFlight(text: string, origin: string): FlightDump {
 }
 
 function isEntry(value: unknown): boolean {
-  const { profiling_name, input_dtypes, input_sizes, frames, state, error } = record(value);
+  const { pg_id, profiling_name, input_dtypes, input_sizes, frames, state, error } = record(value);
   return (
+    Number.isInteger(pg_id) &&
     typeof profiling_name === 'string' &&
-    Array.isArray(input_dtypes) &&
-    Array.isArray(input_sizes) &&
-    input_sizes.every(Array.isArray) &&
-    Array.isArray(frames) &&
-    frames.every((frame) => typeof record(frame)['filename'] === 'string') &&
+    isListOf(input_dtypes, (dtype) => typeof dtype === 'string') &&
+    isListOf(input_sizes, (sizes) => isListOf(sizes, Number.isFinite)) &&
+    isListOf(frames, (frame) => typeof record(frame)['filename'] === 'string' && Number.isInteger(record(frame)['line'])) &&
     typeof state === 'string' &&
     (error === null || typeof error === 'string')
   );
@@ -123,6 +125,10 @@ function parseLauncherRecord(text: string, origin: string): LauncherRecord {
     (failure === null || typeof failure === 'string');
   if (isWhole) return parsed as unknown as LauncherRecord;
   throw new ShoalError('usage', `${origin} is not a record of the launcher`);
+}
+
+function isListOf(value: unknown, check: (each: unknown) => boolean): boolean {
+  return Array.isArray(value) && value.every(check);
 }
 
 function isRecordOf(value: unknown, check: (each: Readonly<Record<string, unknown>>) => boolean): boolean {

@@ -211,6 +211,23 @@ describe('files nobody should trust', () => {
     expect(page).toContain("default-src 'none'");
   });
 
+  it('an object where a trace has text is shown as it is', () => {
+    writeTrace(0, [span(0, 'x', [0, 1], { site: { toString: '' } as never })]);
+    expect(reportPage(build())).toContain('site {\\"toString\\":\\"\\"}');
+  });
+
+  it.each<[name: string, part: object]>([
+    ['types', { input_dtypes: [{ toString: '' }] }],
+    ['sizes', { input_sizes: [[{ toString: '' }]] }],
+    ['lines', { frames: [{ filename: 'a.ts', line: { toString: '' } }] }],
+    ['groups', { pg_id: { toString: '' } }],
+  ])('a flight record whose %s are something else is a warning', (_, part) => {
+    writeTrace(0, [span(0, 'all-reduce tree', [0, 1])]);
+    const dump = JSON.parse(flight(0, 1, 'e')) as { entries: object[] };
+    write('flight-rank-0.json', JSON.stringify({ ...dump, entries: [{ ...dump.entries[0], ...part }] }));
+    expect(build().warnings).toEqual(['flight-rank-0.json is not a flight record written by Shoal']);
+  });
+
   /** The same value with something else in one place of it. */
   const spoilt = (whole: unknown): fc.Arbitrary<unknown> => {
     const paths = pathsOf(whole);

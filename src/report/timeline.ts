@@ -75,7 +75,9 @@ function detailOf({ args }: ChromeEvent): string {
   if (args === undefined) return '';
   const known = shown.filter((key) => args[key] !== undefined);
   const others = Object.keys(args).filter((key) => !shown.includes(key));
-  return [...known, ...others].map((key) => `${key} ${args[key]}`).join(' · ');
+  // A file that is not ours may have objects there, whose own texts may be anything.
+  const textOf = (value: string | number | object): string => (typeof value === 'object' ? JSON.stringify(value) : `${value}`);
+  return [...known, ...others].map((key) => `${key} ${textOf(args[key])}`).join(' · ');
 }
 
 function addValue(counters: Map<string, ReportCounter>, { pid, tid, name, ts, args }: ChromeEvent): void {

@@ -9,8 +9,10 @@ import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
 import { failureOf } from '../base/failure.ts';
 import { checkFields, describeValue, optionTable } from '../base/settings/options.ts';
+import { Arbiter, type SharedResource } from './arbiter.ts';
 import { Link, type LinkOrder } from './link.ts';
 import { describeTask, type Task, type TaskListener } from './task.ts';
+import { TaskList } from './task-list.ts';
 
 export interface CoreOptions {
   readonly clock: Clock;
@@ -27,6 +29,8 @@ export interface CoreOptions {
   /** Default: 4,096. */
   readonly linksMax?: number;
   readonly observer?: CoreObserver;
+  /** Of what links share with others of the process. Default: they share nothing. */
+  readonly arbiter?: Arbiter;
 }
 
 /** Is told what happens, for traces and counters. It may not throw, post or notify. */
@@ -52,6 +56,8 @@ export interface LinkOptions {
   readonly partitionBytes?: number;
   /** Default: `priority`. `arrival` is for orders that are agreed on elsewhere. */
   readonly order?: LinkOrder;
+  /** What it shares with other accounts of the core's arbiter. Default: nothing. */
+  readonly resource?: SharedResource;
 }
 
 /** `drain`: what was posted is done. `abort`: what has not started is given up. */
@@ -66,10 +72,16 @@ const coreOptions = optionTable<CoreOptions>({
   tasksMax: 'number',
   linksMax: 'number',
   observer: 'object',
+  arbiter: 'object',
 });
-const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', partitionBytes: 'number', order: 'string' });
+const linkOptions = optionTable<LinkOptions>({ creditBytes: 'number', partitionBytes: 'number', order: 'string', resource: 'string' });
 /** Tasks that an error names. */
 const namedMax = 4;
+
+/** The first of several. */
+interface Thrown {
+  readonly error: unknown;
+}
 
 interface Closing {
   readonly ended: Promise<void>;
@@ -83,13 +95,14 @@ export class Core implements TaskListener {
   readonly #tasksMax: number;
   readonly #linksMax: number;
   readonly #observer: CoreObserver;
+  readonly #arbiter: Arbiter;
   #creditBytes: number;
   #partitionBytes: number;
   readonly #links = new Map<string, Link>();
   /** Posted or queued. */
-  readonly #waiting = new Set<Task>();
+  readonly #waiting = new TaskList<Task>();
   /** In the order in which they started, which is that of their deadlines. */
-  readonly #running = new Set<Task>();
+  readonly #running = new TaskList<Task>();
   #started = false;
   #closing: Closing | undefined;
   #timer: Timer | undefined;
@@ -109,6 +122,7 @@ export class Core implements TaskListener {
     this.#tasksMax = checkPositive('Core: tasksMax', options.tasksMax ?? 2 ** 20);
     this.#linksMax = checkPositive('Core: linksMax', options.linksMax ?? 4096);
     this.#observer = options.observer ?? {};
+    this.#arbiter = options.arbiter ?? new Arbiter();
   }
 
   get creditBytes(): number {
@@ -123,8 +137,9 @@ export class Core implements TaskListener {
   statusOf(name: string): LinkStatus {
     const link = this.#links.get(name);
     if (link === undefined) return { creditBytes: this.#creditBytes, inFlightBytes: 0, inFlight: 0, queued: 0 };
-    const { inFlightBytes, inFlight, queued } = link;
-    return { creditBytes: this.#creditOf(link), inFlightBytes, inFlight, queued };
+    const { account, queued } = link;
+    const { creditBytes, inFlightBytes, inFlight } = account;
+    return { creditBytes, inFlightBytes, inFlight, queued };
   }
 
   // ── life ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +175,7 @@ export class Core implements TaskListener {
 
   #abort(error: ShoalError): void {
     // The end of one is the end of its siblings.
-    for (const task of [...this.#waiting]) if (task.state !== 'ended') this.#end(task, error);
+    for (const task of this.#waiting.toArray()) if (task.state !== 'ended') this.#end(task, error);
   }
 
   // ── settings ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +194,7 @@ export class Core implements TaskListener {
   /** @throws ShoalError `usage` for an order that differs from the one tasks were queued in. */
   setLink(name: string, options: LinkOptions): void {
     checkFields('setLink', options, linkOptions);
-    const { creditBytes, partitionBytes, order } = options;
+    const { creditBytes, partitionBytes, order, resource } = options;
     if (creditBytes !== undefined) this.#checkBytes('setLink: creditBytes', creditBytes);
     if (partitionBytes !== undefined) this.#checkBytes('setLink: partitionBytes', partitionBytes);
     if (order !== undefined && order !== 'priority' && order !== 'arrival') {
@@ -191,6 +206,7 @@ export class Core implements TaskListener {
     }
     const link = known ?? this.#addLink(name, order ?? 'priority');
     link.ownPartitionBytes = partitionBytes ?? link.ownPartitionBytes;
+    link.account.resource = resource ?? link.account.resource;
     if (creditBytes === undefined) return;
     link.ownCreditBytes = creditBytes;
     this.#pump(link);
@@ -199,7 +215,9 @@ export class Core implements TaskListener {
   /** Nothing is posted for it any more. Without effect while tasks of the link are queued or run. */
   removeLink(name: string): void {
     const link = this.#links.get(name);
-    if (link !== undefined && link.inFlight === 0 && this.#isIdle(link)) this.#links.delete(name);
+    if (link === undefined || link.account.inFlight > 0 || !this.#isIdle(link)) return;
+    link.account[Symbol.dispose]();
+    this.#links.delete(name);
   }
 
   #isIdle(link: Link): boolean {
@@ -223,30 +241,39 @@ export class Core implements TaskListener {
     }
     const tasks = this.#waiting.size + this.#running.size + this.#leftQueued;
     const partitionBytes = this.#links.get(task.link)?.ownPartitionBytes ?? this.#partitionBytes;
-    const count = task.bytes > partitionBytes ? task.countParts(partitionBytes) : 1;
+    const count = task.countParts(partitionBytes);
     if (tasks + count > this.#tasksMax) {
       const more = `post: ${count} parts of ${describeTask(task)} on top of ${tasks} tasks are more than tasksMax = ${this.#tasksMax}`;
       throw new ShoalError('out-of-memory', `${more}; use larger partitions, or wait for some to end`);
     }
-    const parts = task.partition(partitionBytes);
+    if (count === 1) {
+      this.#linkOf(task.link);
+      this.#number(task, this.#sequence++, task.isImmediate);
+      this.#launch(task, task.isImmediate);
+    } else this.#postParts(task, task.partition(partitionBytes));
+  }
+
+  #postParts(task: Task, parts: readonly Task[]): void {
     // All of it or nothing.
     for (const part of parts) this.#linkOf(part.link);
     const sequence = this.#sequence++;
-    for (const part of parts) {
-      part.sequence = sequence;
-      if (!task.isImmediate) this.#waiting.add(part);
-    }
-    if (parts.length > 1) task.state = 'running';
-    const thrown: unknown[] = [];
+    for (const part of parts) this.#number(part, sequence, task.isImmediate);
+    task.state = 'running';
+    let thrown: Thrown | undefined;
     for (const part of parts) {
       try {
         // A failure of one ends its siblings.
         if (part.state === 'new') this.#launch(part, task.isImmediate);
       } catch (error) {
-        thrown.push(error);
+        thrown ??= { error };
       }
     }
-    if (thrown.length > 0) throw thrown[0];
+    if (thrown !== undefined) throw thrown.error;
+  }
+
+  #number(task: Task, sequence: number, immediate: boolean): void {
+    task.sequence = sequence;
+    if (!immediate) this.#waiting.add(task);
   }
 
   #launch(task: Task, immediate: boolean): void {
@@ -286,24 +313,25 @@ export class Core implements TaskListener {
   #pump(link: Link): void {
     if (!this.#started || link.isPumping) return;
     link.isPumping = true;
-    const thrown: unknown[] = [];
+    let thrown: Thrown | undefined;
     for (let task = link.peek(); task !== undefined; task = link.peek()) {
       if (task.state === 'ended') this.#leftQueued--;
-      else if (!link.admits(task.bytes, this.#creditOf(link))) break;
+      else if (!link.account.admits(task.bytes, task.priority)) break;
       link.pop();
       try {
         if (task.state !== 'ended') this.#start(link, task);
       } catch (error) {
-        thrown.push(error);
+        thrown ??= { error };
       }
     }
+    if (link.queued === 0) link.account.withdraw();
     link.isPumping = false;
-    if (thrown.length > 0) throw thrown[0];
+    if (thrown !== undefined) throw thrown.error;
   }
 
   #start(link: Link, task: Task): void {
     this.#waiting.delete(task);
-    link.started(task.bytes);
+    link.account.started(task.bytes);
     this.#noteStart(task);
     try {
       task.do();
@@ -327,14 +355,14 @@ export class Core implements TaskListener {
     this.#waiting.delete(task);
     const hadCredit = this.#running.delete(task) && !(task.parent ?? task).isImmediate;
     const link = hadCredit ? this.#links.get(task.link) : undefined;
-    link?.finished(task.bytes);
+    link?.account.finished(task.bytes);
     try {
       if (error !== undefined) task.abandon(error);
       this.#observer.onEnded?.(task, error);
       if (task.parent === undefined) task.onEnd?.(error);
       else this.#endPart(task.parent, error);
     } finally {
-      if (link !== undefined) this.#pump(link);
+      link?.account.offerRoom();
       this.#rest();
     }
   }
@@ -356,7 +384,7 @@ export class Core implements TaskListener {
   readonly #onTimer = (): void => {
     this.#timer = undefined;
     const nowMs = this.#clock.now();
-    for (const task of this.#running) {
+    for (let task = this.#running.first; task !== undefined; task = this.#running.first) {
       const leftMs = task.startedMs + this.#timeoutMs - nowMs;
       if (leftMs > 0) {
         this.#timer ??= this.#clock.setTimer(leftMs, this.#onTimer);
@@ -390,7 +418,7 @@ export class Core implements TaskListener {
     this.#drainTimer = undefined;
     // A tensor became ready meanwhile.
     if (this.#running.size > 0) return;
-    const names = Array.from(this.#waiting, describeTask);
+    const names = this.#waiting.toArray().map(describeTask);
     const shown = names.slice(0, namedMax).join('; ');
     const more = names.length > namedMax ? `; and ${names.length - namedMax} more` : '';
     const message = `shutdown: ${names.length} tasks did not become ready within ${this.#timeoutMs} ms: ${shown}${more}`;
@@ -401,10 +429,6 @@ export class Core implements TaskListener {
 
   // ── checks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  #creditOf(link: Link): number {
-    return link.ownCreditBytes ?? this.#creditBytes;
-  }
-
   #linkOf(name: string): Link {
     return this.#links.get(name) ?? this.#addLink(name, 'priority');
   }
@@ -413,7 +437,9 @@ export class Core implements TaskListener {
     if (this.#links.size >= this.#linksMax) {
       throw new ShoalError('out-of-memory', `link '${name}' would be one more than linksMax = ${this.#linksMax}`);
     }
-    const link = new Link(name, order);
+    const link = new Link(name, order, (each) =>
+      this.#arbiter.open({ creditBytes: () => each.ownCreditBytes ?? this.#creditBytes, onRoom: () => this.#pump(each) }),
+    );
     this.#links.set(name, link);
     return link;
   }

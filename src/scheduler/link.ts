@@ -1,8 +1,9 @@
-/** One destination: what waits for it, and how many bytes are on their way.
+/** One destination: what waits for it, and its account of what is on its way.
  *
  *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
  *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */
 import { PriorityQueue } from '../base/priority-queue.ts';
+import type { CreditAccount } from './arbiter.ts';
 import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 
 /** Which of the tasks that are ready is first: by priority, or the one that became ready first. */
@@ -14,15 +15,14 @@ export class Link {
   /** Undefined: that of the core. */
   ownCreditBytes: number | undefined;
   ownPartitionBytes: number | undefined;
-  inFlightBytes = 0;
-  /** Tasks. */
-  inFlight = 0;
+  readonly account: CreditAccount;
   /** The core is starting its tasks: what becomes ready meanwhile is seen. */
   isPumping = false;
   readonly #queue: PriorityQueue<Task>;
 
-  constructor(name: string, order: LinkOrder) {
+  constructor(name: string, order: LinkOrder, open: (link: Link) => CreditAccount) {
     this.name = name;
+    this.account = open(this);
     this.order = order;
     this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);
   }
@@ -42,19 +42,5 @@ export class Link {
 
   pop(): Task | undefined {
     return this.#queue.pop();
-  }
-
-  admits(bytes: number, creditBytes: number): boolean {
-    return this.inFlight === 0 || this.inFlightBytes + bytes <= creditBytes;
-  }
-
-  started(bytes: number): void {
-    this.inFlight++;
-    this.inFlightBytes += bytes;
-  }
-
-  finished(bytes: number): void {
-    this.inFlight--;
-    this.inFlightBytes -= bytes;
   }
 }

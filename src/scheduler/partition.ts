@@ -16,9 +16,15 @@ export interface PartitionRequest {
 
 /** As many parts as have to be, as equal as they can be: what is left over goes to the last ones, a unit each. */
 export function partsOf(request: PartitionRequest): Part[] {
-  const parts = countParts(request);
-  const cut = { ...request, parts };
-  return Array.from({ length: parts }, (_, index) => ({ offset: partOffset(cut, index), bytes: partBytes(cut, index) }));
+  const { bytes, unitBytes } = request;
+  const cut = { bytes, unitBytes, parts: countParts(request) };
+  const parts: Part[] = [];
+  for (let index = 0, offset = 0; index < cut.parts; index++) {
+    const end = partOffset(cut, index + 1);
+    parts.push({ offset, bytes: end - offset });
+    offset = end;
+  }
+  return parts;
 }
 
 /** A tensor that has been cut. */

@@ -11,6 +11,7 @@
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/settings/options.ts';
 import { countParts, partsOf, type Part } from './partition.ts';
+import type { Listed, TaskList } from './task-list.ts';
 
 export interface TaskOptions {
   /** Of the tensor, for messages and traces. */
@@ -40,7 +41,7 @@ export interface TaskListener {
   onFinish(task: Task, error: unknown): void;
 }
 
-export abstract class Task {
+export abstract class Task implements Listed<Task> {
   readonly name: string;
   readonly operation: string;
   readonly bytes: number;
@@ -66,6 +67,10 @@ export abstract class Task {
   /** Children that have not ended. */
   unended = 0;
   failure: ShoalError | undefined;
+  /** The list that it is in, and its neighbours there. */
+  list: TaskList<Task> | undefined;
+  before: Task | undefined;
+  after: Task | undefined;
   #listener: TaskListener | undefined;
 
   constructor(options: TaskOptions) {
@@ -88,15 +93,16 @@ export abstract class Task {
 
   // ── what the core calls ────────────────────────────────────────────────────────────────────────────────────────
 
-  /** How many parts `partition` would make. */
+  /** How many parts `partition` makes. */
   countParts(partitionBytes: number): number {
+    if (this.bytes <= partitionBytes) return 1;
     return countParts({ bytes: this.bytes, partitionBytes, unitBytes: this.unitBytes });
   }
 
-  /** Its parts: itself, when it is not larger than a partition. */
+  /** Its parts: itself, when there would be one. */
   partition(partitionBytes: number): readonly Task[] {
+    if (this.countParts(partitionBytes) === 1) return [this];
     const parts = this.cut(partitionBytes);
-    if (parts.length === 1) return [this];
     const children = parts.map((part, index) => this.part(part, index));
     for (const [index, child] of children.entries()) {
       if (child.bytes !== parts[index].bytes || child.state !== 'new' || child.parent !== undefined) {

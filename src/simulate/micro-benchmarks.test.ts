@@ -1,11 +1,11 @@
 /** The shapes of the document's three figures. Fewer buckets than there: the times are scaled. */
 import { describe, expect, it } from 'vitest';
+import type { Figure } from '../chart/data/figure.ts';
 import { buildPlan } from '../collectives/build.ts';
 import { selectAlgorithm } from '../collectives/select.ts';
 import type { PlanRequest } from '../plan/ir.ts';
 import { grid } from '../plan/topology.ts';
-import { figuresPage } from './chart.ts';
-import { contestants, parallelism, scaling, singleTransfers, type Figure } from './micro-benchmarks.ts';
+import { contestants, parallelism, scaling, singleTransfers } from './micro-benchmarks.ts';
 import { presets } from './model.ts';
 import { simulate } from './simulation.ts';
 
@@ -101,19 +101,5 @@ describe('64 × 25 MiB by hosts', () => {
     expect(contestants['auto, devices'](contest)).toBeLessThanOrEqual(ring * 1.02);
     const grown = { ...contest, bytes: contest.bytes * 4, operations: 1, sliceBytes: contest.bytes * 4 };
     expect(contestants.original(grown)).toBeLessThan(ring);
-  });
-});
-
-describe('figuresPage', () => {
-  it('stands by itself: charts, tables, no scripts, nothing from elsewhere', () => {
-    const series = [
-      { name: 'a < b', values: [1, null, 30] },
-      { name: 'c', values: [2, 2, 2] },
-    ];
-    const page = figuresPage('Title', [{ title: 'T', xLabel: 'x', x: [1, 10, 100], series }]);
-    expect(page.match(/<circle/g)).toHaveLength(5);
-    expect(page).toContain('<td>100</td><td>30.00</td><td>2.000</td>');
-    expect(page).toContain('a &lt; b');
-    expect(page).not.toMatch(/NaN|<script|<link|src=|href=/);
   });
 });

@@ -7,6 +7,7 @@
  *  auto, devices   the same, messages driven by the devices as the incumbent's are
  *
  *  What of this is fitted to the document and what follows is in docs/simulation.md. */
+import type { Figure } from '../chart/data/figure.ts';
 import { buildPlan } from '../collectives/build.ts';
 import { selectAlgorithm } from '../collectives/select.ts';
 import type { PlanRequest } from '../plan/ir.ts';
@@ -14,16 +15,6 @@ import { lineCount } from '../plan/partition.ts';
 import { grid } from '../plan/topology.ts';
 import { presets, shardFloorBytes, type SimulationModel } from './model.ts';
 import { simulate } from './simulation.ts';
-
-/** One chart: every series has one value per x, in milliseconds; null where there is none. */
-export interface Figure {
-  readonly title: string;
-  readonly xLabel: string;
-  /** Of values. Default: ms. */
-  readonly unit?: string;
-  readonly x: readonly number[];
-  readonly series: readonly { readonly name: string; readonly values: readonly (number | null)[] }[];
-}
 
 export interface MicroBenchmarkOptions {
   /** Hosts of the cluster in the first two. Default 8. */

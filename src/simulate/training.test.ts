@@ -55,5 +55,8 @@ it('models have the parameters of their papers', () => {
     ['vgg16', 138_357_544],
     ['resnet50', 25_557_032],
     ['transformer', 214_183_936],
+    ['alexnet', 61_100_840],
+    ['mobilenet', 4_231_976],
+    ['gpt2', 124_439_808],
   ]);
 });

@@ -252,11 +252,14 @@ class Worker {
   #backward(layer: number): void {
     this.#isBusy = true;
     this.#clock.setTimer(this.#layers[layer].backwardMs * this.#stretch(), () => {
-      this.#arrived[layer] = false;
-      this.#ready(layer, () => {
-        this.#arrived[layer] = true;
-        this.forward();
-      });
+      // What has no parameters sends nothing.
+      if (this.#layers[layer].bytes > 0) {
+        this.#arrived[layer] = false;
+        this.#ready(layer, () => {
+          this.#arrived[layer] = true;
+          this.forward();
+        });
+      }
       if (layer > 0) {
         this.#backward(layer - 1);
         return;

@@ -54,6 +54,8 @@ export class RankProcess {
     this.child = child;
     child.stdout?.setEncoding('utf8').on('data', (text: string) => this.#read(text));
     child.stderr?.setEncoding('utf8').on('data', (text: string) => (this.stderr += text));
+    // What it is told when it has ended; how it ended says the rest.
+    child.stdin?.on('error', () => undefined);
     this.exited = once(child, 'close').then(([code, signal]) => ({
       code: code as number | null,
       signal: signal as NodeJS.Signals | null,

@@ -64,6 +64,7 @@ export class VirtualHost {
     const own = { pid, host: 'virtual', birth: 1 };
     return {
       own: () => own,
+      isHere: () => true,
       isGone: (process) => this.roleOf(process.pid).ended,
       end: async (_clock, process) => void this.#signal(process.pid, 'SIGKILL'),
     };

@@ -16,7 +16,8 @@ it('makes what is missing, and nothing twice', () => {
 
 it('throws where a file is in the way, and where nothing can be made', () => {
   writeFileSync(join(folder, 'file'), '');
-  expect(() => makeFolders(join(folder, 'file', 'b'))).toThrow(/ENOTDIR/);
+  // Of Node.js 24 it is the file that is there.
+  expect(() => makeFolders(join(folder, 'file', 'b'))).toThrow(/ENOTDIR|EEXIST.*file'/);
   expect(() => makeFolders(join(folder, 'file'))).toThrow(/EEXIST/);
   expect(() => makeFolders('/proc/shoal/b')).toThrow(/ENOENT|EACCES|EPERM/);
 });

@@ -220,7 +220,11 @@ export const settingDefinitions = {
     most: 62,
   }),
 
-  fabrics: list('SHOAL_FABRICS', 'network', 'Data planes that may be used, best first: `shm,tcp`. Empty: automatic.'),
+  fabrics: list(
+    'SHOAL_FABRICS',
+    'network',
+    'Data planes that may be used, best first: `shm,tcp`. Empty: automatic. Parameter servers are on `libfabric` where it comes first, else on ZeroMQ.',
+  ),
   interfaces: list(
     'SHOAL_INTERFACES',
     'network',
@@ -446,6 +450,13 @@ export const settingDefinitions = {
     least: 16,
     most: 1 << 24,
   }),
+  traceIntervalMs: milliseconds(
+    'SHOAL_TRACE_INTERVAL_MS',
+    'diagnostics',
+    0,
+    'How often a rank writes its trace anew while it runs, for who watches; less often where that takes long. 0: at its end only.',
+    { least: 0, most: 0x7fffffff },
+  ),
   flightRecorderSize: integer('SHOAL_FLIGHT_RECORDER', 'diagnostics', 256, 'Operations per rank that the flight recorder keeps. 0: off.', {
     most: 1 << 20,
   }),

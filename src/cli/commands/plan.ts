@@ -17,7 +17,7 @@ export function planCommand(setExitCode: (code: number) => void): Command {
     .option('--rank <rank>', 'with --print: only this rank', natural)
     .option('--verify', 'proves that every schedule gives the promised result')
     .option('--cost', 'prints the cost per rank')
-    .option('--draw <file>', 'writes ranks × time as SVG')
+    .option('--draw <file>', 'writes ranks × time: .svg, or .html for a page')
     .option(
       '--table',
       'prints which algorithm is chosen when, for all collectives or the named one, with the times that are expected on --hosts × --ranks-per-host',

@@ -39,6 +39,7 @@ interface RunFlags {
   readonly node: boolean;
   readonly report?: true;
   readonly reportDir?: string;
+  readonly watch?: true;
   readonly quiet?: true;
   readonly json?: string;
 }
@@ -97,6 +98,7 @@ export function runCommand(setExitCode: (code: number) => void): Command {
     .option('--no-node', 'the script is any executable program')
     .option('--report', 'records the run, and writes runs/<time>/report.html at its end')
     .option('--report-dir <path>', 'the same, into this folder')
+    .option('--watch', 'records the run, and shows its page while it goes on: for who has the address that is printed')
     .option('-q, --quiet', 'no lines about ranks that start and end well')
     .option('--json <file>', 'at the end writes how the job went, as JSON; - for standard output, after what ranks wrote')
     .addHelpText('after', examples)
@@ -123,8 +125,10 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   for (const warning of await checkSettings(process.env)) stderr.write(`shoal: ${warning}\n`);
   const startedAt = systemClock.wallNow();
   const report = await reportOf(flags, { directory, command: [script, ...args] });
-  const recorded = report === undefined ? process.env : report.environment(process.env);
+  const recorded = report === undefined ? process.env : report.environment(process.env, { isWatched: flags.watch === true });
   const environment = flags.ps === undefined ? recorded : { ...recorded, SHOAL_PS: String(flags.ps) };
+  const watch = flags.watch === true ? await report?.watch() : undefined;
+  if (watch !== undefined) stderr.write(`shoal: watch: ${watch.url}\n`);
   const job = launch({
     clock: systemClock,
     random: systemRandom,
@@ -160,6 +164,7 @@ async function run(script: string, args: readonly string[], flags: RunFlags): Pr
   if (report !== undefined) {
     stderr.write(`shoal: report: ${report.write(exitCode, failure === undefined ? null : sentenceOf(failure))}\n`);
   }
+  await watch?.close();
   if (flags.json !== undefined) {
     const { writeJson } = await import('../write-json.ts');
     const seconds = (systemClock.wallNow() - startedAt) / 1000;
@@ -174,10 +179,10 @@ function sentenceOf({ rank, text, error }: JobFailure): string {
 }
 
 async function reportOf(
-  { report, reportDir }: RunFlags,
+  { report, reportDir, watch }: RunFlags,
   run: { readonly directory: string; readonly command: readonly string[] },
 ): Promise<RunReport | undefined> {
-  if (report === undefined && reportDir === undefined) return undefined;
+  if (report === undefined && reportDir === undefined && watch === undefined) return undefined;
   const [{ systemClock }, { RunReport }] = await Promise.all([import('../../base/clock.ts'), import('../run-report.ts')]);
   return new RunReport(reportDir, { ...run, startedAt: new Date(systemClock.wallNow()) });
 }

@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { ShoalError } from '../../base/errors.ts';
 import { writeFileAt } from '../../base/files/write-file.ts';
+import { picturesPage } from '../../chart/document.ts';
 import { drawGraph } from '../../graph/draw-graph.ts';
 import { partitionGraph, type PartitionedGraph } from '../../graph/partition/partition.ts';
 import { prune } from '../../graph/partition/prune.ts';
@@ -106,7 +107,8 @@ function summary(graph: PartitionedGraph): string {
 }
 
 function page(file: string, pictures: readonly string[]): string {
-  const title = file.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
-  const parts = pictures.map((picture, k) => `<h2>${titles[k]}</h2>\n<div style="overflow-x: auto">${picture}</div>`);
-  return `<!doctype html>\n<meta charset="utf-8">\n<title>${title}</title>\n<body style="font-family: system-ui, sans-serif">\n${parts.join('\n')}\n</body>\n`;
+  return picturesPage(
+    file,
+    pictures.map((svg, k) => ({ title: titles[k], svg })),
+  );
 }

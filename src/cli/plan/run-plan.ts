@@ -12,6 +12,7 @@ import { networkPathRanksMax } from '../../group/fast/network-path-opening.ts';
 import { loadTuning } from '../../group/call/tuning-file.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../../plan/cost.ts';
+import { picturesPage } from '../../chart/document.ts';
 import { drawPlan, formatSeconds } from '../../plan/draw.ts';
 import type { Plan } from '../../plan/ir.ts';
 import { printPlan } from '../../plan/print.ts';
@@ -59,7 +60,7 @@ export async function runPlan(
   const cost = costOf(plan, elementBytes);
   if (flags.json === true) {
     const proof = flags.verify === true ? verify(plan) : null;
-    const drawn = flags.draw === undefined ? null : writeFileAt(flags.draw, drawPlan(plan, elementBytes));
+    const drawn = flags.draw === undefined ? null : writePicture(plan, elementBytes, flags.draw);
     const programs = flags.print === true ? plan.programs.filter((_, rank) => flags.rank === undefined || rank === flags.rank) : null;
     const { algorithm, association } = plan;
     return { text: jsonText({ algorithm, request, dtype, ranks, association, cost, proof, programs, drawn }), ok: proof?.ok ?? true };
@@ -161,5 +162,11 @@ function costTable({ ranks }: PlanCost): string {
 }
 
 function draw(plan: Plan, elementBytes: number, path: string): string {
-  return `drawn    ${writeFileAt(path, drawPlan(plan, elementBytes))}`;
+  return `drawn    ${writePicture(plan, elementBytes, path)}`;
+}
+
+/** SVG by itself, or in a page that scrolls on narrow screens. */
+function writePicture(plan: Plan, elementBytes: number, path: string): string {
+  const svg = drawPlan(plan, elementBytes);
+  return writeFileAt(path, path.endsWith('.html') ? picturesPage(`${plan.algorithm} ${plan.request.collective}`, [{ svg }]) : svg);
 }

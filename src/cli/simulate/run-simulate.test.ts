@@ -47,7 +47,7 @@ describe('shoal simulate', () => {
     const [json, html] = [join(folder, 'new', 'a.json'), join(folder, 'other', 'a.html')];
     await run('all-reduce', { bytes: '64KiB,1MiB', json, html, operations: 3, inFlight: 2 });
     expect((JSON.parse(readFileSync(json, 'utf8')) as Result).rows.map(({ bytes }) => bytes)).toEqual([65536, 1048576]);
-    expect(readFileSync(html, 'utf8')).toContain('<polyline');
+    expect(readFileSync(html, 'utf8')).toContain('"title":"3 × all-reduce, 2 hosts × 2, simulated"');
   });
 
   it.each([

@@ -3,8 +3,9 @@ import { ShoalError } from '../../base/errors.ts';
 import { formatBytes } from '../../base/settings/quantity.ts';
 import { systemStopwatch } from '../../base/stopwatch.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
-import { figuresPage } from '../../simulate/chart.ts';
-import { microBenchmarks, type Figure } from '../../simulate/micro-benchmarks.ts';
+import { figuresPage } from '../../chart/document.ts';
+import type { Figure } from '../../chart/data/figure.ts';
+import { microBenchmarks } from '../../simulate/micro-benchmarks.ts';
 import { presets, type SimulationModel } from '../../simulate/model.ts';
 import { simulate } from '../../simulate/simulation.ts';
 import { writeFileAt } from '../../base/files/write-file.ts';
@@ -128,7 +129,7 @@ function publish(
 ): string {
   const json = `${JSON.stringify(result, null, 2)}\n`;
   if (flags.json !== undefined && flags.json !== '-') writeFileAt(flags.json, json);
-  if (flags.html !== undefined) writeFileAt(flags.html, figuresPage('Simulated', figures));
+  if (flags.html !== undefined) writeFileAt(flags.html, figuresPage({ title: 'Simulated', figures }));
   return flags.json === '-' ? json : `${text}\n`;
 }
 

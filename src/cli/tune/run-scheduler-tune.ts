@@ -14,7 +14,7 @@ export interface SchedulerTuneFlags {
   readonly ranks?: number;
   readonly hosts: number;
   readonly model: ModelName;
-  readonly scale: number;
+  readonly scale?: number;
   readonly stepsPerPoint: number;
   readonly json?: true;
 }
@@ -35,7 +35,7 @@ export async function runSchedulerTune(
       'usage',
       'shoal tune --scheduler starts its ranks itself; a job of its own is tuned by scheduling: { tuning: true }',
     );
-  const { ranks = 2, hosts, model, scale, stepsPerPoint } = flags;
+  const { ranks = 2, hosts, model, scale = 0.02, stepsPerPoint } = flags;
   if (stepsPerPoint < stepsPerPointMin) {
     throw new ShoalError(
       'usage',

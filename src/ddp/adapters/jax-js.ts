@@ -1,5 +1,5 @@
-/** Data-parallel training with jax-js: trees of arrays in and out of the reducer. Besides
- *  jax-js-webgpu.ts the only file of the project that imports `@jax-js/jax` (an optional peer dependency). It must not know the model, the optimiser or how gradients were computed.
+/** Data-parallel training with jax-js: trees of arrays in and out of the reducer. Only files whose names begin as this one's import
+ *  `@jax-js/jax` (an optional peer dependency). It must not know the model, the optimiser or how gradients were computed.
  *
  *   gradients (wasm memory) ─ dataSync: one copy ─▶ array ─ one copy ─▶ bucket (shared memory) ─ all-reduce ─▶
  *   ─ np.array: one copy ─▶ averaged gradients (wasm memory)
@@ -12,13 +12,12 @@
  *  look and consume nothing.
  *
  *  A jitted step computes all gradients before the first can be read, so buckets overlap with the reading of later
- *  gradients, not with the backward pass itself.
+ *  gradients, not with the backward pass itself. Models of several stages overlap with it: jax-js-stages.ts.
  *
  *  @module */
-import { defaultDevice, DType, getWebGPUDevice, numpy as np, tree, type JsTree, type JsTreeDef } from '@jax-js/jax';
-import { assert } from '../../base/assert.ts';
+import { defaultDevice, DType, getWebGPUDevice, tree, type JsTreeDef, type numpy as np } from '@jax-js/jax';
 import { ShoalError } from '../../base/errors.ts';
-import { checkOptions, describeValue, isPlainObject, noOptions, optionTable } from '../../base/settings/options.ts';
+import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import { DeviceCopies } from '../../memory/device/device-copies.ts';
 import type { GpuBuffer, GpuDevice } from '../../memory/device/gpu.ts';
 import { ReduceOp } from '../../memory/reduce-op.ts';
@@ -27,10 +26,11 @@ import { checksum } from '../checksum.ts';
 import type { CommHook } from '../hooks/comm-hook.ts';
 import { checkGroup, Reducer, type ReducerGroup, type ReducerOptions, type ReducerStats } from '../reducer.ts';
 
-export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
+import { arrayOf, checkHost, isOnWebGpu, leafSpecs, readOnce, type ArrayTree, type Elements } from './jax-js-trees.ts';
 
-/** Any nesting of plain objects and lists with arrays at the leaves. */
-export type ArrayTree = JsTree<np.Array>;
+export { distributeStages, StagedModel, type Stage, type StageOptimizer, type StagesOptions } from './jax-js-stages.ts';
+export type { ArrayTree };
+export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
 export interface AverageOptions {
   /** Samples behind these gradients; needed, and only allowed, with weighting 'samples'. */
@@ -195,24 +195,6 @@ export class DistributedModel<T extends ArrayTree> {
   }
 }
 
-type Elements = Float32Array | Float64Array;
-
-/** The leaf's elements; consumes it. */
-function readOnce(leaf: np.Array): Elements {
-  checkHost([leaf]);
-  return leaf.dataSync() as Elements;
-}
-
-function isOnWebGpu({ device }: np.Array): boolean {
-  return device === 'webgpu';
-}
-
-/** @throws ShoalError `usage`; consumes nothing. */
-function checkHost(leaves: readonly np.Array[]): void {
-  if (leaves.some(isOnWebGpu))
-    throw new ShoalError('usage', 'ddp: arrays on device webgpu are read by the event loop: await average, or verifyReplicas, instead');
-}
-
 /** The elements of each; consumes them. */
 async function readAll(leaves: readonly np.Array[]): Promise<Elements[]> {
   const all: Elements[] = [];
@@ -250,35 +232,4 @@ async function readFromDevice(leaf: np.Array, copies: DeviceCopies): Promise<Ele
   } finally {
     kept.dispose();
   }
-}
-
-/** An array of its own: the elements are copied. */
-function arrayOf(values: Elements, { shape, dtype }: ParameterSpec, device: np.Array['device']): np.Array {
-  return np.array(values, { shape: [...shape], dtype: dtype === 'float64' ? DType.Float64 : DType.Float32, device });
-}
-
-/** Name (`blocks.0.qkv`), shape and dtype of every leaf, in the order of `tree.leaves`. */
-function leafSpecs(params: ArrayTree): ParameterSpec[] {
-  const specs: ParameterSpec[] = [];
-  const visit = (node: ArrayTree, path: string): void => {
-    if (node instanceof np.Array) {
-      specs.push({ name: path || 'params', shape: [...node.shape], dtype: floatDType(node, path) });
-    } else if (Array.isArray(node) || isPlainObject(node)) {
-      for (const [key, child] of Object.entries(node)) visit(child, path ? `${path}.${key}` : key);
-    } else {
-      throw new ShoalError('unsupported', `ddp: parameter '${path}' is ${describeValue(node)}; every leaf must be an array`);
-    }
-  };
-  visit(params, '');
-  assert(specs.length === tree.leaves(params).length, () => 'the walk and jax-js agree on what a leaf is');
-  return specs;
-}
-
-function floatDType({ dtype }: np.Array, path: string): 'float32' | 'float64' {
-  if (dtype === DType.Float32) return 'float32';
-  if (dtype === DType.Float64) return 'float64';
-  throw new ShoalError(
-    'unsupported',
-    `ddp: parameter '${path}' is ${dtype}; only float32 and float64 arrays are averaged: convert it or keep it out of the tree`,
-  );
 }

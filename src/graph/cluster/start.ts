@@ -13,6 +13,7 @@ import { openStore, type OpenedStore } from '../../store/open-store.ts';
 import { createRecorder } from '../../trace/recorder.ts';
 import type { KernelTable } from '../execute/kernel.ts';
 import type { FunctionTable } from '../execute/structural-kernels.ts';
+import { processArbiter } from '../../comm/comm-thread.ts';
 import { FabricCarrier } from '../rpc/fabric-carrier.ts';
 import type { RpcCarrier } from '../rpc/rpc.ts';
 import { detectCluster, taskOfRank } from './environment.ts';
@@ -114,5 +115,5 @@ async function makeCarrier(kind: 'fabric' | 'grpc', { url, world, secret }: Open
       listenHosts,
       interfaces,
     });
-  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: name, rank });
+  return new FabricCarrier({ createFabric, clock: systemClock, random: systemRandom, world: name, rank, arbiter: processArbiter() });
 }

@@ -18,6 +18,7 @@ import { Dealer } from '../../messaging/dealer.ts';
 import { Msg } from '../../messaging/msg.ts';
 import { Router, type PeerEvent } from '../../messaging/router.ts';
 import { tensorCounters, type TensorCounters } from '../../rendezvous/protocol/counters.ts';
+import { Arbiter } from '../../scheduler/arbiter.ts';
 import { aborted, decodeError, describeLoss, encodeError, joinPieces } from './rpc.ts';
 import type { CallOptions, Pieces, RpcCarrier, RpcLink, RpcService, RpcStats } from './rpc.ts';
 import type { ChannelSurroundings } from './tensor-channels.ts';
@@ -41,6 +42,8 @@ export interface FabricCarrierOptions {
   readonly messageBytesMax?: number;
   /** Places for tensors that are asked for and have not come. Default 4 GiB. */
   readonly tensorBytesMax?: number;
+  /** Of what else this process sends. Default: nothing else. */
+  readonly arbiter?: Arbiter;
 }
 
 const Kind = { request: 1, part: 2, end: 3, error: 4, cancel: 5 } as const;
@@ -84,7 +87,7 @@ export class FabricCarrier implements RpcCarrier {
 
   constructor(options: FabricCarrierOptions) {
     const { createFabric, tensorBytesMax = 2 ** 32, ...given } = options;
-    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, ...given };
+    const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, arbiter: new Arbiter(), ...given };
     const { clock, random, world, rank, reconnectMs, messageBytesMax } = around;
     this.#calls = createFabric();
     this.#tensors = createFabric();

@@ -5,6 +5,7 @@ import { TensorChannel, type TensorChannelOptions } from '../../rendezvous/carri
 import { ArenaMemory } from '../../rendezvous/protocol/arena-memory.ts';
 import type { TensorCounters } from '../../rendezvous/protocol/counters.ts';
 import type { MemoryBudget } from '../../rendezvous/protocol/tensor-memory.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Cancel } from '../../rendezvous/table/rendezvous.ts';
 
 export const nothingToCancel: Cancel = () => {};
@@ -15,6 +16,7 @@ export interface ChannelSurroundings {
   /** Of all channels together. */
   readonly counters: TensorCounters;
   readonly budget: MemoryBudget;
+  readonly arbiter: Arbiter;
 }
 
 /** Steps have time limits, which end their receives. */
@@ -26,7 +28,7 @@ const regionsMax = 2 * requestsMax;
 
 export function openChannel(
   connection: Connection,
-  { fabric, clock, counters, budget }: ChannelSurroundings,
+  { fabric, clock, counters, budget, arbiter }: ChannelSurroundings,
   end: Pick<TensorChannelOptions, 'self' | 'take' | 'onAnswered' | 'onHello' | 'onClose'>,
 ): TensorChannel {
   const memory: ArenaMemory = new ArenaMemory({
@@ -40,6 +42,8 @@ export function openChannel(
     memory,
     clock,
     counters,
+    arbiter,
+    resource: fabric.capabilities.loadStore ? 'memory' : 'network',
     timeoutMs: foreverMs,
     // Kernels that run one after the other give one write together, and receives that follow each other one message.
     atEndOfTurn: (callback) => void setImmediate(callback),

@@ -1,6 +1,7 @@
 /** Element types of tensors in a graph: those of memory, and strings, which only travel serialised. */
 import { dtypes, type DType } from '../../memory/dtype.ts';
 
+/** Element type of a tensor in a graph. */
 export type GraphDType = DType | 'string';
 
 export type FloatDType = 'float64' | 'float32' | 'float16' | 'bfloat16';

@@ -9,12 +9,19 @@ import { digraph } from './digraph.ts';
 import type { Graph } from './graph.ts';
 import { describeNode, type Node, type Output } from './node.ts';
 
+/** One node of a graph as plain data: TensorFlow's NodeDef. */
 export interface NodeData {
+  /** Differs between all nodes of the graph. */
   readonly name: string;
+  /** Of an operation that the importer is given: `MatMul`. */
   readonly op: string;
+  /** In order: `x` is output 0 of node x, `x:1` its output 1, `^x` is waited for. */
   readonly inputs: readonly string[];
+  /** Full or partial: `/job:ps/task:0`. Default: any. */
   readonly device?: string;
+  /** Name of the node whose device it has. Default: none. */
   readonly colocateWith?: string;
+  /** As the operation declares them. Default: what has a default there. */
   readonly attributes?: Readonly<Record<string, Attribute>>;
 }
 

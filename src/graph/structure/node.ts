@@ -5,9 +5,13 @@ import type { Shape } from './shape.ts';
 
 /** Output `slot` of a node. */
 export class Output<D extends GraphDType = GraphDType> {
+  /** Whose output it is. */
   readonly node: Node;
+  /** Which one, from 0. */
   readonly slot: number;
+  /** Of the elements. */
   readonly dtype: D;
+  /** As far as it is known when the graph is built. */
   readonly shape: Shape;
   /** A reference to a variable: see `OutputSpec`. */
   readonly isRef: boolean;
@@ -37,14 +41,23 @@ export interface NodeParts {
   readonly colocateWith?: Node;
 }
 
+/** An operation with its inputs, at a place. */
 export class Node {
+  /** Differs between all nodes of the graph: `tower/h1`. */
   readonly name: string;
+  /** What its operation takes and gives. */
   readonly definition: OpDefinition;
+  /** Tensors that it reads, in the operation's order. */
   readonly inputs: readonly Output[];
+  /** Nodes that must have run before. */
   readonly controlInputs: readonly Node[];
+  /** As the operation declares them, defaults included. */
   readonly attributes: Attributes;
+  /** A full or partial device name, canonical; '' for any. */
   readonly device: string;
+  /** Whose device it has. */
   readonly colocateWith: Node | undefined;
+  /** Tensors that it gives. */
   readonly outputs: readonly Output[];
 
   constructor(parts: NodeParts, outputs: readonly OutputSpec[]) {
@@ -58,10 +71,12 @@ export class Node {
     this.outputs = outputs.map((spec, slot) => new Output(this, slot, spec));
   }
 
+  /** Name of its operation: `MatMul`. */
   get op(): string {
     return this.definition.name;
   }
 
+  /** How the executor treats it; `kernel`: it runs one. */
   get control(): ControlKind {
     return this.definition.control ?? 'kernel';
   }

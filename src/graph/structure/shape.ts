@@ -1,6 +1,8 @@
 /** Shapes of which not all is known when the graph is built: a dimension may be null, the rank may be unknown. */
 
+/** Elements along an axis; null: known when a step runs. */
 export type Dimension = number | null;
+/** Dimensions, the outermost first; `unknown`: not even how many. */
 export type Shape = readonly Dimension[] | 'unknown';
 
 export const scalar: Shape = [];

@@ -2,8 +2,11 @@
  *  jax-js are values as they are. Who makes a value keeps it unchanged until the step has ended. */
 import type { Shape } from './shape.ts';
 
+/** A tensor while a step runs. */
 export interface Value {
+  /** As in `GraphDType`. */
   readonly dtype: string;
+  /** Elements along each axis, the outermost first. */
   readonly shape: readonly number[];
   /** Whatever it is: elements, or what brings them. */
   readonly data?: unknown;

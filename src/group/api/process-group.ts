@@ -278,8 +278,8 @@ export class CommGroup implements ProcessGroup {
     return this.#world.store;
   }
 
-  span<T>(name: string, fn: () => T): T {
-    return span(this.#world.trace, name, fn);
+  span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T {
+    return span(this.#world.trace, name, fn, details);
   }
 
   /** What this rank reaches each rank of the group over: `shm`, `tcp`, `self`. */

@@ -226,8 +226,8 @@ export class ScheduledCommGroup implements ScheduledGroup {
     return this.#options.group.newSubgroups(options);
   }
 
-  span<T>(name: string, fn: () => T): T {
-    return this.#options.group.span(name, fn);
+  span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T {
+    return this.#options.group.span(name, fn, details);
   }
 
   get store(): JobStore {

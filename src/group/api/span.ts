@@ -1,18 +1,22 @@
 /** Spans of the program's own on the timeline of its rank. */
 import { ShoalError } from '../../base/errors.ts';
-import { checkKind } from '../../base/settings/options.ts';
+import { checkKind, describeValue, isPlainObject } from '../../base/settings/options.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 
 const nameMax = 256;
 
+/** A span's arguments on the timeline. */
+type SpanDetails = Readonly<Record<string, string | number>>;
+
 /** Runs `fn`; the span ends when it returns or throws, or what it returns settles. */
-export function span<T>(trace: TraceRecorder, name: string, fn: () => T): T {
+export function span<T>(trace: TraceRecorder, name: string, fn: () => T, details?: SpanDetails): T {
   checkKind('span: name', name, 'string');
   checkKind('span: fn', fn, 'function');
   if (name === '' || name.length > nameMax)
     throw new ShoalError('usage', `span: a name has 1 to ${nameMax} characters, not ${name.length}`);
+  if (details !== undefined) checkDetails(details);
   if (!trace.enabled) return fn();
-  const id = trace.name(name, { category: 'user' });
+  const id = trace.name(name, details === undefined ? { category: 'user' } : { category: 'user', details });
   const startMs = trace.now();
   const end = (): void => trace.complete(id, startMs);
   let result: T;
@@ -25,4 +29,10 @@ export function span<T>(trace: TraceRecorder, name: string, fn: () => T): T {
   if (typeof (result as { then?: unknown } | null | undefined)?.then === 'function') (result as PromiseLike<unknown>).then(end, end);
   else end();
   return result;
+}
+
+function checkDetails(details: SpanDetails): void {
+  const isText = (value: unknown): boolean => typeof value === 'string' || Number.isFinite(value);
+  if (isPlainObject(details) && Object.values(details).every(isText)) return;
+  throw new ShoalError('usage', `span: details are texts and numbers by name, not ${describeValue(details)}`);
 }

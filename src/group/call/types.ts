@@ -211,8 +211,8 @@ export interface ProcessGroup {
    *  `new_subgroups` and, with `ranks`, `new_subgroups_by_enumeration`. Milliseconds. */
   newSubgroups(options?: SubgroupsOptions): Promise<ProcessGroup | null>;
   /** Runs `fn`, and draws a span of this name on this rank's timeline, from its call until it returns or what it returns resolves. Without
-   *  tracing it is a mere call. */
-  span<T>(name: string, fn: () => T): T;
+   *  tracing it is a mere call. `details` are its arguments there: texts and numbers. Names and details that differ are kept for each. */
+  span<T>(name: string, fn: () => T, details?: Readonly<Record<string, string | number>>): T;
   /** The same ranks, with all-reduces that are scheduled: in parts, what is needed sooner first, in one order on all ranks. Collective
    *  over this whole group, which goes on. Milliseconds. */
   scheduled(options?: SchedulingOptions & { timeoutMs?: number }): Promise<ScheduledGroup>;

@@ -2,8 +2,9 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock, VirtualClock } from '../../base/clock.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
+import { Arbiter } from '../../scheduler/arbiter.ts';
 import { chromeTrace } from '../../trace/chrome.ts';
-import { createRecorder } from '../../trace/recorder.ts';
+import { createRecorder, nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import type { ProcessGroup, ScheduledGroup, Work } from '../call/types.ts';
 import { startRanks, type InProcessOptions, type InProcessWorld } from '../testing/in-process-world.ts';
 
@@ -273,6 +274,29 @@ it('is drawn on every rank: queue and communication of each part, and the credit
     expect(Math.max(...credit.map(Number))).toBeLessThanOrEqual(8);
     expect(credit.at(-1)).toBe(0);
   }
+});
+
+it('shares its credit with what else the process sends', async () => {
+  /** Most bytes that rank 0 has in flight, beside those of a push that is on its way all the time. */
+  const mostBeside = async (pushBytes: number): Promise<number> => {
+    const recorder = createRecorder({ clock: systemClock, thread: 'comm' });
+    const arbiters = [new Arbiter(), new Arbiter()];
+    const server = arbiters[0].open({ creditBytes: () => 16, resource: 'network', isDestination: true, onRoom: () => undefined });
+    server.started(pushBytes);
+    const trace = (rank: number): TraceRecorder => (rank === 0 ? recorder : nullRecorder);
+    await using world = await startRanks(2, { kind: 'network', hostIds: ['a', 'b'], trace, arbiter: (rank) => arbiters[rank] });
+    // Ranks agree on two of the tensors at a time.
+    const groups = await schedule(world, { creditBytes: 16, partitionBytes: 8 });
+    const tensors = groups.map(() => ['a', 'b', 'c', 'd'].map(() => Float32Array.of(1)));
+    await Promise.all(groups.flatMap((group, rank) => tensors[rank].map((tensor, k) => group.allReduce(tensor, { name: `w${k}` }))));
+    expect(tensors[0].flatMap((tensor) => [...tensor])).toEqual([2, 2, 2, 2]);
+    const { traceEvents } = chromeTrace({ rank: 0, host: 'here', pid: 1, offsetMs: 0 }, [recorder.snapshot()]);
+    const credit = traceEvents.filter(({ ph, name }) => ph === 'C' && name.startsWith('credit in flight'));
+    return Math.max(...credit.map(({ args }) => Number(args?.bytes)));
+  };
+  expect(await mostBeside(0)).toBeGreaterThan(4);
+  // The first part goes, whatever else is on its way; a second one waits for it.
+  expect(await mostBeside(13)).toBe(4);
 });
 
 it('several scheduled groups share a process', async () => {

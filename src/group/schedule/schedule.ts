@@ -79,7 +79,8 @@ export class Schedule implements CallQueue<never> {
     this.#link = linkOf(group);
     this.#partitionBytes = partitionBytes;
     this.#tuning = tuning && this.#newTuning(tuning);
-    core.setLink(this.#link, { order: 'arrival', creditBytes, partitionBytes });
+    const resource = group.topology.hosts.length > 1 ? 'network' : 'memory';
+    core.setLink(this.#link, { order: 'arrival', creditBytes, partitionBytes, resource });
     // One part ahead of those that are in flight, so that a round takes as long as a part, and what is sooner waits for no more.
     this.#agreement = new OrderAgreement({
       rank: group.rank,

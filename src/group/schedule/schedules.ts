@@ -1,10 +1,11 @@
-/** The scheduled groups of a world, and the core that they share: one arbiter for all that a process communicates by the scheduler,
- *  with a link for each group. It must not know how a group orders its calls. */
+/** The scheduled groups of a world, and the core that they share, with a link for each group. What the process sends besides, the
+ *  core's arbiter knows. It must not know how a group orders its calls. */
 import { hostname } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Settings } from '../../base/settings/settings.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { Core } from '../../scheduler/core.ts';
 import type { OrderMessage } from '../../scheduler/order-agreement.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
@@ -28,6 +29,7 @@ export interface SchedulesWorld {
   readonly clock: Clock;
   readonly log: Logger;
   readonly settings: Settings;
+  readonly arbiter: Arbiter;
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
   findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
@@ -49,7 +51,7 @@ export class Schedules {
     this.#timeline = timelineOf(world);
     const recorders = [trace, this.#timeline?.recorder].filter((recorder) => recorder?.enabled === true);
     const observer = observeAll(recorders.map((recorder) => new TaskProfiler(recorder as TraceRecorder)));
-    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never, observer });
+    this.core = new Core({ clock: world.clock, creditBytes, partitionBytes, timeoutMs: never, observer, arbiter: world.arbiter });
     this.core.start();
   }
 

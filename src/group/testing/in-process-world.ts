@@ -16,6 +16,7 @@ import type { RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { FlightRecorder } from '../../trace/flight-recorder.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { nullRecorder, type TraceRecorder } from '../../trace/recorder.ts';
 import { CommClient } from '../thread/comm-client.ts';
 import { CommCore } from '../thread/comm-core.ts';
@@ -74,6 +75,8 @@ export interface InProcessOptions {
   readonly callsBefore?: number;
   /** Whether others wait for their turn of the event loop. Default: nobody does. */
   readonly giveWay?: GiveWay;
+  /** Of what each rank's process sends besides. Default: nothing. */
+  readonly arbiter?: (rank: number) => Arbiter;
   /** Of each rank's comm side. Default: none. */
   readonly trace?: (rank: number) => TraceRecorder;
 }
@@ -170,6 +173,7 @@ export class InProcessSite {
       cpus: 1,
       ...(this.sockets && { wires: this.sockets.native }),
       ...(options.giveWay && { giveWay: options.giveWay }),
+      ...(options.arbiter && { arbiter: options.arbiter(rank) }),
       meet: async () => {
         const client = (await options.openStore?.(rank)) ?? new HashStore({ clock, table: this.#table });
         const store = options.wrapStore?.(client, rank) ?? client;

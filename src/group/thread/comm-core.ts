@@ -15,6 +15,7 @@ import type { StepMachine } from '../../memory/step-machine.ts';
 import type { CostModel } from '../../plan/cost.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { bootstrap, JoinLimit, joinTogether, type Joined } from '../world/bootstrap.ts';
 import { measureClockOffset } from '../world/clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm-protocol.ts';
@@ -49,6 +50,8 @@ export interface CommEnvironment {
   readonly checkDescriptors?: CheckDescriptors;
   /** Where others wait for their turn of the event loop. Absent: nobody does. */
   readonly giveWay?: GiveWay;
+  /** Of all that this process sends. Absent: there is nothing else. */
+  readonly arbiter?: Arbiter;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;

@@ -56,7 +56,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
     cpus: allowedCpus().count,
     checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
     ...(native && thread === 'comm' && { wires: native }),
-    ...(context && { giveWay: context.giveWay }),
+    ...(context && { giveWay: context.giveWay, arbiter: context.arbiter }),
     meet: (world) =>
       meet(world, {
         regions: allocator,

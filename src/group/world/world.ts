@@ -28,6 +28,7 @@ import type { SchedulingStatus } from '../call/types.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { MpiCollectives } from '../mpi/mpi-collectives.ts';
 import type { Plans } from '../call/plan-runner.ts';
+import { Arbiter } from '../../scheduler/arbiter.ts';
 import { LastWords } from './last-words.ts';
 import { LinkProbe } from '../links/link-probe.ts';
 import { PeerLink } from '../links/peer-link.ts';
@@ -64,6 +65,8 @@ export interface WorldOptions {
   readonly checkDescriptors?: CheckDescriptors;
   /** As CommEnvironment has it. */
   readonly giveWay?: GiveWay;
+  /** As CommEnvironment has it. */
+  readonly arbiter?: Arbiter;
   /** All ranks of a group share memory; how to map their control blocks. */
   readonly onHostPath?: (group: number, blocks: readonly RegionShare[]) => void;
   /** Small operations of the group can be carried out on sockets of their own, by another thread. */
@@ -107,6 +110,7 @@ export class World {
   readonly cpus: number;
   readonly checkDescriptors: CheckDescriptors | undefined;
   readonly giveWay: GiveWay | undefined;
+  readonly arbiter: Arbiter;
   readonly #backend: string | undefined;
   readonly #mpi: MpiCollectives;
   readonly #waitChains: WaitChains;
@@ -140,6 +144,7 @@ export class World {
     this.cpus = options.cpus;
     this.checkDescriptors = options.checkDescriptors;
     this.giveWay = options.giveWay;
+    this.arbiter = options.arbiter ?? new Arbiter();
     this.allocator = options.allocator;
     this.#onHostPath = options.onHostPath;
     this.#onNetworkPath = options.onNetworkPath;

@@ -5,6 +5,7 @@ import type { DType } from '../../memory/dtype.ts';
 import type { Reals } from '../../memory/parameter-kernels.ts';
 import { groupOf, idOf, Role, roleOf } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import { Arbiter, type SharedResource } from '../../scheduler/arbiter.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { ParameterDirectory } from '../protocol/parameter-directory.ts';
 import { ClientInit } from './init.ts';
@@ -55,6 +56,7 @@ export class ClientCore {
     const { topology, workerGroup, firstWorker, localWorkers } = options;
     const group = serverGroupOf(topology, workerGroup);
     const address = clientAddress(workerGroup, firstWorker);
+    const { arbiter = new Arbiter() } = options;
     this.#directory = new ParameterDirectory(topology.serversPerGroup);
     this.#links = Array.from({ length: topology.serversPerGroup }, (_, server) => {
       const destination = serverAddress(group, server);
@@ -64,9 +66,11 @@ export class ClientCore {
         name: topology.serverGroups === 1 ? `server ${server}` : `server ${server} of group ${group}`,
         values: options.values,
         creditBytes: options.creditBytes ?? creditBytesDefault,
+        arbiter,
         replayBytes: (options.replayBytes ?? replayBytesDefault) / topology.serversPerGroup,
         send: (msg) => options.send(destination, msg),
         greeting: () => this.#greeting(),
+        onFailed: (error) => this.#breakDown(error),
         onForgotten: (error) => this.#breakDown(error),
         onCommitted: () => this.#init.progress(),
         knowledge: this.#knowledge,
@@ -106,9 +110,10 @@ export class ClientCore {
     }
   }
 
-  /** A connection with a server of this client's server group, by its number in the group, has been made (again). */
-  serverUp(server: number): void {
-    this.#links[server]?.up();
+  /** A connection with a server of this client's server group, by its number in the group, has been made (again).
+   *  @param resource what the way to it takes. Default: nothing that others need. */
+  serverUp(server: number, resource?: SharedResource): void {
+    this.#links[server]?.up(resource);
   }
 
   /** It is lost. Operations wait for `serverUp` within their deadlines. */

@@ -10,6 +10,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
+import type { Arbiter, CreditAccount, SharedResource } from '../../scheduler/arbiter.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
 import type { OwnValues } from '../protocol/value-space.ts';
 import { Control, encodeControl } from '../protocol/wire-control.ts';
@@ -22,11 +23,15 @@ export interface LinkOptions {
   readonly name: string;
   readonly values: OwnValues;
   readonly creditBytes: number;
+  /** Of all that this process sends. */
+  readonly arbiter: Arbiter;
   /** Bytes of requests that are kept although they have been answered. */
   readonly replayBytes: number;
   readonly send: (msg: Msg) => void;
   /** What a greeting says of this process. */
   readonly greeting: () => Record<string, unknown>;
+  /** What waits cannot be sent. */
+  readonly onFailed: (error: ShoalError) => void;
   /** The server has lost what it knew. */
   readonly onForgotten: (error: ShoalError) => void;
   /** The server has said how many batches can be used. */
@@ -49,6 +54,8 @@ interface Entry {
   readonly order: number;
   id: number;
   sent: boolean;
+  /** It is in flight, and counts. */
+  holdsCredit: boolean;
   accepted: boolean;
   answered: boolean;
   /** Of the server that answered. */
@@ -77,7 +84,8 @@ export class ClientLink implements Disposable {
   /** By number, ascending: sent and not answered, or answered and not durable. */
   readonly #sent = new Map<number, Entry>();
   #creditBytes: number;
-  #creditUsed = 0;
+  readonly #account: CreditAccount;
+  #isPumping = false;
   #keptBytes = 0;
   #settledBytes = 0;
   #checkpointAsked = false;
@@ -92,6 +100,7 @@ export class ClientLink implements Disposable {
   constructor(options: LinkOptions) {
     this.options = options;
     this.#creditBytes = options.creditBytes;
+    this.#account = options.arbiter.open({ creditBytes: () => this.#creditBytes, isDestination: true, onRoom: () => this.#onRoom() });
   }
 
   /** What is on its way goes on to count. The next `pump` sends what has room. */
@@ -147,12 +156,15 @@ export class ClientLink implements Disposable {
     const index = this.#waiting.findIndex((entry) => entry.request === request);
     if (index < 0) return false;
     this.#waiting.splice(index, 1);
+    if (this.#waiting.length === 0) this.#account.withdraw();
     return true;
   }
 
   // ── connection ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-  up(): void {
+  /** @param resource what the way to the server takes, which others of this process need as well. */
+  up(resource?: SharedResource): void {
+    this.#account.resource = resource;
     this.#state = 'greeting';
     this.#downReason = 'it does not answer';
     this.#epoch++;
@@ -164,12 +176,15 @@ export class ClientLink implements Disposable {
   down(error: ShoalError): void {
     this.#state = 'down';
     this.#downReason = error.message;
+    this.#releaseCredit();
+    this.#account.offerRoom();
   }
 
   [Symbol.dispose](): void {
     for (const { request } of this.#sent.values()) request.drop();
     this.#sent.clear();
     this.#waiting.length = 0;
+    this.#account[Symbol.dispose]();
   }
 
   /** @throws ShoalError `protocol`. */
@@ -181,7 +196,7 @@ export class ClientLink implements Disposable {
       case KVMessage.accepted: {
         const entry = this.#sent.get(msg.targetValue);
         if (entry !== undefined) this.#accept(entry);
-        return this.pump();
+        return this.#account.offerRoom();
       }
       case KVMessage.durable:
         this.#checkpointAsked = false;
@@ -191,7 +206,7 @@ export class ClientLink implements Disposable {
       case KVMessage.updateResponse:
       case KVMessage.getResponse:
         this.#answer(msg);
-        return this.pump();
+        return this.#account.offerRoom();
       default:
         throw new ShoalError('protocol', `${this.options.name} sent a message of type ${msg.type}`);
     }
@@ -220,7 +235,7 @@ export class ClientLink implements Disposable {
     this.#checkpointAsked = false;
     this.#forget(durable);
     this.#regions.clear();
-    this.#creditUsed = 0;
+    this.#releaseCredit();
     for (const entry of this.#sent.values()) {
       // A server that goes on where the other stopped has whatever was answered.
       if (entry.answered && entry.answeredBy === lineage) continue;
@@ -239,7 +254,7 @@ export class ClientLink implements Disposable {
     this.#sent.clear();
     this.#waiting.length = 0;
     this.#regions.clear();
-    this.#creditUsed = 0;
+    this.#releaseCredit();
     this.#lineage = lineage;
     this.#state = 'up';
     this.options.onForgotten(new ShoalError('peer-lost', message));
@@ -247,14 +262,33 @@ export class ClientLink implements Disposable {
 
   // ── sending ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** Also asked by others of the process, whose errors these are not. */
+  #onRoom(): void {
+    try {
+      this.pump();
+    } catch (thrown) {
+      this.options.onFailed(ShoalError.from(thrown));
+    }
+  }
+
   /** Sends what may be sent. */
   pump(): void {
+    if (this.#isPumping) return;
+    this.#isPumping = true;
+    try {
+      this.#sendWaiting();
+    } finally {
+      this.#isPumping = false;
+    }
+  }
+
+  #sendWaiting(): void {
     this.#logFull = false;
     while (this.#state === 'up' && this.#waiting.length > 0) {
       const index = this.#mostUrgent();
       const entry = this.#waiting[index];
       const { request } = entry;
-      if (this.#creditUsed > 0 && request.priority !== Infinity && this.#creditUsed + request.bytes > this.#creditBytes) return;
+      if (needsCredit(request) && !this.#account.admits(request.bytes, -request.priority)) return;
       if (request.repeats && this.#logs && entry.keptBytes === 0) {
         this.#logFull = this.#logIsFull(request.bytes);
         if (this.#logFull) return;
@@ -281,7 +315,8 @@ export class ClientLink implements Disposable {
   #transmit(entry: Entry): void {
     const { request } = entry;
     entry.after = [];
-    this.#creditUsed += request.bytes;
+    entry.holdsCredit = needsCredit(request);
+    if (entry.holdsCredit) this.#account.started(request.bytes);
     const { knowledge, leads } = this.options;
     // What worker 0 pushed before it set an optimiser does not wait for that; what others know may be older than what is.
     if (!entry.sent || (entry.optimizer === 0 && !leads)) entry.optimizer = knowledge.version;
@@ -296,7 +331,15 @@ export class ClientLink implements Disposable {
   #accept(entry: Entry): void {
     if (entry.accepted) return;
     entry.accepted = true;
-    this.#creditUsed -= entry.request.bytes;
+    if (!entry.holdsCredit) return;
+    entry.holdsCredit = false;
+    this.#account.finished(entry.request.bytes);
+  }
+
+  /** What was on its way got lost with the connection. */
+  #releaseCredit(): void {
+    for (const entry of this.#sent.values()) entry.holdsCredit = false;
+    this.#account.reset();
   }
 
   #answer(msg: Msg): void {
@@ -425,6 +468,7 @@ export class ClientLink implements Disposable {
       order: this.#order++,
       id: 0,
       sent: false,
+      holdsCredit: false,
       accepted: false,
       answered: false,
       answeredBy: 0,
@@ -438,6 +482,11 @@ export class ClientLink implements Disposable {
     const { address, server, send } = this.options;
     send(makeMessage({ source: address, destination: server, type, request, epoch: this.#epoch }, frames));
   }
+}
+
+/** What waits for no credit neither counts: a server may keep it until other workers are there. */
+function needsCredit({ priority }: ClientRequest): boolean {
+  return priority !== Infinity;
 }
 
 function raise(entry: Entry, priority: number): void {

@@ -7,6 +7,7 @@
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { GuestPort, type CommThreadContext } from '../../comm/guest.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { Environment } from '../../base/settings/settings.ts';
 import { detectWorld } from '../../store/environment.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
@@ -29,7 +30,7 @@ const closeMs = 2000;
 export type WorkerPort = Pick<GuestPort<ClientCommand, ClientEvent>, 'onCommand' | 'emit' | 'settle' | 'close'>;
 
 interface ClientSurroundings {
-  readonly thread?: Pick<CommThreadContext, 'gate'>;
+  readonly thread?: Pick<CommThreadContext, 'gate' | 'arbiter'>;
   /** Default: the system's. */
   readonly open?: (environment: Environment) => Promise<NodeContext>;
   /** The last worker of the process has left. */
@@ -50,9 +51,16 @@ export class ClientNode {
 
   private constructor(
     node: NodeContext,
-    parts: { topology: KVTopology; firstWorker: number; localWorkers: number; blobs: Blobs; onEnded: () => void },
+    parts: {
+      topology: KVTopology;
+      firstWorker: number;
+      localWorkers: number;
+      blobs: Blobs;
+      arbiter: Arbiter | undefined;
+      onEnded: () => void;
+    },
   ) {
-    const { topology, firstWorker, localWorkers, blobs, onEnded } = parts;
+    const { topology, firstWorker, localWorkers, blobs, arbiter, onEnded } = parts;
     const { clock, kernels, parameterKernels, allocator, settings } = node;
     this.#node = node;
     this.#topology = topology;
@@ -80,6 +88,7 @@ export class ClientNode {
       timeoutMs: settings.timeoutMs,
       replayBytes: settings.replayBytes,
       creditBytes: settings.creditBytes,
+      ...(arbiter && { arbiter }),
       sliceBytes: settings.valueSliceBytes,
     });
     const own = clientAddress(workerGroup, firstWorker);
@@ -92,7 +101,8 @@ export class ClientNode {
         own,
         to: serverAddress(group, server),
         onMessage: (msg) => this.#core.receive(msg),
-        onUp: () => this.#core.serverUp(server),
+        // Values of a server that sees our memory do not pass the network.
+        onUp: (record) => this.#core.serverUp(server, node.processes.isHere(record) ? 'memory' : 'network'),
         onDown: (error) => this.#core.serverDown(server, error),
         // It may have been stopped while it wrote here.
         onReplaced: (former) => node.processes.end(node.clock, former),
@@ -112,7 +122,7 @@ export class ClientNode {
     try {
       await node.records.agree(topology);
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
-      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs, onEnded });
+      return new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, onEnded });
     } catch (error) {
       await node.close();
       throw error;

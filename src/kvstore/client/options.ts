@@ -7,6 +7,7 @@ import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';
 import type { GradientCodec } from '../compression/codec.ts';
+import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { OwnValues, ValueRef } from '../protocol/value-space.ts';
 
@@ -32,6 +33,8 @@ export interface ClientOptions {
   readonly replayBytes?: number;
   /** Bytes on their way to one server that it has not taken yet. Default 16 MiB; one larger message goes alone. */
   readonly creditBytes?: number;
+  /** Of what else this process sends. Default: its own. */
+  readonly arbiter?: Arbiter;
   /** Larger parameters are cut. Default 4 MiB. */
   readonly sliceBytes?: number;
   /** Aim for messages of many small parameters. Default 1 MiB. */

@@ -3,7 +3,11 @@ import { networkInterfaces } from 'node:os';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
+import { libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
+import { fabricProviders } from '../../fabric/providers.ts';
 import { isLoopback } from '../../store/environment.ts';
 import { openStore, type OpenedStore } from '../../store/open-store.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -45,7 +49,15 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
     insecure: settings.insecure ? 'allow' : 'refuse',
   });
   const native = loadNative({ enabled: settings.native });
-  const messaging = new MessagingContext({ world: `${opened.world}/kvstore`, secret: opened.secret, ...(gate && { gate }) });
+  const world = `${opened.world}/kvstore`;
+  const identity = { world, rank: systemRandom.integer(2 ** 31) };
+  const fabric = createFabric(opened, settings, identity);
+  const messaging = new MessagingContext({
+    world,
+    secret: opened.secret,
+    ...(gate && { gate }),
+    ...(fabric && { fabric: { fabric, identity } }),
+  });
   return {
     clock: systemClock,
     random: systemRandom,
@@ -56,18 +68,40 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
     processes: systemProcesses,
-    bindUrl: bindUrlOf(opened, settings),
+    bindUrl: fabric === undefined ? bindUrlOf(opened, settings) : `fabric://${fabric.name}`,
     close: async () => {
       await messaging.close();
+      await fabric?.close();
       await opened.store.close();
     },
   };
 }
 
+/** Where it is the first of `SHOAL_FABRICS`, messages go over libfabric; otherwise over ZeroMQ. @throws ShoalError `unsupported`. */
+function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
+  if (settings.fabrics[0] !== 'libfabric') return undefined;
+  const provider = fabricProviders.find(({ name }) => name === 'libfabric')!;
+  const options: FabricOptions = {
+    identity,
+    secret: opened.secret,
+    clock: systemClock,
+    random: systemRandom,
+    listenHosts: isLoopback(hostOf(opened)) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
+    interfaces: settings.interfaces,
+    libfabric: libfabricChoice(settings),
+  };
+  const reason = provider.unavailable(options);
+  if (reason !== undefined) throw new ShoalError('unsupported', `fabric libfabric cannot be used here: ${reason}`);
+  return provider.create(options);
+}
+
+function hostOf({ url }: OpenedStore): string {
+  return url === undefined ? '127.0.0.1' : new URL(url).hostname;
+}
+
 /** Jobs that meet on the loopback interface stay there. */
-function bindUrlOf({ url }: OpenedStore, settings: Settings): string {
-  const host = url === undefined ? '127.0.0.1' : new URL(url).hostname;
-  if (isLoopback(host)) return 'tcp://127.0.0.1:*';
+function bindUrlOf(opened: OpenedStore, settings: Settings): string {
+  if (isLoopback(hostOf(opened))) return 'tcp://127.0.0.1:*';
   const [best] = offeredAddresses(networkInterfaces(), settings.interfaces);
   return `tcp://${best === undefined ? '127.0.0.1' : best.address}:*`;
 }

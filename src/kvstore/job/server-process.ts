@@ -22,28 +22,34 @@ const pollMs = 10;
 /** The processes of a host, as one of them sees them. */
 export interface HostProcesses {
   own(): ServerProcess;
+  /** Its memory can be mapped by this one. */
+  isHere(process: ServerProcess): boolean;
   isGone(process: ServerProcess): boolean;
   end(clock: Clock, former: ServerProcess): Promise<void>;
 }
 
-export const systemProcesses: HostProcesses = { own: ownProcess, isGone, end: endProcess };
+export const systemProcesses: HostProcesses = { own: ownProcess, isHere, isGone, end: endProcess };
 
 function ownProcess(): ServerProcess {
   return { pid: process.pid, host: ownHost(), birth: statusOf(process.pid)?.birth ?? 0 };
 }
 
+function isHere({ host }: ServerProcess): boolean {
+  return host !== '' && host === ownHost();
+}
+
 /** True when it has certainly ended; false when it lives, or cannot be seen from here. */
-function isGone({ pid, host, birth }: ServerProcess): boolean {
-  if (host === '' || host !== ownHost()) return false;
-  const status = statusOf(pid);
-  return status === undefined || status.birth !== birth || status.state === 'Z' || status.state === 'X';
+function isGone(former: ServerProcess): boolean {
+  if (!isHere(former)) return false;
+  const status = statusOf(former.pid);
+  return status === undefined || status.birth !== former.birth || status.state === 'Z' || status.state === 'X';
 }
 
 /** Resolves when it is gone, or can have none of our memory: another host's, another user's. Threads of this process that serve
  *  are not ended.
  *  @throws ShoalError `system` when it does not die. */
 async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
-  if (former.host === '' || former.host !== ownHost() || former.pid === process.pid || isGone(former)) return;
+  if (!isHere(former) || former.pid === process.pid || isGone(former)) return;
   try {
     process.kill(former.pid, 'SIGKILL');
   } catch (error) {

@@ -17,10 +17,12 @@ import { ScheduledKVStore } from './scheduled-kvstore.ts';
 const clock = new UnhurriedClock();
 /** Each part is a parameter of its own: of a push in parts one may be refused alone. */
 const isAtomic = ({ name }: KVCheck): boolean => name.startsWith('a gradient that is not finite');
-const scheduled = (store: KVStore, check: KVCheck): ScheduledKVStore =>
+/** Checks of rows again, of tables in parts. */
+const ofRows = kvstoreChecks.filter(({ name }) => /\brows\b/.test(name));
+const scheduled = (store: KVStore, check: KVCheck, partitionBytes: number): ScheduledKVStore =>
   new ScheduledKVStore(store, {
     ...(store.numWorkers === 1 ? { creditBytes: 1024 } : {}),
-    partitionBytes: isAtomic(check) ? 2 ** 30 : 65_536,
+    partitionBytes: isAtomic(check) ? 2 ** 30 : partitionBytes,
   });
 
 async function inFolder(body: (folder: string) => Promise<unknown>): Promise<void> {
@@ -32,24 +34,29 @@ async function inFolder(body: (folder: string) => Promise<unknown>): Promise<voi
   }
 }
 
-describe('a scheduled local store', () => {
-  it.each(kvstoreChecks.filter(({ types }) => types.includes('local')))('$name', (check) =>
-    inFolder(async (folder) => {
-      await using kv = scheduled(await create('local'), check);
-      await check.run(kv, folder);
-    }),
-  );
-});
-
-describe.each([2])('scheduled collective stores of %i workers', (n) => {
-  it.each(kvstoreChecks.filter(({ types }) => types.includes('collective')))('$name', (check) =>
-    inFolder(async (folder) => {
-      await using world = await startRanks(n);
-      await world.each(async (group) => {
-        const options = { group, kernels: createKernels(), parameterKernels: createParameterKernels(), clock, timeoutMs: 60_000 };
-        await using kv = scheduled(await CollectiveStore.open(options), check);
+describe.each([
+  { partitionBytes: 65_536, all: kvstoreChecks },
+  { partitionBytes: 64, all: ofRows },
+])('parts of $partitionBytes bytes', ({ partitionBytes, all }) => {
+  describe('of a scheduled local store', () => {
+    it.each(all.filter(({ types }) => types.includes('local')))('$name', (check) =>
+      inFolder(async (folder) => {
+        await using kv = scheduled(await create('local'), check, partitionBytes);
         await check.run(kv, folder);
-      });
-    }),
-  );
+      }),
+    );
+  });
+
+  describe('of scheduled collective stores of two workers', () => {
+    it.each(all.filter(({ types }) => types.includes('collective')))('$name', (check) =>
+      inFolder(async (folder) => {
+        await using world = await startRanks(2);
+        await world.each(async (group) => {
+          const options = { group, kernels: createKernels(), parameterKernels: createParameterKernels(), clock, timeoutMs: 60_000 };
+          await using kv = scheduled(await CollectiveStore.open(options), check, partitionBytes);
+          await check.run(kv, folder);
+        });
+      }),
+    );
+  });
 });

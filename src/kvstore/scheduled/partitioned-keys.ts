@@ -1,20 +1,26 @@
 /** Parameters that a scheduled store has cut: each part is a parameter of its own in the store underneath, over a range of the
  *  elements. It must not know tasks. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
-import { Tensor } from '../../memory/tensor.ts';
+import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { Value } from '../values/types.ts';
 
-/** Elements of a parameter, and the key they have underneath. */
-export interface KeyPart {
-  readonly key: string;
+/** A range of elements. */
+export interface ElementRange {
   readonly offset: number;
   readonly count: number;
+  readonly shape: readonly number[];
+}
+
+/** Elements of a parameter, and the key they have underneath. */
+export interface KeyPart extends ElementRange {
+  readonly key: string;
 }
 
 /** A parameter as it was initialised. */
 export interface PartitionedKey {
   readonly parts: readonly KeyPart[];
+  readonly dtype: DType;
   readonly shape: readonly number[];
 }
 
@@ -26,16 +32,22 @@ export class PartitionedKeys {
     this.#partitionBytes = partitionBytes;
   }
 
-  /** As few and as equal as can be. Called once for a key, before it is used; nothing is kept when the store refuses it. */
-  cut(key: string, count: number, elementBytes: number): readonly KeyPart[] {
+  /** As few and as equal as can be. Matrices are cut between rows, and their parts are matrices; those with rows that are larger than a
+   *  partition are cut anywhere, into vectors. Called once for a key, before it is used; nothing is kept when the store refuses it. */
+  cut(key: string, shape: readonly number[], elementBytes: number): readonly KeyPart[] {
+    const count = countOf(shape);
     const perPart = Math.max(1, Math.floor(this.#partitionBytes / elementBytes));
-    const parts = Math.max(1, Math.ceil(count / perPart));
-    if (parts === 1) return [{ key, offset: 0, count }];
-    const at = (index: number): number => Math.floor((count * index) / parts);
+    if (count <= perPart) return [{ key, offset: 0, count, shape }];
+    const width = countOf(shape.slice(1));
+    const [unit, tail] = width <= perPart ? [width, shape.slice(1)] : [1, []];
+    const units = count / unit;
+    const parts = Math.ceil(units / Math.floor(perPart / unit));
+    const at = (index: number): number => Math.floor((units * index) / parts);
     return Array.from({ length: parts }, (_, index) => ({
       key: `${key}/part-${index}-of-${parts}`,
-      offset: at(index),
-      count: at(index + 1) - at(index),
+      offset: at(index) * unit,
+      count: (at(index + 1) - at(index)) * unit,
+      shape: [at(index + 1) - at(index), ...tail],
     }));
   }
 
@@ -61,8 +73,8 @@ export function checkCount(key: string, parts: readonly KeyPart[], value: Value)
 }
 
 /** A part of the value: the same memory. */
-export function viewOf(value: Value, { offset, count }: KeyPart): Value {
+export function viewOf(value: Value, { offset, count, shape }: ElementRange): Value {
   if (!(value instanceof Tensor)) return value.subarray(offset, offset + count);
   const { dtype, region, byteOffset } = value;
-  return new Tensor(dtype, [count], region, byteOffset + offset * dtypeInfo(dtype).bytes);
+  return new Tensor(dtype, shape, region, byteOffset + offset * dtypeInfo(dtype).bytes);
 }

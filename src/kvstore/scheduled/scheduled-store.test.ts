@@ -284,7 +284,15 @@ describe('a scheduled store', () => {
   it.each<[string, (store: ScheduledKVStore) => unknown, string]>([
     ['a parameter twice', (store) => store.init('w', new Float32Array(4)), 'usage'],
     ['values of another size', (store) => store.push('w', new Float32Array(3)).waitSync(), 'mismatch'],
-    ['rows of what is in parts', (store) => store.rowSparsePull('w', new Float32Array(1), { rowIds: new Uint32Array(1) }), 'unsupported'],
+    ['rows of a vector in parts', (store) => store.rowSparsePull('w', new Float32Array(1), { rowIds: new Uint32Array(1) }), 'usage'],
+    [
+      'rows that are larger than a partition',
+      async (store) => {
+        await store.init('wide', new Float32Array(6), { shape: [2, 3] });
+        await store.rowSparsePull('wide', new Float32Array(3), { rowIds: new Uint32Array(1) });
+      },
+      'unsupported',
+    ],
     [
       'a credit of zero',
       () => new ScheduledKVStore({ pushPull: () => new CompletedWork() } as unknown as KVStore, { creditBytes: 0 }),
@@ -296,6 +304,33 @@ describe('a scheduled store', () => {
     await store.init('w', new Float32Array(4));
     await expect(Promise.resolve().then(() => run(store))).rejects.toMatchObject({ code });
     await store.close();
+  });
+
+  it('finds rows in parts: pushed in order, pulled in any, of arrays and of tensors', async () => {
+    for (let seed = 1; seed <= 40; seed++) {
+      const random = seededRandom(seed);
+      const [rows, width] = [1 + random.integer(40), 1 + random.integer(5)];
+      const plain = await create('local');
+      // Of one row at least.
+      await using scheduled = new ScheduledKVStore(await create('local'), { partitionBytes: 4 * (width + random.integer(8 * width)) });
+      for (const store of [plain, scheduled]) await store.init('table', new Float32Array(rows * width), { shape: [rows, width] });
+      for (let step = 0; step < 4; step++) {
+        const indices = Uint32Array.from(Array.from({ length: rows }, (_, row) => row).filter(() => random.integer(3) === 0));
+        const values = Float32Array.from({ length: indices.length * width }, () => random.integer(1000));
+        const rowIds = Int32Array.from({ length: random.integer(12) }, () => random.integer(rows));
+        const found: (readonly number[])[] = [];
+        for (const store of [plain, scheduled]) {
+          await store.rowSparsePush('table', { indices, values });
+          const [out, tensor] = [new Float32Array(rowIds.length * width), store.tensor('float32', [rowIds.length, width])];
+          await store.rowSparsePull('table', out, { rowIds });
+          store.rowSparsePull('table', tensor, { rowIds }).waitSync();
+          const all = new Float32Array(rows * width);
+          await store.pull('table', all);
+          found.push([...out, ...tensor.data, ...all]);
+        }
+        expect(found[1], `seed ${seed}`).toEqual(found[0]);
+      }
+    }
   });
 
   it('gives what the store underneath gives, whatever is called', async () => {

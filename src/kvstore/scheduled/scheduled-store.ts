@@ -11,6 +11,7 @@
  *  made in the same order by all workers, and are passed on in the order in which they were made. */
 import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
+import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { noOptions } from '../../base/settings/options.ts';
@@ -21,7 +22,7 @@ import { JoinedWork } from '../../comm/joined-work.ts';
 import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { Tensor } from '../../memory/tensor.ts';
+import { countOf, Tensor } from '../../memory/tensor.ts';
 import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
@@ -43,9 +44,20 @@ import type {
   Value,
   Values,
 } from '../values/types.ts';
-import { copyOf as copyOfElements, elementsOf, firstValues, keysOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
+import {
+  copyOf as copyOfElements,
+  elementsOf,
+  firstValues,
+  fittingRows,
+  keysOf,
+  outsPerKey,
+  rowIdsOf,
+  valuesPerKey,
+  type NamedParameter,
+} from '../values/values-argument.ts';
 import { KVStoreTask } from './kvstore-task.ts';
-import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
+import { rowsApart, rowsByPart, rowsView, scatterRows, type PartRows } from './part-rows.ts';
+import { PartitionedKeys, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
 import { PushBuffer } from './push-buffer.ts';
 import { runsOf, totalBytes, viewsOf, type PartViews, type StoreOperation } from './store-operation.ts';
 import { StoreScheduling } from './store-scheduling.ts';
@@ -168,11 +180,11 @@ export class ScheduledStore implements KVStore {
     if (twice !== undefined) throw new ShoalError('usage', `init: parameter '${twice}' exists already`);
     await Promise.all(
       names.map(async (key, index) => {
-        const { dtype, shape, data, copy } = list[index];
-        const parts = this.#keys.cut(key, data.length, dtypeInfo(dtype).bytes);
+        const { dtype, shape, copy } = list[index];
+        const parts = this.#keys.cut(key, shape, dtypeInfo(dtype).bytes);
         const init = { key, kind: 'init', values: [copy], outs: [], priority: 0, timeoutMs: undefined, shape: [...shape] } as const;
         await this.#start(init, [], parts);
-        this.#keys.register(key, { parts, shape: [...shape] });
+        this.#keys.register(key, { parts, dtype, shape: [...shape] });
       }),
     );
   }
@@ -227,14 +239,36 @@ export class ScheduledStore implements KVStore {
     await this.pull(keys, outs, options);
   }
 
+  /** Goes at once, in parts where the parameter was cut: every part is pushed by every worker, with the rows that there are. */
   rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork {
-    this.#checkWhole('rowSparsePush', key);
-    return this.#store.rowSparsePush(key, rows, options);
+    const cut = this.#cutBetweenRows('rowSparsePush', key);
+    if (cut === undefined) return this.#store.rowSparsePush(key, rows, options);
+    const ids = rowIdsOf(cut, rows.indices, { ascending: true });
+    fittingRows(cut, rows.values, ids.length);
+    const works = rowsByPart(cut.parts, ids).map((each) => {
+      const values = must(rowsView(rows.values, each), () => 'ascending rows of a part are beside each other');
+      return this.#store.rowSparsePush(each.part.key, { indices: each.rows, values }, options);
+    });
+    return this.#passedOn(`rowSparsePush of '${cut.key}'`, works);
   }
 
   rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork {
-    this.#checkWhole('rowSparsePull', key);
-    return this.#store.rowSparsePull(key, out, options);
+    const cut = this.#cutBetweenRows('rowSparsePull', key);
+    if (cut === undefined) return this.#store.rowSparsePull(key, out, options);
+    const ids = rowIdsOf(cut, options.rowIds, { ascending: false });
+    fittingRows(cut, out, ids.length);
+    const all = rowsByPart(cut.parts, ids);
+    const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
+    const apart: { readonly each: PartRows; readonly rows: Value }[] = [];
+    const works = asked.map((each) => {
+      const view = rowsView(out, each);
+      const rows = view ?? rowsApart(out, each);
+      if (view === undefined) apart.push({ each, rows });
+      return this.#store.rowSparsePull(each.part.key, rows, { ...options, rowIds: each.rows });
+    });
+    return this.#passedOn(`rowSparsePull of '${cut.key}'`, works, () => {
+      for (const { each, rows } of apart) scatterRows(out, rows, each);
+    });
   }
 
   // ── what is not ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -378,7 +412,7 @@ export class ScheduledStore implements KVStore {
   /** Parts of a key; one that others initialised is whole. */
   #partsOf({ key, values, outs }: StoreOperation): readonly KeyPart[] {
     const [first] = [...values, ...outs];
-    return this.#keys.partsOf(key) ?? [{ key, offset: 0, count: countOf(first) }];
+    return this.#keys.partsOf(key) ?? [{ key, offset: 0, count: elementsIn(first), shape: [elementsIn(first)] }];
   }
 
   // ── waiting ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -421,16 +455,24 @@ export class ScheduledStore implements KVStore {
     if (this.#closed) throw new ShoalError('closed', `${call}: the store was closed`);
   }
 
-  #checkWhole(call: string, key: Key): void {
+  /** Undefined: the parameter is whole. @throws ShoalError `unsupported` for one whose rows were cut. */
+  #cutBetweenRows(call: string, key: Key): (PartitionedKey & NamedParameter) | undefined {
     this.#checkOpen(call);
     const [name] = keysOf(key);
     this.#flush(name);
-    const parts = this.#keys.partsOf(name);
-    if (parts === undefined || parts.length === 1) return;
+    const known = this.#keys.find(name);
+    if (known === undefined || known.parts.length === 1) return undefined;
+    if (known.shape.length === 1 || known.parts[0].shape.length > 1) return { ...known, key: name, count: countOf(known.shape) };
     throw new ShoalError(
       'unsupported',
-      `${call}: '${name}' was cut into ${parts.length} parts; use a larger partition for tables with sparse rows`,
+      `${call}: rows of '${name}' are larger than a partition, and were cut; use a larger partition for tables with sparse rows`,
     );
+  }
+
+  #passedOn(what: string, works: readonly KVWork[], onSuccess?: () => void): KVWork {
+    const work = new PendingWork(this.#waiter, what, onSuccess === undefined ? {} : { onSuccess });
+    this.#transfers.add(works, (error) => work.settle(error));
+    return work;
   }
 }
 
@@ -444,7 +486,7 @@ function timelinesOf({ rank }: KVStore, clock: Clock, { traceDir, traceEvents, s
   return paths.map((path) => new TimelineFile({ path, clock, thread: 'scheduler', eventsMax: traceEvents, process: place }));
 }
 
-function countOf(value: Value): number {
+function elementsIn(value: Value): number {
   return elementsOf(value).data.length;
 }
 

@@ -47,6 +47,18 @@ export class Transfers {
     }
   }
 
+  /** Works that others have begun. @param onAllComplete when all are, with the first error. */
+  add(works: readonly KVWork[], onAllComplete: (error?: ShoalError) => void): void {
+    let left = works.length;
+    let failure: ShoalError | undefined;
+    for (const work of works) {
+      this.#add(work, (error) => {
+        if (error !== undefined) failure ??= ShoalError.from(error);
+        if (--left === 0) onAllComplete(failure);
+      });
+    }
+  }
+
   /** Those that have arrived end. @returns whether there were any. */
   advance(): boolean {
     let moved = false;
@@ -76,13 +88,16 @@ export class Transfers {
   }
 
   #init({ key, shape }: StoreOperation, { part, values }: PartViews, onComplete: OnComplete): void {
-    // Parts are vectors.
-    const options = shape !== undefined && part.key === key ? { shape } : noOptions;
+    // A whole one is as it was given; a tensor has its shape.
+    const options = shape === undefined ? noOptions : { shape: part.key === key ? shape : part.shape };
     this.#store.init(part.key, values, options).then(() => onComplete(), onComplete);
   }
 
   #transfer(operation: StoreOperation, view: PartViews, onComplete: OnComplete): void {
-    const work = this.#begin(operation, view);
+    this.#add(this.#begin(operation, view), onComplete);
+  }
+
+  #add(work: KVWork, onComplete: OnComplete): void {
     const transfer: Transfer = {
       work,
       end: (error) => {

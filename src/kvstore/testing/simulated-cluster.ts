@@ -13,6 +13,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { Snapshot, SnapshotStore } from '../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
+import type { SharedResource } from '../../scheduler/arbiter.ts';
 import { ServerCore } from '../server/core.ts';
 import type { ServerOptions } from '../server/state/options.ts';
 import { ClientCore } from '../client/core.ts';
@@ -173,6 +174,7 @@ export class SimulatedCluster {
   readonly #registry: RegionRegistry = new Map();
   readonly #wires = new Map<string, Wire>();
   readonly #kernels: Kernels;
+  #sendFailure: ShoalError | undefined;
   #incarnation = 0;
   #names = 0;
 
@@ -193,6 +195,10 @@ export class SimulatedCluster {
     for (const server of cluster.servers) if (topology.replicas === 2) await cluster.addStandby(server);
     for (const server of cluster.servers) cluster.#connectServer(server);
     return cluster;
+  }
+
+  get #resource(): SharedResource {
+    return (this.#options.mappable ?? true) ? 'memory' : 'network';
   }
 
   // ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -263,6 +269,11 @@ export class SimulatedCluster {
     };
   }
 
+  /** Of whoever sends next. */
+  failNextSend(error: ShoalError): void {
+    this.#sendFailure = error;
+  }
+
   killStandby(server: ClusterServer): void {
     const { standby } = server;
     if (standby === undefined) return;
@@ -278,7 +289,7 @@ export class SimulatedCluster {
     this.#wires.delete(`${server.node.name}>${client.node.name}`);
     if (serverGroupOf(this.#options.topology, client.workerGroup) !== server.group) return;
     client.core.serverDown(server.server, new ShoalError('peer-lost', 'the connection broke'));
-    client.core.serverUp(server.server);
+    client.core.serverUp(server.server, this.#resource);
   }
 
   // ── progress ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -404,7 +415,7 @@ export class SimulatedCluster {
   #connectServer(server: ClusterServer): void {
     const { topology } = this.#options;
     for (const { core, workerGroup } of this.clients) {
-      if (serverGroupOf(topology, workerGroup) === server.group) core.serverUp(server.server);
+      if (serverGroupOf(topology, workerGroup) === server.group) core.serverUp(server.server, this.#resource);
     }
     for (const other of this.servers) {
       if (other === server || !other.node.alive) continue;
@@ -420,6 +431,9 @@ export class SimulatedCluster {
   }
 
   #send(from: Node, to: Node | undefined, msg: Msg): void {
+    const failure = this.#sendFailure;
+    this.#sendFailure = undefined;
+    if (failure) throw failure;
     msg.markSent();
     if (!from.alive || to?.alive !== true || !this.#isConnected(from, to)) return;
     const name = `${from.name}>${to.name}`;

@@ -8,7 +8,9 @@
  *
  *  Mapping needs the event loop of the thread that has the device. It must not know what the bytes are, or where they go. */
 import { BoundedPool } from './bounded-pool.ts';
-import { messageOf, ShoalError } from '../../base/errors.ts';
+import { ShoalError } from '../../base/errors.ts';
+import { createDeviceBuffer } from './device-buffer.ts';
+import { checkDevice } from './device-tensor.ts';
 import { bufferUsage, mapMode, type GpuBuffer, type GpuCommandEncoder, type GpuDevice, type GpuError } from './gpu.ts';
 
 /** Of a proxy at most. Every piece is a wake-up of several threads, and in collectives of all ranks: smaller ones cost more than they
@@ -34,6 +36,8 @@ export interface DeviceCopiesOptions {
   readonly pieceBytes?: number;
   /** Proxies of each direction at most. */
   readonly pieces?: number;
+  /** Told once why no more is copied: the device is lost, or these copies are closed. */
+  readonly onEnd?: (error: ShoalError) => void;
 }
 
 /** A proxy, which is as large as was needed so far. */
@@ -47,10 +51,13 @@ export class DeviceCopies {
   readonly #pieceBytes: number;
   readonly #reads: BoundedPool<Seat>;
   readonly #writes: BoundedPool<Seat>;
+  readonly #onEnd: ((error: ShoalError) => void) | undefined;
   #ended: ShoalError | undefined;
 
-  constructor(device: GpuDevice, { pieceBytes = devicePieceBytes, pieces = devicePieces }: DeviceCopiesOptions = {}) {
+  constructor(device: GpuDevice, { pieceBytes = devicePieceBytes, pieces = devicePieces, onEnd }: DeviceCopiesOptions = {}) {
+    checkDevice('DeviceCopies', device);
     this.device = device;
+    this.#onEnd = onEnd;
     this.#pieceBytes = pieceBytes;
     this.#reads = new BoundedPool<Seat>(pieces, () => ({ usage: bufferUsage.mapRead | bufferUsage.copyTarget, proxy: undefined }));
     this.#writes = new BoundedPool<Seat>(pieces, () => ({ usage: bufferUsage.mapWrite | bufferUsage.copySource, proxy: undefined }));
@@ -161,31 +168,11 @@ export class DeviceCopies {
   }
 
   async #createProxy(usage: number, size: number): Promise<GpuBuffer> {
-    const { device } = this;
-    const isWrite = (usage & bufferUsage.mapWrite) !== 0;
-    device.pushErrorScope('out-of-memory');
-    device.pushErrorScope('validation');
-    let proxy: GpuBuffer | undefined;
-    let thrown: unknown;
-    try {
-      proxy = device.createBuffer({ size, usage, mappedAtCreation: isWrite, label: 'shoal proxy' });
-    } catch (error) {
-      thrown = error;
-    }
-    const [invalid, exhausted] = await Promise.all([device.popErrorScope(), device.popErrorScope()]);
-    if (proxy && !invalid && !exhausted && !this.#ended) return proxy;
-    proxy?.destroy();
-    if (this.#ended) throw this.#ended;
-    const why = exhausted?.message ?? invalid?.message ?? messageOf(thrown);
-    throw new ShoalError(
-      'out-of-memory',
-      `the device has no room for a proxy buffer of ${size} bytes (${why}); free buffers of the device`,
-      {
-        bytes: size,
-        resource: 'device memory',
-        cause: thrown,
-      },
-    );
+    const mappedAtCreation = (usage & bufferUsage.mapWrite) !== 0;
+    const proxy = await createDeviceBuffer(this.device, 'a proxy buffer', { size, usage, mappedAtCreation });
+    if (!this.#ended) return proxy;
+    proxy.destroy();
+    throw this.#ended;
   }
 
   /** A device that is lost fails mappings first and says so next. */
@@ -196,7 +183,9 @@ export class DeviceCopies {
   }
 
   #end(error: ShoalError): void {
-    this.#ended ??= error;
+    if (this.#ended) return;
+    this.#ended = error;
+    this.#onEnd?.(error);
     for (const pool of [this.#reads, this.#writes]) for (const { proxy } of pool.close(error)) proxy?.destroy();
   }
 }

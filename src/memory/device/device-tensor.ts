@@ -70,9 +70,14 @@ export function isOnDevice(value: unknown): value is DeviceTensor {
   return value instanceof DeviceTensor;
 }
 
-function checkGpu(device: unknown, buffer: unknown): void {
+/** @throws ShoalError `usage` for what is no device. */
+export function checkDevice(where: string, device: unknown): asserts device is GpuDevice {
   if (!hasMethods(device, 'createBuffer', 'createCommandEncoder', 'pushErrorScope'))
-    throw new ShoalError('usage', `DeviceTensor: device must be a GPUDevice, not ${describeValue(device)}`);
+    throw new ShoalError('usage', `${where}: device must be a GPUDevice, not ${describeValue(device)}`);
+}
+
+function checkGpu(device: unknown, buffer: unknown): void {
+  checkDevice('DeviceTensor', device);
   if (!hasMethods(buffer, 'mapAsync', 'getMappedRange'))
     throw new ShoalError('usage', `DeviceTensor: buffer must be a GPUBuffer, not ${describeValue(buffer)}`);
   const { usage } = buffer as unknown as GpuBuffer;

@@ -4,8 +4,10 @@ import { afterEach, describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { dtypes, viewOf } from '../../memory/dtype.ts';
 import { formatRendezvousKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
-import type { Rendezvous } from '../table/rendezvous.ts';
+import type { PieceSink } from '../protocol/tensor-request.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
+import { stagedTensor } from '../testing/staged-tensor.ts';
+import type { StepRendezvous } from './step-rendezvous.ts';
 import type { WorkerCore } from './worker-core.ts';
 
 /** Two workers that can ask each other; one and the same for the table of one process. */
@@ -17,7 +19,7 @@ export interface RendezvousWorld {
   close(): Promise<void>;
 }
 
-type Step = Rendezvous<TensorValue>;
+type Step = StepRendezvous;
 
 export function dense(data: ArrayLike<number>, shape: readonly number[] = [data.length]): TensorValue {
   return { dtype: 'float32', shape, data: Float32Array.from(data) };
@@ -32,6 +34,13 @@ export function plain(value: TensorValue | undefined): unknown {
   return value === undefined
     ? undefined
     : { dtype: value.dtype, shape: [...value.shape], data: Array.from(value.data as ArrayLike<unknown>) };
+}
+
+/** As `plain` and an expectation, for many elements. */
+function isSame(a: TensorValue | undefined, b: TensorValue | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b;
+  const [x, y] = [a, b].map(({ data }) => data as Float32Array).map((data) => Buffer.from(data.buffer, data.byteOffset, data.byteLength));
+  return a.dtype === b.dtype && a.shape.join() === b.shape.join() && x.equals(y);
 }
 
 export interface Skip {
@@ -143,6 +152,60 @@ export function describeRendezvous(
         expect((await fused).map(plain)).toEqual(
           [x, undefined, strings(`step ${stepId}`), dense([]), dense(new Float32Array(100 * stepId))].map(plain),
         );
+      }
+    });
+
+    test('brings tensors that are read in pieces, whole and fused with others, and says when one cannot be read', async () => {
+      const { begin, end, ab } = await start();
+      for (let stepId = 1; stepId <= 3; stepId++) {
+        const { a, b } = begin(stepId);
+        const large = stagedTensor(dense(Float32Array.from({ length: 1_100_000 }, (_, k) => k % (1000 + stepId))));
+        const empty = stagedTensor(dense([], [3, 0]));
+        const small = stagedTensor(dense([stepId, 2], [2, 1]));
+        const broken = stagedTensor(dense(new Float32Array(10)), { fails: new ShoalError('system', 'the device was lost') });
+        const received = [b.recvAsync(ab('large')), b.recvAsync(ab('empty')), b.recvFused([ab('small'), ab('host')])] as const;
+        const failing = [b.recvAsync(ab('broken')), b.recvFused([ab('other'), ab('broken too')])];
+        if (stepId % 2 === 0) await new Promise((resolve) => setImmediate(resolve));
+        for (const [name, value] of Object.entries({ large, empty, small, host: dense([5]), broken, other: dense([6]) }))
+          a.send(ab(name), value);
+        a.send(ab('broken too'), stagedTensor(dense([1]), { fails: new ShoalError('system', 'the device was lost') }));
+        for (const each of failing)
+          await expect(each).rejects.toMatchObject({ code: 'system', message: expect.stringMatching(/the device was lost/) as string });
+        const [whole, ...values] = [await received[0], await received[1], ...(await received[2])];
+        expect(isSame(whole, large.value)).toBe(true);
+        expect(values.map(plain)).toEqual([...[empty, small].map(({ value }) => value), dense([5])].map(plain));
+        for (const value of [whole, ...values]) value!.release?.();
+        for (const each of [large, empty, small]) expect(each.released).toEqual([undefined]);
+        expect(broken.released).toMatchObject([{ code: 'system' }]);
+        end(stepId);
+      }
+    });
+
+    test('tells of pieces that have come before all of the tensor has, where it tells at all', async () => {
+      const { begin, end, ab } = await start();
+      const pieceBytes = 65_536;
+      for (let stepId = 1; stepId <= 6; stepId++) {
+        const { a, b } = begin(stepId);
+        // Other sizes than expected as well.
+        const host = dense(Float32Array.from({ length: stepId === 4 ? 200_000 : 100_000 }, (_, k) => k + stepId));
+        const told: number[] = [];
+        const sink: PieceSink = {
+          pieceBytes,
+          expected: { dtype: 'float32', shape: [100_000], bytes: 400_000 },
+          receive({ bytes }, at, piece) {
+            told.push(at);
+            const end = Math.min(at + pieceBytes, bytes);
+            const expected = new Uint8Array((host.data as Float32Array).buffer, at, end - at);
+            if (Buffer.compare(expected, piece) !== 0) throw new Error(`piece ${at} of step ${stepId} is another`);
+          },
+        };
+        const received = b.recvAsync(ab('x'), undefined, sink);
+        a.send(ab('x'), stepId === 6 ? undefined : stepId % 2 === 0 ? host : stagedTensor(host));
+        expect(isSame(await received, stepId === 6 ? undefined : host)).toBe(true);
+        expect(new Set(told).size).toBe(told.length);
+        for (const at of told) expect(at % pieceBytes).toBe(0);
+        (await received)?.release?.();
+        end(stepId);
       }
     });
 

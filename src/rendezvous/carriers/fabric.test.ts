@@ -2,11 +2,13 @@
 import { describe } from 'vitest';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
+import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
+import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { threadRegion } from '../../fabric/testing/regions.ts';
 import { loadNative } from '../../memory/native.ts';
-import type { Region } from '../../memory/region.ts';
+import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { fabricPair, type FabricPairOptions } from '../testing/fabric-pair.ts';
 import { describeRendezvous, type RendezvousWorld } from './conformance.ts';
@@ -39,6 +41,11 @@ describeRendezvous(
   },
 );
 
+describeRendezvous('loopback, with credit for a tensor at a time', () => {
+  const network = new LoopbackNetwork();
+  return world({ create: (options) => network.createFabric(options), region: threadRegion, limits: { creditBytes: 1 } });
+});
+
 for (const copies of [false, true]) {
   const suffix = copies ? ', with copies' : '';
   describeRendezvous(`loopback${suffix}`, () => {
@@ -50,16 +57,25 @@ for (const copies of [false, true]) {
   );
   const reason = shmUnavailable();
   describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
-    describeRendezvous(`shm${suffix}`, () => {
-      const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
-      const made: Region[] = [];
-      const region = (bytes: number): Region => {
-        made.push(regions.create(bytes));
-        return made.at(-1)!;
-      };
-      return world({ create: (options) => new ShmFabric({ ...options, regions }), region, copies }, () =>
-        made.forEach((each) => each.close()),
-      );
-    });
+    describeRendezvous(`shm${suffix}`, () => inSharedMemory((options, regions) => new ShmFabric({ ...options, regions }), copies));
   });
+}
+
+for (const provider of ['tcp;ofi_rxm', 'shm']) {
+  const reason = libfabricUnavailable({ provider });
+  describe.skipIf(reason !== undefined)(`libfabric${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+    describeRendezvous(`libfabric, ${provider}`, () =>
+      inSharedMemory((options) => new LibfabricFabric({ ...options, hostId: 'here', libfabric: { provider } })),
+    );
+  });
+}
+
+function inSharedMemory(create: (options: FabricOptions, regions: RegionAllocator) => Fabric, copies = false): Promise<RendezvousWorld> {
+  const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
+  const made: Region[] = [];
+  const region = (bytes: number): Region => {
+    made.push(regions.create(bytes));
+    return made.at(-1)!;
+  };
+  return world({ create: (options) => create(options, regions), region, copies }, () => made.forEach((each) => each.close()));
 }

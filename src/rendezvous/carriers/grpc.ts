@@ -9,6 +9,7 @@ import { messageOf, ShoalError, type ErrorCode } from '../../base/errors.ts';
 import type { FusedWaiter, SlotOutcome } from '../protocol/tensor-receiver.ts';
 import type { StepTable } from '../table/step-table.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCarrier } from './carrier.ts';
 import { grpcMessages, type GrpcMessages, type RecvTensorRequest, type WorkerStatus } from './grpc-messages.ts';
@@ -49,10 +50,10 @@ export interface GrpcOptions extends GrpcPackages {
 
 /** Answers other workers. */
 export class GrpcWorkerService {
-  readonly #options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<TensorValue> };
+  readonly #options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<SentValue> };
   readonly #server: Grpc.Server;
 
-  constructor(options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<TensorValue> }) {
+  constructor(options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<SentValue> }) {
     this.#options = options;
     const { grpc, messages, self } = options;
     this.#server = new grpc.Server(channelOptions);
@@ -127,7 +128,18 @@ export class GrpcWorkerService {
       for (const each of outcomes) if ('value' in each) each.value?.release?.();
     };
     keys.forEach((key, slot) =>
-      cancels.push(steps.take(stepId, key, { receive: (value) => known(slot, { value }), fail: (cause) => known(slot, { cause }) })),
+      cancels.push(
+        steps.take(stepId, key, {
+          receive: (value) => {
+            if (value === undefined || !isStaged(value)) return known(slot, { value });
+            hostValue(value).then(
+              (read) => known(slot, { value: read }),
+              (cause: unknown) => known(slot, { cause: ShoalError.from(cause) }),
+            );
+          },
+          fail: (cause) => known(slot, { cause }),
+        }),
+      ),
     );
     call.on('cancelled', () => {
       for (const cancel of cancels) cancel();

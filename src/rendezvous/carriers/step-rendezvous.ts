@@ -4,18 +4,20 @@ import { ShoalError } from '../../base/errors.ts';
 import { cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
 import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
 import { parseRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
+import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
 import { checkTensorValue, type TensorValue } from '../value/tensor-value.ts';
+import type { PieceSink } from '../protocol/tensor-request.ts';
 import type { SlotOutcome } from '../protocol/tensor-receiver.ts';
 import type { TensorCarrier } from './carrier.ts';
 
 export interface StepRendezvousOptions {
   readonly stepId: number;
-  readonly local: LocalRendezvous<TensorValue>;
+  readonly local: LocalRendezvous<SentValue>;
   /** Undefined: the sending device is this worker's. @throws ShoalError when there is no such worker, or it has restarted. */
   carrierOf(key: RendezvousKey): TensorCarrier | undefined;
 }
 
-export class StepRendezvous implements Rendezvous<TensorValue> {
+export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
   readonly #options: StepRendezvousOptions;
   /** What this step waits for from others, and how it is told. */
   readonly #waiting = new Set<(cause: ShoalError) => void>();
@@ -25,11 +27,15 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
     this.#options = options;
   }
 
-  send(key: string, value: TensorValue | undefined): void {
-    this.#options.local.send(key, value === undefined ? undefined : checkTensorValue(value));
+  send(key: string, value: SentValue | undefined): void {
+    // Who makes one that is staged has checked it.
+    const checked =
+      value === undefined || (typeof value === 'object' && value !== null && isStaged(value)) ? value : checkTensorValue(value);
+    this.#options.local.send(key, checked);
   }
 
-  recvAsync(key: string, options?: RecvOptions): Promise<TensorValue | undefined> {
+  /** @param sink told of pieces that come from another worker. */
+  recvAsync(key: string, options?: RecvOptions, sink?: PieceSink): Promise<TensorValue | undefined> {
     const { stepId, local } = this.#options;
     if (this.#aborted !== undefined) return Promise.reject(this.#aborted);
     let carrier: TensorCarrier | undefined;
@@ -38,9 +44,9 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
     } catch (thrown) {
       return Promise.reject(ShoalError.from(thrown));
     }
-    if (carrier === undefined) return local.recvAsync(key, options);
+    if (carrier === undefined) return local.recvAsync(key, options).then(received);
     const over = carrier;
-    return this.#wait(key, options?.signal, (receive, fail) => over.recv(stepId, key, { receive, fail }));
+    return this.#wait(key, options?.signal, (receive, fail) => over.recv(stepId, key, { receive, fail }, sink));
   }
 
   async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (TensorValue | undefined)[]> {
@@ -51,7 +57,18 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
     if (carriers.size > 1)
       throw new ShoalError('usage', `a fused receive is from one worker; its ${keys.length} keys are from ${carriers.size}`);
     const [carrier] = carriers;
-    if (carrier === undefined) return local.recvFused(keys, options);
+    if (carrier === undefined) {
+      const sent = await local.recvFused(keys, options);
+      return Promise.all(
+        sent.map(async (value, slot) => {
+          try {
+            return await received(value);
+          } catch (thrown) {
+            throw slotError(slot, keys, ShoalError.from(thrown));
+          }
+        }),
+      );
+    }
     const outcomes = await this.#wait<readonly SlotOutcome[]>(keys[0], options?.signal, (receive, fail) =>
       carrier.recvFused(stepId, keys, { receive, fail }),
     );
@@ -103,4 +120,8 @@ export class StepRendezvous implements Rendezvous<TensorValue> {
       if (!isSettled) signal?.addEventListener('abort', onAbort, { once: true });
     });
   }
+}
+
+async function received(value: SentValue | undefined): Promise<TensorValue | undefined> {
+  return value && hostValue(value);
 }

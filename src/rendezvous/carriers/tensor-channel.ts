@@ -3,6 +3,7 @@
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection } from '../../fabric/fabric.ts';
+import { Arbiter, type CreditAccount, type SharedResource } from '../../scheduler/arbiter.ts';
 import { tensorCounters, type TensorCounters } from '../protocol/counters.ts';
 import type { ReceiveMemory } from '../protocol/tensor-memory.ts';
 import { Outbox } from '../protocol/outbox.ts';
@@ -10,9 +11,11 @@ import { RecordReader } from '../protocol/record-codec.ts';
 import { nameBytesMax, RecordType } from '../protocol/records.ts';
 import type { StandingRequest } from '../protocol/standing-request.ts';
 import { TensorReceiver, type FusedWaiter } from '../protocol/tensor-receiver.ts';
-import { bytesOf } from '../protocol/tensor-request.ts';
+import { bytesOf, type PieceSink } from '../protocol/tensor-request.ts';
+import type { Staging } from '../protocol/piece-writer.ts';
 import { TensorSender } from '../protocol/tensor-sender.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
+import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { TensorCarrier } from './carrier.ts';
 
@@ -31,7 +34,7 @@ export interface TensorChannelOptions {
   readonly memory: ReceiveMemory;
   readonly clock: Clock;
   /** Where the peer's requests meet the Sends of this worker. */
-  take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
   /** A tensor of this worker is on its way, with all that it was asked for with. */
   onAnswered?(stepId: number, key: string): void;
   /** Default: counters of its own. */
@@ -44,6 +47,10 @@ export interface TensorChannelOptions {
   /** Through fixed staging buffers at both ends, as the design did that writes without copies replace: for comparison. */
   readonly copies?: boolean;
   readonly firstRequest?: number;
+  /** Of what else this process sends. Default: its own. */
+  readonly arbiter?: Arbiter;
+  /** What tensors share with that. Default: nothing. */
+  readonly resource?: SharedResource;
   /** Default: at the end of the running microtasks. */
   readonly atEndOfTurn?: (callback: () => void) => void;
   onHello?(peer: WorkerIdentity): void;
@@ -57,13 +64,16 @@ export interface ChannelLimits {
   /** Tensors whose names and metadata are kept. */
   readonly namesMax: number;
   readonly regionsMax: number;
+  /** Bytes of tensors on their way to the peer, at most; one larger part may be alone. */
+  readonly creditBytes: number;
 }
 
-const defaultLimits: ChannelLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536 };
+const defaultLimits: ChannelLimits = { requestsMax: 65_536, namesMax: 65_536, regionsMax: 65_536, creditBytes: 16 * 2 ** 20 };
 
 export class TensorChannel implements TensorCarrier {
   readonly counters: TensorCounters;
   readonly #options: TensorChannelOptions;
+  readonly #account: CreditAccount;
   readonly #outbox: Outbox;
   readonly #receiver: TensorReceiver;
   readonly #sender: TensorSender;
@@ -75,8 +85,15 @@ export class TensorChannel implements TensorCarrier {
     const { connection, memory, clock, timeoutMs, copies = false, firstRequest, announcesApart, counters = tensorCounters() } = options;
     this.counters = counters;
     const limits = { ...defaultLimits, ...options.limits };
+    this.#account = (options.arbiter ?? new Arbiter()).open({
+      creditBytes: () => limits.creditBytes,
+      resource: options.resource,
+      isDestination: true,
+      onRoom: () => this.#outbox.pump(),
+    });
     this.#outbox = new Outbox({
       counters,
+      account: this.#account,
       atEndOfTurn: options.atEndOfTurn ?? queueMicrotask,
       wire: {
         announcesApart,
@@ -104,7 +121,8 @@ export class TensorChannel implements TensorCarrier {
       counters,
       take: options.take,
       ...(options.onAnswered && { onAnswered: options.onAnswered }),
-      ...(copies && { stage: (bytes) => this.#stage(bytes) }),
+      copies,
+      stage: (bytes) => this.#stage(bytes),
     });
     connection.setHandlers({
       onMessage: (message) => this.#onMessage(message),
@@ -129,8 +147,8 @@ export class TensorChannel implements TensorCarrier {
     return { here: this.#receiver.unanswered, there: this.#sender.unanswered };
   }
 
-  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
-    return this.#receiver.recv(stepId, key, waiter);
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
+    return this.#receiver.recv(stepId, key, waiter, sink);
   }
 
   recvFused(stepId: number, keys: readonly string[], waiter: FusedWaiter): Cancel {
@@ -195,6 +213,7 @@ export class TensorChannel implements TensorCarrier {
     this.#closed = true;
     this.#options.onClose?.(error);
     this.#outbox.close();
+    this.#account[Symbol.dispose]();
     this.#sender.close();
     this.#options.memory.close();
     this.#receiver.close(error ?? new ShoalError('closed', `the connection to ${this.description} was closed`));
@@ -211,12 +230,9 @@ export class TensorChannel implements TensorCarrier {
     });
   }
 
-  #stage(bytes: ArrayBufferView): { bytes: ArrayBufferView; release: () => void } {
+  #stage(bytes: number): Staging {
     const { memory } = this.#options;
-    const buffer = memory.allocate(bytes.byteLength);
-    const staged = bytesOf(buffer, bytes.byteLength);
-    staged.set(new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
-    this.counters.bytesCopied += bytes.byteLength;
-    return { bytes: staged, release: () => memory.free(buffer) };
+    const buffer = memory.allocate(bytes);
+    return { bytes: bytesOf(buffer, bytes), release: () => memory.free(buffer) };
   }
 }

@@ -3,7 +3,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { checkIncarnation } from '../table/incarnation.ts';
 import { StepTable, type StepTableOptions } from '../table/step-table.ts';
 import { formatRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
-import type { TensorValue } from '../value/tensor-value.ts';
+import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorCarrier } from './carrier.ts';
 import { StepRendezvous } from './step-rendezvous.ts';
 import type { WorkerIdentity } from './tensor-channel.ts';
@@ -17,7 +17,7 @@ interface Peer {
 
 export class WorkerCore {
   readonly self: WorkerIdentity;
-  readonly steps: StepTable<TensorValue>;
+  readonly steps: StepTable<SentValue>;
   readonly #peers = new Map<string, Peer>();
   readonly #open = new Map<number, StepRendezvous>();
   #closed = false;

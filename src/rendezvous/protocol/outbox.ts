@@ -4,11 +4,15 @@
  *     2. messages                      as many as there are credits for; without credits everything waits, in order
  *     3. writes with immediates        they must not come before what a record says about them
  *
+ *  Bytes on their way are within a credit, which the connection's account with the arbiter of the process keeps; what waits goes in the order
+ *  in which it was asked for, in parts, so that what becomes ready late overtakes what was asked for after it.
+ *
  *  Where a write carries its immediate for nothing (`tcp`), each has its own; where announcing costs a message of its own (`shm`), small
  *  tensors that are ready in the same turn are announced together. Where several sources can be one write (`gather`), small tensors whose
  *  places lie one behind the other are. */
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
+import type { CreditAccount } from '../../scheduler/arbiter.ts';
 import type { RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { TensorCounters } from './counters.ts';
 import { nothingToWrite, spanOf } from '../value/tensor-value.ts';
@@ -35,13 +39,17 @@ export interface PendingWrite {
   readonly offset: number;
   /** Bytes of the place: what the tensor does not take of it may be anything. */
   readonly room: number;
-  /** It is the last one of its request. */
-  completes: boolean;
+  /** What it tells when it has come: of its request, that it was the last write; of a piece, that this one is there. */
+  immediate: number | undefined;
+  /** There are others of the same tensor, which must not come after it. */
+  readonly isPiece?: boolean;
   onDone(): void;
 }
 
 export interface OutboxOptions {
   readonly wire: Wire;
+  /** What has room again asks for `pump`. */
+  readonly account: CreditAccount;
   readonly counters: TensorCounters;
   /** Calls back at the end of this turn. */
   readonly atEndOfTurn: (callback: () => void) => void;
@@ -50,6 +58,10 @@ export interface OutboxOptions {
 /** Larger tensors are announced one by one: each is of use before the others. */
 const announcedTogetherBytesMax = 64 * 1024;
 const doneCountMax = 8192;
+/** Larger writes are several. */
+const partBytesMax = 4 * 2 ** 20;
+/** Whoever asks for a tensor needs it: as what comes first in the next step. */
+const priority = 0;
 /** Between places, at most. */
 const padding = spanOf(new Uint8Array(64));
 
@@ -83,15 +95,24 @@ export class Outbox {
   }
 
   write(write: PendingWrite): void {
-    this.#writes.push(write);
+    const { bytes } = write.source;
+    if (bytes <= partBytesMax) this.#writes.push(write);
+    // As equal as can be.
+    else this.#writes.push(...cutWrite(write, Math.ceil(bytes / Math.ceil(bytes / partBytesMax))));
     this.#schedule();
+  }
+
+  /** There may be room for what waits. */
+  pump(): void {
+    if (this.#writes.length > 0) this.#schedule();
   }
 
   /** Everything of a request is posted: what was posted last says so if it is the request's, else a write of no bytes. */
   complete(request: number): void {
     const last = this.#writes.at(-1);
-    if (last?.owner === request) last.completes = true;
-    else this.write({ owner: request, source: nothingToWrite, region: nowhere.region, offset: 0, room: 0, completes: true, onDone() {} });
+    if (last?.owner === request) last.immediate = request;
+    else
+      this.write({ owner: request, source: nothingToWrite, region: nowhere.region, offset: 0, room: 0, immediate: request, onDone() {} });
   }
 
   /** Takes back the writes of one request that have not left. */
@@ -133,25 +154,43 @@ export class Outbox {
     if (this.#closed) return;
     const records = this.#sealed.length > 0 || this.#writer.length > messageHeaderBytes;
     if (records && this.#credits === 0) return this.#giveCredits();
-    const writes = this.#writes;
-    this.#writes = [];
+    const writes = this.#admitted();
     const small = this.#options.wire.announcesApart ? writes.filter(isSmall) : [];
     const together = small.length > 1 ? small : [];
     const alone: PendingWrite[] = [];
     const others: PendingWrite[] = [];
-    for (const write of writes) (write.completes && !(together.length > 0 && isSmall(write)) ? alone : others).push(write);
+    for (const write of writes) (write.immediate !== undefined && !(together.length > 0 && isSmall(write)) ? alone : others).push(write);
     this.#postAll(others);
     for (let first = 0; first < together.length; first += doneCountMax) this.#announce(together.slice(first, first + doneCountMax));
     if (this.#send()) {
-      for (const write of alone) this.#post(write, write.owner);
+      for (const write of alone) this.#post(write, write.immediate);
       this.#giveCredits();
-    } else this.#writes = alone.concat(this.#writes);
+    } else {
+      for (const { source } of alone) this.#finished(source.bytes);
+      this.#writes = alone.concat(this.#writes);
+    }
   };
+
+  /** Takes what the credit has room for from what waits. */
+  #admitted(): readonly PendingWrite[] {
+    const { account } = this.#options;
+    const writes = this.#writes;
+    // Numbers of requests go around 2^32. What is of one request keeps its order.
+    writes.sort((a, b) => (a.owner - b.owner) | 0);
+    const count = writes.findIndex(({ source: { bytes } }) => {
+      if (bytes === 0) return false;
+      if (!account.admits(bytes, priority)) return true;
+      account.started(bytes);
+      return false;
+    });
+    this.#writes = count < 0 ? [] : writes.slice(count);
+    return count < 0 ? writes : writes.slice(0, count);
+  }
 
   #announce(writes: readonly PendingWrite[]): void {
     const writer = this.record(RecordType.Done);
     writer.u16(writes.length);
-    for (const { owner } of writes) writer.u32(owner);
+    for (const { immediate } of writes) writer.u32(immediate!);
   }
 
   /** Writes without immediates: in any order. */
@@ -181,7 +220,11 @@ export class Outbox {
       if (index < last && room > source.bytes) sources.push({ ...padding, bytes: room - source.bytes });
     });
     wire.gather!(sources, { region, offset }, () => {
-      for (const { onDone } of writes) onDone();
+      for (const { source, onDone } of writes) {
+        onDone();
+        this.#finished(source.bytes);
+      }
+      this.#options.account.offerRoom();
     });
   }
 
@@ -193,7 +236,16 @@ export class Outbox {
       counters.bytesWritten += source.bytes;
     }
     if (source.bytes === 0 && immediate === undefined) return onDone();
-    wire.write(source, { region, offset }, immediate, onDone);
+    wire.write(source, { region, offset }, immediate, () => {
+      onDone();
+      if (this.#finished(source.bytes)) this.#options.account.offerRoom();
+    });
+  }
+
+  /** @returns whether that makes room. */
+  #finished(bytes: number): boolean {
+    if (bytes > 0) this.#options.account.finished(bytes);
+    return bytes > 0;
   }
 
   /** @returns false when messages are left for want of credits. */
@@ -252,6 +304,33 @@ export class Outbox {
   }
 }
 
+/** The same bytes in writes of their own, of at most `partBytes`. The last has the immediate of the whole; the source may change when all of
+ *  them are done.
+ *  @param immediateOf of the others. Default: none. */
+export function cutWrite(
+  { source, offset, immediate, onDone, ...write }: PendingWrite,
+  partBytes: number,
+  immediateOf: (part: number) => number | undefined = () => undefined,
+): PendingWrite[] {
+  const count = Math.ceil(source.bytes / partBytes);
+  let missing = count;
+  return Array.from({ length: count }, (_, part) => {
+    const at = part * partBytes;
+    const bytes = Math.min(partBytes, source.bytes - at);
+    return {
+      ...write,
+      source: { ...source, offset: source.offset + at, bytes },
+      offset: offset + at,
+      room: bytes,
+      isPiece: true,
+      immediate: part === count - 1 ? immediate : immediateOf(part),
+      onDone: () => {
+        if (--missing === 0) onDone();
+      },
+    };
+  });
+}
+
 /** Does its place begin where the other's ends, with little between the tensors? */
 function follows(before: PendingWrite, { source, region, offset }: PendingWrite): boolean {
   const { bytes } = before.source;
@@ -264,6 +343,7 @@ function follows(before: PendingWrite, { source, region, offset }: PendingWrite)
   );
 }
 
-function isSmall({ completes, source }: PendingWrite): boolean {
-  return completes && source.bytes <= announcedTogetherBytesMax;
+/** What is announced leaves before what has an immediate of its own. */
+function isSmall({ immediate, isPiece = false, source }: PendingWrite): boolean {
+  return immediate !== undefined && !isPiece && source.bytes <= announcedTogetherBytesMax;
 }

@@ -52,6 +52,8 @@ export const RecordType = {
   Standing: 16,
   /** R: further steps for a standing request. */
   Renew: 17,
+  /** R: as `Request`, and to be told of pieces that have come. */
+  RequestInPieces: 18,
 } as const;
 
 /** How `Metadata` and a slot's status go on. */
@@ -72,6 +74,38 @@ const handleBytesMax = 1024;
 export const errorBytesMax = 1024;
 export const slotsMax = 65_535;
 export const standingDepthMax = 1024;
+
+/** Of a request in pieces: `count` indices in a row are its own. The first is that of the request, and tells that everything has come; the
+ *  others are those of pieces, for as many as there are. */
+export interface PiecePlan {
+  readonly bytes: number;
+  readonly count: number;
+}
+
+export const piecesMax = 1024;
+const pieceBytesMin = 64 * 1024;
+const pieceBytesMax = 16 * 1024 * 1024;
+
+/** What tells that a piece has come; undefined where nothing does but the end of the whole. */
+export function pieceImmediate(
+  { request, plan }: { readonly request: number; readonly plan: PiecePlan | undefined },
+  piece: number,
+): number | undefined {
+  return plan !== undefined && piece < plan.count - 1 ? (request + 1 + piece) >>> 0 : undefined;
+}
+
+export function writePlan(writer: RecordWriter, { bytes, count }: PiecePlan): void {
+  writer.u32(bytes);
+  writer.u16(count);
+}
+
+/** @throws ShoalError `protocol` for pieces that are too small, too large or too many. */
+export function readPlan(reader: RecordReader): PiecePlan {
+  const [bytes, count] = [reader.u32(), reader.u16()];
+  if (bytes < pieceBytesMin || bytes > pieceBytesMax || bytes % pieceBytesMin !== 0 || count < 2 || count > piecesMax)
+    throw new ShoalError('protocol', `a request wants ${count} pieces of ${bytes} bytes`);
+  return { bytes, count };
+}
 
 /** Where a tensor may be written; on the wire rkey 0 is nowhere yet. */
 export interface Destination {

@@ -18,15 +18,17 @@ import type { RecordReader } from './record-codec.ts';
 import {
   errorBytesMax,
   MetadataNext,
+  piecesMax,
   RecordType,
   SlotStatus,
   slotsMax,
   standingDepthMax,
   writeDestination,
+  writePlan,
   writeRegion,
 } from './records.ts';
 import { StandingRequest } from './standing-request.ts';
-import { TensorRequest } from './tensor-request.ts';
+import { TensorRequest, type PieceSink } from './tensor-request.ts';
 
 /** What became of one slot of a fused request. */
 export type SlotOutcome = { readonly value: TensorValue | undefined } | { readonly cause: ShoalError };
@@ -100,23 +102,36 @@ export class TensorReceiver {
     return this.#pending.size;
   }
 
-  recv(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel {
+  /** @param sink told of pieces of a large tensor, before the waiter is told of the whole. */
+  recv(stepId: number, key: string, waiter: Waiter<TensorValue>, sink?: PieceSink): Cancel {
     if (this.#closed !== undefined) return fail(waiter, this.#closed);
     const standing = this.#standing.size === 0 ? undefined : this.#standing.get(key);
     if (standing?.covers(stepId) === true) return standing.recv(stepId, waiter);
-    if (this.#count >= this.#options.requestsMax) return fail(waiter, this.#full(1));
     let request: TensorRequest;
     try {
       const { name, suffix } = this.#names.find(key);
-      request = new TensorRequest({ index: this.#takeIndex(1), stepId, name, suffix, deadlineMs: this.#deadline(), waiter });
+      const indices = sink === undefined ? 1 : this.#indicesOf(name.metadata ?? sink.expected, sink);
+      if (this.#count + indices > this.#options.requestsMax) throw this.#full(indices);
+      request = new TensorRequest({
+        index: this.#takeIndex(indices),
+        stepId,
+        name,
+        suffix,
+        deadlineMs: this.#deadline(),
+        waiter,
+        sink,
+        indices,
+      });
       request.start(this.#options.memory);
     } catch (thrown) {
       return fail(waiter, ShoalError.from(thrown));
     }
-    this.#add(request.index, request, 1);
+    this.#add(request.index, request, request.indices);
     this.#options.counters.requests++;
     this.#announce(request);
-    const writer = this.#options.outbox.record(RecordType.Request);
+    const { outbox } = this.#options;
+    const writer = outbox.record(request.indices === 1 ? RecordType.Request : RecordType.RequestInPieces);
+    if (request.indices > 1) writePlan(writer, { bytes: sink!.pieceBytes, count: request.indices });
     writer.u32(request.index);
     writer.varint(stepId);
     request.write(writer);
@@ -144,7 +159,8 @@ export class TensorReceiver {
       return fail(waiter, ShoalError.from(thrown));
     }
     const fused: FusedRequest = { kind: 'fused', slots, outcomes: slots.map(() => undefined), waiter, deadlineMs };
-    this.#add(index, fused, slots.length);
+    this.#pending.set(index, fused);
+    this.#count += slots.length;
     counters.requests++;
     for (const slot of slots) this.#announce(slot);
     const writer = outbox.record(RecordType.FusedRequest);
@@ -191,8 +207,7 @@ export class TensorReceiver {
       stop: () => this.#stop(standing),
     });
     this.#standing.set(key, standing);
-    for (let k = 0; k < depth; k++) this.#pending.set((index + k) >>> 0, standing);
-    this.#count += depth;
+    this.#add(index, standing, depth);
     counters.requests++;
     for (const buffer of buffers) this.#tellRegion(buffer);
     this.#names.tell(name);
@@ -246,8 +261,9 @@ export class TensorReceiver {
     const { memory, counters, copies } = this.#options;
     if (pending.kind === 'standing') return pending.onContent(index);
     if (pending.kind === 'fused') return this.#completeFused(index, pending);
+    if (index !== pending.index) return pending.recvPiece(index);
     const value = pending.recvTensorContent(memory, copies ? counters : undefined);
-    this.#remove(index, 1);
+    this.#remove(index, pending.indices);
     pending.waiter!.receive(value);
   }
 
@@ -270,6 +286,7 @@ export class TensorReceiver {
     const pending = this.#find(index);
     if (pending.kind === 'cancelling') return;
     if (pending.kind === 'fused') throw new ShoalError('protocol', `metadata for request ${index}, which is a fused one`);
+    if (pending.kind === 'plain') checkWhole(pending, index);
     const { memory, outbox, counters } = this.#options;
     const request = pending.kind === 'standing' ? pending.slotOf(index) : pending;
     try {
@@ -295,7 +312,8 @@ export class TensorReceiver {
     if (pending.kind === 'cancelling') return;
     if (pending.kind === 'fused') throw new ShoalError('protocol', `an answer to request ${index} as to a plain one; it is fused`);
     if (pending.kind === 'standing') return pending.onEnd(index, cause);
-    this.#remove(index, 1);
+    checkWhole(pending, index);
+    this.#remove(index, pending.indices);
     if (pending.buffer !== undefined) this.#options.memory.free(pending.buffer);
     if (cause === undefined) pending.waiter!.receive(undefined);
     else pending.waiter!.fail(cause);
@@ -355,7 +373,8 @@ export class TensorReceiver {
       if (slot.buffer !== undefined) memory.free(slot.buffer);
       return known;
     });
-    this.#remove(index, slots.length);
+    this.#pending.delete(index);
+    this.#count -= slots.length;
     waiter.receive(received);
   }
 
@@ -382,7 +401,8 @@ export class TensorReceiver {
     if (this.#pending.get(index) !== pending) return;
     const slots = pending.kind === 'fused' ? pending.slots : [pending];
     const buffers = slots.flatMap(({ buffer }) => (buffer === undefined ? [] : [buffer]));
-    this.#pending.set(index, { kind: 'cancelling', buffers, count: slots.length });
+    const count = pending.kind === 'fused' ? slots.length : pending.indices;
+    this.#setPending(index, { kind: 'cancelling', buffers, count }, pending.kind === 'fused' ? 1 : count);
     this.#options.outbox.record(RecordType.Cancel).u32(index);
     if (cause !== undefined) pending.waiter!.fail(cause);
   }
@@ -392,7 +412,7 @@ export class TensorReceiver {
     if (this.#standing.get(key) !== standing) return;
     this.#standing.delete(key);
     const cancelling: Cancelling = { kind: 'cancelling', buffers: standing.quarantined(), count: depth };
-    for (let k = 0; k < depth; k++) this.#pending.set((index + k) >>> 0, cancelling);
+    this.#setPending(index, cancelling, depth);
     this.#options.outbox.record(RecordType.Cancel).u32(index);
   }
 
@@ -426,14 +446,26 @@ export class TensorReceiver {
     return 0;
   }
 
+  /** @param count of its indices. */
   #add(index: number, pending: Pending, count: number): void {
     this.#pending.set(index, pending);
+    if (count > 1) this.#setPending(index, pending, count);
     this.#count += count;
   }
 
   #remove(index: number, count: number): void {
     this.#pending.delete(index);
+    for (let k = 1; k < count; k++) this.#pending.delete((index + k) >>> 0);
     this.#count -= count;
+  }
+
+  #setPending(index: number, pending: Pending, count: number): void {
+    for (let k = 0; k < count; k++) this.#pending.set((index + k) >>> 0, pending);
+  }
+
+  /** One for the whole, and one for each piece but the last. */
+  #indicesOf(metadata: TensorMetadata | undefined, { pieceBytes }: PieceSink): number {
+    return this.#options.copies || metadata === undefined ? 1 : Math.min(piecesMax, Math.max(1, Math.ceil(metadata.bytes / pieceBytes)));
   }
 
   #find(index: number): Pending {
@@ -471,6 +503,7 @@ export class TensorReceiver {
     let nextMs = Infinity;
     for (const [index, pending] of [...this.#pending]) {
       if (pending.kind === 'cancelling' || pending.kind === 'standing') continue;
+      if (pending.kind === 'plain' && pending.index !== index) continue;
       if (pending.deadlineMs > nowMs) nextMs = Math.min(nextMs, pending.deadlineMs);
       else this.#cancel(index, pending, this.#late(pending));
     }
@@ -486,6 +519,11 @@ export class TensorReceiver {
       timeoutMs,
     });
   }
+}
+
+/** @throws ShoalError `protocol` for the index of a piece, where that of the whole is meant. */
+function checkWhole(request: TensorRequest, index: number): void {
+  if (index !== request.index) throw new ShoalError('protocol', `an answer to request ${index}, which is that of a piece`);
 }
 
 function fail(waiter: { fail(cause: ShoalError): void }, cause: ShoalError): Cancel {

@@ -12,6 +12,16 @@ import type { KeySuffix, TensorName } from './name-table.ts';
 import type { RecordWriter } from './record-codec.ts';
 import { MetadataNext, writeDestination } from './records.ts';
 
+/** Who uses a tensor before all of it has come. */
+export interface PieceSink {
+  /** Of a piece; a multiple of 64 KiB. */
+  readonly pieceBytes: number;
+  /** What the tensor is to be if nothing is known of it. */
+  readonly expected: TensorMetadata | undefined;
+  /** The bytes from `at` have come. They stay until the value that follows is released; after a failure they may change. */
+  receive(metadata: TensorMetadata, at: number, bytes: Uint8Array): void;
+}
+
 interface TensorRequestOptions {
   readonly index: number;
   readonly stepId: number;
@@ -20,6 +30,9 @@ interface TensorRequestOptions {
   readonly deadlineMs: number;
   /** Undefined for slots of a fused request. */
   readonly waiter: Waiter<TensorValue> | undefined;
+  /** Who is told of pieces, and how many indices there are for that, with the request's own. */
+  readonly sink?: PieceSink | undefined;
+  readonly indices?: number;
 }
 
 export class TensorRequest {
@@ -29,18 +42,23 @@ export class TensorRequest {
   readonly name: TensorName;
   readonly deadlineMs: number;
   readonly waiter: Waiter<TensorValue> | undefined;
+  /** In a row, from `index`. */
+  readonly indices: number;
   readonly #suffix: KeySuffix;
+  readonly #sink: PieceSink | undefined;
   /** Of this request: others may change what is known of the tensor meanwhile. */
   #metadata: TensorMetadata | undefined;
   #buffer: ReceiveBuffer | undefined;
 
-  constructor({ index, stepId, name, suffix, deadlineMs, waiter }: TensorRequestOptions) {
+  constructor({ index, stepId, name, suffix, deadlineMs, waiter, sink, indices = 1 }: TensorRequestOptions) {
     this.index = index;
     this.stepId = stepId;
     this.name = name;
     this.deadlineMs = deadlineMs;
     this.waiter = waiter;
+    this.indices = indices;
     this.#suffix = suffix;
+    this.#sink = sink;
   }
 
   get key(): string {
@@ -53,7 +71,7 @@ export class TensorRequest {
 
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
   start(memory: ReceiveMemory): void {
-    const { metadata } = this.name;
+    const metadata = this.name.metadata ?? this.#sink?.expected;
     this.#metadata = metadata;
     if (metadata !== undefined && metadata.bytes > 0) this.#buffer = memory.allocate(metadata.bytes);
   }
@@ -80,6 +98,18 @@ export class TensorRequest {
     if (this.#buffer !== undefined) memory.free(this.#buffer);
     this.#buffer = undefined;
     this.#buffer = memory.allocate(metadata.bytes);
+  }
+
+  /** A piece is in its place. @throws ShoalError `protocol` when there is no such piece. */
+  recvPiece(index: number): void {
+    const sink = this.#sink;
+    const metadata = this.#metadata;
+    const buffer = this.#buffer;
+    if (sink === undefined || metadata === undefined || buffer === undefined || metadata.bytes > buffer.bytes)
+      throw new ShoalError('protocol', `a piece for request ${this.index}, which has no place for it`);
+    const at = (((index - this.index) >>> 0) - 1) * sink.pieceBytes;
+    if (at >= metadata.bytes) throw new ShoalError('protocol', `a piece at byte ${at} of a tensor of ${metadata.bytes} bytes`);
+    sink.receive(metadata, at, bytesOf(buffer, metadata.bytes).subarray(at, at + sink.pieceBytes));
   }
 
   /** The tensor is in its place. @param copied counts the bytes of a copy to other memory; undefined: there is none.

@@ -10,32 +10,39 @@ import { ShoalError, errorCodes } from '../../base/errors.ts';
 import type { RemoteRegion } from '../../fabric/fabric.ts';
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import { sameMetadata, writable, type TensorMetadata, type WritableTensor } from '../value/tensor-metadata.ts';
-import { spanOf, type TensorValue } from '../value/tensor-value.ts';
+import { isStaged, type SentValue, type StagedTensor } from '../value/staged-tensor.ts';
+import { spanOf } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
-import type { Outbox } from './outbox.ts';
+import { cutWrite, type Outbox, type PendingWrite } from './outbox.ts';
+import { PieceWriter, type Staging } from './piece-writer.ts';
 import type { RecordReader } from './record-codec.ts';
 import {
   errorBytesMax,
   MetadataNext,
   nameBytesMax,
   nowhere,
+  pieceImmediate,
   readDestination,
+  readPlan,
   readRegion,
   RecordType,
   SlotStatus,
   standingDepthMax,
   type Destination,
+  type PiecePlan,
 } from './records.ts';
 
 export interface TensorSenderOptions {
   readonly outbox: Outbox;
   readonly counters: TensorCounters;
   /** Where Sends are met; parks what comes before its step. */
-  take(stepId: number, key: string, waiter: Waiter<TensorValue>): Cancel;
+  take(stepId: number, key: string, waiter: Waiter<SentValue>): Cancel;
   /** A tensor is on its way, with all that it was asked for with; or that it is dead, or has failed. */
   onAnswered?(stepId: number, key: string): void;
-  /** Moves what is written into memory of the carrier's first: the design that writes without copies replace. */
-  stage?(bytes: ArrayBufferView): { readonly bytes: ArrayBufferView; release(): void };
+  /** Memory of the carrier's, for what cannot be written from where it is. @throws ShoalError `out-of-memory`. */
+  stage(bytes: number): Staging;
+  /** Moves everything that is written there first: the design that writes without copies replace. */
+  readonly copies: boolean;
   /** Requests of the peer that are not answered, slots counted. */
   readonly requestsMax: number;
   readonly namesMax: number;
@@ -54,7 +61,11 @@ interface TensorResponse {
   metadata: TensorMetadata | undefined;
   cancel: Cancel;
   /** Has come, and waits for a destination. */
-  offered: { readonly value: TensorValue; readonly tensor: WritableTensor } | undefined;
+  offered: { readonly value: SentValue; readonly tensor: WritableTensor } | undefined;
+  /** Of a tensor that is read in pieces: no more of them. */
+  stopReading: Cancel;
+  /** The receiver wants to be told of pieces. */
+  readonly plan: PiecePlan | undefined;
   readonly fused: { readonly group: FusedResponse; readonly slot: number } | undefined;
   readonly standing: StandingResponse | undefined;
 }
@@ -72,14 +83,18 @@ interface FusedResponse {
   readonly slots: TensorResponse[];
   /** Slots that nothing is known of yet. */
   pending: number;
+  /** Slots that are not written, and not told to be dead or failed. */
+  open: number;
   /** Slots whose status must be told: other metadata, dead, failed. */
-  readonly told: {
-    readonly slot: number;
-    readonly status: number;
-    readonly next?: number;
-    readonly metadata?: TensorMetadata;
-    readonly cause?: ShoalError;
-  }[];
+  told: ToldSlot[];
+}
+
+interface ToldSlot {
+  readonly slot: number;
+  readonly status: number;
+  readonly next?: number;
+  readonly metadata?: TensorMetadata;
+  readonly cause?: ShoalError;
 }
 
 interface StandingResponse {
@@ -92,6 +107,7 @@ interface StandingResponse {
 
 export class TensorSender {
   readonly #options: TensorSenderOptions;
+  readonly #pieces: PieceWriter;
   readonly #names = new Map<number, ToldName>();
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #responses = new Map<number, TensorResponse>();
@@ -101,6 +117,7 @@ export class TensorSender {
 
   constructor(options: TensorSenderOptions) {
     this.#options = options;
+    this.#pieces = new PieceWriter(options);
   }
 
   /** Requests that are not answered, slots counted. */
@@ -121,7 +138,10 @@ export class TensorSender {
         this.#regions.delete(reader.u32());
         return true;
       case RecordType.Request:
-        this.#onRequest(reader);
+        this.#onRequest(reader, undefined);
+        return true;
+      case RecordType.RequestInPieces:
+        this.#onRequest(reader, readPlan(reader));
         return true;
       case RecordType.Rerequest:
         this.#onRerequest(reader);
@@ -154,6 +174,7 @@ export class TensorSender {
     this.#standing.clear();
     for (const response of all) {
       response.cancel();
+      response.stopReading();
       response.offered?.value.release?.();
     }
   }
@@ -172,10 +193,10 @@ export class TensorSender {
     this.#regions.set(region.rkey, region);
   }
 
-  #onRequest(reader: RecordReader): void {
+  #onRequest(reader: RecordReader, plan: PiecePlan | undefined): void {
     const request = reader.u32();
     this.#checkNew(request, 1);
-    const response = this.#readResponse(reader, request, reader.varint());
+    const response = this.#readResponse(reader, request, reader.varint(), { plan });
     this.#responses.set(request, response);
     this.#take(response);
   }
@@ -191,7 +212,6 @@ export class TensorSender {
     if (!fits(offered.tensor, destination))
       throw new ShoalError('protocol', `the re-request ${request} has no room for the tensor it was told of`);
     this.#write(response, offered.value, offered.tensor);
-    this.#answered(response);
   }
 
   #onCancel(request: number): void {
@@ -201,6 +221,7 @@ export class TensorSender {
     const standing = this.#standing.get(request);
     for (const each of standing?.slots ?? fused?.slots ?? (response === undefined ? [] : [response])) {
       each.cancel();
+      each.stopReading();
       each.offered?.value.release?.();
       each.offered = undefined;
       this.#responses.delete(each.request);
@@ -220,9 +241,9 @@ export class TensorSender {
     const count = reader.u16();
     if (count === 0) throw new ShoalError('protocol', `the fused request ${request} has no slots`);
     this.#checkNew(request, count);
-    const group: FusedResponse = { request, slots: [], pending: count, told: [] };
+    const group: FusedResponse = { request, slots: [], pending: count, open: count, told: [] };
     for (let slot = 0; slot < count; slot++) {
-      const response = this.#readResponse(reader, request, stepId, { group, slot });
+      const response = this.#readResponse(reader, request, stepId, { fused: { group, slot } });
       if (slot > 0 && response.ends !== group.slots[0].ends)
         throw new ShoalError(
           'protocol',
@@ -253,7 +274,6 @@ export class TensorSender {
     }
     if (group === undefined || group.pending > 0 || group.slots.some(({ offered }) => offered !== undefined))
       throw new ShoalError('protocol', `the fused request ${request} has destinations for some of its slots only`);
-    this.#completeFused(group);
   }
 
   #onStanding(reader: RecordReader): void {
@@ -292,10 +312,15 @@ export class TensorSender {
     }
   }
 
-  #readResponse(reader: RecordReader, request: number, stepId: number, fused?: TensorResponse['fused']): TensorResponse {
+  #readResponse(
+    reader: RecordReader,
+    request: number,
+    stepId: number,
+    { fused, plan }: Partial<Pick<TensorResponse, 'fused' | 'plan'>>,
+  ): TensorResponse {
     const { key, ends } = this.#readKey(reader);
     const destination = readDestination(reader, this.#regions);
-    return responseOf({ request, stepId, key, ends, destination, metadata: reader.metadata(), fused });
+    return responseOf({ request, stepId, key, ends, destination, metadata: reader.metadata(), fused, plan });
   }
 
   #readKey(reader: RecordReader): { readonly key: string; readonly ends: string } {
@@ -325,7 +350,7 @@ export class TensorSender {
     });
   }
 
-  #onValue(response: TensorResponse, value: TensorValue | undefined): void {
+  #onValue(response: TensorResponse, value: SentValue | undefined): void {
     response.cancel = nothingToCancel;
     if (value === undefined) return this.#onDead(response);
     const { counters, outbox } = this.#options;
@@ -335,8 +360,8 @@ export class TensorSender {
     } catch (thrown) {
       return this.#onFailed(response, ShoalError.from(thrown));
     }
-    if (tensor.isSerialized) counters.bytesSerialized += tensor.bytes.byteLength;
     const { metadata } = tensor;
+    if (tensor.isSerialized) counters.bytesSerialized += metadata.bytes;
     const isExpected = response.metadata !== undefined && sameMetadata(response.metadata, metadata);
     const next = fits(tensor, response.destination)
       ? metadata.bytes === 0
@@ -347,8 +372,9 @@ export class TensorSender {
     if (response.fused !== undefined) {
       const { group, slot } = response.fused;
       if (!isExpected || next === MetadataNext.Rerequest) group.told.push({ slot, status: SlotStatus.Metadata, next, metadata });
+      this.#slotKnown(group);
       if (next !== MetadataNext.Rerequest) this.#write(response, value, tensor);
-      return this.#slotKnown(group);
+      return;
     }
     if (!isExpected || next === MetadataNext.Rerequest) {
       const writer = outbox.record(RecordType.Metadata);
@@ -365,14 +391,14 @@ export class TensorSender {
     }
     if (next === MetadataNext.Rerequest) return;
     this.#write(response, value, tensor);
-    this.#answered(response);
   }
 
   #onDead(response: TensorResponse): void {
     if (response.fused !== undefined) {
       const { group, slot } = response.fused;
       group.told.push({ slot, status: SlotStatus.Dead });
-      return this.#slotKnown(group);
+      this.#slotKnown(group);
+      return this.#slotDone(group);
     }
     this.#options.outbox.record(RecordType.Dead).u32(response.request);
     this.#answered(response);
@@ -383,8 +409,23 @@ export class TensorSender {
     if (response.fused !== undefined) {
       const { group, slot } = response.fused;
       group.told.push({ slot, status: SlotStatus.Error, cause });
-      return this.#slotKnown(group);
+      this.#slotKnown(group);
+      return this.#slotDone(group);
     }
+    this.#tellError(response, cause);
+  }
+
+  /** What the receiver may know of already could not be read. */
+  #onUnread(response: TensorResponse, cause: ShoalError): void {
+    if (response.fused === undefined) return this.#tellError(response, cause);
+    const { group, slot } = response.fused;
+    group.told = group.told.filter((each) => each.slot !== slot);
+    group.told.push({ slot, status: SlotStatus.Error, cause });
+    if (group.pending === 0) this.#tellFused(group);
+    this.#slotDone(group);
+  }
+
+  #tellError(response: TensorResponse, cause: ShoalError): void {
     const writer = this.#options.outbox.record(RecordType.Error);
     writer.u32(response.request);
     writer.u8(errorCodes.indexOf(cause.code));
@@ -392,36 +433,64 @@ export class TensorSender {
     this.#answered(response);
   }
 
-  /** Into the destination; the last of its request when it is not one of several slots. */
-  #write(response: TensorResponse, value: TensorValue, { bytes }: WritableTensor): void {
-    const { outbox, counters, stage } = this.#options;
-    const { request, destination, fused } = response;
-    if (bytes.byteLength === 0) {
+  /** Into the destination. Then the request is answered, if it is not one of several slots. */
+  #write(response: TensorResponse, value: SentValue, { bytes, metadata }: WritableTensor): void {
+    const { outbox, counters, stage, copies } = this.#options;
+    const { request, destination, fused, plan } = response;
+    if (metadata.bytes === 0) {
       counters.emptyTensors++;
       if (fused === undefined) outbox.complete(request);
-      return value.release?.();
+      value.release?.();
+      return this.#written(response);
     }
-    const staged = stage?.(bytes);
-    if (staged !== undefined) value.release?.();
-    outbox.write({
+    if (isStaged(value)) return this.#writeStaged(response, value);
+    const staging = copies ? stage(metadata.bytes) : undefined;
+    if (staging !== undefined) {
+      staging.bytes.set(new Uint8Array(bytes!.buffer, bytes!.byteOffset, metadata.bytes));
+      counters.bytesCopied += metadata.bytes;
+      value.release?.();
+    }
+    const { region, offset, bytes: room } = destination;
+    const write: PendingWrite = {
       owner: request,
-      source: spanOf(staged?.bytes ?? bytes),
-      region: destination.region,
-      offset: destination.offset,
-      room: destination.bytes,
-      completes: fused === undefined,
-      onDone: staged === undefined ? () => value.release?.() : () => staged.release(),
+      source: spanOf(staging?.bytes ?? bytes!),
+      region,
+      offset,
+      room,
+      immediate: fused === undefined ? request : undefined,
+      onDone: staging === undefined ? () => value.release?.() : () => staging.release(),
+    };
+    if (plan === undefined) outbox.write(write);
+    else for (const piece of cutWrite(write, plan.bytes, (index) => pieceImmediate({ request, plan }, index))) outbox.write(piece);
+    this.#written(response);
+  }
+
+  #writeStaged(response: TensorResponse, tensor: StagedTensor): void {
+    const { request, destination, plan, fused } = response;
+    response.stopReading = this.#pieces.write(tensor, { request, destination, plan, completes: fused === undefined }, (cause) => {
+      response.stopReading = nothingToCancel;
+      if (cause === undefined) this.#written(response);
+      else this.#onUnread(response, cause);
     });
   }
 
-  #slotKnown(group: FusedResponse): void {
-    if (--group.pending > 0) return;
-    this.#tellFused(group);
-    if (group.slots.every(({ offered }) => offered === undefined)) this.#completeFused(group);
+  #written(response: TensorResponse): void {
+    if (response.fused === undefined) this.#answered(response);
+    else this.#slotDone(response.fused.group);
   }
 
-  #tellFused({ request, told }: FusedResponse): void {
+  #slotKnown(group: FusedResponse): void {
+    if (--group.pending === 0) this.#tellFused(group);
+  }
+
+  #slotDone(group: FusedResponse): void {
+    if (--group.open === 0) this.#completeFused(group);
+  }
+
+  #tellFused(group: FusedResponse): void {
+    const { request, told } = group;
     if (told.length === 0) return;
+    group.told = [];
     const writer = this.#options.outbox.record(RecordType.FusedStatus);
     writer.u32(request);
     writer.u16(told.length);
@@ -459,13 +528,21 @@ export class TensorSender {
 
 function responseOf(
   known: Pick<TensorResponse, 'request' | 'stepId' | 'key' | 'ends' | 'destination' | 'metadata'> &
-    Partial<Pick<TensorResponse, 'fused' | 'standing'>>,
+    Partial<Pick<TensorResponse, 'fused' | 'standing' | 'plan'>>,
 ): TensorResponse {
-  return { fused: undefined, standing: undefined, cancel: nothingToCancel, offered: undefined, ...known };
+  return {
+    fused: undefined,
+    standing: undefined,
+    plan: undefined,
+    cancel: nothingToCancel,
+    stopReading: nothingToCancel,
+    offered: undefined,
+    ...known,
+  };
 }
 
-function fits({ bytes }: WritableTensor, destination: Destination): boolean {
-  return bytes.byteLength === 0 || (destination !== nowhere && bytes.byteLength <= destination.bytes);
+function fits({ metadata: { bytes } }: WritableTensor, destination: Destination): boolean {
+  return bytes === 0 || (destination !== nowhere && bytes <= destination.bytes);
 }
 
 /** Sender, incarnation and receiver of a key. */

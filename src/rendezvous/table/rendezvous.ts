@@ -14,10 +14,11 @@ export interface RecvOptions {
   readonly signal?: AbortSignal;
 }
 
-export interface Rendezvous<V> {
+/** `Sent`: what may be sent for the value to be received. */
+export interface Rendezvous<V, Sent = V> {
   /** The value, or that it is dead, for whoever receives this key; does not wait.
    *  @throws ShoalError `usage` when the key has been sent already, `mismatch` when it names another incarnation of the sending device. */
-  send(key: string, value: V | undefined): void;
+  send(key: string, value: Sent | undefined): void;
   /** Waits until the key is sent. Rejects with `mismatch` when the sending device has restarted since the key was made. */
   recvAsync(key: string, options?: RecvOptions): Promise<V | undefined>;
   /** One request for several keys of one sender: waits for all. A slot is dead when its own value is. An error names its slot and key. */

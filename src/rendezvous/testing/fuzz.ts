@@ -20,6 +20,8 @@ export function fuzz(random: Random, inputs: number): FuzzCount {
   return count;
 }
 
+const inPieces = { dtype: 'uint8', shape: [150_000], bytes: 150_000 } as const;
+
 /** One connection, until it is refused or has had enough. */
 function play(random: Random, count: FuzzCount): void {
   const pair = fakePair({
@@ -44,6 +46,7 @@ function play(random: Random, count: FuzzCount): void {
   };
   for (let stepId = 1; stepId <= 6; stepId++) {
     const step = pair.a.core.beginStep(stepId);
+    pair.b.channel.recv(stepId, pair.key('pieces'), waiter(), { pieceBytes: 65_536, expected: inPieces, receive() {} });
     const cancels = [0, 1, 2].map((k) => pair.b.channel.recv(stepId, pair.key(`k${k}`), waiter()));
     pair.b.channel.recvFused(
       stepId,
@@ -54,6 +57,7 @@ function play(random: Random, count: FuzzCount): void {
     if (stepId > 2) pair.b.channel.recv(stepId, pair.key('standing'), waiter());
     for (const k of [0, 1, 2, 3, 4]) step.send(pair.key(`k${k}`), random.integer(4) === 0 ? undefined : values[(k + stepId) % 3]);
     step.send(pair.key('standing'), values[0]);
+    step.send(pair.key('pieces'), { ...inPieces, data: new Uint8Array(inPieces.bytes) });
     if (random.integer(3) === 0) {
       cancels[0]();
       // One that failed at once was told.
@@ -115,7 +119,7 @@ function changed(random: Random, message: Uint8Array, kept: readonly Uint8Array[
     }
     default: {
       const bytes = Uint8Array.from(random.bytes(4 + random.integer(40)));
-      bytes.set([1, 0, 0, 0, 1 + random.integer(18)].slice(0, bytes.length));
+      bytes.set([1, 0, 0, 0, 1 + random.integer(19)].slice(0, bytes.length));
       return bytes;
     }
   }

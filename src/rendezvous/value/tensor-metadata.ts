@@ -4,6 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';
 import { decodeStrings, encodeStrings } from './string-codec.ts';
+import { isStaged, type SentValue } from './staged-tensor.ts';
 import { dimensionsMax, type TensorDType, type TensorValue } from './tensor-value.ts';
 
 export interface TensorMetadata {
@@ -16,12 +17,18 @@ export interface TensorMetadata {
 /** A value as it is written: its bytes, and what they are. */
 export interface WritableTensor {
   readonly metadata: TensorMetadata;
-  readonly bytes: ArrayBufferView;
+  /** Undefined: they must be read first. */
+  readonly bytes: ArrayBufferView | undefined;
   /** The bytes were made for the way, from a value that does not lie in memory as it travels. */
   readonly isSerialized: boolean;
 }
 
-export function writable({ dtype, shape, data }: TensorValue): WritableTensor {
+export function writable(value: TensorValue): WritableTensor & { readonly bytes: ArrayBufferView };
+export function writable(value: SentValue): WritableTensor;
+export function writable(value: SentValue): WritableTensor {
+  const { dtype, shape } = value;
+  if (isStaged(value)) return { metadata: { dtype, shape, bytes: value.bytes }, bytes: undefined, isSerialized: false };
+  const { data } = value;
   const isSerialized = dtype === 'string';
   const bytes = isSerialized ? encodeStrings(data as readonly string[]) : (data as ArrayBufferView);
   return { metadata: { dtype, shape, bytes: bytes.byteLength }, bytes, isSerialized };

@@ -26,8 +26,7 @@ export function checkTensorValue(value: TensorValue): TensorValue {
     throw new ShoalError('usage', `a value to send must have dtype, shape and data, but is ${describeValue(value)}`);
   const { dtype, shape, data } = value;
   const count = countOf(shape);
-  if (shape.length > dimensionsMax)
-    throw new ShoalError('usage', `a value to send has ${shape.length} dimensions; at most ${dimensionsMax} are allowed`);
+  checkDimensions(shape);
   const length = Array.isArray(data) || ArrayBuffer.isView(data) ? data.length : -1;
   if (length !== count)
     throw new ShoalError('usage', `${dtype}[${shape.join(', ')}] must have ${count} elements, but its data are ${describeData(data)}`);
@@ -40,6 +39,12 @@ export function checkTensorValue(value: TensorValue): TensorValue {
   if (!ArrayBuffer.isView(data) || data.BYTES_PER_ELEMENT !== bytes)
     throw new ShoalError('usage', `a value of dtype ${dtype} must have a typed array of ${bytes}-byte elements, not ${describeData(data)}`);
   return value;
+}
+
+/** @throws ShoalError `usage` for more than may travel. */
+export function checkDimensions({ length }: readonly number[]): void {
+  if (length > dimensionsMax)
+    throw new ShoalError('usage', `a value to send has ${length} dimensions; at most ${dimensionsMax} are allowed`);
 }
 
 function describeData(data: unknown): string {

@@ -1,7 +1,7 @@
 /** What graphs have done: steps, requests for tensors, tensors. */
 import type { ReportData, ReportReceive } from '../data/report-data.ts';
-import { element, section, table } from './elements.ts';
-import { bytes, digits, duration } from './units.ts';
+import { element, section, table } from '../../chart/page/elements.ts';
+import { bytes, digits, duration } from '../../chart/page/units.ts';
 
 /** Of the table of tensors: those that took longest. The others come when they are asked for. */
 const receivesShown = 25;

@@ -1,40 +1,72 @@
 /** The report's page: from the data in it to what is seen. */
 import type { ReportData, ReportOperation } from '../data/report-data.ts';
-import { counterChart, lossChart } from './charts.ts';
-import { element, legend, section, table } from './elements.ts';
+import { element, legend, section, table } from '../../chart/page/elements.ts';
+import { LineStyles } from '../../chart/page/line-chart.ts';
+import { bytes, digits, duration, percent } from '../../chart/page/units.ts';
+import { counterChart, lossChart } from './curves.ts';
 import { graphTables } from './graph-tables.ts';
 import { TimelineView } from './timeline-view.ts';
-import { bytes, digits, duration, percent } from './units.ts';
 
 /** Of the table of operations: those that took longest. The others come when they are asked for. */
 const operationsShown = 25;
+/** From one look to the next, while the run goes on. */
+const pauseMs = 1000;
 
-const data = JSON.parse(document.querySelector('#data')!.textContent) as ReportData;
-const page = document.querySelector('#report')!;
+const page = document.querySelector<HTMLElement>('#page')!;
+const styles = new LineStyles();
 
-page.append(header(), ...failure(), ...warnings());
-if (data.ranks.length > 0) page.append(figures(), timeline(), rankTable(), ...waitMatrix(), ...operations(), ...graphTables(data));
-if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses)));
-page.append(...counters());
+const written = JSON.parse(document.querySelector('#data')!.textContent) as ReportData;
+const view = show(written);
+if (page.dataset['live'] !== undefined) void follow(view);
 
-function header(): HTMLElement {
+/** @param before what was in sight of the timeline. @returns what is. */
+function show(data: ReportData, before?: TimelineView): TimelineView | undefined {
+  const view = data.ranks.length > 0 ? new TimelineView(data, before) : undefined;
+  page.replaceChildren(header(data), ...failure(data), ...warnings(data));
+  if (view !== undefined)
+    page.append(figures(data), timeline(view), rankTable(data), ...waitMatrix(data), ...operations(data), ...graphTables(data));
+  if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses, styles)));
+  page.append(...counters(data));
+  return view;
+}
+
+/** While the run goes on: what is new. */
+async function follow(shown: TimelineView | undefined): Promise<void> {
+  const state = element('p', { class: 'live', text: 'The run goes on, and this page follows it.' });
+  page.before(state);
+  for (let etag = ''; ;) {
+    try {
+      const answer = await fetch(`data${location.search}`, { headers: { 'If-None-Match': etag } });
+      if (answer.status === 200) {
+        etag = answer.headers.get('ETag') ?? '';
+        shown = show((await answer.json()) as ReportData, shown);
+      }
+    } catch {
+      state.textContent = 'The run is over, or its launcher is gone: this is what was seen last. Its folder has the whole page.';
+      return;
+    }
+    await new Promise((resolve) => window.setTimeout(resolve, pauseMs));
+  }
+}
+
+function header(data: ReportData): HTMLElement {
   const when = data.startedAt === null ? '' : new Date(data.startedAt).toLocaleString();
   return element('header', { children: [element('h1', { text: data.title }), element('p', { class: 'faint', text: when })] });
 }
 
-function failure(): HTMLElement[] {
+function failure(data: ReportData): HTMLElement[] {
   if (data.failure === null) return [];
   const { headline, lines } = data.failure;
   const more = lines.length === 0 ? [] : [element('pre', { text: lines.join('\n') })];
   return [element('div', { class: 'failure', children: [element('strong', { text: headline }), ...more] })];
 }
 
-function warnings(): HTMLElement[] {
+function warnings(data: ReportData): HTMLElement[] {
   if (data.warnings.length === 0) return [];
   return [element('ul', { class: 'warnings', children: data.warnings.map((text) => element('li', { text })) })];
 }
 
-function figures(): HTMLElement {
+function figures(data: ReportData): HTMLElement {
   const { ranks, operations: kinds, durationUs } = data;
   const mean = (of: (rank: (typeof ranks)[number]) => number): number => ranks.reduce((sum, rank) => sum + of(rank), 0) / ranks.length;
   const share = (us: number): string => percent(durationUs === 0 ? 0 : us / durationUs);
@@ -53,8 +85,7 @@ function figures(): HTMLElement {
   });
 }
 
-function timeline(): HTMLElement {
-  const view = new TimelineView(data);
+function timeline(view: TimelineView): HTMLElement {
   const colours = legend([
     ['work', 'an operation at work'],
     ['wait', 'waiting for other ranks'],
@@ -67,7 +98,7 @@ function timeline(): HTMLElement {
   return whole;
 }
 
-function rankTable(): HTMLElement {
+function rankTable(data: ReportData): HTMLElement {
   const { ranks, durationUs } = data;
   const bar = (us: number, kind: string): HTMLElement => {
     const made = element('span', { class: `bar ${kind}` });
@@ -101,7 +132,7 @@ function rankTable(): HTMLElement {
 }
 
 /** Where there are few enough to read. */
-function waitMatrix(): HTMLElement[] {
+function waitMatrix(data: ReportData): HTMLElement[] {
   const { waits, ranks } = data;
   const most = Math.max(0, ...waits.flat());
   if (most === 0 || ranks.length > 64) return [];
@@ -114,11 +145,11 @@ function waitMatrix(): HTMLElement[] {
     });
     return element('tr', { children: [element('th', { text: String(ranks[at].rank) }), ...cells] });
   });
-  const body = element('table', { children: [element('tr', { children: head }), ...rows] });
+  const body = element('table', { class: 'matrix', children: [element('tr', { children: head }), ...rows] });
   return [section('Who waited for whom', element('div', { class: 'scroll', children: [body] }))];
 }
 
-function operations(): HTMLElement[] {
+function operations(data: ReportData): HTMLElement[] {
   if (data.operations.length === 0) return [];
   const columns = [
     { title: 'operation', isText: true },
@@ -153,7 +184,7 @@ function operations(): HTMLElement[] {
   return [section('Operations', element('p', { class: 'faint', text: note }), place)];
 }
 
-function counters(): HTMLElement[] {
+function counters(data: ReportData): HTMLElement[] {
   const byName = Map.groupBy(data.counters, ({ name }) => name);
-  return [...byName].map(([name, each]) => section(name, counterChart(each)));
+  return [...byName].map(([name, each]) => section(name, counterChart(each, styles)));
 }

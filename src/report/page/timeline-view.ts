@@ -4,12 +4,11 @@
  *              world waits ░░     ░░░          only what is in sight is drawn, and of spans that share a
  *      rank 1  main        ▌▌▌▌ ▌▌▌▌▌ ▌▌▌      pixel only the first */
 import type { ReportData, ReportRow } from '../data/report-data.ts';
-import { element } from './elements.ts';
-import { duration, tickStep } from './units.ts';
+import { element } from '../../chart/page/elements.ts';
+import { duration, tickStep } from '../../chart/page/units.ts';
 
 const rowHeight = 18;
 const axisHeight = 22;
-const labelWidth = 170;
 const heightMax = 640;
 
 interface Colours {
@@ -28,9 +27,15 @@ export class TimelineView {
   #needle = '';
   #drawing = false;
 
-  constructor(data: ReportData) {
+  /** @param before what was in sight of the same run, which stays in sight. */
+  constructor(data: ReportData, before?: TimelineView) {
     this.#data = data;
     this.#to = Math.max(1, data.durationUs);
+    if (before !== undefined) {
+      this.#needle = before.#needle;
+      const isWhole = before.#from === 0 && before.#to >= before.#data.durationUs;
+      if (!isWhole) [this.#from, this.#to] = before.range;
+    }
     this.#hover.hidden = true;
     this.#canvas.tabIndex = 0;
     this.#canvas.setAttribute('aria-label', 'timeline of ranks and threads');
@@ -66,7 +71,8 @@ export class TimelineView {
   #tools(): HTMLElement {
     const search = element('input');
     search.type = 'search';
-    search.placeholder = 'find: a name, a call site, a number of bytes';
+    search.value = this.#needle;
+    search.placeholder = 'find a name, a call site';
     search.addEventListener('input', () => {
       this.#needle = search.value.trim().toLowerCase();
       this.draw();
@@ -131,12 +137,17 @@ export class TimelineView {
     matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.draw());
   }
 
+  /** Room for the names of rows. */
+  get #labelWidth(): number {
+    return Math.min(170, Math.round(this.#canvas.clientWidth * 0.3));
+  }
+
   get #width(): number {
-    return Math.max(1, this.#canvas.clientWidth - labelWidth);
+    return Math.max(1, this.#canvas.clientWidth - this.#labelWidth);
   }
 
   #timeAt(x: number): number {
-    return this.#from + ((x - labelWidth) / this.#width) * (this.#to - this.#from);
+    return this.#from + ((x - this.#labelWidth) / this.#width) * (this.#to - this.#from);
   }
 
   #zoom(factor: number, center = (this.#from + this.#to) / 2): void {
@@ -153,7 +164,7 @@ export class TimelineView {
 
   #spanAt(x: number, y: number): { row: ReportRow; at: number } | undefined {
     const row = this.#data.rows[Math.floor((y - axisHeight + this.#scroller.scrollTop) / rowHeight)];
-    if (row === undefined || x < labelWidth || y < axisHeight) return undefined;
+    if (row === undefined || x < this.#labelWidth || y < axisHeight) return undefined;
     const time = this.#timeAt(x);
     const slack = (2 / this.#width) * (this.#to - this.#from);
     // Those that begin later lie inside earlier ones, and above them.
@@ -202,12 +213,13 @@ export class TimelineView {
   }
 
   #paintAxis(context: CanvasRenderingContext2D, colours: Colours): void {
-    const step = tickStep(this.#to - this.#from, this.#width / 110);
+    const step = tickStep(this.#to - this.#from, this.#width / 80);
     context.fillStyle = colours.faint;
     context.strokeStyle = colours.line;
     for (let time = Math.ceil(this.#from / step) * step; time <= this.#to; time += step) {
-      const x = labelWidth + ((time - this.#from) / (this.#to - this.#from)) * this.#width;
-      context.fillText(duration(time), x + 3, axisHeight / 2);
+      const x = this.#labelWidth + ((time - this.#from) / (this.#to - this.#from)) * this.#width;
+      const label = duration(time);
+      if (x + 3 + context.measureText(label).width < this.#canvas.clientWidth) context.fillText(label, x + 3, axisHeight / 2);
       context.beginPath();
       context.moveTo(x, 0);
       context.lineTo(x, this.#canvas.clientHeight);
@@ -219,7 +231,9 @@ export class TimelineView {
     const { row, y, isFirst } = place;
     context.fillStyle = colours.faint;
     const label = isFirst ? `rank ${row.rank}  ${row.name}` : row.name;
-    context.fillText(label, isFirst ? 6 : 18, y + rowHeight / 2, labelWidth - 24);
+    const labelWidth = this.#labelWidth;
+    const indent = isFirst ? 6 : 18;
+    context.fillText(fitted(context, label, labelWidth - indent - 6), indent, y + rowHeight / 2);
     if (isFirst) {
       context.fillStyle = colours.line;
       context.fillRect(0, y, this.#canvas.clientWidth, 1);
@@ -239,8 +253,8 @@ export class TimelineView {
         colours[name.endsWith(' wait') ? 'wait' : row.durations[at] === 0 ? 'mark' : row.details[at] < 0 ? 'other' : 'work'];
       context.fillRect(left, y + 3, Math.max(1, right - left), rowHeight - 5);
       if (right - left > 40) {
-        context.fillStyle = '#ffffff';
-        context.fillText(name, left + 4, y + rowHeight / 2 + 0.5, right - left - 8);
+        context.fillStyle = colours[name.endsWith(' wait') ? 'on-wait' : 'on-fill'];
+        context.fillText(fitted(context, name, right - left - 8), left + 4, y + rowHeight / 2 + 0.5);
       }
     }
     context.globalAlpha = 1;
@@ -251,6 +265,16 @@ export class TimelineView {
     const { names, details } = this.#data;
     return `${names[row.labels[at]]} ${details[row.details[at]] ?? ''}`.toLowerCase().includes(this.#needle);
   }
+}
+
+/** As much of the text as there is room for. */
+function fitted(context: CanvasRenderingContext2D, text: string, width: number): string {
+  if (context.measureText(text).width <= width) return text;
+  for (let letters = text.length - 1; letters > 0; letters--) {
+    const cut = `${text.slice(0, letters)}…`;
+    if (context.measureText(cut).width <= width) return cut;
+  }
+  return '';
 }
 
 /** The first index whose start is after `time`. */
@@ -273,6 +297,6 @@ function firstVisible(row: ReportRow, from: number): number {
 
 function coloursOf(canvas: Element): Colours {
   const style = getComputedStyle(canvas);
-  const names = ['text', 'faint', 'line', 'wait', 'work', 'other', 'mark'];
+  const names = ['text', 'faint', 'line', 'wait', 'work', 'other', 'mark', 'on-fill', 'on-wait'];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }

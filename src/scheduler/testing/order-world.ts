@@ -14,9 +14,9 @@ export interface OrderWorldOptions {
   readonly credit: number;
 }
 
-/** Plain data: its JSON is its identity. */
+/** Plain data: what it says is its identity. Worlds share what an event leaves as it was. */
 interface World {
-  readonly states: readonly OrderState[];
+  readonly states: OrderState[];
   /** Messages on their way: from a rank, to a rank. */
   readonly channels: readonly (readonly OrderMessage[][])[];
   /** Of each rank and key: how often it has still to become ready. */
@@ -38,37 +38,113 @@ export interface Exploration {
 /** Visits every world that can be reached.
  *  @throws Error for ranks that start in different orders, and for worlds in which nothing can happen and something is left. */
 export function explore(options: OrderWorldOptions): Exploration {
-  const first = JSON.stringify(begin(options));
-  const seen = new Set([first]);
+  const first = begin(options);
+  const names = new Names();
+  const seen = new Set([names.ofWorld(first)]);
   const left = [first];
   const orders = new Set<string>();
-  for (let identity = left.pop(); identity !== undefined; identity = left.pop()) {
-    const next = eventsOf(options, JSON.parse(identity) as World);
-    if (next.length === 0) orders.add(checkEnd(options, JSON.parse(identity) as World));
+  for (let world = left.pop(); world !== undefined; world = left.pop()) {
+    const next = eventsOf(options, world);
+    if (next.length === 0) orders.add(checkEnd(options, world));
     for (const event of next) {
-      const world = JSON.parse(identity) as World;
-      event(world);
-      const reached = JSON.stringify(renumbered(world));
-      if (seen.has(reached)) continue;
-      seen.add(reached);
+      const after = copyOf(world);
+      event(after);
+      const reached = renumbered(after, names);
+      const identity = names.ofWorld(reached);
+      if (seen.has(identity)) continue;
+      seen.add(identity);
       left.push(reached);
     }
   }
   return { states: seen.size, orders: orders.size };
 }
 
+/** For an event to change, but for the states of ranks: whatever changes one takes a copy of it. */
+function copyOf({ states, channels, left, order, started, ended }: World): World {
+  return {
+    states: [...states],
+    channels: channels.map((from) => from.map((channel) => [...channel])),
+    left: left.map((counts) => [...counts]),
+    order: [...order],
+    started: [...started],
+    ended: [...ended],
+  };
+}
+
+function copyOfState(state: OrderState): OrderState {
+  const { news, undecided, cut, heard, agreed } = state;
+  return {
+    ...state,
+    news: [...news],
+    undecided: undecided.map((posts) => [...posts]),
+    cut: cut.map((each) => ({ ...each })),
+    heard: heard.map((round) => [...round]),
+    agreed: [...agreed],
+  };
+}
+
+/** Numbers for what worlds share, the same for what says the same: most of what is explored is comparing worlds. */
+class Names {
+  readonly #ofTexts = new Map<string, number>();
+  readonly #known = new WeakMap<object, number>();
+
+  of(part: object | null): number {
+    if (part === null) return -1;
+    return this.#known.get(part) ?? this.#name(part, part);
+  }
+
+  /** Of a rank's state, without what it knows of each rank. */
+  ofOwn(state: OrderState): number {
+    const known = this.#known.get(state);
+    if (known !== undefined) return known;
+    const { heard: _heard, undecided: _undecided, ...own } = state;
+    return this.#name(state, own);
+  }
+
+  /** The same state, of another rank. */
+  moved(from: OrderState, to: OrderState): OrderState {
+    this.#known.set(to, this.ofOwn(from));
+    return to;
+  }
+
+  ofWorld({ states, channels, left, order, started, ended }: World): string {
+    const known = states.map((state) => {
+      const heard = state.heard.map((round) => round.map((posts) => this.of(posts)).join()).join(';');
+      return `${this.ofOwn(state)},${state.undecided.map((posts) => this.of(posts)).join()};${heard}`;
+    });
+    const messages = channels.map((from) => from.map((channel) => this.ofChannel(channel)).join(';'));
+    const progress = `${order.map((turn) => this.of(turn)).join()};${started.join()};${ended.join()}`;
+    return `${known.join('|')}#${messages.join('|')}#${left.map((counts) => counts.join()).join(';')}#${progress}`;
+  }
+
+  ofChannel(channel: readonly OrderMessage[]): string {
+    return channel.map((message) => this.of(message)).join();
+  }
+
+  #name(part: object, says: object): number {
+    const text = JSON.stringify(says);
+    let name = this.#ofTexts.get(text);
+    if (name === undefined) this.#ofTexts.set(text, (name = this.#ofTexts.size));
+    this.#known.set(part, name);
+    return name;
+  }
+}
+
 /** Which rank has which number makes no difference: worlds that differ in that alone mostly get the same numbers. */
-function renumbered({ states, channels, left, order, started, ended }: World): World {
-  const looks = states.map(({ heard: _heard, undecided, ...rest }, rank) =>
-    JSON.stringify([started[rank], left[rank], undecided[rank], rest, channels[rank]]),
-  );
+function renumbered({ states, channels, left, order, started, ended }: World, names: Names): World {
+  const looks = states.map((state, rank) => {
+    const messages = channels[rank].map((channel) => names.ofChannel(channel)).join(';');
+    return `${started[rank]}|${left[rank].join()}|${names.of(state.undecided[rank])}|${names.ofOwn(state)}|${messages}`;
+  });
   const ranks = looks.map((_, rank) => rank).sort((a, b) => (looks[a] < looks[b] ? -1 : looks[a] > looks[b] ? 1 : 0));
   return {
-    states: ranks.map((rank) => ({
-      ...states[rank],
-      undecided: ranks.map((other) => states[rank].undecided[other]),
-      heard: states[rank].heard.map((round) => ranks.map((other) => round[other])),
-    })),
+    states: ranks.map((rank) =>
+      names.moved(states[rank], {
+        ...states[rank],
+        undecided: ranks.map((other) => states[rank].undecided[other]),
+        heard: states[rank].heard.map((round) => ranks.map((other) => round[other])),
+      }),
+    ),
     channels: ranks.map((from) => ranks.map((to) => channels[from][to])),
     left: ranks.map((rank) => left[rank]),
     order,
@@ -127,7 +203,9 @@ function begin({ size, parts, posts }: OrderWorldOptions): World {
 }
 
 function agreementOf({ size, batchBytes, lowBytes }: OrderWorldOptions, world: World, rank: number): OrderAgreement {
-  return new OrderAgreement({ rank, size, batchBytes, lowBytes }, world.states[rank]);
+  const state = copyOfState(world.states[rank]);
+  world.states[rank] = state;
+  return new OrderAgreement({ rank, size, batchBytes, lowBytes }, state);
 }
 
 /** @param parts Their bytes; larger ones behind. */

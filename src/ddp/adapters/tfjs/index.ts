@@ -14,7 +14,8 @@ import type { ScheduledGroup } from '../../../group/call/types.ts';
 import { checkSpecs, type ParameterSpec } from '../../buckets.ts';
 import { registrationText, verifyRegistrationSync } from '../../registration.ts';
 import { checkGroup, type ReducerGroup } from '../../reducer.ts';
-import { BucketExchange, ScheduledExchange, type Exchange } from './exchange.ts';
+import { exchangeOf, isScheduled, type Exchange } from '../exchange.ts';
+import { LayerUpdates } from '../layer-updates.ts';
 import { elementsOf } from './heap-view.ts';
 import { bindHook, type BoundHook, type CommHook } from '../../hooks/comm-hook.ts';
 import { addMissingKernels } from './polyfill.ts';
@@ -66,14 +67,12 @@ export function distribute(
   return new DistributedOptimizer(group, optimizer, options);
 }
 
-function isScheduled(group: ReducerGroup | ScheduledGroup): group is ScheduledGroup {
-  return 'setScheduling' in group;
-}
-
 /** The variables of a model, once they are known. */
 interface Registration {
   readonly variables: readonly tf.Variable[];
   readonly exchange: Exchange;
+  /** Each variable is a layer. */
+  readonly updates: LayerUpdates;
   readonly hooks: VariableHooks;
 }
 
@@ -84,11 +83,8 @@ export class DistributedOptimizer extends tf.Optimizer {
   readonly #options: DistributeOptions;
   readonly #shared: SharedState;
   #registered: Registration | undefined;
-  /** Variables whose last average is not applied. */
-  readonly #pending = new Set<number>();
   #hook: BoundHook | undefined;
   #isStepKept = false;
-  #isUpdating = false;
 
   /** Use `distribute`. */
   constructor(group: ReducerGroup | ScheduledGroup, inner: tf.Optimizer, options: DistributeOptions) {
@@ -108,18 +104,19 @@ export class DistributedOptimizer extends tf.Optimizer {
 
   /** Collective. */
   override minimize(f: () => tf.Scalar, returnCost = false, varList?: tf.Variable[]): tf.Scalar | null {
-    const { hooks, exchange } = this.#register(trainable(varList));
+    const registered = this.#register(trainable(varList));
+    const { hooks, updates } = registered;
     const { value, grads } = hooks.record(() =>
       tf.variableGrads(() => {
-        const cost = f();
+        const cost = updates.forward(f);
         // What this pass did not use: its next gradient is about to come.
-        this.drain();
+        updates.drain();
         return cost;
       }, varList),
     );
     tf.dispose(grads);
     try {
-      this.#finish(exchange);
+      this.#finish(registered);
     } catch (thrown) {
       value.dispose();
       throw thrown;
@@ -133,13 +130,14 @@ export class DistributedOptimizer extends tf.Optimizer {
   override applyGradients(gradients: Gradients): void {
     const given = Array.isArray(gradients) ? gradients : Object.entries(gradients).map(([name, tensor]) => ({ name, tensor }));
     const registered = tf.engine().registeredVariables;
-    const { exchange } = this.#register(given.map(({ name }) => registered[name]));
-    this.drain();
+    const registration = this.#register(given.map(({ name }) => registered[name]));
+    const { updates } = registration;
+    updates.drain();
     for (let index = given.length - 1; index >= 0; index--) {
       const { tensor } = given[index];
-      if (tensor) exchange.gradientReady(index, elementsOf(tf.backend(), tensor));
+      if (tensor) updates.give(index, [elementsOf(tf.backend(), tensor)]);
     }
-    this.#finish(exchange);
+    this.#finish(registration);
   }
 
   /** This rank's own. */
@@ -149,7 +147,7 @@ export class DistributedOptimizer extends tf.Optimizer {
 
   /** Waits for all averages that are on their way, and applies them. Who looks at a variable waits for its own. */
   drain(): void {
-    for (const index of [...this.#pending].sort((a, b) => a - b)) this.#update(index);
+    this.#registered?.updates.drain();
   }
 
   override get iterations(): number {
@@ -186,41 +184,20 @@ export class DistributedOptimizer extends tf.Optimizer {
 
   // ── a step ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-  #finish(exchange: Exchange): void {
-    exchange.finish();
-    const { variables } = this.#registered as Registration;
-    if (exchange.isScheduled) {
-      for (const index of variables.keys()) this.#pending.add(index);
+  #finish({ updates, variables }: Registration): void {
+    const averages = updates.finish();
+    if (averages === undefined) {
       this.#isStepKept = false;
       return;
     }
     tf.tidy(() => {
       this.#inner.applyGradients(
-        variables.map(({ name, shape }, index) => ({ name, tensor: tf.tensor(exchange.take(index).slice(), shape, 'float32') })),
+        variables.map(({ name, shape }, index) => ({ name, tensor: tf.tensor(averages[index].slice(), shape, 'float32') })),
       );
     });
   }
 
   /** The variable is as it is after the last step. */
-  #update(index: number): void {
-    // An optimiser's first update makes its state for all variables, by their shapes.
-    if (this.#isUpdating || !this.#pending.delete(index)) return;
-    const { variables, exchange, hooks } = this.#registered as Registration;
-    let average: Float32Array;
-    try {
-      average = exchange.take(index);
-    } catch (thrown) {
-      this.#pending.add(index);
-      throw thrown;
-    }
-    this.#isUpdating = true;
-    try {
-      hooks.unrecorded(() => this.#apply(variables, index, average));
-    } finally {
-      this.#isUpdating = false;
-    }
-  }
-
   #apply(variables: readonly tf.Variable[], index: number, average: Float32Array): void {
     if (this.#isStepKept) this.#shared.restore();
     else this.#shared.keep();
@@ -258,16 +235,20 @@ export class DistributedOptimizer extends tf.Optimizer {
       tf.tidy(() => variable.assign(tf.tensor(values, variable.shape, 'float32')));
     }
     const options = { bucketBytes, firstBucketBytes, findUnused, timeoutMs, hook: this.#hook };
-    const exchange = isScheduled(this.#group)
-      ? new ScheduledExchange(this.#group, specs, options)
-      : new BucketExchange(this.#group, specs, options);
-    const hooks = new VariableHooks({
+    const exchange = exchangeOf(this.#group, specs, options);
+    const updates = new LayerUpdates({
+      group: this.#group,
+      exchange,
+      layers: variables.map(({ name, size }, index) => ({ name, bytes: 4 * size, parameters: [index] })),
+      apply: (index, [average]) => hooks.unrecorded(() => this.#apply(variables, index, average)),
+    });
+    const hooks: VariableHooks = new VariableHooks({
       tf,
       variables,
-      onUse: (index) => this.#update(index),
-      onGradient: (index, gradient) => exchange.gradientReady(index, elementsOf(tf.backend(), gradient)),
+      onUse: (index) => updates.use(index),
+      onGradient: (index, gradient) => updates.give(index, [elementsOf(tf.backend(), gradient)]),
     });
-    this.#registered = { variables, exchange, hooks };
+    this.#registered = { variables, exchange, updates, hooks };
     return this.#registered;
   }
 }

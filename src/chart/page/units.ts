@@ -10,7 +10,7 @@ export function duration(us: number): string {
 export function bytes(count: number): string {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   const power = count < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(count) / 10));
-  return power === 0 ? `${count} B` : `${digits(count / 1024 ** power)} ${units[power]}`;
+  return power === 0 ? `${count} B` : `${Number(digits(count / 1024 ** power))} ${units[power]}`;
 }
 
 export function percent(share: number): string {
@@ -29,4 +29,10 @@ export function tickStep(range: number, count: number): number {
   const rough = range / Math.max(1, count);
   const decade = 10 ** Math.floor(Math.log10(rough));
   return ([1, 2, 5].find((step) => step * decade >= rough) ?? 10) * decade;
+}
+
+/** Any number: at most three digits that matter, and no more zeros than it needs. */
+export function number(value: number): string {
+  const rounded = Number(value.toPrecision(3));
+  return Math.abs(rounded) >= 1e7 || (rounded !== 0 && Math.abs(rounded) < 1e-3) ? rounded.toExponential() : rounded.toLocaleString('en');
 }

@@ -1,25 +1,25 @@
-/** How the gradients of a model's variables become averages over all ranks: in buckets, as the reducer has them, or each by itself,
- *  scheduled by when the next forward pass needs it. It must not know TensorFlow.js.
+/** How the gradients of a model's parameters become averages over all ranks: in buckets, as the reducer has them, or each by itself,
+ *  scheduled by when the next forward pass needs it. It must not know a framework.
  *
  *      buckets     gradientReady … finish: all are there             take
  *      scheduled   gradientReady … finish: all are on their way      take: waits for this one */
-import { must } from '../../../base/assert.ts';
-import { ShoalError } from '../../../base/errors.ts';
-import type { CallOptions, ScheduledGroup, Work } from '../../../group/call/types.ts';
-import { ReduceOp } from '../../../memory/reduce-op.ts';
-import type { Tensor } from '../../../memory/tensor.ts';
-import type { ParameterSpec } from '../../buckets.ts';
-import { gradBucket, HookRun, type BoundHook, type BucketPlace } from '../../hooks/comm-hook.ts';
-import { Reducer, type ReducerGroup, type ReducerOptions } from '../../reducer.ts';
+import { must } from '../../base/assert.ts';
+import { ShoalError } from '../../base/errors.ts';
+import type { CallOptions, ScheduledGroup, Work } from '../../group/call/types.ts';
+import { ReduceOp } from '../../memory/reduce-op.ts';
+import type { Tensor } from '../../memory/tensor.ts';
+import type { ParameterSpec } from '../buckets.ts';
+import { gradBucket, HookRun, type BoundHook, type BucketPlace } from '../hooks/comm-hook.ts';
+import { Reducer, type ReducerGroup, type ReducerOptions } from '../reducer.ts';
 
 export interface Exchange {
   /** `finish` does not wait: `take` does, for one gradient. */
   readonly isScheduled: boolean;
-  /** Copies the gradient of a variable, in the order in which the backward pass has them. */
+  /** Copies the gradient of a parameter, in the order in which the backward pass has them. */
   gradientReady(index: number, values: Float32Array): void;
-  /** The backward pass is over. @throws ShoalError `usage` for variables without gradient; what ended the group. */
+  /** The backward pass is over. @throws ShoalError `usage` for parameters without gradient; what ended the group. */
   finish(): void;
-  /** The average, until the variable's next gradient. @throws ShoalError what ended the group. */
+  /** The average, until the parameter's next gradient. @throws ShoalError what ended the group. */
   take(index: number): Float32Array;
   close(): void;
 }
@@ -28,7 +28,15 @@ export interface ExchangeOptions extends ReducerOptions {
   readonly hook?: BoundHook | undefined;
 }
 
-export class BucketExchange implements Exchange {
+export function isScheduled(group: ReducerGroup | ScheduledGroup): group is ScheduledGroup {
+  return 'setScheduling' in group;
+}
+
+export function exchangeOf(group: ReducerGroup | ScheduledGroup, parameters: readonly ParameterSpec[], options: ExchangeOptions): Exchange {
+  return isScheduled(group) ? new ScheduledExchange(group, parameters, options) : new BucketExchange(group, parameters, options);
+}
+
+class BucketExchange implements Exchange {
   readonly isScheduled = false;
   readonly #reducer: Reducer;
 
@@ -54,7 +62,7 @@ export class BucketExchange implements Exchange {
   }
 }
 
-export class ScheduledExchange implements Exchange {
+class ScheduledExchange implements Exchange {
   readonly isScheduled = true;
   readonly #group: ScheduledGroup;
   readonly #parameters: readonly ParameterSpec[];
@@ -65,6 +73,8 @@ export class ScheduledExchange implements Exchange {
   readonly #hookTensors: Tensor[] = [];
   readonly #findUnused: boolean;
   readonly #call: CallOptions;
+  /** What ended the group. */
+  #failure: unknown;
 
   constructor(group: ScheduledGroup, parameters: readonly ParameterSpec[], { findUnused = false, timeoutMs, hook }: ExchangeOptions) {
     this.#hook = hook;
@@ -95,7 +105,7 @@ export class ScheduledExchange implements Exchange {
       const { rank } = this.#group;
       throw new ShoalError(
         'usage',
-        `ddp: rank ${rank} has no gradient for ${names.join(', ')}; give every variable one, or pass findUnused: true to count missing ones as zeros`,
+        `ddp: rank ${rank} has no gradient for ${names.join(', ')}; give each one, or pass findUnused: true to count missing ones as zeros`,
         { rank },
       );
     }
@@ -106,8 +116,14 @@ export class ScheduledExchange implements Exchange {
   }
 
   take(index: number): Float32Array {
+    if (this.#failure !== undefined) throw this.#failure;
     const work = must(this.#works[index], () => 'what is taken has been given');
-    work.waitSync();
+    try {
+      work.waitSync();
+    } catch (thrown) {
+      this.#failure = thrown;
+      throw thrown;
+    }
     this.#works[index] = undefined;
     return this.#tensors[index].data;
   }
@@ -125,7 +141,7 @@ export class ScheduledExchange implements Exchange {
       this.#works[index] = this.#group.allReduce(tensor, { ...call, op: ReduceOp.Avg, name: `ddp/${name}` });
       return;
     }
-    // A bucket for each variable: what follows the first work of its hook runs when the forward pass needs the variable.
+    // A bucket for each parameter: what follows the first work of its hook runs when the forward pass needs it.
     const place: BucketPlace = {
       index,
       name: `ddp/${name}`,

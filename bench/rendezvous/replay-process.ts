@@ -1,0 +1,95 @@
+/** The server (rank 0) or a worker of the replay. Prints its addresses, reads those of all; the server prints how long each step took.
+ *
+ *    replay-process.ts <rank> <workers> <host to listen on> <plan> */
+import { createInterface } from 'node:readline';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { systemClock } from '../../src/base/clock.ts';
+import type { RendezvousWorker, WorkerIdentity } from '../../src/rendezvous/index.ts';
+import { contestants, replayLayers, schedule, type ReplayPlan, type Samples } from './replay-plan.ts';
+import { start } from './workload.ts';
+
+const [rankText, workersText, host, planText] = process.argv.slice(2);
+const [rank, workers] = [Number(rankText), Number(workersText)];
+const plan = JSON.parse(planText) as ReplayPlan;
+const layers = replayLayers(plan);
+const own = await Promise.all(contestants.map((contestant) => start(rank, contestant, host)));
+console.log(JSON.stringify(own.map(({ address }) => address)));
+const { value } = await createInterface({ input: process.stdin })[Symbol.asyncIterator]().next();
+const addresses = JSON.parse(value as string) as string[][];
+
+/** Who this process exchanges tensors with, by contestant. */
+const peers: readonly (readonly WorkerIdentity[])[] = await Promise.all(
+  contestants.map(async ({ carrier }, k) => {
+    const others = rank === 0 ? Array.from({ length: workers }, (_, worker) => worker + 1) : [0];
+    // Over gRPC each asks over a connection of its own.
+    const isDialer = rank > 0 || carrier === 'grpc';
+    return Promise.all(others.map((other) => (isDialer ? own[k].connect(addresses[other][k]) : own[k].peer(other))));
+  }),
+);
+// One array under all tensors: what is sent is only read.
+const source = new Float32Array(Math.max(...layers.map(({ count }) => count))).fill(rank);
+if (rank === 0) console.log(JSON.stringify(await serve()));
+else await work();
+
+/** A parameter goes out for the next step as soon as its gradients are there: steps overlap as far as the workers' do. */
+async function serve(): Promise<Samples> {
+  const samples: Record<string, number[]> = Object.fromEntries(contestants.map(({ name }) => [name, []]));
+  let endedMs = 0;
+  let complete: readonly Promise<void>[] = [];
+  let ended: Promise<void> = Promise.resolve();
+  for (const { contestant, stepId, counts } of schedule(plan)) {
+    if (!counts) {
+      // A contestant's first step: the one before is out of the way, and parameters are there at once.
+      await ended;
+      complete = layers.map(() => Promise.resolve());
+    }
+    const step = own[contestant].beginStep(stepId);
+    const [before, updatedBefore] = [ended, complete];
+    complete = layers.map(async ({ name, count }, layer) => {
+      const received = peers[contestant].map((worker) => step.recv(worker, `${name} gradient`));
+      await updatedBefore[layer];
+      for (const worker of peers[contestant]) void step.send(worker, name, source.subarray(0, count));
+      for (const [k, gradient] of (await Promise.all(received)).entries()) {
+        if (gradient!.data.length !== count || gradient!.data[count - 1] !== peers[contestant][k].rank)
+          throw new Error(`${name} is another`);
+        gradient!.release();
+      }
+    });
+    const tensors = complete;
+    ended = (async () => {
+      await Promise.all(tensors);
+      const nowMs = systemClock.now();
+      if (counts) samples[contestants[contestant].name].push(nowMs - endedMs);
+      endedMs = nowMs;
+      // All gradients have come, so all parameters have gone.
+      step.end();
+    })();
+    await before;
+  }
+  await ended;
+  return samples;
+}
+
+async function work(): Promise<void> {
+  for (const { contestant, stepId } of schedule(plan)) await trainStep(own[contestant], peers[contestant][0], stepId);
+}
+
+async function trainStep(worker: RendezvousWorker, server: WorkerIdentity, stepId: number): Promise<void> {
+  const step = worker.beginStep(stepId);
+  const parameters = layers.map(({ name }) => step.recv(server, name));
+  let busyUntilMs = systemClock.now();
+  for (const [layer, { forwardMs }] of layers.entries()) {
+    const parameter = await parameters[layer];
+    busyUntilMs = Math.max(busyUntilMs, systemClock.now()) + forwardMs;
+    parameter!.release();
+  }
+  const sent: Promise<void>[] = [];
+  for (const { name, count, backwardMs } of layers.toReversed()) {
+    busyUntilMs += backwardMs;
+    const waitMs = busyUntilMs - systemClock.now();
+    if (waitMs > 0) await sleep(waitMs);
+    sent.push(step.send(server, `${name} gradient`, source.subarray(0, count)));
+  }
+  await Promise.all(sent);
+  step.end();
+}

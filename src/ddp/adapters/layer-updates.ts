@@ -1,0 +1,127 @@
+/** The layers of a model between two passes: gradients go to the exchange as the backward pass has them, and the average of a layer is
+ *  waited for, and applied, when the next forward pass comes to it. It must not know a framework.
+ *
+ *      give(l)    backward pass: the layer's gradients are on their way
+ *      finish()   the pass is over. Buckets: all averages are there. Scheduled: none is waited for
+ *      use(l)     forward pass: waits for the layer's averages, and applies them; drain(): of all layers
+ *
+ *  Each of these is a span on the timeline, by which `shoal tune --scheduler --predict` knows what the layers' passes take. */
+import type { ProcessGroup } from '../../group/call/types.ts';
+import type { Exchange } from './exchange.ts';
+
+export interface Layer {
+  readonly name: string;
+  readonly bytes: number;
+  /** Of the exchange. */
+  readonly parameters: readonly number[];
+}
+
+export interface LayerUpdatesOptions {
+  /** In the order of the forward pass. */
+  readonly layers: readonly Layer[];
+  readonly exchange: Exchange;
+  /** One step of the optimiser, of this layer alone. Averages are those of its parameters, until their next gradients. */
+  readonly apply: (layer: number, averages: readonly Float32Array[]) => void;
+  /** Of the group: draws on its timeline. */
+  readonly group: Partial<Pick<ProcessGroup, 'span'>>;
+}
+
+type Details = Readonly<Record<string, string | number>>;
+
+/** Of a layer's spans. */
+interface Marks {
+  /** As much of the layer's as the name of a span can hold. */
+  readonly name: string;
+  readonly wait: Details;
+  readonly gradient: Details;
+}
+
+export class LayerUpdates {
+  readonly #options: LayerUpdatesOptions;
+  readonly #marks: readonly Marks[];
+  /** Layers whose last averages are not applied. */
+  readonly #pending = new Set<number>();
+  /** Layers that this forward pass has come to. */
+  readonly #used = new Set<number>();
+  #isForward = false;
+  #isUpdating = false;
+
+  constructor(options: LayerUpdatesOptions) {
+    this.#options = options;
+    this.#marks = options.layers.map(({ name, bytes }, layer) => ({
+      name: name.slice(0, 200),
+      wait: { phase: 'wait', layer, bytes },
+      gradient: { phase: 'gradient', layer, bytes },
+    }));
+  }
+
+  forward<T>(pass: () => T): T {
+    this.#used.clear();
+    this.#isForward = true;
+    try {
+      return this.#span('forward pass', pass, { phase: 'forward' });
+    } finally {
+      this.#isForward = false;
+    }
+  }
+
+  /** The layer's parameters are about to be used: they are as they are after the last step.
+   *  @throws ShoalError what ended the group; what the optimiser throws. */
+  use(layer: number): void {
+    // An optimiser's first update may look at all parameters.
+    if (this.#isUpdating) return;
+    const isFirst = this.#isForward && !this.#used.has(layer);
+    if (isFirst) this.#used.add(layer);
+    else if (!this.#pending.has(layer)) return;
+    const { apply } = this.#options;
+    const { name, wait } = this.#marks[layer];
+    const averages = this.#span(`wait for ${name}`, () => this.#take(layer), wait);
+    if (averages === undefined) return;
+    this.#isUpdating = true;
+    try {
+      apply(layer, averages);
+    } finally {
+      this.#isUpdating = false;
+    }
+  }
+
+  /** Copies the gradients of the layer's parameters; undefined: this one has none. */
+  give(layer: number, gradients: readonly (Float32Array | undefined)[]): void {
+    const { layers, exchange } = this.#options;
+    const { parameters } = layers[layer];
+    const { name, gradient: details } = this.#marks[layer];
+    const given = (): void => {
+      for (const [at, gradient] of gradients.entries()) if (gradient) exchange.gradientReady(parameters[at], gradient);
+    };
+    this.#span(`gradient of ${name}`, given, details);
+  }
+
+  /** The backward pass is over. @returns the averages of all parameters, if they are there: to be applied now.
+   *  @throws ShoalError `usage` for parameters without gradient; what ended the group. */
+  finish(): readonly Float32Array[] | undefined {
+    const { layers, exchange } = this.#options;
+    this.#span('gradients averaged', () => exchange.finish(), { phase: 'finish' });
+    if (!exchange.isScheduled) return layers.flatMap(({ parameters }) => parameters.map((index) => exchange.take(index)));
+    for (const layer of layers.keys()) this.#pending.add(layer);
+    return undefined;
+  }
+
+  /** Waits for all that is on its way, and applies it. */
+  drain(): void {
+    for (const layer of [...this.#pending].sort((a, b) => a - b)) this.use(layer);
+  }
+
+  /** Undefined: nothing of it is on its way. */
+  #take(layer: number): readonly Float32Array[] | undefined {
+    if (!this.#pending.has(layer)) return undefined;
+    const { layers, exchange } = this.#options;
+    const averages = layers[layer].parameters.map((index) => exchange.take(index));
+    this.#pending.delete(layer);
+    return averages;
+  }
+
+  #span<T>(name: string, run: () => T, details: Details): T {
+    const { group } = this.#options;
+    return group.span === undefined ? run() : group.span(name, run, details);
+  }
+}

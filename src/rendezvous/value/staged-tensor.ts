@@ -1,0 +1,59 @@
+/** A tensor whose elements host code cannot reach, such as those in a device's memory: pieces of it are read into host memory when somebody
+ *  asks for it. It must not know what devices are. */
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { viewOf, type DType } from '../../memory/dtype.ts';
+import type { TensorValue } from './tensor-value.ts';
+
+/** Of tensors that are moved in pieces: large enough that reading one takes longer than beginning to, small enough that several overlap. */
+export const stagedPieceBytes = 4 * 2 ** 20;
+
+export interface StagedTensor {
+  readonly dtype: DType;
+  readonly shape: readonly number[];
+  /** In all; a multiple of 4. */
+  readonly bytes: number;
+  /** target := the bytes from `at`. Several may be under way. */
+  read(at: number, target: Uint8Array): Promise<void>;
+  /** Nobody reads it any more. @param cause why it could not be read. */
+  release(cause?: ShoalError): void;
+}
+
+/** What is sent: in host memory, or to be read into it. */
+export type SentValue = TensorValue | StagedTensor;
+
+export function isStaged(value: SentValue): value is StagedTensor {
+  return (value as Partial<StagedTensor>).read !== undefined;
+}
+
+/** As it is received where no pieces travel. */
+export async function hostValue(value: SentValue): Promise<TensorValue> {
+  if (!isStaged(value)) return value;
+  const { dtype, shape, bytes } = value;
+  try {
+    const memory = allocated(bytes);
+    if (bytes > 0) await value.read(0, new Uint8Array(memory));
+    value.release();
+    return {
+      dtype,
+      shape,
+      data: viewOf(
+        dtype,
+        memory,
+        0,
+        shape.reduce((count, length) => count * length, 1),
+      ),
+    };
+  } catch (thrown) {
+    const cause = ShoalError.from(thrown);
+    value.release(cause);
+    throw cause;
+  }
+}
+
+function allocated(bytes: number): ArrayBuffer {
+  try {
+    return new ArrayBuffer(bytes);
+  } catch (cause) {
+    throw new ShoalError('out-of-memory', `no memory for a tensor of ${bytes} bytes: ${messageOf(cause)}`, { bytes, cause });
+  }
+}

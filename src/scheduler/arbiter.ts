@@ -1,0 +1,186 @@
+/** One arbiter of a process, for what shares its network or its memory: scheduled groups, and links to parameter servers. Each has an
+ *  account: what it has in flight, and what was refused.
+ *
+ *      group  ── account ─┐              admitted: the first of an account, always;
+ *      group  ── account ─┼─ network     a further one when it is within the account's credit, when all together stay within the
+ *      server ── account ─┘              largest of their credits, and when nothing that is sooner waits
+ *
+ *  So what is in flight is at most the largest credit and one task of each account. Nothing waits for ever, however accounts depend on
+ *  each other: the earliest all-reduce that has not ended on all ranks is, on each, the first of its group's account, since ranks start
+ *  them in one order; it is admitted everywhere and ends. What was sent to a server ends when that has taken it. Servers do not count
+ *  for each other: a slow one delays none of the others. */
+
+/** What accounts share. `network`: this host's; `memory`: of peers on this host. */
+export type SharedResource = 'network' | 'memory';
+
+export interface AccountOptions {
+  /** Bytes in flight, at most; one larger task may be alone. May change. */
+  readonly creditBytes: () => number;
+  /** Undefined: nothing, it counts for itself alone. May be set later. */
+  readonly resource?: SharedResource | undefined;
+  /** Of one destination among many: does not count for others that are. */
+  readonly isDestination?: boolean;
+  /** What was refused may be admitted now. */
+  readonly onRoom: () => void;
+}
+
+/** Bytes in flight of each resource, by thread; each thread writes its own. */
+export const arbiterMemoryBytes = 4 * Float64Array.BYTES_PER_ELEMENT;
+
+export interface ArbiterOptions {
+  /** Zeros at first, shared with the arbiter of the process's other thread: what that has in flight counts, and what waits there does
+   *  not. Default: there is no other. */
+  readonly memory?: SharedArrayBuffer;
+  readonly thread?: 'main' | 'comm';
+}
+
+export class Arbiter {
+  readonly accounts = new Set<CreditAccount>();
+  readonly memory: SharedArrayBuffer;
+  readonly #inFlight: Float64Array;
+  readonly #own: number;
+
+  constructor({ memory = new SharedArrayBuffer(arbiterMemoryBytes), thread = 'main' }: ArbiterOptions = {}) {
+    this.memory = memory;
+    this.#inFlight = new Float64Array(memory);
+    this.#own = thread === 'main' ? 0 : 2;
+    // A thread before this one may have been lost with something in flight.
+    this.#inFlight.fill(0, this.#own, this.#own + 2);
+  }
+
+  open(options: AccountOptions): CreditAccount {
+    const account: CreditAccount = new CreditAccount(options, this);
+    this.accounts.add(account);
+    return account;
+  }
+
+  /** Bytes that the other thread has in flight. */
+  elsewhere(resource: SharedResource): number {
+    return this.#inFlight[2 - this.#own + place(resource)];
+  }
+
+  note(resource: SharedResource, bytes: number): void {
+    this.#inFlight[this.#own + place(resource)] += bytes;
+  }
+}
+
+function place(resource: SharedResource): number {
+  return resource === 'network' ? 0 : 1;
+}
+
+export class CreditAccount implements Disposable {
+  inFlightBytes = 0;
+  /** Tasks. */
+  inFlight = 0;
+  #resource: SharedResource | undefined;
+  /** Priority of the task that was refused last; smaller is sooner. */
+  #refused: number | undefined;
+  readonly #options: AccountOptions;
+  readonly #arbiter: Arbiter;
+
+  constructor(options: AccountOptions, arbiter: Arbiter) {
+    this.#options = options;
+    this.#arbiter = arbiter;
+    this.#resource = options.resource;
+  }
+
+  get resource(): SharedResource | undefined {
+    return this.#resource;
+  }
+
+  /** What is in flight goes along. */
+  set resource(resource: SharedResource | undefined) {
+    this.#note(-this.inFlightBytes);
+    this.#resource = resource;
+    this.#note(this.inFlightBytes);
+  }
+
+  get creditBytes(): number {
+    return this.#options.creditBytes();
+  }
+
+  /** Asked for the task that is first in the account's order. */
+  admits(bytes: number, priority: number): boolean {
+    const isAdmitted =
+      this.inFlight === 0 ||
+      (this.inFlightBytes + bytes <= this.creditBytes && (this.#resource === undefined || this.#hasRoom(this.#resource, bytes, priority)));
+    this.#refused = isAdmitted ? undefined : priority;
+    return isAdmitted;
+  }
+
+  started(bytes: number): void {
+    this.inFlight++;
+    this.inFlightBytes += bytes;
+    this.#note(bytes);
+  }
+
+  /** `offerRoom` follows when the owner's state allows for it. */
+  finished(bytes: number): void {
+    this.inFlight--;
+    this.inFlightBytes -= bytes;
+    this.#note(-bytes);
+  }
+
+  /** Nothing waits here any more. */
+  withdraw(): void {
+    this.#refused = undefined;
+  }
+
+  /** Of what has finished: to this account and those that share the resource, the soonest first.
+   *  @throws the first error that one of them threw, when all have been asked. */
+  offerRoom(): void {
+    if (!this.#isAwaited()) return this.#options.onRoom();
+    const asked = [...this.#arbiter.accounts].filter((each) => each === this || (each.#refused !== undefined && this.#shares(each)));
+    const priorityOf = (account: CreditAccount): number => account.#refused ?? Infinity;
+    const thrown: unknown[] = [];
+    for (const account of asked.toSorted((a, b) => priorityOf(a) - priorityOf(b))) {
+      try {
+        account.#options.onRoom();
+      } catch (error) {
+        thrown.push(error);
+      }
+    }
+    if (thrown.length > 0) throw thrown[0];
+  }
+
+  /** Nothing is in flight: the connection is new. */
+  reset(): void {
+    this.#note(-this.inFlightBytes);
+    this.inFlight = 0;
+    this.inFlightBytes = 0;
+    this.#refused = undefined;
+  }
+
+  [Symbol.dispose](): void {
+    this.#arbiter.accounts.delete(this);
+    this.resource = undefined;
+  }
+
+  /** Somebody else waits for what it holds. */
+  #isAwaited(): boolean {
+    if (this.#resource === undefined) return false;
+    for (const other of this.#arbiter.accounts) if (other.#refused !== undefined && this.#shares(other)) return true;
+    return false;
+  }
+
+  #note(bytes: number): void {
+    if (this.#resource !== undefined) this.#arbiter.note(this.#resource, bytes);
+  }
+
+  #hasRoom(resource: SharedResource, bytes: number, priority: number): boolean {
+    let inFlightBytes = this.inFlightBytes + bytes + this.#arbiter.elsewhere(resource);
+    let { creditBytes } = this;
+    for (const other of this.#arbiter.accounts) {
+      if (!this.#shares(other)) continue;
+      if (other.#refused !== undefined && other.#refused < priority) return false;
+      inFlightBytes += other.inFlightBytes;
+      creditBytes = Math.max(creditBytes, other.creditBytes);
+    }
+    return inFlightBytes <= creditBytes;
+  }
+
+  #shares(other: CreditAccount): boolean {
+    if (other === this || other.#resource !== this.#resource) return false;
+    return !(this.#options.isDestination && other.#options.isDestination);
+  }
+}

@@ -1,0 +1,102 @@
+/** Whether scheduling is worth it: one training, replayed with plain overlap and with parts by priority, and what no order can beat.
+ *
+ *      no overlap     passes + communication
+ *      plain overlap  FIFO: whole tensors, as they become ready                    ─┐ what scheduling gains
+ *      scheduled      the best of a few partitions                                 ─┘
+ *      bound          the longer one of passes and communication
+ *
+ *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
+import { ShoalError } from '../base/errors.ts';
+import { describeValue } from '../base/settings/options.ts';
+import { replay, type ReplayOptions } from './training.ts';
+
+export interface PlanOptions extends Omit<ReplayOptions, 'order' | 'partitionBytes' | 'creditBytes'> {
+  /** Partitions to try. Default: the one that is the default of trainings, and some that cut this model's tensors. */
+  readonly partitions?: readonly number[];
+  /** The credit, in partitions. Default: 4. */
+  readonly creditParts?: number;
+}
+
+export interface SchedulePlan {
+  /** Of a step: the passes alone. */
+  readonly computeMs: number;
+  /** What the busiest port takes for a step's bytes, each way. */
+  readonly networkMs: number;
+  /** Communication by computation. */
+  readonly ratio: number;
+  readonly noOverlapMs: number;
+  readonly plainOverlapMs: number;
+  readonly scheduledMs: number;
+  readonly partitionBytes: number;
+  readonly creditBytes: number;
+  /** No order is faster. */
+  readonly boundMs: number;
+  /** Plain overlap over scheduled. */
+  readonly gain: number;
+  /** Plain overlap over the bound. */
+  readonly gainMax: number;
+  readonly isWorthIt: boolean;
+  /** The same as a sentence. */
+  readonly verdict: string;
+}
+
+/** Less is not told from noise, and would not pay for messages about the order. */
+const gainMin = 1.05;
+const defaultPartitionBytes = 4e6;
+/** Parts of all tensors together, about. */
+const partCounts = [16, 64, 256];
+const partitionBytesMin = 4096;
+
+/** @throws ShoalError `usage` for a world or a network that cannot be. */
+export function planSchedule({ partitions, creditParts = 4, ...world }: PlanOptions): SchedulePlan {
+  const plain = replay({ ...world, order: 'fifo' });
+  const candidates = partitions ?? partitionsOf(world.layers.map(({ bytes }) => bytes));
+  if (candidates.length === 0) throw new ShoalError('usage', 'planSchedule: there is no partition to try');
+  for (const bytes of [...candidates, creditParts]) {
+    if (!Number.isSafeInteger(bytes) || bytes < 1)
+      throw new ShoalError('usage', `planSchedule: partitions are positive integers, not ${describeValue(bytes)}`);
+  }
+  const tried = candidates.map((partitionBytes) => {
+    const creditBytes = creditParts * partitionBytes;
+    return { partitionBytes, creditBytes, stepMs: replay({ ...world, order: 'scheduled', partitionBytes, creditBytes }).stepMs };
+  });
+  const best = tried.reduce((a, b) => (b.stepMs < a.stepMs ? b : a));
+  const { computeMs, networkMs, stepMs: plainOverlapMs } = plain;
+  const boundMs = Math.max(computeMs, networkMs);
+  const figures = {
+    computeMs,
+    networkMs,
+    ratio: networkMs / computeMs,
+    noOverlapMs: computeMs + networkMs,
+    plainOverlapMs,
+    scheduledMs: best.stepMs,
+    partitionBytes: best.partitionBytes,
+    creditBytes: best.creditBytes,
+    boundMs,
+    gain: plainOverlapMs / best.stepMs,
+    gainMax: plainOverlapMs / boundMs,
+  };
+  return { ...figures, isWorthIt: figures.gain >= gainMin, verdict: verdictOf(figures) };
+}
+
+function verdictOf({ gain, gainMax, computeMs, networkMs, ratio }: Omit<SchedulePlan, 'isWorthIt' | 'verdict'>): string {
+  if (gain >= gainMin) return `worth it: ${timesText(gain)} plain overlap; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
+  const passes = `communication takes ${timesText(ratio)} as long as computation (${networkMs.toFixed(1)} and ${computeMs.toFixed(1)} ms)`;
+  if (gainMax >= gainMin) return `not worth it: ${timesText(gain)} plain overlap, though ${timesText(gainMax)} is the bound: ${passes}`;
+  const why = networkMs <= computeMs ? 'plain overlap hides it' : 'the network is busy all the time in any order';
+  return `not worth it: ${passes}, and ${why}; no order gains more than ${timesText(Math.max(gain, gainMax))}`;
+}
+
+/** Rounded down: what is just below a limit does not look like it. */
+export function timesText(value: number): string {
+  return `${(Math.floor(value * 100) / 100).toFixed(2)} ×`;
+}
+
+function partitionsOf(sizes: readonly number[]): number[] {
+  const all = sizes.reduce((a, b) => a + b, 0);
+  const largest = Math.max(...sizes);
+  const cutting = partCounts
+    .map((count) => 2 ** Math.ceil(Math.log2(Math.max(partitionBytesMin, all / count))))
+    .filter((bytes) => bytes < largest);
+  return [...new Set([defaultPartitionBytes, ...cutting])];
+}
