@@ -21,6 +21,8 @@ export interface SchedulerTuneFlags {
 
 /** The document's space is of whole models. */
 const million = 4e6;
+/** The command tunes once: however unsteady the machine is, no step is so much slower than the best point's that it begins anew. */
+const onceOnly = Number.MAX_VALUE;
 
 /** @returns the exit code. @throws ShoalError `usage`. */
 export async function runSchedulerTune(
@@ -49,7 +51,7 @@ export async function runSchedulerTune(
     most: Math.max(65_536, Math.round(most * million * scale)),
   });
   const space = { creditBytes: scaled(4, 64), partitionBytes: scaled(2, 32) };
-  const tuning = { space, points: 15, stepsPerPoint, stepsAhead: 10 };
+  const tuning = { space, points: 15, stepsPerPoint, stepsAhead: 10, driftShare: onceOnly };
   const bytes = layers.reduce((sum, layer) => sum + layer.bytes, 0);
   stdout.write(`${model} × ${scale}: ${layers.length} layers, ${(bytes / 1e6).toFixed(1)} MB; ranks: ${ranks}, hosts: ${hosts}\n\n`);
   stdout.write(row(['credit', 'partition', 'ms a step', 'steps', '']));
