@@ -13,8 +13,8 @@ import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvsto
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
 import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
 
-const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '262144' } = process.env;
-const [steps, batch, units, partitionBytes] = [STEPS, BATCH, UNITS, PARTITION].map(Number);
+const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '262144', CREDIT = '524288' } = process.env;
+const [steps, batch, units, partitionBytes, creditBytes] = [STEPS, BATCH, UNITS, PARTITION, CREDIT].map(Number);
 const order = (process.env.ORDER ?? 'scheduled') as 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
 const whole = 2 ** 30;
 
@@ -59,7 +59,7 @@ async function averaged(): Promise<Training> {
     // A credit of one byte admits one tensor, alone.
     fifo: { creditBytes: 1, partitionBytes: whole },
     concurrent: { creditBytes: whole, partitionBytes: whole },
-    scheduled: { creditBytes: 2 * partitionBytes, partitionBytes },
+    scheduled: { creditBytes, partitionBytes },
   }[order];
   const group = await initProcessGroup(order === 'buckets' ? {} : { scheduling: bytes });
   const optimizer = distribute(group, tf.train.sgd(0.01));

@@ -2,7 +2,7 @@
  *  whose network is as fast as makes communication take about as long as computation: 2 ranks that average by all-reduce, and 2 workers
  *  with 1 server. Each turn is a fresh set of processes; turns of the orders are interleaved in rounds.
  *
- *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--partition 262144] [--out bench/results/scheduler-training.json]
+ *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--partition 262144] [--credit-parts 2] [--out bench/results/scheduler-training.json]
  *
  *  `--rate-mbit 0`: chosen after a turn without communication. The planner predicts the all-reduces' turns from a traced one, FIFO, that does
  *  not count. Build first. */
@@ -26,6 +26,8 @@ const { values } = programArguments(import.meta.url, {
     batch: { type: 'string', default: '8' },
     units: { type: 'string', default: '256' },
     partition: { type: 'string', default: '262144' },
+    'credit-parts': { type: 'string', default: '2' },
+    orders: { type: 'string', default: 'buckets,fifo,concurrent,scheduled' },
     'rate-mbit': { type: 'string', default: '0' },
     exchanges: { type: 'string', default: 'all-reduce,parameter-server' },
     out: { type: 'string' },
@@ -37,15 +39,16 @@ if (problem !== undefined) {
   process.exit(2);
 }
 
-const orders = ['buckets', 'fifo', 'concurrent', 'scheduled'] as const;
-type Order = (typeof orders)[number];
+type Order = 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
+const orders = values.orders.split(',') as Order[];
 /** Steps that warm up. */
 const warmup = 3;
 const port = 29_400;
 const script = fileURLToPath(new URL('training-rank.ts', import.meta.url));
 const serverScript = fileURLToPath(new URL('training-server.ts', import.meta.url));
 const secret = randomBytes(32).toString('hex');
-const program = { STEPS: values.steps, BATCH: values.batch, UNITS: values.units, PARTITION: values.partition };
+const creditBytes = Number(values['credit-parts']) * Number(values.partition);
+const program = { STEPS: values.steps, BATCH: values.batch, UNITS: values.units, PARTITION: values.partition, CREDIT: String(creditBytes) };
 
 interface Turn {
   readonly medianMs: number;
@@ -78,7 +81,7 @@ function programsOf(network: Network, exchange: string, order: Order, more: Read
   const served = exchange === 'parameter-server';
   const common = { ...program, ...more, EXCHANGE: exchange, ORDER: order, SHOAL_SECRET: secret };
   const parts = { SHOAL_JOB: `training-${Date.now()}`, SHOAL_WORKERS: '2', SHOAL_SERVERS: '1' };
-  const credit = { buckets: '1GiB', fifo: '4KiB', concurrent: '1GiB', scheduled: String(2 * Number(values.partition)) }[order];
+  const credit = { buckets: '1GiB', fifo: '4KiB', concurrent: '1GiB', scheduled: String(creditBytes) }[order];
   const place = (rank: number): Record<string, string> => ({
     ...rankVariables({
       rank,

@@ -2,7 +2,8 @@
  *  tuned. For `shoal tune --scheduler`. */
 import { ShoalError } from '../base/errors.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
-import type { ProcessGroup, SchedulingStatus, Work } from '../group/call/types.ts';
+import type { ProcessGroup, ScheduledGroup, SchedulingStatus, Work } from '../group/call/types.ts';
+import type { Tensor } from '../memory/tensor.ts';
 import type { LayerTrace } from '../scheduler/model-traces.ts';
 import type { TuningOptions } from '../scheduler/tuner/tuner.ts';
 
@@ -30,23 +31,15 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   const { layers, tuning } = options;
   const { points, stepsPerPoint, stepsAhead } = tuning;
   const scheduled = await group.scheduled({ tuning });
-  const tensors = layers.map(({ bytes }) => scheduled.tensor('float32', [bytes / 4]));
+  const training = new ReplayedTraining(scheduled, layers);
   const told = (event: ScheduleEvent): void => {
     if (group.rank === 0) emit(event);
   };
-  const works: (Work | undefined)[] = layers.map(() => undefined);
   let status = scheduled.scheduling;
   let sinceUs = stopwatch.nowUs();
   let count = 0;
   const makeStep = async (): Promise<void> => {
-    for (const [index, layer] of layers.entries()) {
-      works[index]?.waitSync();
-      passTime(layer.forwardMs);
-    }
-    for (let index = layers.length - 1; index >= 0; index--) {
-      passTime(layers[index].backwardMs);
-      works[index] = scheduled.allReduce(tensors[index], { name: layers[index].name, priority: index });
-    }
+    training.step();
     count++;
     // What the comm thread has told is heard.
     await new Promise(setImmediate);
@@ -59,7 +52,7 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   };
   /** All ranks make equally many steps: they agree on whether any of them has to go on. */
   const goesOn = async (): Promise<boolean> => {
-    for (const work of works) work?.waitSync();
+    training.drain();
     const missing = Int32Array.of(status.tuning === 'converged' && count >= stepsPerPoint ? 0 : 1);
     await group.allReduce(missing);
     return missing[0] > 0;
@@ -77,6 +70,37 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
   told({ event: 'point', status, stepMs: (stopwatch.nowUs() - sinceUs) / 1000 / count, steps: count });
   told({ event: 'tuned', status });
   await scheduled.destroy();
+}
+
+/** Passes that only take time; each layer of the next one waits for its own gradient alone. */
+export class ReplayedTraining {
+  readonly #group: ScheduledGroup;
+  readonly #layers: readonly LayerTrace[];
+  readonly #gradients: readonly Tensor<'float32'>[];
+  readonly #works: (Work | undefined)[];
+
+  constructor(group: ScheduledGroup, layers: readonly LayerTrace[]) {
+    this.#group = group;
+    this.#layers = layers;
+    this.#gradients = layers.map(({ bytes }) => group.tensor('float32', [bytes / 4]));
+    this.#works = layers.map(() => undefined);
+  }
+
+  step(): void {
+    for (const [index, { forwardMs }] of this.#layers.entries()) {
+      this.#works[index]?.waitSync();
+      passTime(forwardMs);
+    }
+    for (let index = this.#layers.length - 1; index >= 0; index--) {
+      const { name, backwardMs } = this.#layers[index];
+      passTime(backwardMs);
+      this.#works[index] = this.#group.allReduce(this.#gradients[index], { name, priority: index });
+    }
+  }
+
+  drain(): void {
+    for (const work of this.#works) work?.waitSync();
+  }
 }
 
 /** Without a CPU, as a device computes: ranks of one machine do not keep each other from it. */
