@@ -38,7 +38,9 @@ it('writes what was fastest; more worlds are added; groups use it', async (conte
     [[2], ['broadcast']],
   ]);
   const [world] = tuning.worlds;
-  expect(world.rates?.networkLatency).toBeGreaterThan(0);
+  // Half a trip: a busy machine can find that sending takes all of it.
+  const { networkLatency = 0, networkOverhead = 0 } = world.rates ?? {};
+  expect(networkLatency + networkOverhead).toBeGreaterThan(0);
   expect(world.choices[0].measured.map(({ bytes }) => bytes)).toEqual([64, 4096]);
   expect([world.choices[0].ranges.at(0)?.from, world.choices[0].ranges.at(-1)?.to]).toEqual([64, 4097]);
 

@@ -105,9 +105,10 @@ export class LinkProbe {
       Array.from({ length: burst }, (_, index) => write(burstBytes, index * burstBytes)),
     );
     if (tripMs === undefined || streamMs === undefined || burstMs === undefined || tripMs <= 0) return undefined;
-    const overheadMs = Math.max(0, burstMs - tripMs) / burst;
+    // Sending is a part of a trip; a burst on a busy machine can say that it is more.
+    const overheadMs = Math.min(Math.max(0, burstMs - tripMs) / burst, tripMs / 2);
     const byteMs = Math.max(0, streamMs - tripMs - overheadMs * pieces) / (pieceBytes * pieces);
-    return { latency: Math.max(0, tripMs / 2 - overheadMs) / 1e3, overhead: overheadMs / 1e3, byte: byteMs / 1e3 };
+    return { latency: (tripMs / 2 - overheadMs) / 1e3, overhead: overheadMs / 1e3, byte: byteMs / 1e3 };
   }
 
   /** From the first of some writes to the answer that says they have landed. */
