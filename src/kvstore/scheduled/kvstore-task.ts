@@ -23,7 +23,7 @@ import type { Variable } from '../../engine/variable.ts';
 import type { Part } from '../../scheduler/partition.ts';
 import { Task } from '../../scheduler/task.ts';
 
-export type KVOperation = 'init' | 'push' | 'pull' | 'push_pull';
+export type KVOperation = 'init' | 'push' | 'pull' | 'push_pull' | 'row_push' | 'row_pull';
 
 /** The store's operation on a range of bytes. Calls `onComplete` once. */
 export type Communicate = (part: number, onComplete: OnComplete) => void;
@@ -38,6 +38,8 @@ export interface KVStoreTaskOptions {
   readonly engine: DependencyEngine;
   /** Variables of the values that it reads and writes. */
   readonly real: readonly Variable[];
+  /** Calls `ready` when the store may be given a part: now, or when what was called before has been given. Default: now. */
+  readonly inOrder?: (ready: () => void) => void;
   readonly communicate: Communicate;
   readonly onEnd: (error: ShoalError | undefined) => void;
 }
@@ -130,7 +132,9 @@ export class KVStoreTask extends Task {
         return;
       }
       this.#proceed = onComplete;
-      this.notifyReady();
+      const { inOrder } = this.#options;
+      if (inOrder === undefined) this.notifyReady();
+      else inOrder(() => this.state === 'posted' && this.notifyReady());
     };
     this.#options.engine.pushAsync(run, [], [this.#first], { ...this.#as('start op', operationPriority), onPoisoned });
   }

@@ -1,13 +1,75 @@
-/** Rows of a parameter that was cut between its rows: which part has which. It must not know stores.
+/** Pushes and pulls of rows, and of a parameter that was cut between its rows: which part has which.
  *
  *      rows 7 2 3 9 of parts 0…4 │ 5…9      part 0: its rows 2 3, places 1 2      part 1: its rows 2 4, places 0 3 */
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import type { TypedArray } from '../../memory/dtype.ts';
+import { must } from '../../base/assert.ts';
+import { dtypeInfo, type TypedArray } from '../../memory/dtype.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import type { Value } from '../values/types.ts';
-import { viewOf, type KeyPart } from './partitioned-keys.ts';
+import type { KVStore, KVWork, RowSparsePullOptions, TransferOptions, Value } from '../values/types.ts';
+import { elementsOf, fittingRows, rowIdsOf, type NamedParameter } from '../values/values-argument.ts';
+import { viewOf, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
 
-export interface PartRows {
+/** One call of the store underneath. */
+export interface RowCall {
+  readonly bytes: number;
+  begin(store: KVStore): KVWork;
+}
+
+/** Rows of a parameter. */
+export type TableKey = PartitionedKey & NamedParameter;
+
+/** Every part is pushed by every worker, with the rows that there are. @param values copied by the caller; ascending rows.
+ *  @throws ShoalError `usage`, `mismatch`. */
+export function rowPushes(
+  table: TableKey,
+  indices: Uint32Array | Int32Array,
+  values: Value,
+  options: TransferOptions | undefined,
+): RowCall[] {
+  const ids = rowIdsOf(table, indices, { ascending: true });
+  fittingRows(table, values, ids.length);
+  if (table.parts.length === 1) {
+    const begin = (store: KVStore): KVWork => store.rowSparsePush(table.key, { indices: ids, values }, options);
+    return [{ bytes: bytesOfRows(table, ids.length), begin }];
+  }
+  return rowsByPart(table.parts, ids).map((each) => {
+    const own = must(rowsView(values, each), () => 'ascending rows of a part are beside each other');
+    const begin = (store: KVStore): KVWork => store.rowSparsePush(each.part.key, { indices: each.rows, values: own }, options);
+    return { bytes: bytesOfRows(table, each.rows.length), begin };
+  });
+}
+
+/** Of the parts that have rows which are asked for. @returns what gathers them as well, when all have come.
+ *  @throws ShoalError `usage`, `mismatch`. */
+export function rowPulls(table: TableKey, out: Value, options: RowSparsePullOptions): { calls: RowCall[]; gather: () => void } {
+  const ids = rowIdsOf(table, options.rowIds, { ascending: false });
+  fittingRows(table, out, ids.length);
+  const all = rowsByPart(table.parts, ids);
+  const apart: { readonly each: PartRows; readonly rows: Value }[] = [];
+  const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
+  const calls = asked.map((each): RowCall => {
+    const view = table.parts.length === 1 ? out : rowsView(out, each);
+    const rows = view ?? rowsApart(out, each);
+    if (view === undefined) apart.push({ each, rows });
+    const begin = (store: KVStore): KVWork => store.rowSparsePull(each.part.key, rows, { ...options, rowIds: each.rows });
+    return { bytes: bytesOfRows(table, each.rows.length), begin };
+  });
+  const gather = (): void => {
+    for (const { each, rows } of apart) scatterRows(out, rows, each);
+  };
+  return { calls, gather };
+}
+
+/** Of a parameter that others initialised: the store underneath knows its shape. */
+export function wholeRowCall(value: Value, begin: (store: KVStore) => KVWork): RowCall {
+  return { bytes: elementsOf(value).data.byteLength, begin };
+}
+
+function bytesOfRows({ dtype, shape }: TableKey, rows: number): number {
+  return rows * countOf(shape.slice(1)) * dtypeInfo(dtype).bytes;
+}
+
+interface PartRows {
   readonly part: KeyPart;
   /** Counted from the part's first. */
   readonly rows: Uint32Array;
@@ -16,7 +78,7 @@ export interface PartRows {
 }
 
 /** Of every part, also of those without any. @param ids rows that the parameter has. */
-export function rowsByPart(parts: readonly KeyPart[], ids: Uint32Array): PartRows[] {
+function rowsByPart(parts: readonly KeyPart[], ids: Uint32Array): PartRows[] {
   const lists = parts.map(() => ({ rows: [] as number[], places: [] as number[] }));
   const width = widthOf(parts[0]);
   const firsts = parts.map(({ offset }) => offset / width);
@@ -29,7 +91,7 @@ export function rowsByPart(parts: readonly KeyPart[], ids: Uint32Array): PartRow
 }
 
 /** The part's rows of a value that has all of them, if they are beside each other there: the same memory. */
-export function rowsView(value: Value, { part, places }: PartRows): Value | undefined {
+function rowsView(value: Value, { part, places }: PartRows): Value | undefined {
   const count = places.length;
   const first = count === 0 ? 0 : places[0];
   if (count > 0 && places[count - 1] - first + 1 !== count) return undefined;
@@ -38,7 +100,7 @@ export function rowsView(value: Value, { part, places }: PartRows): Value | unde
 }
 
 /** Room for the part's rows. */
-export function rowsApart(value: Value, { part, places }: PartRows): Value {
+function rowsApart(value: Value, { part, places }: PartRows): Value {
   const shape = [places.length, ...part.shape.slice(1)];
   if (!(value instanceof Tensor)) return new (value.constructor as new (count: number) => TypedArray)(countOf(shape));
   return new Tensor(
@@ -50,7 +112,7 @@ export function rowsApart(value: Value, { part, places }: PartRows): Value {
 }
 
 /** To their places in the value that has all. */
-export function scatterRows(value: Value, from: Value, { part, places }: PartRows): void {
+function scatterRows(value: Value, from: Value, { part, places }: PartRows): void {
   const [target, source] = [value, from].map((each) => (each instanceof Tensor ? each.data : each) as Float32Array);
   const width = widthOf(part);
   for (const [at, place] of places.entries()) target.set(source.subarray(at * width, (at + 1) * width), place * width);

@@ -21,12 +21,14 @@ interface Call {
   end(error?: ShoalError): void;
 }
 
+const heldCalls = ['push', 'pull', 'pushPull', 'rowSparsePush', 'rowSparsePull'] as const;
+
 /** Remembers calls, whose works end when the test says so. */
 async function held(options: ConstructorParameters<typeof ScheduledKVStore>[1] = {}): Promise<{ store: ScheduledKVStore; calls: Call[] }> {
   const inner = await create('local');
   const calls: Call[] = [];
   const hold =
-    (operation: 'push' | 'pull' | 'pushPull') =>
+    (operation: (typeof heldCalls)[number]) =>
     (key: string, ...rest: unknown[]): KVWork => {
       const work = new PendingWork({ now: () => 0, drain: () => undefined, pump: () => false }, operation);
       const end = (error?: ShoalError): void => {
@@ -38,7 +40,7 @@ async function held(options: ConstructorParameters<typeof ScheduledKVStore>[1] =
     };
   const outer = new Proxy(inner, {
     get: (target, name) => {
-      if (name === 'push' || name === 'pull' || name === 'pushPull') return hold(name);
+      if (heldCalls.includes(name as never)) return hold(name as (typeof heldCalls)[number]);
       const value: unknown = Reflect.get(target, name);
       return typeof value === 'function' ? value.bind(target) : value;
     },
@@ -91,6 +93,74 @@ describe('a scheduled store', () => {
     calls[1].end();
     await pull;
     expect(out).toEqual(new Float32Array([1, 2]));
+    await store.close();
+  });
+
+  it('keeps the order of what is called for one parameter, whatever the priorities: a pull has the pushes before it', async () => {
+    const { store, calls } = await held();
+    await store.init(['other', 'w'], [new Float32Array(4), new Float32Array(2)]);
+    const works = [store.pushPull('other', new Float32Array(4))];
+    await turns();
+    works.push(store.push('w', new Float32Array([1, 2]), { priority: -9 }));
+    await turns();
+    const out = new Float32Array(2);
+    works.push(store.pull('w', out, { priority: 9 }), store.pushPull('w', new Float32Array([3, 4]), new Float32Array(2), { priority: 20 }));
+    for (let next = 0; next < 5; next++) {
+      await turns();
+      calls[next].end();
+    }
+    await Promise.all(works);
+    expect(said(calls).slice(2)).toEqual(['push w', 'pull w', 'pushPull w']);
+    expect(out).toEqual(new Float32Array([1, 2]));
+    await store.close();
+  });
+
+  it('schedules rows as it does whole parameters: within the credit, by priority, after what was called before', async () => {
+    const { store, calls } = await held();
+    await store.init('table', new Float32Array(8), { shape: [4, 2] });
+    await store.init('soon', new Float32Array(2));
+    const rows = { indices: new Uint32Array([0, 1, 3]), values: new Float32Array([1, 2, 3, 4, 5, 6]) };
+    const out = new Float32Array(4);
+    const works = [store.rowSparsePush('table', rows), store.rowSparsePull('table', out, { rowIds: new Uint32Array([3, 0]), priority: 9 })];
+    rows.indices.fill(2);
+    rows.values.fill(9);
+    await turns();
+    // A credit of two rows; a part without rows needs none.
+    expect(said(calls)).toEqual([0, 1, 2].map((part) => `rowSparsePush table/part-${part}-of-4`));
+    works.push(store.pushPull('soon', new Float32Array([7, 8]), undefined, { priority: 1 }));
+    await turns();
+    calls[0].end();
+    await turns();
+    expect(said(calls)[3]).toBe('pushPull soon');
+    for (let next = 1; next < 7; next++) {
+      calls[next].end();
+      await turns();
+    }
+    await Promise.all(works);
+    expect(said(calls).slice(4)).toEqual([
+      'rowSparsePush table/part-3-of-4',
+      'rowSparsePull table/part-0-of-4',
+      'rowSparsePull table/part-3-of-4',
+    ]);
+    expect(out).toEqual(new Float32Array([5, 6, 1, 2]));
+    await store.close();
+  });
+
+  it('an operation that ends before its turn lets nobody pass the one before it', async () => {
+    const { store, calls } = await held();
+    await store.init(['other', 'w'], [new Float32Array(4), new Float32Array(6)]);
+    const works: PromiseLike<void>[] = [store.pushPull('other', new Float32Array(4)), store.pushPull('w', new Float32Array(6).fill(1))];
+    await turns();
+    const wrong = store.pushPull('w', new Float32Array(5));
+    await expect(wrong).rejects.toMatchObject({ code: 'mismatch' });
+    const out = new Float32Array(6);
+    works.push(store.pull('w', out, { priority: 9 }));
+    for (let next = 0; next < 8; next++) {
+      await turns();
+      calls[next].end();
+    }
+    await Promise.all(works);
+    expect(out).toEqual(new Float32Array(6).fill(1));
     await store.close();
   });
 
@@ -330,6 +400,43 @@ describe('a scheduled store', () => {
         }
         expect(found[1], `seed ${seed}`).toEqual(found[0]);
       }
+    }
+  });
+
+  it('gives what the store underneath gives when nothing is waited for, whatever the priorities', async () => {
+    for (let seed = 1; seed <= 40; seed++) {
+      const random = seededRandom(seed);
+      const plain = await create('local');
+      const options = { creditBytes: 1 + random.integer(60), partitionBytes: 8 + random.integer(60) };
+      await using scheduled = new ScheduledKVStore(await create('local'), options);
+      const names = ['a', 'b', 'c'];
+      for (const store of [plain, scheduled]) {
+        for (const name of names) await store.init(name, new Float32Array(20), { shape: [10, 2] });
+        await store.setOptimizer({ name: 'momentum', learningRate: 0.5, momentum: 0.9 });
+      }
+      const found: Float32Array[][] = [[], []];
+      const works: KVWork[] = [];
+      for (let step = 0; step < 25; step++) {
+        const key = names[random.integer(3)];
+        const kind = random.integer(5);
+        const priority = random.integer(9) - 4;
+        const value = Float32Array.from({ length: 20 }, () => random.next());
+        const indices = Uint32Array.from(Array.from({ length: 10 }, (_, row) => row).filter(() => random.integer(2) === 0));
+        for (const [at, store] of [plain, scheduled].entries()) {
+          const out = new Float32Array(kind === 4 ? indices.length * 2 : 20);
+          found[at].push(out);
+          const rows = { indices, values: value.slice(0, indices.length * 2) };
+          if (kind === 0) works.push(store.push(key, value, { priority }));
+          if (kind === 1) works.push(store.pull(key, out, { priority }));
+          if (kind === 2) works.push(store.pushPull(key, value.slice(), out, { priority }));
+          if (kind === 3) works.push(store.rowSparsePush(key, rows, { priority }));
+          if (kind === 4) works.push(store.rowSparsePull(key, out, { rowIds: indices, priority }));
+        }
+        if (random.integer(4) === 0) await new Promise(setImmediate);
+      }
+      await Promise.all(works);
+      expect(found[1], `seed ${seed}`).toEqual(found[0]);
+      await plain.close();
     }
   });
 

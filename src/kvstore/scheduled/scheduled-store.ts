@@ -4,19 +4,20 @@
  *      push(k) ─▶ buffered ─┐
  *      pull(k) ─────────────┴▶ push_pull ─▶ core: parts, priority, credit ─▶ pushPull of the store underneath
  *
- *  A push without a pull is sent when the turn of the event loop ends, or when somebody waits for it.
+ *  A push without a pull is sent when the turn of the event loop ends, or when somebody waits for it. Operations on one parameter keep the
+ *  order of their calls; priorities are between parameters.
  *
  *  Nothing waits for ever: an operation holds credit only where its end needs no other worker. Of `dist_sync` stores it does, so there
  *  the credit is that of the store's own links, which return it when a server has taken a request; calls of `collective` stores must be
  *  made in the same order by all workers, and are passed on in the order in which they were made. */
 import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
-import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
+import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
 import { JoinedWork } from '../../comm/joined-work.ts';
 import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
@@ -44,20 +45,11 @@ import type {
   Value,
   Values,
 } from '../values/types.ts';
-import {
-  copyOf as copyOfElements,
-  elementsOf,
-  firstValues,
-  fittingRows,
-  keysOf,
-  outsPerKey,
-  rowIdsOf,
-  valuesPerKey,
-  type NamedParameter,
-} from '../values/values-argument.ts';
-import { KVStoreTask } from './kvstore-task.ts';
-import { rowsApart, rowsByPart, rowsView, scatterRows, type PartRows } from './part-rows.ts';
-import { PartitionedKeys, type KeyPart, type PartitionedKey } from './partitioned-keys.ts';
+import { copyOf as copyOfElements, elementsOf, firstValues, keysOf, nameOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
+import { CallOrder } from './call-order.ts';
+import { KVStoreTask, type Communicate, type KVOperation } from './kvstore-task.ts';
+import { rowPulls, rowPushes, wholeRowCall, type RowCall, type TableKey } from './part-rows.ts';
+import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
 import { PushBuffer } from './push-buffer.ts';
 import { runsOf, totalBytes, viewsOf, type PartViews, type StoreOperation } from './store-operation.ts';
 import { StoreScheduling } from './store-scheduling.ts';
@@ -100,6 +92,7 @@ export class ScheduledStore implements KVStore {
   readonly engine: DependencyEngine;
   readonly #store: KVStore;
   readonly #keys: PartitionedKeys;
+  readonly #order = new CallOrder();
   readonly #buffer = new PushBuffer(() => this.#flushAll());
   readonly #variables = new WeakMap<object, Variable>();
   readonly #transfers: Transfers;
@@ -239,36 +232,24 @@ export class ScheduledStore implements KVStore {
     await this.pull(keys, outs, options);
   }
 
-  /** Goes at once, in parts where the parameter was cut: every part is pushed by every worker, with the rows that there are. */
+  /** Every part of a parameter that was cut is pushed, with the rows that there are: each counts the pushes of every worker. */
   rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork {
-    const cut = this.#cutBetweenRows('rowSparsePush', key);
-    if (cut === undefined) return this.#store.rowSparsePush(key, rows, options);
-    const ids = rowIdsOf(cut, rows.indices, { ascending: true });
-    fittingRows(cut, rows.values, ids.length);
-    const works = rowsByPart(cut.parts, ids).map((each) => {
-      const values = must(rowsView(rows.values, each), () => 'ascending rows of a part are beside each other');
-      return this.#store.rowSparsePush(each.part.key, { indices: each.rows, values }, options);
-    });
-    return this.#passedOn(`rowSparsePush of '${cut.key}'`, works);
+    const { name, table } = this.#tableOf('rowSparsePush', key);
+    const values = copyOf(rows.values);
+    const indices = rows.indices.slice();
+    const calls = table
+      ? rowPushes(table, indices, values, options)
+      : [wholeRowCall(values, (store) => store.rowSparsePush(key, { indices, values }, options))];
+    return this.#startRows({ name, kind: 'row_push', priority: options?.priority, reached: [], calls });
   }
 
   rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork {
-    const cut = this.#cutBetweenRows('rowSparsePull', key);
-    if (cut === undefined) return this.#store.rowSparsePull(key, out, options);
-    const ids = rowIdsOf(cut, options.rowIds, { ascending: false });
-    fittingRows(cut, out, ids.length);
-    const all = rowsByPart(cut.parts, ids);
-    const asked = ids.length === 0 ? all.slice(0, 1) : all.filter(({ rows }) => rows.length > 0);
-    const apart: { readonly each: PartRows; readonly rows: Value }[] = [];
-    const works = asked.map((each) => {
-      const view = rowsView(out, each);
-      const rows = view ?? rowsApart(out, each);
-      if (view === undefined) apart.push({ each, rows });
-      return this.#store.rowSparsePull(each.part.key, rows, { ...options, rowIds: each.rows });
-    });
-    return this.#passedOn(`rowSparsePull of '${cut.key}'`, works, () => {
-      for (const { each, rows } of apart) scatterRows(out, rows, each);
-    });
+    const { name, table } = this.#tableOf('rowSparsePull', key);
+    const kept = { ...options, rowIds: options.rowIds.slice() };
+    const { calls, gather } = table
+      ? rowPulls(table, out, kept)
+      : { calls: [wholeRowCall(out, (store) => store.rowSparsePull(key, out, kept))], gather: undefined };
+    return this.#startRows({ name, kind: 'row_pull', priority: options.priority, reached: [out], calls, onSuccess: gather });
   }
 
   // ── what is not ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -384,27 +365,49 @@ export class ScheduledStore implements KVStore {
   #post(operation: StoreOperation, views: readonly PartViews[], settle: (error?: ShoalError) => void): void {
     const { key, kind, values, outs, priority } = operation;
     this.#scheduling.begin(operation, views);
-    const reached = [...new Set([...values, ...outs])];
+    const runs = this.#keepsOrder ? [views] : runsOf(views, this.core.partitionBytes);
+    const begin: Communicate = (index, onComplete) => this.#transfers.start(operation, runs[index], onComplete);
+    this.#schedule({ name: key, kind, priority, reached: [...values, ...outs], partBytes: runs.map(totalBytes), begin, settle });
+  }
+
+  #startRows({ name, kind, priority, reached, calls, onSuccess }: RowOperation): KVWork {
+    const work = new PendingWork(this.#waiter, `${kind} of '${name}'`, onSuccess === undefined ? {} : { onSuccess });
+    const begin: Communicate = (index, onComplete) => this.#transfers.begin((store) => calls[index].begin(store), onComplete);
+    const settle = (error?: ShoalError): void => work.settle(error);
+    this.#schedule({ name, kind, priority: priority ?? 0, reached, partBytes: calls.map(({ bytes }) => bytes), begin, settle });
+    return work;
+  }
+
+  /** Parts start in the order of the calls for a parameter, and by priority beside those of others. */
+  #schedule({ name, kind, priority, reached, partBytes, begin, settle }: ScheduledOperation): void {
+    const values = new Set(reached);
     const onEnd = (error?: ShoalError): void => {
-      if (error) for (const value of reached) this.#variables.delete(value);
+      if (error) for (const value of values) this.#variables.delete(value);
       settle(error);
     };
     if (this.#keepsOrder) {
-      this.#transfers.start(operation, views, onEnd);
+      startAll(partBytes.length, begin, onEnd);
       return;
     }
-    const runs = runsOf(views, this.core.partitionBytes);
+    const turn = kind === 'init' ? undefined : this.#order.enter(name, partBytes.length);
     const task = new KVStoreTask({
-      name: key,
+      name,
       operation: kind,
-      partBytes: runs.map(totalBytes),
+      partBytes,
       // The store's larger ones are sooner.
       priority: priority === 0 ? 0 : -priority,
       link,
       engine: this.engine,
-      real: reached.map((value) => this.variableOf(value)),
-      communicate: (index, onComplete) => this.#transfers.start(operation, runs[index], onComplete),
-      onEnd,
+      real: [...values].map((value) => this.variableOf(value)),
+      inOrder: turn && ((ready) => turn.whenOpen(ready)),
+      communicate: (index, onComplete) => {
+        begin(index, onComplete);
+        turn?.partStarted();
+      },
+      onEnd: (error) => {
+        turn?.end();
+        onEnd(error);
+      },
     });
     this.core.post(task);
   }
@@ -455,25 +458,47 @@ export class ScheduledStore implements KVStore {
     if (this.#closed) throw new ShoalError('closed', `${call}: the store was closed`);
   }
 
-  /** Undefined: the parameter is whole. @throws ShoalError `unsupported` for one whose rows were cut. */
-  #cutBetweenRows(call: string, key: Key): (PartitionedKey & NamedParameter) | undefined {
+  /** @returns the table, unless others initialised it. @throws ShoalError `unsupported` for one whose rows were cut. */
+  #tableOf(call: string, key: Key): { name: string; table: TableKey | undefined } {
     this.#checkOpen(call);
-    const [name] = keysOf(key);
+    const name = nameOf(key);
     this.#flush(name);
     const known = this.#keys.find(name);
-    if (known === undefined || known.parts.length === 1) return undefined;
-    if (known.shape.length === 1 || known.parts[0].shape.length > 1) return { ...known, key: name, count: countOf(known.shape) };
+    const isWhole = known === undefined || known.parts.length === 1 || known.shape.length === 1 || known.parts[0].shape.length > 1;
+    if (isWhole) return { name, table: known && { ...known, key: name, count: countOf(known.shape) } };
     throw new ShoalError(
       'unsupported',
       `${call}: rows of '${name}' are larger than a partition, and were cut; use a larger partition for tables with sparse rows`,
     );
   }
+}
 
-  #passedOn(what: string, works: readonly KVWork[], onSuccess?: () => void): KVWork {
-    const work = new PendingWork(this.#waiter, what, onSuccess === undefined ? {} : { onSuccess });
-    this.#transfers.add(works, (error) => work.settle(error));
-    return work;
-  }
+/** Something to be done in parts, with the values that it reads and writes. */
+interface ScheduledOperation {
+  readonly name: string;
+  readonly kind: KVOperation;
+  readonly priority: number;
+  readonly reached: readonly Value[];
+  readonly partBytes: readonly number[];
+  readonly begin: Communicate;
+  readonly settle: (error?: ShoalError) => void;
+}
+
+interface RowOperation extends Pick<ScheduledOperation, 'name' | 'kind' | 'reached'> {
+  readonly priority: number | undefined;
+  readonly calls: readonly RowCall[];
+  readonly onSuccess?: (() => void) | undefined;
+}
+
+/** @param onEnd when all have ended, with the first error. */
+function startAll(parts: number, begin: Communicate, onEnd: (error?: ShoalError) => void): void {
+  let left = parts;
+  let failure: ShoalError | undefined;
+  const onComplete: OnComplete = (error) => {
+    if (error !== undefined) failure ??= ShoalError.from(error);
+    if (--left === 0) onEnd(failure);
+  };
+  for (let index = 0; index < parts; index++) begin(index, onComplete);
 }
 
 /** SHOAL_TRACE: of each worker, beside the traces of ranks. SHOAL_SCHEDULE_TIMELINE: of the first one. */

@@ -47,15 +47,12 @@ export class Transfers {
     }
   }
 
-  /** Works that others have begun. @param onAllComplete when all are, with the first error. */
-  add(works: readonly KVWork[], onAllComplete: (error?: ShoalError) => void): void {
-    let left = works.length;
-    let failure: ShoalError | undefined;
-    for (const work of works) {
-      this.#add(work, (error) => {
-        if (error !== undefined) failure ??= ShoalError.from(error);
-        if (--left === 0) onAllComplete(failure);
-      });
+  /** Another call of the store underneath. */
+  begin(call: (store: KVStore) => KVWork, onComplete: OnComplete): void {
+    try {
+      this.#add(call(this.#store), onComplete);
+    } catch (thrown) {
+      onComplete(thrown);
     }
   }
 
@@ -94,7 +91,7 @@ export class Transfers {
   }
 
   #transfer(operation: StoreOperation, view: PartViews, onComplete: OnComplete): void {
-    this.#add(this.#begin(operation, view), onComplete);
+    this.#add(this.#beginPart(operation, view), onComplete);
   }
 
   #add(work: KVWork, onComplete: OnComplete): void {
@@ -111,7 +108,7 @@ export class Transfers {
     );
   }
 
-  #begin({ kind, priority, timeoutMs = this.#timeoutMs }: StoreOperation, { part: { key }, values, outs }: PartViews): KVWork {
+  #beginPart({ kind, priority, timeoutMs = this.#timeoutMs }: StoreOperation, { part: { key }, values, outs }: PartViews): KVWork {
     const options: TransferOptions = timeoutMs === undefined ? { priority } : { priority, timeoutMs };
     switch (kind) {
       case 'push':
