@@ -27,6 +27,7 @@ export interface CommHostHandlers<Event> {
 
 /** One end of the way to a guest. It may be transferred to the thread that uses it. */
 export interface PortEnd {
+  /** The way to the other end; whoever passes it to a thread puts it in the transfer list. */
   readonly port: MessagePort;
   /** Two Int32 that both ends have: how many events were posted; the comm thread's number in the system, 0: unknown. */
   readonly events: SharedArrayBuffer;

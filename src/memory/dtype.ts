@@ -1,6 +1,8 @@
 /** Element types. The codes appear on the wire and in the addon: append only. */
 import { ShoalError } from '../base/errors.ts';
 
+/** The element type of a tensor, by torch's names. Every dtype is moved; `ReduceOp` says which are reduced. Other names give ShoalError
+ *  `unsupported`. */
 export type DType =
   | 'float64'
   | 'float32'
@@ -24,6 +26,8 @@ export interface NativeFloat16Array extends ArrayBufferView {
   keys(): IterableIterator<number>;
 }
 
+/** The typed arrays that calls take. The dtype is the array's own: Uint8ClampedArray counts as `uint8`. Float16Array is taken too, where
+ *  the engine has it; BigUint64Array and DataView have no dtype: `unsupported`. */
 export type TypedArray =
   | Float64Array
   | Float32Array
@@ -39,17 +43,29 @@ export type TypedArray =
 
 /** The view through which each dtype is read; the 16-bit floats are read as their bits, bool as bytes 0 and 1. */
 export interface DTypeViews {
+  /** 8 bytes, IEEE 754 double. */
   float64: Float64Array;
+  /** 4 bytes, IEEE 754 single. */
   float32: Float32Array;
+  /** 2 bytes, IEEE 754 half, as bits; `Tensor.float16` gives numbers where the engine can. */
   float16: Uint16Array;
+  /** 2 bytes, the upper half of a float32, as bits. */
   bfloat16: Uint16Array;
+  /** 8 bytes, signed; elements are bigints. */
   int64: BigInt64Array;
+  /** 4 bytes, signed. */
   int32: Int32Array;
+  /** 2 bytes, signed. */
   int16: Int16Array;
+  /** 1 byte, signed. */
   int8: Int8Array;
+  /** 4 bytes, unsigned. */
   uint32: Uint32Array;
+  /** 2 bytes, unsigned. */
   uint16: Uint16Array;
+  /** 1 byte, unsigned. */
   uint8: Uint8Array;
+  /** 1 byte, 0 or 1. */
   bool: Uint8Array;
 }
 

@@ -4,13 +4,21 @@ import { checkKind, describeValue } from '../base/settings/options.ts';
 import { dtypeInfo, float16ViewOf, viewOf, type DType, type DTypeViews, type NativeFloat16Array } from './dtype.ts';
 import type { Region } from './region.ts';
 
+/** A dense tensor in memory that communication reads and writes in place: row-major, contiguous. `group.tensor` and `kv.tensor` make
+ *  them; a typed array of the same dtype serves wherever a tensor does, at the price of a copy each way.
+ *
+ *      const x = group.tensor('float32', [2, 3]);
+ *      x.data[4] = 1;                              // row 1, column 1 */
 export class Tensor<D extends DType = DType> {
+  /** Element type; says which typed array `data` is. */
   readonly dtype: D;
+  /** Dimensions, the last one fastest; `[]` is a scalar. */
   readonly shape: readonly number[];
   /** Number of elements. */
   readonly count: number;
   /** Number of bytes. */
   readonly bytes: number;
+  /** The memory it lies in, which other tensors may share. */
   readonly region: Region;
   /** Where the first element lies in the region, in bytes. */
   readonly byteOffset: number;

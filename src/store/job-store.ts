@@ -13,6 +13,7 @@ const encoder = new TextEncoder();
  *  atomic over all. Keys have at most 1 KiB, values 16 MiB. Errors: `timeout` names what is missing and where, `peer-lost` the server that
  *  is gone, `closed`. */
 export interface JobStore extends AsyncDisposable {
+  /** Writes a value, also over another one; calls that wait for the key go on. */
   set(key: string, value: string | Uint8Array): Promise<void>;
   /** Waits until there is such a key. */
   get(key: string, options?: StoreWait): Promise<Uint8Array>;

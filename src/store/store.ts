@@ -29,8 +29,10 @@ export interface Store {
   close(): Promise<void>;
 }
 
+/** How long a call waits for keys. */
 export interface StoreWait {
   /** Default: the store's. */
   readonly timeoutMs?: number;
+  /** Ends the wait with `aborted`. */
   readonly signal?: AbortSignal;
 }

@@ -52,6 +52,7 @@ const meshParts = optionTable<MeshParts>({ rank: 'number', shape: 'list', names:
 
 /** A grid of ranks; made by `initDeviceMesh`. */
 export class DeviceMesh {
+  /** Ranks along each dimension; their product is the group's size. */
   readonly shape: readonly number[];
   /** Of the dimensions; empty: they go by their number. */
   readonly names: readonly string[];
@@ -88,6 +89,7 @@ export class DeviceMesh {
     await Promise.all(this.#groups.map((group) => group.destroy()));
   }
 
+  /** As `destroy`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.destroy();
   }

@@ -83,17 +83,60 @@ export interface ReceiveWork extends Work {
   readonly source: number | undefined;
 }
 
-/** One call of a `batch`: a method's name, its arguments and its options. */
+/** One call of a `batch`: the method's name, its arguments by name, and its options.
+ *
+ *      await group.batch([{ call: 'send', data: mine, peer: next }, { call: 'recv', data: theirs, peer: previous, tag: 1 }]); */
 export type BatchCall =
-  | ({ readonly call: 'send'; readonly data: TensorLike; readonly peer: number } & Pick<PeerOptions, 'tag'>)
-  | ({ readonly call: 'recv'; readonly data: TensorLike; readonly peer: number | typeof anySource } & Pick<PeerOptions, 'tag'>)
-  | ({ readonly call: 'allReduce'; readonly data: TensorLike } & BatchOptions<ReduceOptions>)
-  | ({ readonly call: 'broadcast'; readonly data: TensorLike } & BatchOptions<RootOptions>)
-  | ({ readonly call: 'reduce'; readonly data: TensorLike } & BatchOptions<ReduceOptions & RootOptions>)
-  | ({ readonly call: 'allGather'; readonly output: TensorLike; readonly input: TensorLike } & BatchOptions<CountsOptions>)
-  | ({ readonly call: 'reduceScatter'; readonly output: TensorLike; readonly input: TensorLike } & BatchOptions<
-      ReduceOptions & CountsOptions
-    >);
+  | ({
+      /** As `group.send`. */
+      readonly call: 'send';
+      /** What is sent; free again when the batch is done. */
+      readonly data: TensorLike;
+      /** To whom: rank in this group. */
+      readonly peer: number;
+    } & Pick<PeerOptions, 'tag'>)
+  | ({
+      /** As `group.recv`. */
+      readonly call: 'recv';
+      /** Where the message goes: of the sender's dtype and count. */
+      readonly data: TensorLike;
+      /** From whom: rank in this group, or `'any'`. */
+      readonly peer: number | typeof anySource;
+    } & Pick<PeerOptions, 'tag'>)
+  | ({
+      /** As `group.allReduce`. */
+      readonly call: 'allReduce';
+      /** In place: becomes the reduction over all ranks. */
+      readonly data: TensorLike;
+    } & BatchOptions<ReduceOptions>)
+  | ({
+      /** As `group.broadcast`. */
+      readonly call: 'broadcast';
+      /** In place: becomes the root's. */
+      readonly data: TensorLike;
+    } & BatchOptions<RootOptions>)
+  | ({
+      /** As `group.reduce`. */
+      readonly call: 'reduce';
+      /** In place at the root; other ranks' keeps its values. */
+      readonly data: TensorLike;
+    } & BatchOptions<ReduceOptions & RootOptions>)
+  | ({
+      /** As `group.allGather`. */
+      readonly call: 'allGather';
+      /** Becomes all ranks' inputs in rank order. */
+      readonly output: TensorLike;
+      /** This rank's part. */
+      readonly input: TensorLike;
+    } & BatchOptions<CountsOptions>)
+  | ({
+      /** As `group.reduceScatter`. */
+      readonly call: 'reduceScatter';
+      /** Becomes this rank's part of the reduction. */
+      readonly output: TensorLike;
+      /** As many elements as all outputs together. */
+      readonly input: TensorLike;
+    } & BatchOptions<ReduceOptions & CountsOptions>);
 
 /** Limit, name and signal are those of the batch. */
 type BatchOptions<Options extends CallOptions> = Omit<Options, keyof CallOptions>;
@@ -133,9 +176,11 @@ export interface ScheduledReduceOptions extends ReduceOptions {
  *  Calls throw ShoalError `usage` for arguments that cannot be, `unsupported` for what Shoal does not do with them, and `closed` after
  *  `destroy`. Works fail with `mismatch`, `timeout`, `peer-lost`, or the error that ended the group before. */
 export interface ProcessGroup {
+  /** For messages, traces and reports: `world`, or what `newGroup` was given. */
   readonly name: string;
   /** This process in the group, 0…size−1. */
   readonly rank: number;
+  /** Number of ranks in the group. */
   readonly size: number;
   /** Position among the group's ranks of this host, 0…localSize−1. */
   readonly localRank: number;
@@ -219,6 +264,7 @@ export interface ProcessGroup {
   /** Ends the group, and with the world's group the world: waits for work in flight for `timeoutMs` at most, by default 10,000, then
    *  closes. Safe to call after a failure. Idempotent. */
   destroy(options?: { timeoutMs?: number }): Promise<void>;
+  /** As `destroy`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void>;
 }
 

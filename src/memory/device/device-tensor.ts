@@ -5,10 +5,13 @@ import { dtypeInfo, type DType } from '../dtype.ts';
 import { countOf } from '../tensor.ts';
 import { bufferUsage, copyAlignment, type GpuBuffer, type GpuDevice } from './gpu.ts';
 
+/** What a device tensor is a view of. */
 export interface DeviceTensorOptions<D extends DType = DType> {
+  /** The GPUDevice that made the buffer: of `openDevice`, of jax-js or of the package webgpu. */
   readonly device: GpuDevice;
   /** Made by `device`, with COPY_SRC and COPY_DST. */
   readonly buffer: GpuBuffer;
+  /** Of the elements in the buffer. */
   readonly dtype: D;
   /** Default: one dimension, the rest of the buffer. */
   readonly shape?: readonly number[];
@@ -24,11 +27,22 @@ const deviceTensorOptions = optionTable<DeviceTensorOptions>({
   byteOffset: 'number',
 });
 
+/** A tensor whose elements are in a WebGPU buffer; collectives of a group take it where all ranks give one. The buffer stays the
+ *  caller's: it is neither made nor destroyed here, and not to be written until the call's work is done, which is awaited (`waitSync`
+ *  throws `usage`).
+ *
+ *      const x = new DeviceTensor({ device, buffer, dtype: 'float32', shape: [1024] });
+ *      await group.allReduce(x); */
 export class DeviceTensor<D extends DType = DType> {
+  /** The device that its buffer is of. */
   readonly device: GpuDevice;
+  /** The caller's GPUBuffer. */
   readonly buffer: GpuBuffer;
+  /** Where the first element lies in the buffer; a multiple of 4 and of the element's size. */
   readonly byteOffset: number;
+  /** Element type. */
   readonly dtype: D;
+  /** Dimensions, the last one fastest. */
   readonly shape: readonly number[];
   /** Number of elements. */
   readonly count: number;

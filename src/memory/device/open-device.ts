@@ -1,10 +1,13 @@
 /** A device of this process, for tensors in its memory. What finds one is loaded when a program asks: most ranks have none. */
 import type { Gpu, GpuAdapter, GpuDevice } from './gpu.ts';
 
+/** A device, and what it was opened by. */
 export interface OpenDevice {
+  /** For `DeviceTensor`, and for programs' own shaders. */
   readonly device: GpuDevice;
   /** Dawn ends when nothing refers to it. */
   readonly gpu: Gpu;
+  /** The GPU, or the software driver, that the device is of: `adapter.info` names it, `adapter.limits` bounds its buffers. */
   readonly adapter: GpuAdapter;
 }
 
