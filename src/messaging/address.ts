@@ -11,10 +11,22 @@ import { checkFields, optionTable } from '../base/settings/options.ts';
 export type Address = bigint;
 
 /** Who may have an address. Any integer from 0 to 255 is a role; these are the ones Shoal uses itself. */
-export const Role = { workerParameter: 0, workerLayer: 1, server: 2, stub: 3, runtime: 4 } as const;
+export const Role = {
+  /** A worker, for its parameters: gets, puts and updates. */
+  workerParameter: 0,
+  /** A worker, for its layers: features and gradients of a network that is split over workers. */
+  workerLayer: 1,
+  /** A server: the owner of a part of the parameters. */
+  server: 2,
+  /** A process's own end, through which its workers and servers reach other processes. */
+  stub: 3,
+  /** Whoever runs the job, or calls procedures in it. */
+  runtime: 4,
+} as const;
 
+/** What an address is made of. */
 export interface AddressParts {
-  /** 0…2²⁴−1 */
+  /** Worker or server group, 0…2²⁴−1. */
   readonly group: number;
   /** Worker, server or process id, 0…2³²−1. */
   readonly id: number;
@@ -38,10 +50,12 @@ export function makeAddress(parts: AddressParts): Address {
   return (BigInt(group) << 40n) | (BigInt(id) << 8n) | BigInt(role);
 }
 
+/** The parts of an address. @throws ShoalError `usage` when it is not an unsigned integer of 64 bits. */
 export function parseAddress(address: Address): AddressParts {
   return { group: groupOf(address), id: idOf(address), role: roleOf(address) };
 }
 
+/** Worker or server group. @throws ShoalError `usage` as `parseAddress`. */
 export function groupOf(address: Address): number {
   checkAddress(address);
   return Number(address >> 40n);
@@ -53,6 +67,7 @@ export function idOf(address: Address): number {
   return Number((address >> 8n) & 0xffffffffn);
 }
 
+/** A number of `Role`, or a program's own. @throws ShoalError `usage` as `parseAddress`. */
 export function roleOf(address: Address): number {
   checkAddress(address);
   return Number(address & 0xffn);

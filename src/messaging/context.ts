@@ -10,13 +10,17 @@ import type { FabricEndpoint } from './backends/fabric.ts';
 import type { ThreadGate } from './thread-gate.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 
+/** The surroundings of the sockets of one process or thread. */
 export interface MessagingOptions {
   /** Name of the job: sockets of another world are never reached. */
   readonly world: string;
   /** The job's secret; what crosses process borders is authenticated and, over tcp, encrypted with keys made of it. */
   readonly secret: Uint8Array;
+  /** Time of timeouts and pauses. Default: the system's; tests give one of their own. */
   readonly clock?: Clock;
+  /** Numbers of links, and pauses before connections are made again. Default: the system's. */
   readonly random?: Random;
+  /** Bounds of all sockets of this context. Default: `defaultLimits`. */
   readonly limits?: Partial<MessagingLimits>;
   /** `tcp` and `ipc`: CURVE, or nothing, which only addresses of this host may have. Default `curve`. */
   readonly encryption?: 'curve' | 'none';
@@ -51,14 +55,23 @@ export function checkContext(socket: string, context: MessagingContext): void {
     throw new ShoalError('usage', `${socket}: the first argument is its MessagingContext, not ${describeValue(context)}`);
 }
 
+/** What every dealer and router is made with; it makes a backend for each kind of URL when one is first used. Threads have one each.
+ *
+ *      await using context = new MessagingContext({ world: 'job-7', secret });
+ *      const router = new Router(context);
+ *      const url = await router.bind('tcp://127.0.0.1:*'); */
 export class MessagingContext implements AsyncDisposable {
+  /** As given, or the system's. */
   readonly clock: Clock;
+  /** As given, or the system's. */
   readonly random: Random;
+  /** Bounds with every default filled in; sockets may lower `messageBytes` and `frames`, and change the others. */
   readonly limits: MessagingLimits;
   readonly #options: MessagingOptions;
   readonly #backends = new Map<string, Backend>();
   #closed = false;
 
+  /** @throws ShoalError `usage` for options that cannot be, and for limits that are no positive integers. */
   constructor(options: MessagingOptions) {
     checkFields('MessagingContext', options, messagingOptions);
     const { world, secret, encryption = 'curve' } = options;
@@ -113,6 +126,7 @@ export class MessagingContext implements AsyncDisposable {
     await Promise.all(backends.map((backend) => backend.close()));
   }
 
+  /** As `close`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }

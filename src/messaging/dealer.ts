@@ -16,15 +16,18 @@ import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './link/loan.ts';
 import { decodePacket, encodeError, PacketKind } from './link/wire.ts';
 
+/** Who a dealer is. */
 export interface DealerOptions {
   /** Of this socket; no other living dealer of its router may have it. */
   readonly address: Address;
+  /** Bounds of this socket. Default: the context's. */
   readonly limits?: Partial<MessagingLimits>;
   /** `one`: what is said is for one process. When its router closes, forgets this dealer or another process takes its place, the
    *  dealer ends with `peer-lost`, and what was on its way reaches nobody else. Default `any`. */
   readonly routers?: 'any' | 'one';
 }
 
+/** How long a connection may take. */
 export interface ConnectOptions {
   /** How long the router may take to answer. Default 10,000. */
   readonly timeoutMs?: number;
@@ -36,7 +39,13 @@ const connectOptions = optionTable<ConnectOptions>({ timeoutMs: 'number' });
 const defaultConnectMs = 10_000;
 const pauseMostMs = 1000;
 
+/** The socket of a worker or a server: connected to one router, which reaches it by its address. What it sends before the router answers
+ *  waits, in order. A connection that is lost is made again, for `reconnectMs` at most, and both ends go on where they were.
+ *
+ *      const dealer = new Dealer(context, { address: makeAddress({ group: 0, id: 1, role: Role.workerParameter }) });
+ *      await dealer.connect(url); */
 export class Dealer extends MessageSocket {
+  /** Under which the router reaches it; 64 bits. */
   readonly address: Address;
   readonly #context: MessagingContext;
   readonly #limits: MessagingLimits;

@@ -2,6 +2,7 @@
 import { ShoalError } from '../base/errors.ts';
 import { checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 
+/** Bounds of queues, windows and messages; positive integers. */
 export interface MessagingLimits {
   /** Messages a sender holds for one destination that does not take them, connected or not. Default 16,384. */
   readonly queueMessages: number;
@@ -26,6 +27,7 @@ export interface MessagingLimits {
 export const framesMost = 0xffff;
 export const frameBytesMost: number = 2 ** 30 - 1;
 
+/** The bounds of a context that names none. */
 export const defaultLimits: MessagingLimits = {
   queueMessages: 16_384,
   queueBytes: 256 * 2 ** 20,

@@ -4,10 +4,13 @@ import { checkKind, checkOptions, noOptions, optionTable } from '../base/setting
 import type { Inbox } from './link/inbox.ts';
 import type { Msg } from './msg.ts';
 
+/** How a message is waited for. */
 export interface ReceiveOptions {
+  /** Ends the wait with `aborted`; no message is lost by it. */
   readonly signal?: AbortSignal;
 }
 
+/** How a socket ends. */
 export interface CloseOptions {
   /** How long to wait until peers have what was sent. Default 1000. */
   readonly timeoutMs?: number;
@@ -77,6 +80,7 @@ export abstract class MessageSocket implements AsyncDisposable {
     }
   }
 
+  /** As `close` with its default limit, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

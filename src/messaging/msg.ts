@@ -21,20 +21,34 @@ export const MessageType = {
   sync: 2,
   /** Worker → server: a gradient. */
   update: 3,
+  /** Server → master of a slice, which is in another group: the sum of its workers' pushes, or a question for newer values. */
   syncRequest: 4,
+  /** The answer: the master's values and version. */
   syncResponse: 5,
+  /** To whoever runs a loop: end it. */
   stop: 6,
   /** Between workers that split one network: features forward, gradients backward. */
   featureBlob: 7,
+  /** Server → worker: the values that `get` asked for. */
   getResponse: 8,
+  /** Server → worker: the update has been applied, or why not. */
   updateResponse: 9,
+  /** Between workers that split one network: a gradient, backward. */
   gradientBlob: 10,
+  /** A worker's losses and the like, to whoever collects them. */
   metric: 11,
+  /** The first type of a program's own. */
   user: 1024,
 } as const;
 
 const typeMax = 0xffff;
 
+/** One message: a header of two addresses, a type and a target, and frames of bytes. It is sent once; see `copy`.
+ *
+ *      const msg = new Msg(dealer.address, server);
+ *      msg.type = MessageType.user;
+ *      msg.addFrame(new Float32Array([1, 2, 3]));
+ *      dealer.send(msg); */
 export class Msg {
   #source: Address;
   #destination: Address;
@@ -56,19 +70,23 @@ export class Msg {
 
   // ── header ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** Who sent it; a router learns by it where that address is. 0n unless set. */
   get source(): Address {
     return this.#source;
   }
 
+  /** @throws ShoalError `usage` for anything but 64 unsigned bits; see `makeAddress`. */
   set source(address: Address) {
     checkAddress(address);
     this.#source = address;
   }
 
+  /** Whom a router gives it to. 0n unless set. */
   get destination(): Address {
     return this.#destination;
   }
 
+  /** @throws ShoalError `usage` as for `source`. */
   set destination(address: Address) {
     checkAddress(address);
     this.#destination = address;
@@ -79,10 +97,12 @@ export class Msg {
     [this.#source, this.#destination] = [this.#destination, this.#source];
   }
 
+  /** What the message is about: a number of `MessageType`, or a program's own, 0…65,535. Default 0. */
   get type(): number {
     return this.#type;
   }
 
+  /** @throws ShoalError `usage` for anything but an integer from 0 to 65,535. */
   set type(type: number) {
     if (!Number.isInteger(type) || type < 0 || type > typeMax) {
       throw new ShoalError('usage', `message type ${type} is not an integer from 0 to ${typeMax}`);
@@ -99,20 +119,24 @@ export class Msg {
     this.#targetVersion = version;
   }
 
+  /** The first number of `setTarget`, for instance a parameter's id. Default 0. */
   get targetValue(): number {
     return this.#targetValue;
   }
 
+  /** The second number of `setTarget`, for instance a parameter's version. Default 0. */
   get targetVersion(): number {
     return this.#targetVersion;
   }
 
   // ── frames ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
+  /** Number of frames. */
   get frameCount(): number {
     return this.#frames.length;
   }
 
+  /** All frames, in the order added; not copies. */
   get frames(): readonly Uint8Array[] {
     return this.#frames;
   }
@@ -171,10 +195,12 @@ export class Msg {
     return Buffer.from(frame.buffer, frame.byteOffset, frame.byteLength).toString('utf8');
   }
 
+  /** Moves the cursor of `frameData`, `frameStr` and `parseFormatFrame` to the first frame. */
   firstFrame(): void {
     this.#cursor = 0;
   }
 
+  /** Moves the cursor to the last frame. */
   lastFrame(): void {
     this.#cursor = Math.max(0, this.#frames.length - 1);
   }

@@ -6,16 +6,25 @@ import { ShoalError } from '../base/errors.ts';
 import { checkKind, checkOptions, describeValue, noOptions, optionTable } from '../base/settings/options.ts';
 import { MessageSocket } from './message-socket.ts';
 
+/** What ends a poller's waits. */
 export interface PollerOptions {
   /** Ends waiting for good when it aborts. */
   readonly signal?: AbortSignal;
   /** Signals to this process that end waiting for good, until `close`. Default none. */
   readonly interruptOn?: readonly NodeJS.Signals[];
+  /** Time of `wait`'s limit. Default: the system's. */
   readonly clock?: Clock;
 }
 
 const pollerOptions = optionTable<PollerOptions>({ signal: 'signal', interruptOn: 'list', clock: 'object' });
 
+/** Waits for the first of several sockets to have a message; turns go round, so that a busy socket does not starve the others.
+ *
+ *      const poller = new Poller([dealer, router]);
+ *      while (!poller.terminated) {
+ *        const socket = await poller.wait(1000);      // null: nothing came within a second
+ *        if (socket !== null) handle(await socket.receive());
+ *      } */
 export class Poller implements Disposable {
   readonly #sockets: MessageSocket[] = [];
   readonly #clock: Clock;
@@ -102,6 +111,7 @@ export class Poller implements Disposable {
     this.#wake?.();
   }
 
+  /** As `close`, for `using`. */
   [Symbol.dispose](): void {
     this.close();
   }

@@ -21,16 +21,23 @@ import { checkMsg, type Msg } from './msg.ts';
 import { lend } from './link/loan.ts';
 import { decodePacket, encodeControl, encodeError, noCounters, PacketKind, type Packet } from './link/wire.ts';
 
+/** A dealer came or went. */
 export interface PeerEvent {
+  /** The dealer's; undefined when the connection ended before the dealer had said it. */
   readonly address: Address | undefined;
+  /** `connected`: it has introduced itself, also after a break. `left`: it was closed. `lost`: its connection broke; what is sent to it
+   *  waits. `refused`: what it sent was against the protocol or the limits. */
   readonly state: 'connected' | 'left' | 'lost' | 'refused';
+  /** Why, for `lost` and `refused`. */
   readonly error?: ShoalError;
 }
 
+/** What a router answers for, and whom it tells. */
 export interface RouterOptions {
   /** Addresses this router itself answers for. When given, messages to other addresses are forwarded without passing
    *  `receive`; otherwise `receive` returns every message and the owner forwards with `send`. */
   readonly addresses?: readonly Address[];
+  /** Bounds of this socket. Default: the context's. */
   readonly limits?: Partial<MessagingLimits>;
   /** Told of peers that come and go. */
   readonly onPeer?: (event: PeerEvent) => void;
@@ -40,6 +47,12 @@ export interface RouterOptions {
 
 const routerOptions = optionTable<RouterOptions>({ addresses: 'list', limits: 'object', onPeer: 'function', onUndeliverable: 'function' });
 
+/** The socket of a stub or a server that many dealers connect to: it receives from all and sends to each by the message's destination.
+ *  Messages for an address that nobody has yet wait for it, in order and within the limits.
+ *
+ *      const router = new Router(context);
+ *      await router.bind('ipc:///tmp/stub');
+ *      for await (const msg of router) answer(msg); */
 export class Router extends MessageSocket {
   readonly #context: MessagingContext;
   readonly #options: RouterOptions;

@@ -11,6 +11,13 @@ const closed = 1;
 /** For a call to end. None takes long; the thread may not get a CPU. */
 const callMs = 10_000;
 
+/** Between a thread that talks over ZeroMQ and the one that ends it. Both have a gate over the same memory: the thread gives its gate to
+ *  its `MessagingContext`, its owner closes the other one before `terminate`.
+ *
+ *      const gate = new ThreadGate();
+ *      const worker = new Worker(script, { workerData: gate.memory });   // there: new ThreadGate(workerData)
+ *      gate.close();
+ *      await worker.terminate(); */
 export class ThreadGate {
   /** For the other thread's gate. */
   readonly memory: SharedArrayBuffer;
@@ -31,6 +38,7 @@ export class ThreadGate {
     return false;
   }
 
+  /** After a call for which `enter` was true. */
   leave(): void {
     Atomics.sub(this.#state, callers, 1);
     if (Atomics.load(this.#state, closed) !== 0) Atomics.notify(this.#state, callers);
