@@ -3,11 +3,20 @@
  *  Source: MXNet "Gradient Compression"; Seide et al., "1-bit stochastic gradient descent", Interspeech 2014. */
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 
+/** How gradients travel to the servers. What an encoding loses stays with the worker and is added to the parameter's next gradient.
+ *
+ *      kv.setGradientCompression({ type: '2bit', threshold: 0.1 }); */
 export type CompressionSpec =
-  /** Each element becomes −threshold, 0 or +threshold: a sixteenth of the bytes. Default threshold 0.5. */
-  | { readonly type: '2bit'; readonly threshold?: number }
-  /** Half the bytes. */
-  | { readonly type: 'fp16' };
+  | {
+      /** Each element becomes −threshold, 0 or +threshold: a sixteenth of the bytes of float32. */
+      readonly type: '2bit';
+      /** Above 0, in the unit of the gradients as pushed. Default 0.5. */
+      readonly threshold?: number;
+    }
+  | {
+      /** Elements travel as float16: half the bytes of float32. */
+      readonly type: 'fp16';
+    };
 
 export interface GradientCodec {
   readonly spec: CompressionSpec;

@@ -1,8 +1,15 @@
 /** Server-side optimisers: how a complete gradient changes a parameter. One file each, listed in registry.ts. */
 import type { TypedArray } from '../../memory/dtype.ts';
 
+/** The optimiser that servers apply, with its hyperparameters, as MXNet has them. An option that the optimiser does not have, and a
+ *  value out of its range, are `usage`.
+ *
+ *      await kv.setOptimizer({ name: 'adam', learningRate: 1e-3, rescale: 1 / kv.workersPerGroup }); */
 export interface OptimizerSpec {
+  /** Which rule: `sgd` (none but the common options), `momentum` (classic or Nesterov's), `adam`, `adagrad`, or `ftrl` (sparse linear
+   *  models). */
   readonly name: 'sgd' | 'momentum' | 'adam' | 'adagrad' | 'ftrl';
+  /** Above 0; what the gradient's step is multiplied by. */
   readonly learningRate: number;
   /** Gradients are multiplied by it first, for instance by 1/(batch × workers). Default 1. */
   readonly rescale?: number;
@@ -16,12 +23,16 @@ export interface OptimizerSpec {
   readonly momentum?: number;
   /** `momentum`: Nesterov's. Default `classic`. */
   readonly variant?: 'classic' | 'nesterov';
-  /** `adam`: defaults 0.9, 0.999, 1e-8. `adagrad`: epsilon 1e-6. */
+  /** `adam`: how much of the running mean of gradients stays at each step, 0 to below 1. Default 0.9. */
   readonly beta1?: number;
+  /** `adam`: how much of the running mean of squared gradients stays at each step, 0 to below 1. Default 0.999. */
   readonly beta2?: number;
+  /** `adam`, `adagrad`: added to the root of the squared gradients, so that nothing is divided by 0. Default 1e-8 for `adam`, 1e-6 for
+   *  `adagrad`. */
   readonly epsilon?: number;
-  /** `ftrl`: defaults lambda1 0.01, beta 1. */
+  /** `ftrl`: L1 penalty; weights whose evidence is below it are 0. Default 0.01. */
   readonly lambda1?: number;
+  /** `ftrl`: smooths the learning rate of each coordinate, above 0. Default 1. */
   readonly beta?: number;
 }
 

@@ -22,6 +22,13 @@ const scheduledOptions = optionTable<ScheduledKVStoreOptions>({
 });
 const closeOptions = optionTable<{ readonly mode?: ShutdownMode }>({ mode: 'string' });
 
+/** A store whose pushes and pulls go in the order in which the next step needs them: parameters are cut into parts, and the parts of
+ *  what has the higher `priority` start first, within a credit of bytes in flight. Its calls are those of the store underneath, which it
+ *  owns from now on; all workers wrap theirs alike.
+ *
+ *      const kv = new ScheduledKVStore(await create('dist_async'));
+ *      kv.push(layer, gradients[layer], { priority: -layer });
+ *      kv.pull(layer, weights[layer], { priority: -layer }); */
 export class ScheduledKVStore extends CheckedStore {
   readonly #scheduled: ScheduledStore;
 

@@ -55,6 +55,7 @@ import { runsOf, totalBytes, viewsOf, type PartViews, type StoreOperation } from
 import { StoreScheduling } from './store-scheduling.ts';
 import { Transfers } from './transfers.ts';
 
+/** How pushes and pulls are cut and ordered. */
 export interface ScheduledKVStoreOptions {
   /** Bytes in flight at most; one larger part may be alone. Default: SHOAL_SCHEDULE_CREDIT_BYTES. Not of `dist_sync` and `collective`
    *  stores of several workers: servers' links have a credit of their own, SHOAL_KV_CREDIT_BYTES. */
@@ -68,6 +69,7 @@ export interface ScheduledKVStoreOptions {
   readonly timeoutMs?: number;
   /** Of operations on the same values by others: what they push to it keeps its order with pushes and pulls. Default: its own. */
   readonly engine?: DependencyEngine;
+  /** Told of every part when it is queued, started and ended; for tests and pictures. */
   readonly observer?: CoreObserver;
   /** Default: the system's. */
   readonly clock?: Clock;

@@ -9,6 +9,7 @@ import type { ClientTicket } from '../client/protocol.ts';
 import type { KVStore, KVStoreType } from '../values/types.ts';
 import { createCollective, createLocal } from './without-servers.ts';
 
+/** Where a store finds its place in the job. */
 export interface CreateOptions {
   /** dist types: a worker of a process that has a store already, in another thread; see `createShared`. */
   readonly ticket?: ClientTicket;
@@ -50,7 +51,12 @@ async function makeStore(type: KVStoreType, { environment = process.env, ticket 
 export async function createShared(
   type: 'dist_sync' | 'dist_async',
   options: { readonly workers: number; readonly environment?: Environment },
-): Promise<{ readonly store: KVStore; readonly tickets: readonly ClientTicket[] }> {
+): Promise<{
+  /** Of the thread that called. */
+  readonly store: KVStore;
+  /** `workers − 1`, one for each other thread. */
+  readonly tickets: readonly ClientTicket[];
+}> {
   if (type !== 'dist_sync' && type !== 'dist_async')
     throw new ShoalError('usage', `createShared: there is no shared store '${String(type)}'; use dist_sync or dist_async`);
   checkFields('createShared', options, createSharedOptions);

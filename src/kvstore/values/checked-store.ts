@@ -182,6 +182,7 @@ export class CheckedStore implements KVStore {
     return this.#store.close();
   }
 
+  /** As `close`, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }

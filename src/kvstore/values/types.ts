@@ -13,6 +13,9 @@ import type { Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec } from '../compression/codec.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 
+/** `local`: this process alone, no servers. `collective`: push-pull is an all-reduce over the job's process group, no servers.
+ *  `dist_sync`: servers apply a version of a parameter when every worker of a worker group has pushed. `dist_async`: servers apply every
+ *  push at once. */
 export type KVStoreType = 'local' | 'collective' | 'dist_sync' | 'dist_async';
 
 /** A number names the same parameter as its decimal text. */
@@ -21,13 +24,15 @@ export type Key = string | number;
 /** Tensors made by `kv.tensor` are reached in place; any other typed array is copied once each way. */
 export type Value = Tensor | TypedArray;
 
-/** Rows of a matrix `[rows, width]`: `values` holds `indices.length × width` elements, in the order of `indices`. */
+/** Rows of a matrix `[rows, width]`. */
 export interface RowSparse {
-  /** Distinct, ascending. */
+  /** Which rows; distinct, ascending. */
   readonly indices: Uint32Array | Int32Array;
+  /** `indices.length × width` elements of the parameter's dtype, row by row. */
   readonly values: Value;
 }
 
+/** Of pushes and pulls. */
 export interface TransferOptions {
   /** Larger goes first where operations compete for the wire. Default 0; MXNet's idiom is `-index of the layer`. */
   readonly priority?: number;
@@ -35,6 +40,7 @@ export interface TransferOptions {
   readonly timeoutMs?: number;
 }
 
+/** Of pulls of rows. */
 export interface RowSparsePullOptions extends TransferOptions {
   /** Which rows; the output receives them in this order. */
   readonly rowIds: Uint32Array | Int32Array;
@@ -42,7 +48,9 @@ export interface RowSparsePullOptions extends TransferOptions {
 
 /** The handle of a started operation. */
 export interface KVWork extends PromiseLike<void> {
+  /** True once the operation has ended, well or not. */
   readonly done: boolean;
+  /** Why it failed; undefined while it runs or when it succeeded. */
   readonly error: ShoalError | undefined;
   /** Blocks without the event loop. @throws the operation's error, or `timeout`. */
   waitSync(timeoutMs?: number): void;
@@ -53,8 +61,11 @@ export type Updater = (key: string, pushed: TypedArray, stored: TypedArray) => v
 
 /** What is known of a parameter without asking for its values. */
 export interface ParameterInfo {
+  /** As text, also when it was given as a number. */
   readonly key: string;
+  /** Element type, as of the value that `init` was given. */
   readonly dtype: DType;
+  /** Dimensions, as `init` was given; the values are one row-major array. */
   readonly shape: readonly number[];
   /** Updates applied so far; of a parameter in slices, the fewest of any slice. */
   readonly version: number;
@@ -68,16 +79,27 @@ export interface ParameterInfo {
  *  goes to all of them. `init` takes one. */
 export type Values = Value | readonly Value[] | readonly (readonly Value[])[];
 
+/** A parameter server as one worker sees it. Every call names parameters by key; all workers `init` the same keys. Works fail with the
+ *  ShoalError of the operation: `mismatch` for values that do not fit the parameter, `timeout`, `peer-lost`, `closed`.
+ *
+ *      const kv = await create('dist_sync');
+ *      await kv.init('w', new Float32Array(1000));
+ *      if (kv.rank === 0) await kv.setOptimizer({ name: 'sgd', learningRate: 0.1 });
+ *      await kv.pushPull('w', gradient, weights); */
 export interface KVStore extends AsyncDisposable {
+  /** As it was created. */
   readonly type: KVStoreType;
   /** What this process is; servers are started by the launcher and need no code. */
   readonly role: 'worker' | 'server';
   /** Of this worker among all workers, 0…numWorkers − 1. */
   readonly rank: number;
+  /** Workers of the job, over all worker groups; 1 for `local`. */
   readonly numWorkers: number;
+  /** Servers of the job, over all server groups, without standbys; 0 for `local` and `collective`. */
   readonly numServers: number;
-  /** Worker group of this worker, and its number of workers (dist types; otherwise 0 and `numWorkers`). */
+  /** Of this worker, 0-based; 0 where there is one group. */
   readonly workerGroup: number;
+  /** Workers whose pushes make up one version of a parameter, in `dist_sync`. */
   readonly workersPerGroup: number;
 
   /** A tensor in memory that servers of this host reach without copies; zeros. */
@@ -97,7 +119,12 @@ export interface KVStore extends AsyncDisposable {
   pushPull(keys: Key | readonly Key[], values: Values, outs?: Values, options?: TransferOptions): KVWork;
   /** `init`, then `pull`. */
   broadcast(keys: Key | readonly Key[], values: Values, outs: Values, options?: TransferOptions): Promise<void>;
+  /** Pushes some rows of a matrix, as `push` does the whole of it: rows of several workers are summed, and optimisers touch these rows
+   *  only. No rows at all take part in the round like any others. @throws ShoalError `usage` for rows that are not distinct, ascending
+   *  and within the parameter; `mismatch` for values that do not fit; `unsupported` when a row is larger than a slice. */
   rowSparsePush(key: Key, rows: RowSparse, options?: TransferOptions): KVWork;
+  /** Fetches the rows `rowIds` of a matrix into `out`, side by side in that order; a row may be asked for twice. @throws ShoalError as
+   *  `rowSparsePush`. */
   rowSparsePull(key: Key, out: Value, options: RowSparsePullOptions): KVWork;
 
   /** Until all workers have called it. */
@@ -117,6 +144,8 @@ export interface KVStore extends AsyncDisposable {
    *  the next `barrier`. Of a damaged state the one before it is loaded.  @throws `usage` when there is no state, `mismatch` when it is
    *  of other parameters, `protocol` when it is damaged; then nothing has changed. */
   loadState(folder: string): Promise<void>;
+  /** What is known of a parameter, without its values; a question to its servers, one round trip. @throws ShoalError `usage` for a key
+   *  that was not initialised. */
   info(key: Key): Promise<ParameterInfo>;
 
   /** To another worker: a feature blob forward or a gradient blob backward, for models split over workers. */
@@ -132,7 +161,9 @@ export interface KVStore extends AsyncDisposable {
   close(): Promise<void>;
 }
 
+/** A message between two workers of a model that is split over them. */
 export interface Blob {
+  /** Which way it goes: a layer's output, forward, or its gradient, backward. */
   readonly kind: 'feature' | 'gradient';
   /** For instance `layer3/output`. */
   readonly name: string;
