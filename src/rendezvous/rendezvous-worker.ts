@@ -16,6 +16,7 @@ import { TensorMemory, type MemoryBudget } from './protocol/tensor-memory.ts';
 import { formatWorkerAddress, parseWorkerAddress, type WorkerAddress } from './worker-address.ts';
 import { tensorKey, WorkerStep } from './worker-step.ts';
 
+/** Who a worker is, and what it may use. */
 export interface RendezvousWorkerOptions {
   /** Its number among the workers of the job. */
   readonly rank: number;
@@ -55,7 +56,9 @@ const optionKeys = optionTable<RendezvousWorkerOptions>({
   copies: 'boolean',
 });
 
+/** From when, and how far ahead, a tensor is asked for. */
 export interface StandingOptions {
+  /** The first step to ask for; later ones follow by ones. */
   readonly firstStep: number;
   /** Steps that are asked for ahead. Default 8. */
   readonly depth?: number;
@@ -66,6 +69,15 @@ const gibibyte = 2 ** 30;
 
 type Settled = Required<Omit<RendezvousWorkerOptions, 'stepsMax' | 'parkedMax' | 'carriers' | 'secret'>> & { readonly secret: Uint8Array };
 
+/** A process that sends tensors to others by name and step, into their memory, as TensorFlow's rendezvous does; it needs no process
+ *  group.
+ *
+ *      const worker = await RendezvousWorker.start({ rank: 0, secret });
+ *      const other = await worker.connect(address);           // what the other's `address` says
+ *      const step = worker.beginStep(1);
+ *      await step.send(other, 'weights', new Float32Array(1024));
+ *      using gradient = await step.recv(other, 'gradient');
+ *      step.end(); */
 export class RendezvousWorker {
   /** To give to others, which connect to it. */
   readonly address: string;
@@ -156,6 +168,7 @@ export class RendezvousWorker {
     }
   }
 
+  /** This worker, as its peers know it. */
   get self(): WorkerIdentity {
     return this.#core.self;
   }
@@ -234,7 +247,14 @@ export class RendezvousWorker {
 
   /** Asks for a name in every step from `firstStep` on, some steps ahead: it is on its way as soon as it is sent. Steps are numbered in a
    *  row, and both workers begin and end each. @returns what stops it. */
-  stand(from: WorkerIdentity, name: string, options: StandingOptions): { stop(): void } {
+  stand(
+    from: WorkerIdentity,
+    name: string,
+    options: StandingOptions,
+  ): {
+    /** Asks for no further step. Receives that wait for it fail with `aborted`. */
+    stop(): void;
+  } {
     checkFields('stand', options, standingKeys);
     checkStepId(options.firstStep);
     const key = tensorKey(this.#core, name, from, this.self);

@@ -31,7 +31,10 @@ export interface DeviceRecvOptions extends RecvOptions {
 const recvKeys = optionTable<DeviceRecvOptions>({ signal: 'signal', into: 'any', device: 'any' });
 const recvFusedKeys = optionTable<RecvOptions>({ signal: 'signal' });
 
+/** One step of a worker: a name is sent once and received once in it, in either order. Values of different steps never meet. Made by
+ *  `RendezvousWorker.beginStep`; calls after its end are `usage` or fail with its cause. */
 export class WorkerStep {
+  /** As given to `beginStep`: the same number at both ends. */
   readonly stepId: number;
   readonly #core: WorkerCore;
   readonly #devices: WorkerDevices;

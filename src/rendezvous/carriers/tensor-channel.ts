@@ -21,6 +21,7 @@ import type { TensorCarrier } from './carrier.ts';
 
 /** A worker, as its first message says. */
 export interface WorkerIdentity {
+  /** Among the workers of the job; what `peer` finds it by. */
   readonly rank: number;
   /** The device that its tensors are sent from: `/job:ps/task:0/device:CPU:0`. */
   readonly device: string;

@@ -9,6 +9,7 @@
  *  - The value given to `send` must not change until it was received, or its step has ended. */
 import type { ShoalError } from '../../base/errors.ts';
 
+/** How a receive is waited for. */
 export interface RecvOptions {
   /** Gives up with `aborted`. */
   readonly signal?: AbortSignal;

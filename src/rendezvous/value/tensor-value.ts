@@ -7,10 +7,14 @@ import type { Region, RegionShare } from '../../memory/region.ts';
 import { countOf } from '../../memory/tensor.ts';
 import type { Span } from '../../fabric/fabric.ts';
 
+/** What a tensor between workers may have for elements: a dtype, or `string`, which is serialised. */
 export type TensorDType = DType | 'string';
 
+/** A tensor to send, or one that has come: dense, of at most 32 dimensions. */
 export interface TensorValue {
+  /** Element type of `data`. */
   readonly dtype: TensorDType;
+  /** Dimensions, the last one fastest; `[]` is a scalar. */
   readonly shape: readonly number[];
   /** Row-major: the typed array of the dtype, or strings. */
   readonly data: TypedArray | readonly string[];
