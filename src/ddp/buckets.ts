@@ -21,6 +21,7 @@ export const parameterAlignment = 64;
 export interface ParameterSpec {
   /** Unique; appears in errors. */
   readonly name: string;
+  /** Dimensions; only their product matters to the bucket, and all ranks compare them. */
   readonly shape: readonly number[];
   /** A float dtype. */
   readonly dtype: DType;
@@ -36,15 +37,19 @@ export interface BucketSlot {
   readonly count: number;
 }
 
+/** Gradients that are averaged by one all-reduce, side by side. */
 export interface Bucket {
+  /** Of all its gradients. */
   readonly dtype: DType;
   /** Elements in all, padding between slots included. */
   readonly count: number;
+  /** Bytes in all, padding included. */
   readonly bytes: number;
   /** In the order in which gradients are expected: reverse registration. */
   readonly slots: readonly BucketSlot[];
 }
 
+/** How large buckets may be; a single parameter that is larger has one alone. */
 export interface BucketLimits {
   /** Bytes of the first bucket of each dtype. */
   readonly firstBucketBytes: number;

@@ -18,10 +18,19 @@ import { countOf, Tensor } from '../memory/tensor.ts';
 
 /** What a checkpoint holds beside tensors. */
 export type CheckpointState = { readonly [key: string]: CheckpointValue };
+/** What JSON has: null, booleans, numbers, texts, lists and objects of them. */
 export type CheckpointValue = null | boolean | number | string | readonly CheckpointValue[] | CheckpointState;
 
 /** A tensor to save or to load into: as it is, as a list of elements, or with its shape. */
-export type CheckpointTensor = Tensor | TypedArray | { readonly data: TypedArray; readonly shape: readonly number[] };
+export type CheckpointTensor =
+  | Tensor
+  | TypedArray
+  | {
+      /** The elements, row-major; `load` overwrites them. */
+      readonly data: TypedArray;
+      /** Dimensions, whose product is the number of elements; saved with them, and compared when they are loaded. */
+      readonly shape: readonly number[];
+    };
 
 export const indexName = 'model.safetensors.index.json';
 /** In the metadata of each file: the save that it is a part of. */

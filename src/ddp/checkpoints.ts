@@ -34,11 +34,13 @@ import {
 /** What checkpoints need of a process group. */
 export type CheckpointGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGatherObject' | 'broadcastObject'>;
 
+/** How a folder of checkpoints is kept. */
 export interface CheckpointsOptions {
   /** How many checkpoints the folder has at most. Default 2: the latest, and the one before. */
   readonly keep?: number;
 }
 
+/** What one rank saves, or loads into. */
 export interface CheckpointContents {
   /** Of which every rank has the same: the model. Each is saved by one of them. */
   readonly tensors?: Readonly<Record<string, CheckpointTensor>>;

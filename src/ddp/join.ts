@@ -21,9 +21,11 @@ export interface JoinHook {
 
 /** What has collectives in a step: a `Reducer`, a `ZeroRedundancyOptimizer`. */
 export interface Joinable {
+  /** What this object does for others once this rank's inputs are over; called once for each `join`. */
   joinHook(): JoinHook;
 }
 
+/** How a join ends. */
 export interface JoinOptions {
   /** `true`: as soon as one rank is out, all throw. Default `false`. */
   readonly throwOnEarlyTermination?: boolean;
@@ -39,9 +41,11 @@ export interface JoinResult {
   readonly steps: number;
   /** Of whoever had most. */
   readonly stepsMax: number;
+  /** A rank that made the most steps: the highest one of them. */
   readonly lastJoiner: number;
 }
 
+/** What `join` needs of a process group. */
 export type JoinGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast'>;
 
 const joinOptions = optionTable<JoinOptions>({ throwOnEarlyTermination: 'boolean', parameters: 'list', timeoutMs: 'number' });

@@ -16,20 +16,24 @@ import { createParameterKernels } from '../memory/parameter-kernels/create-param
 
 /** What an optimiser updates, in place. */
 export interface OptimizerParameter {
+  /** Unique among the optimiser's parameters; names of state begin with it. */
   readonly name: string;
+  /** The values, updated in place. */
   readonly data: Float32Array | Float64Array;
 }
 
 /** Updates parameters by gradients. Those that a `ZeroRedundancyOptimizer` shards treat each parameter alone. */
 export interface Optimizer {
-  /** @param gradients in the order of the parameters. */
+  /** Updates all parameters, in place. @param gradients in the order of the parameters, each of its parameter's length. */
   step(gradients: readonly (Float32Array | Float64Array)[]): void;
   /** What steps depend on beside parameters and gradients, by names that begin with the parameter's. Loading writes into these arrays. */
   readonly state: Readonly<Record<string, Float32Array | Float64Array>>;
 }
 
+/** A class such as `SGD` or `Adam`, of which `ZeroRedundancyOptimizer` makes one for each rank's own parameters. */
 export type OptimizerClass<Options> = new (parameters: readonly OptimizerParameter[], options?: Options) => Optimizer;
 
+/** Hyperparameters by torch's names; numbers are finite and not negative. */
 export interface SGDOptions {
   /** Default 0.001. */
   readonly lr?: number;
@@ -41,6 +45,7 @@ export interface SGDOptions {
   readonly nesterov?: boolean;
 }
 
+/** Hyperparameters by torch's names; numbers are finite and not negative, betas below 1. */
 export interface AdamOptions {
   /** Default 0.001. */
   readonly lr?: number;
@@ -77,6 +82,8 @@ export class SGD implements Optimizer {
     for (const { name, data } of parameters) this.#buffers.push((this.state[`${name}.momentum_buffer`] = sameKind(data, data.length)));
   }
 
+  /** Updates all parameters by `lr · (gradient + weightDecay · parameter)`, or by the momentum of that; in the order of the parameters.
+   *  @throws ShoalError `usage` naming the parameter whose gradient does not fit; then nothing has changed. */
   step(gradients: readonly (Float32Array | Float64Array)[]): void {
     checkGradients('SGD', gradients, this.#parameters);
     const { momentum, weightDecay, nesterov } = this.#options;
@@ -129,6 +136,8 @@ export class Adam implements Optimizer {
     });
   }
 
+  /** Updates all parameters by their bias-corrected moments; in the order of the parameters. @throws ShoalError `usage` naming the
+   *  parameter whose gradient does not fit; then nothing has changed. */
   step(gradients: readonly (Float32Array | Float64Array)[]): void {
     checkGradients('Adam', gradients, this.#parameters);
     const { betas, eps, weightDecay, decoupled } = this.#options;

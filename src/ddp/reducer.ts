@@ -34,6 +34,7 @@ export type ReducerGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'rele
  *   samples  by the samples each announces with `begin`: right for uneven batches, and for ranks that have run out */
 export type Weighting = 'ranks' | 'samples';
 
+/** How gradients are cut into buckets and averaged; the same on all ranks. */
 export interface ReducerOptions {
   /** Default: SHOAL_BUCKET_BYTES, 25 MiB. */
   readonly bucketBytes?: number;
@@ -207,7 +208,12 @@ export class Reducer {
   }
 
   /** Bytes and parameter names of each bucket, in the order in which they start. */
-  get buckets(): { readonly bytes: number; readonly parameters: readonly string[] }[] {
+  get buckets(): {
+    /** Bytes of its all-reduce, padding included. */
+    readonly bytes: number;
+    /** Names of the parameters in it, in the order in which they lie there. */
+    readonly parameters: readonly string[];
+  }[] {
     return this.#buckets.map(({ bytes, slots }) => ({ bytes, parameters: slots.map(({ parameter }) => this.#parameter(parameter).name) }));
   }
 

@@ -10,9 +10,15 @@ import { ShoalError } from '../base/errors.ts';
 import { checkFields, checkOptions, noOptions, optionTable } from '../base/settings/options.ts';
 import { seededRandom } from '../base/random.ts';
 
+/** Whose items, and in which order; all but the rank is the same on all ranks. */
 export interface SamplerOptions {
   /** Anything with a rank and a size; default: a world of one. */
-  readonly group?: { readonly rank: number; readonly size: number };
+  readonly group?: {
+    /** Which share is this one's, 0…size−1. */
+    readonly rank: number;
+    /** Into how many shares the data set is dealt. */
+    readonly size: number;
+  };
   /** Unsigned 32-bit integer, the same on every rank. Default 0. */
   readonly seed?: number;
   /** `true` (default): a new permutation each epoch. `false`: the order of the data set. */
@@ -26,8 +32,11 @@ export interface SamplerOptions {
 export interface SamplerState {
   /** Of the data set. */
   readonly items: number;
+  /** As in `SamplerOptions`. */
   readonly seed: number;
+  /** As in `SamplerOptions`. */
   readonly shuffle: boolean;
+  /** As `setEpoch` was given last. */
   readonly epoch: number;
   /** Items of the epoch that all ranks have seen, together. */
   readonly position: number;
@@ -43,6 +52,14 @@ const samplerState = optionTable<SamplerState>({
 
 const samplerOptions = optionTable<SamplerOptions>({ group: 'object', seed: 'number', shuffle: 'boolean', dropLast: 'boolean' });
 
+/** Which items of a data set this rank sees in an epoch, as torch's `DistributedSampler`: every rank derives the same permutation from
+ *  seed and epoch, without communication, and takes every size-th item of it.
+ *
+ *      const sampler = new DistributedSampler(images.length, { group, seed: 7 });
+ *      for (let epoch = 0; epoch < 10; epoch++) {
+ *        sampler.setEpoch(epoch);
+ *        for (const batch of sampler.batches(32)) train(batch.map((item) => images[item]));
+ *      } */
 export class DistributedSampler implements Iterable<number> {
   readonly #items: number;
   readonly #rank: number;
@@ -82,6 +99,7 @@ export class DistributedSampler implements Iterable<number> {
     return this.#dropLast ? Math.floor(share) : Math.ceil(share);
   }
 
+  /** As `setEpoch` was given last, or `loadStateDict`; 0 at first. */
   get epoch(): number {
     return this.#epoch;
   }
@@ -133,6 +151,7 @@ export class DistributedSampler implements Iterable<number> {
     return this.#order[(this.#offset + this.#rank + position * this.#size) % this.#items];
   }
 
+  /** This rank's items of the epoch, as indices into the data set; `length` of them. */
   *[Symbol.iterator](): Iterator<number> {
     for (let position = 0; position < this.length; position++) {
       this.#seen = position + 1;

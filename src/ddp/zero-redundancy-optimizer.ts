@@ -15,12 +15,14 @@ import type { JoinHook, Joinable } from './join.ts';
 import { checkGradients, checkParameters, type Optimizer, type OptimizerClass, type OptimizerParameter } from './optimizers.ts';
 import { registrationText, verifyRegistration } from './registration.ts';
 
+/** What the optimiser needs of a process group. */
 export type ZeroGroup = Pick<ProcessGroup, 'rank' | 'size' | 'tensor' | 'release' | 'allGather' | 'gatherObject'>;
 
 type Floats = Float32Array | Float64Array;
 
 /** Where the last gradients are: a `Reducer`, after its step. */
 export interface GradientSource {
+  /** The average of a parameter's gradient. @param index of the parameter, in registration order. */
   gradient(index: number): unknown;
 }
 
@@ -36,6 +38,11 @@ interface Exchange {
 
 const consolidateOptions = optionTable<{ to?: number }>({ to: 'number' });
 
+/** An optimiser whose state is spread over the ranks, as torch's of this name (ZeRO-1). Each rank has the state of its own parameters,
+ *  updates those, and gets the others from their owners: bits are those of the whole optimiser on every rank.
+ *
+ *      const optimizer = new ZeroRedundancyOptimizer(group, parameters, Adam, { lr: 1e-3 });
+ *      await optimizer.step(averagedGradients); */
 export class ZeroRedundancyOptimizer<Options = unknown> {
   /** Indices of the parameters whose state each rank has. */
   readonly partition: readonly (readonly number[])[];

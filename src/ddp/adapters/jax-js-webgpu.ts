@@ -4,6 +4,7 @@ import { ShoalError } from '../../base/errors.ts';
 import { describeAdapter, findAdapter } from '../../memory/device/webgpu-adapter.ts';
 import { nativeUnavailableReason } from '../../memory/native.ts';
 
+/** The device that `initWebGpu` has opened for jax-js. */
 export interface WebGpuSession {
   /** For people: which device computes. */
   readonly adapter: string;

@@ -32,6 +32,7 @@ export { distributeStages, StagedModel, type Stage, type StageOptimizer, type St
 export type { ArrayTree };
 export { initWebGpu, type WebGpuSession } from './jax-js-webgpu.ts';
 
+/** Of one average. */
 export interface AverageOptions {
   /** Samples behind these gradients; needed, and only allowed, with weighting 'samples'. */
   readonly samples?: number;

@@ -25,8 +25,11 @@ export class HalfPrecisionState {
   readonly #tensors = new WeakMap<Float32Array, Tensor<'float16' | 'bfloat16'>>();
   readonly #kernels: Kernels = createKernels({ native: loadNative({ enabled: readSettings(process.env).native }) });
 
+  /** The two hooks that run with this state; `fp16CompressHook` and `bf16CompressHook` are their names. */
   static readonly hooks = {
+    /** `fp16CompressHook`. */
     fp16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'float16'),
+    /** `bf16CompressHook`. */
     bf16: (state, bucket) => of(HalfPrecisionState, state).#run(bucket, 'bfloat16'),
   } satisfies Record<string, CommHook<HalfPrecisionState>>;
 
@@ -53,6 +56,7 @@ function bytesOf({ buffer, byteOffset, byteLength }: Float32Array | Uint16Array)
 
 // ── PowerSGD ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+/** Of PowerSGD, by torch's names; the same on all ranks. */
 export interface PowerSGDOptions {
   /** Of the two factors by which a matrix of gradients travels. Default: 1. */
   readonly matrixApproximationRank?: number;
@@ -129,6 +133,7 @@ export class PowerSGDState {
     return this.#bytes.sent === 0 ? 1 : this.#bytes.whole / this.#bytes.sent;
   }
 
+  /** `powerSGDHook`. */
   static readonly hook: CommHook<PowerSGDState> = (state, bucket) => of(PowerSGDState, state).#run(bucket);
 
   *#run(bucket: GradBucket): Generator<Work, void, void> {

@@ -15,7 +15,9 @@ import type { Tensor } from '../../memory/tensor.ts';
 
 /** One parameter's part of a bucket. */
 export interface GradPart {
+  /** The parameter's, as registered. */
   readonly name: string;
+  /** The parameter's, as registered. */
   readonly shape: readonly number[];
   /** A view of the bucket. */
   readonly gradient: Float32Array;
@@ -39,6 +41,14 @@ export interface GradBucket {
   allReduce(data: TensorLike, options?: Pick<ReduceOptions, 'op'>): Work;
 }
 
+/** What is done with a bucket of gradients instead of one all-reduce: a generator that yields works, and leaves the average in
+ *  `bucket.buffer()`. The first work starts during the backward pass; what follows it runs when the bucket is waited for. Hooks are the
+ *  same on every rank; what one throws is thrown to who waits for the step.
+ *
+ *      const scaled: CommHook<number> = function* (factor, bucket) {
+ *        yield bucket.allReduce(bucket.buffer());
+ *        bucket.buffer().forEach((value, i, all) => (all[i] = value * factor));
+ *      }; */
 export type CommHook<S> = (state: S, bucket: GradBucket) => Generator<Work, void, void>;
 
 /** A hook with its state, as a reducer has it. */

@@ -22,6 +22,7 @@ import { addMissingKernels } from './polyfill.ts';
 import { optimizersByVariable, SharedState } from './shared-state.ts';
 import { VariableHooks } from './variable-hooks.ts';
 
+/** How an optimiser's gradients travel. */
 export interface DistributeOptions {
   /** `false` (default): a step in which a variable got no gradient is refused, naming it. `true`: it counts as zeros on this rank. */
   readonly findUnused?: boolean;
@@ -162,11 +163,14 @@ export class DistributedOptimizer extends tf.Optimizer {
     return this.#inner.getConfig();
   }
 
+  /** The optimiser's own state, such as moments, when all averages have been applied; this rank's, and alike on all. As in
+   *  TensorFlow.js. */
   override getWeights(): Promise<NamedTensor[]> {
     this.drain();
     return this.#inner.getWeights();
   }
 
+  /** Loads what `getWeights` gave; on every rank, from the same file. As in TensorFlow.js. */
   override setWeights(weights: NamedTensor[]): Promise<void> {
     this.drain();
     return this.#inner.setWeights(weights);
