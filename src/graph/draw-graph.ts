@@ -8,7 +8,9 @@ import { escapeMarkup, letterWidth, picture, pictureLegend, pictureText, shorten
 import { layoutOf, type Box, type DrawnEdge, type Layout } from './draw-layout.ts';
 import type { PartitionedGraph } from './partition/partition.ts';
 
+/** How a partitioned graph is drawn. */
 export interface DrawGraphOptions {
+  /** Above the picture. Default `partitioned graph`. */
   readonly title?: string;
   /** Boxes at most; beyond, scopes are collapsed as far as needed. Default 300. */
   readonly boxesMax?: number;

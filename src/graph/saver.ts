@@ -24,6 +24,11 @@ interface Saved {
   readonly assignment: Output;
 }
 
+/** Saves the variables of a graph to a file and restores them, as TensorFlow's `Saver`.
+ *
+ *      const saver = new Saver(g);                     // before g.finish()
+ *      await saver.save(session, 'model.graph');
+ *      await saver.restore(session, 'model.graph'); */
 export class Saver {
   readonly #saved: readonly Saved[];
 

@@ -54,8 +54,10 @@ export interface GraphServerOptions {
   readonly joinTimeoutMs?: number;
 }
 
+/** As `SessionOptions`, without what the server itself brings: devices, kernels, clock. */
 export type ClusterSessionOptions = Omit<SessionOptions, 'devices' | 'kernels' | 'clock' | 'rendezvousKeysMax'>;
 
+/** What a task has exchanged with others, since it started. */
 export interface GraphServerStats {
   /** Requests for tensors of other tasks, fused ones once. */
   readonly requests: number;
@@ -63,6 +65,7 @@ export interface GraphServerStats {
   readonly tensors: number;
   /** All calls of other tasks, and the bytes of these and of those that were answered, in both directions. */
   readonly calls: number;
+  /** Bytes of these calls and of those that were answered, in both directions. */
   readonly bytes: number;
   /** Of tensors, moved in this process beside the way itself: small ones that variables and programs keep. */
   readonly bytesCopied: number;
@@ -72,8 +75,16 @@ const foreverMs = 2 ** 31 - 1;
 const stepsPerStart = 2 ** 32;
 const startsMax = 2 ** 21;
 
+/** A task of a cluster, as TensorFlow's `Server`: it runs the partitions of every task's sessions that are on its device, keeps its
+ *  variables from session to session, and makes sessions of its own. Made by `startGraphServer`.
+ *
+ *      await using server = await startGraphServer();
+ *      if (server.job === 'ps') await server.join();
+ *      else await train(await server.session(graph, { doFuseRecv: true })); */
 export class GraphServer implements AsyncDisposable {
+  /** Name of its job: `worker`, `ps`. */
   readonly job: string;
+  /** Number of the task in its job, 0-based. */
   readonly task: number;
   readonly #options: GraphServerOptions & { readonly joinTimeoutMs: number };
   readonly #service: WorkerService;
@@ -126,6 +137,7 @@ export class GraphServer implements AsyncDisposable {
     return taskName(this.job, this.task);
   }
 
+  /** Tasks of each job, the same on every task. */
   get cluster(): ClusterSpec {
     return this.#options.cluster;
   }
@@ -135,6 +147,7 @@ export class GraphServer implements AsyncDisposable {
     return deviceOf(this.name);
   }
 
+  /** What has been exchanged with other tasks so far. */
   get stats(): GraphServerStats {
     const { requests, tensors } = this.#receiver.stats;
     const { calls, bytesSent, bytesReceived } = this.#options.carrier.stats;
@@ -209,6 +222,7 @@ export class GraphServer implements AsyncDisposable {
     this.#trace.write();
   }
 
+  /** As `close`, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

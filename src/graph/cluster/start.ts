@@ -20,11 +20,13 @@ import { detectCluster, taskOfRank } from './environment.ts';
 import { GraphServer, type ClusterSpec } from './graph-server.ts';
 import { TaskTrace } from './task-trace.ts';
 
+/** How this process takes part in the cluster. */
 export interface StartOptions {
   /** Tasks of each job; ranks are dealt in this order. Default: what `shoal run --workers --ps` says, else all are workers. */
   readonly cluster?: ClusterSpec;
   /** What carries calls and tensors. Default `fabric`. */
   readonly carrier?: 'fabric' | 'grpc';
+  /** Dense kernels, such as `tensorflowKernels(tf)`, beside those of tables, optimisers, and operations that only move values. */
   readonly kernels?: KernelTable;
   /** What `call`s of any task's graph may name. */
   readonly functions?: FunctionTable;

@@ -3,10 +3,13 @@
 import type { Node } from '../structure/node.ts';
 import type { Value } from '../structure/value.ts';
 
+/** What a kernel is given for one node of one step. */
 export interface KernelCall {
+  /** The node, for its attributes and its declared outputs. */
   readonly node: Node;
   /** By input. A variable that the operation changes comes as a `Reference`, any other as its value now. */
   readonly inputs: readonly Value[];
+  /** Of the step that it is a part of; overlapping steps have different ones. */
   readonly stepId: number;
   /** Aborted when the step has failed or its time is over: what the kernel gives then is not looked at. */
   readonly signal: AbortSignal;
@@ -15,4 +18,7 @@ export interface KernelCall {
 /** Gives the outputs by slot. Inputs are not changed; outputs are not changed afterwards. */
 export type Kernel = (call: KernelCall) => readonly Value[] | Promise<readonly Value[]>;
 
+/** Kernels by the name of the operation, as TensorFlow spells it.
+ *
+ *      const kernels: KernelTable = { ...tensorflowKernels(tf), Relu: ({ inputs: [x] }) => [myRelu(x)] }; */
 export type KernelTable = Readonly<Record<string, Kernel>>;

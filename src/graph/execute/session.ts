@@ -21,6 +21,7 @@ import { runStep, type StepOutcome } from './step.ts';
 import { structuralKernels } from './structural-kernels.ts';
 import { VariableStore } from './variable-store.ts';
 
+/** Where and how a graph runs. */
 export interface SessionOptions {
   /** In order of preference. */
   readonly devices: readonly (string | Device)[];
@@ -30,6 +31,7 @@ export interface SessionOptions {
   readonly kernels?: KernelTable;
   /** Default false. */
   readonly doFuseRecv?: boolean;
+  /** How receives are fused, with `doFuseRecv`. */
   readonly fuse?: FuseOptions;
   /** Time limit of a step. Default 5 minutes. */
   readonly timeoutMs?: number;
@@ -41,6 +43,7 @@ export interface SessionOptions {
   readonly preparedMax?: number;
   /** Keys of one step. Default 1,000,000. */
   readonly rendezvousKeysMax?: number;
+  /** Time of limits. Default: the system's. */
   readonly clock?: Clock;
 }
 
@@ -58,9 +61,11 @@ const sessionOptionKeys = optionTable<SessionOptions>({
   clock: 'any',
 });
 
+/** Of one step. */
 export interface RunOptions {
   /** Default: the session's. */
   readonly timeoutMs?: number;
+  /** Ends the step with `aborted`. */
   readonly signal?: AbortSignal;
 }
 
@@ -99,6 +104,11 @@ export interface StepBackend {
   close(): void;
 }
 
+/** Runs steps of a graph on devices, as TensorFlow's `Session`; variables keep their values from step to step. For several processes see
+ *  `GraphServer.session`.
+ *
+ *      const session = new Session(g.finish(), { devices: ['/job:local/task:0/device:CPU:0'], kernels: tensorflowKernels(tf) });
+ *      const [loss] = await session.run([[x, batch]], [lossOutput, trainNode]); */
 export class Session {
   readonly #graph: Graph;
   readonly #options: Required<Omit<SessionOptions, 'devices' | 'defaultDevice' | 'fuse'>>;
@@ -257,8 +267,11 @@ export class Session {
   }
 }
 
+/** What a session has done since it began. */
 export interface SessionStats {
+  /** Steps that ended well. */
   readonly steps: number;
+  /** Requests for tensors that their receives made; a fused one counts once. */
   readonly requests: number;
 }
 

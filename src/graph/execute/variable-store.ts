@@ -27,6 +27,7 @@ export class Reference implements Value {
     return this.peek().shape;
   }
 
+  /** False until the first write. */
   get isInitialized(): boolean {
     return this.#value !== undefined;
   }

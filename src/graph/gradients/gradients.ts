@@ -13,7 +13,9 @@ import { gradientRules, type Floats } from './rules.ts';
 
 /** The gradient of a table: row `indices[k]` has `values[k]`; a row may be there several times and then has the sum. */
 export class IndexedSlices {
+  /** The rows of the gradient, `[n, ...rest of the table's shape]`. */
   readonly values: Floats;
+  /** Which row of the table each is, `[n]`; a row may be there several times. */
   readonly indices: Output<IndexDType>;
   /** What they are rows of. */
   readonly of: Floats;
@@ -28,6 +30,7 @@ export class IndexedSlices {
 /** Undefined: `ys` do not depend on it. */
 export type Gradient = Floats | IndexedSlices | undefined;
 
+/** How gradients are added to the graph. */
 export interface GradientsOptions {
   /** Scope of the new nodes. Default: `gradients`. */
   readonly name?: string;

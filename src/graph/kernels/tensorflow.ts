@@ -14,7 +14,9 @@ type TensorFlow = typeof tfjs;
 /** What TensorFlow.js is asked for; `Tensor`s of a call live until it returns. */
 type Compute = (tf: TensorFlow, inputs: readonly Tensor[], node: Node) => Tensor | readonly Tensor[];
 
-/** @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
+/** Kernels of the dense operations by TensorFlow.js, for `SessionOptions.kernels` and `StartOptions.kernels`; of float32, int32 and bool, other
+ *  dtypes are `unsupported` when they run.
+ *  @param tf `import * as tf from '@tensorflow/tfjs'`, with its backend ready. */
 export function tensorflowKernels(tf: TensorFlow): KernelTable {
   return Object.fromEntries(Object.entries(computations).map(([name, compute]) => [name, kernel(tf, compute)]));
 }

@@ -22,6 +22,7 @@ export function placeholder<D extends GraphDType>(g: GraphBuilder, dtype: D, sha
   return checkedBuilder('placeholder', g).node(placeholderDefinition, [], { dtype, shape }, options).outputs[0] as Output<D>;
 }
 
+/** The operation of `constant`, for programs that add nodes by `g.node`. */
 export const constantDefinition: OpDefinition = {
   name: 'Const',
   inputs: [],
@@ -41,6 +42,7 @@ export function constant<D extends GraphDType = GraphDType>(
   return checkedBuilder('constant', g).node(constantDefinition, [], { value }, options).outputs[0] as Output<D>;
 }
 
+/** The value as it is; on another device, what brings it there. */
 export const identity = op<Unary<GraphDType>>({
   name: 'Identity',
   inputs: [{ name: 'input', dtype: 'T' }],
@@ -60,6 +62,7 @@ export function cast<D extends GraphDType>(g: GraphBuilder, x: Output, dtype: D,
   return checkedBuilder('cast', g).node(castDefinition, [x], { DstT: dtype }, options).outputs[0] as Output<D>;
 }
 
+/** The elements in another shape; one dimension may be null: what is left. @throws ShoalError `usage` when the counts differ. */
 export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>({
   name: 'Reshape',
   inputs: [{ name: 'tensor', dtype: 'T' }],
@@ -78,6 +81,7 @@ export const reshape = op<Unary<GraphDType, { readonly shape: Shape }>>({
   },
 });
 
+/** Axes in the order `perm`: axis i of the result is axis `perm[i]` of `x`. @throws ShoalError `usage` for what is no permutation. */
 export const transpose = op<Unary<GraphDType, { readonly perm: readonly number[] }>>({
   name: 'Transpose',
   inputs: [{ name: 'x', dtype: 'T' }],
@@ -90,6 +94,7 @@ export const transpose = op<Unary<GraphDType, { readonly perm: readonly number[]
   },
 });
 
+/** A new axis of one element at `axis`; negative ones count from behind. */
 export const expandDims = op<Unary<GraphDType, { readonly axis: number }>>({
   name: 'ExpandDims',
   inputs: [{ name: 'input', dtype: 'T' }],
@@ -120,6 +125,7 @@ export const slice = op<Unary<GraphDType, { readonly begin: readonly number[]; r
   },
 });
 
+/** Tensors side by side along `axis`; negative ones count from behind. @throws ShoalError `usage` when they differ beside it. */
 export const concat = op<
   <D extends GraphDType>(g: GraphBuilder, values: readonly Output<D>[], options: NodeOptions & { readonly axis: number }) => Output<D>
 >({
@@ -211,6 +217,7 @@ export const range = op<
   infer: () => [{ dtype: 'int32', shape: [null] }],
 });
 
+/** Zeros of the input's dtype and shape. */
 export const zerosLike = op<Unary<GraphDType>>({
   name: 'ZerosLike',
   inputs: [{ name: 'x', dtype: 'T' }],
@@ -218,6 +225,7 @@ export const zerosLike = op<Unary<GraphDType>>({
   infer: likeFirst,
 });
 
+/** Definitions of this family's operations; `operations` has those of all. */
 export const arrayOps: readonly OpDefinition[] = [
   placeholderDefinition,
   constantDefinition,

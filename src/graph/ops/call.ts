@@ -10,6 +10,7 @@ import type { Shape } from '../structure/shape.ts';
 /** Of a call that was given none. */
 export const noGradient: CallFunction = () => [];
 
+/** Of a call: a node's, and its gradient. */
 export interface CallOptions extends NodeOptions {
   /** The other way, for `gradients`: gets the inputs and then the gradient of every output, gives a gradient for every floating-point
    *  input: a vjp. */
@@ -42,7 +43,8 @@ export const callDefinition: OpDefinition = {
   isStateful: true,
 };
 
-/** @param compute a function, or the name of one that the process of the node's device has: only names go to other processes.
+/** Adds a node that computes by any function, synchronous or not: a jitted step of jax-js, a model of TensorFlow.js.
+ *  @param compute a function, or the name of one that the process of the node's device has: only names go to other processes.
  *  @param outputs what `compute` gives; every result is checked against it. */
 export function call(
   g: GraphBuilder,

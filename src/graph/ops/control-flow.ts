@@ -83,6 +83,7 @@ export const loopCond = op<Unary<'bool'>>({
   infer: likeFirst,
 });
 
+/** A node without a value: runs when its control inputs have, so that one fetch runs them all. */
 export const noOp = op<(g: GraphBuilder, options?: NodeOptions) => Node>({ name: 'NoOp', inputs: [], attributes: {}, infer: () => [] });
 
 /** Runs, alive, when its control inputs are done, dead ones among them. */
@@ -140,12 +141,17 @@ export function cond(
   });
 }
 
+/** A loop: its condition and its body, called once each to build the nodes. */
 export interface WhileLoop {
+  /** Whether there is another iteration: a bool scalar of the variables. */
   readonly cond: (variables: readonly Output[], invariants: readonly Output[]) => Output<'bool'>;
+  /** The variables of the next iteration: as many, of the same dtypes. */
   readonly body: (variables: readonly Output[], invariants: readonly Output[]) => readonly Output[];
 }
 
+/** How a loop runs. */
 export interface WhileLoopOptions {
+  /** Scope of its nodes, and name of its frame. Default `while`. */
   readonly name?: string;
   /** Default 10. */
   readonly parallelIterations?: number;

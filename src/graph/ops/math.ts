@@ -39,25 +39,41 @@ type Comparison<In extends GraphDType> = <D extends In>(
   options?: NodeOptions,
 ) => Output<'bool'>;
 
+/** x + y, element by element; shapes broadcast as NumPy's. */
 export const add = op<Binary<NumericDType>>(arithmetic('AddV2'));
+/** x − y, element by element; shapes broadcast. */
 export const sub = op<Binary<NumericDType>>(arithmetic('Sub'));
+/** x · y, element by element; shapes broadcast. */
 export const mul = op<Binary<NumericDType>>(arithmetic('Mul'));
+/** x / y, element by element; shapes broadcast. Of integers, kernels of TensorFlow.js round down. */
 export const div = op<Binary<NumericDType>>(arithmetic('RealDiv'));
+/** x to the power of y, element by element; shapes broadcast. */
 export const pow = op<Binary<NumericDType>>(arithmetic('Pow'));
+/** ⌊x / y⌋, element by element; shapes broadcast. */
 export const floorDiv = op<Binary<NumericDType>>(arithmetic('FloorDiv'));
 /** With the sign of the divisor. */
 export const floorMod = op<Binary<NumericDType>>(arithmetic('FloorMod'));
+/** The larger of x and y, element by element; shapes broadcast. */
 export const maximum = op<Binary<NumericDType>>(arithmetic('Maximum'));
+/** The smaller of x and y, element by element; shapes broadcast. */
 export const minimum = op<Binary<NumericDType>>(arithmetic('Minimum'));
+/** (x − y)², element by element; shapes broadcast. */
 export const squaredDifference = op<Binary<NumericDType>>(arithmetic('SquaredDifference'));
 
+/** x < y, element by element; shapes broadcast, the result is bool. */
 export const less = op<Comparison<NumericDType>>(comparison('Less', numericDTypes));
+/** x ≤ y, element by element; shapes broadcast, the result is bool. */
 export const lessEqual = op<Comparison<NumericDType>>(comparison('LessEqual', numericDTypes));
+/** x > y, element by element; shapes broadcast, the result is bool. */
 export const greater = op<Comparison<NumericDType>>(comparison('Greater', numericDTypes));
+/** x = y, element by element, of any dtype; shapes broadcast, the result is bool. */
 export const equal = op<Comparison<GraphDType>>(comparison('Equal', graphDTypes));
 
+/** x and y, element by element; bool, shapes broadcast. */
 export const logicalAnd = op<Comparison<'bool'>>(logical('LogicalAnd'));
+/** x or y, element by element; bool, shapes broadcast. */
 export const logicalOr = op<Comparison<'bool'>>(logical('LogicalOr'));
+/** Not x, element by element; bool. */
 export const logicalNot = op<Unary<'bool'>>({
   name: 'LogicalNot',
   inputs: [{ name: 'x', dtype: 'bool' }],
@@ -65,13 +81,21 @@ export const logicalNot = op<Unary<'bool'>>({
   infer: likeFirst,
 });
 
+/** −x, element by element. */
 export const neg = op<Unary<NumericDType>>(unary('Neg', numeric));
+/** |x|, element by element. */
 export const abs = op<Unary<NumericDType>>(unary('Abs', numeric));
+/** −1, 0 or 1, element by element. */
 export const sign = op<Unary<NumericDType>>(unary('Sign', numeric));
+/** x², element by element. */
 export const square = op<Unary<NumericDType>>(unary('Square', numeric));
+/** √x, element by element; floats. */
 export const sqrt = op<Unary<FloatDType>>(unary('Sqrt'));
+/** 1 / √x, element by element; floats. */
 export const rsqrt = op<Unary<FloatDType>>(unary('Rsqrt'));
+/** eˣ, element by element; floats. */
 export const exp = op<Unary<FloatDType>>(unary('Exp'));
+/** The natural logarithm, element by element; floats. */
 export const log = op<Unary<FloatDType>>(unary('Log'));
 
 /** The sum of tensors of one shape. */
@@ -102,6 +126,7 @@ export const select = op<
   },
 });
 
+/** Definitions of this family's operations; `operations` has those of all. */
 export const mathOps: readonly OpDefinition[] = [
   ...[add, sub, mul, div, floorDiv, floorMod, pow, maximum, minimum, squaredDifference],
   ...[less, lessEqual, greater, equal, logicalAnd, logicalOr, logicalNot],

@@ -6,6 +6,8 @@ import type { Output } from '../structure/node.ts';
 import { broadcastShapes, formatShape, type Dimension } from '../structure/shape.ts';
 import { op, type Binary } from './op.ts';
 
+/** The product of two matrices, `[m, k]` and `[k, n]`; `transpose_a` and `transpose_b` turn them first. @throws ShoalError `usage` when
+ *  the inner dimensions differ. */
 export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; readonly transpose_b?: boolean }>>({
   name: 'MatMul',
   inputs: [

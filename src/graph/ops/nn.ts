@@ -12,12 +12,19 @@ function activation(name: string): OpDefinition {
   return { name, inputs: [{ name: 'features', dtype: 'T' }], attributes: floating, infer: likeFirst };
 }
 
+/** max(x, 0), element by element; floats. */
 export const relu = op<Unary<FloatDType>>(activation('Relu'));
+/** σ(x) = 1 / (1 + e⁻ˣ), element by element; floats. */
 export const sigmoid = op<Unary<FloatDType>>(activation('Sigmoid'));
+/** The hyperbolic tangent, element by element; floats. */
 export const tanh = op<Unary<FloatDType>>(activation('Tanh'));
+/** log(1 + eˣ), element by element; floats. */
 export const softplus = op<Unary<FloatDType>>(activation('Softplus'));
+/** eˣ over its sum along the last axis; floats. */
 export const softmax = op<Unary<FloatDType>>(activation('Softmax'));
+/** The logarithm of `softmax`, along the last axis; floats. */
 export const logSoftmax = op<Unary<FloatDType>>(activation('LogSoftmax'));
+/** x where x > 0, `alpha · x` elsewhere; floats. Default alpha 0.2. */
 export const leakyRelu = op<Unary<FloatDType, { readonly alpha?: number }>>({
   ...activation('LeakyRelu'),
   attributes: { ...floating, alpha: { kind: 'float', default: 0.2 } },
@@ -78,6 +85,7 @@ export const sparseSoftmaxCrossEntropyWithLogits = op<
   },
 });
 
+/** Definitions of this family's operations; `operations` has those of all. */
 export const nnOps: readonly OpDefinition[] = [
   ...[relu, sigmoid, tanh, softplus, softmax, logSoftmax, leakyRelu],
   ...[l2Loss, sigmoidCrossEntropyWithLogits, softmaxCrossEntropyWithLogits, sparseSoftmaxCrossEntropyWithLogits],

@@ -28,10 +28,15 @@ function reduction(name: string): OpDefinition {
   };
 }
 
+/** The sum over `axis`, by default over all; with `keep_dims` reduced axes stay, with one element. */
 export const sum = op<Unary<NumericDType, ReductionAttributes>>(reduction('Sum'));
+/** The mean over `axis`; as `sum`. */
 export const mean = op<Unary<NumericDType, ReductionAttributes>>(reduction('Mean'));
+/** The largest over `axis`; as `sum`. */
 export const max = op<Unary<NumericDType, ReductionAttributes>>(reduction('Max'));
+/** The smallest over `axis`; as `sum`. */
 export const min = op<Unary<NumericDType, ReductionAttributes>>(reduction('Min'));
+/** The product over `axis`; as `sum`. */
 export const prod = op<Unary<NumericDType, ReductionAttributes>>(reduction('Prod'));
 
 /** Where along `axis` the largest element is. */

@@ -35,8 +35,12 @@ type Assignment<In extends GraphDType> = <D extends In>(
   options?: NodeOptions,
 ) => Output<D>;
 
+/** Overwrites a variable with a value of its dtype and shape, on the variable's device; gives the variable. The first write makes it
+ *  usable. */
 export const assign = op<Assignment<GraphDType>>(assignment('Assign', { T: { kind: 'type' } }));
+/** variable += value; gives the variable. */
 export const assignAdd = op<Assignment<NumericDType>>(assignment('AssignAdd', numeric));
+/** variable −= value; gives the variable. */
 export const assignSub = op<Assignment<NumericDType>>(assignment('AssignSub', numeric));
 
 type Gather = <D extends GraphDType>(g: GraphBuilder, params: Output<D>, indices: Output<IndexDType>, options?: NodeOptions) => Output<D>;
@@ -70,8 +74,11 @@ type Scatter<In extends GraphDType> = <D extends In>(
   options?: NodeOptions,
 ) => Output<D>;
 
+/** Overwrites rows: `variable[indices[k]] = updates[k]`; gives the variable. */
 export const scatterUpdate = op<Scatter<GraphDType>>(scatter('ScatterUpdate', indexed));
+/** Adds to rows: `variable[indices[k]] += updates[k]`, also when a row is named several times; gives the variable. */
 export const scatterAdd = op<Scatter<NumericDType>>(scatter('ScatterAdd', { ...indexed, ...numeric }));
+/** Subtracts from rows: `variable[indices[k]] −= updates[k]`, also when a row is named several times; gives the variable. */
 export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...indexed, ...numeric }));
 
 const partitionDefinition: OpDefinition = {

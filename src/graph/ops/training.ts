@@ -61,6 +61,7 @@ type AdamOptions = NodeOptions & LearningRate & { readonly beta1?: number; reado
 type AdagradOptions = NodeOptions & LearningRate & { readonly epsilon?: number };
 type FtrlOptions = NodeOptions & LearningRate & { readonly l1?: number; readonly l2?: number; readonly beta?: number };
 
+/** ref −= learning_rate · grad; all of one shape. Gives the variable. */
 export const applyGradientDescent: Op<(g: GraphBuilder, ref: Floats, grad: Floats, options: NodeOptions & LearningRate) => Floats> = op(
   dense('ApplyGradientDescent', [], common),
 );
@@ -77,14 +78,18 @@ export const applyAdam: Op<
   },
 });
 
+/** history += grad²; ref −= learning_rate · grad / (√history + epsilon). Default epsilon 1e-6. Gives the variable. */
 export const applyAdagrad: Op<(g: GraphBuilder, ref: Floats, history: Floats, grad: Floats, options: AdagradOptions) => Floats> = op(
   dense('ApplyAdagrad', ['accum'], adagrad),
 );
 
+/** `applyGradientDescent` of the rows that `indices` names; `grad[k]` is the gradient of row `indices[k]`, and a row that is named
+ *  several times gets the sum. */
 export const sparseApplyGradientDescent: Op<
   (g: GraphBuilder, ref: Floats, grad: Floats, indices: Indices, options: NodeOptions & LearningRate) => Floats
 > = op(sparse('SparseApplyGradientDescent', [], common));
 
+/** `applyAdagrad` of the rows that `indices` names, as `sparseApplyGradientDescent`; other rows of `history` stay. */
 export const sparseApplyAdagrad: Op<
   (g: GraphBuilder, ref: Floats, history: Floats, grad: Floats, indices: Indices, options: AdagradOptions) => Floats
 > = op(sparse('SparseApplyAdagrad', ['accum'], adagrad));

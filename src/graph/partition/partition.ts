@@ -27,15 +27,21 @@ export interface PartitionOptions {
 
 const partitionOptionKeys = optionTable<PartitionOptions>({ devices: 'any', doFuseRecv: 'boolean', fuse: 'object', check: 'boolean' });
 
+/** The part of a graph that one device runs. */
 export interface Partition {
+  /** Which device. */
   readonly device: Device;
+  /** Its nodes, with a Send or a Recv for every edge that leaves or enters it. */
   readonly graph: Graph;
 }
 
+/** A graph cut by device: see `Session.partitions` and `drawGraph`. */
 export interface PartitionedGraph {
   /** In the order in which devices appear in the graph. */
   readonly partitions: readonly Partition[];
+  /** Every value that goes from one device to another. */
   readonly transfers: readonly Transfer[];
+  /** Which of these one FuseRecv receives together; none without `doFuseRecv`. */
   readonly groups: readonly FuseGroup[];
 }
 

@@ -10,9 +10,12 @@
 import type { Transfer } from '../placement/transfers.ts';
 import type { Node } from '../structure/node.ts';
 
+/** Which transfers between two devices may be one request: those of equal wave. A policy that puts a transfer beside one that waits for
+ *  it is a deadlock, which partitioning finds and refuses. */
 export interface FusePolicy {
+  /** For messages. */
   readonly name: string;
-  /** @param levelOf the wave of a node. */
+  /** The wave of a transfer. @param levelOf the wave of a node. */
   readonly waveOf: (transfer: Transfer, levelOf: (node: Node) => number) => number;
 }
 

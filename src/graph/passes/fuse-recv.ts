@@ -12,6 +12,7 @@ import type { Graph } from '../structure/graph.ts';
 import type { Node } from '../structure/node.ts';
 import { sourceWave, type FusePolicy } from './fuse-policy.ts';
 
+/** How receives become one request. */
 export interface FuseOptions {
   /** Default: source-wave. */
   readonly policy?: FusePolicy;

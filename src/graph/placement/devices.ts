@@ -4,9 +4,11 @@ import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { formatDeviceName, isFullDeviceName, matchesDevice, parseDeviceName, type DeviceName } from '../structure/device-name.ts';
 
+/** A device of a graph's cluster. */
 export interface Device {
   /** Canonical and full. */
   readonly name: string;
+  /** New whenever the process behind the device is: nobody takes values of a process that is gone. */
   readonly incarnation: bigint;
 }
 

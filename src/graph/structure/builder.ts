@@ -9,6 +9,7 @@ import { Graph } from './graph.ts';
 import { describeNode, Node, type Output } from './node.ts';
 import { formatShape, mergeShapes } from './shape.ts';
 
+/** What every operation takes beside its attributes. */
 export interface NodeOptions {
   /** Default: the operation's name; made unique by a number. */
   readonly name?: string;
@@ -30,6 +31,13 @@ interface Scope {
   readonly beforeSources: readonly Node[];
 }
 
+/** Builds a graph node by node; mistakes throw ShoalError `usage` at the call that makes them, naming the node.
+ *
+ *      const g = new GraphBuilder();
+ *      const x = placeholder(g, 'float32', [null, 4]);
+ *      const w = variable(g, 'float32', [4, 2], { name: 'w', device: '/job:ps' });
+ *      const y = relu(g, matMul(g, x, w));
+ *      const graph = g.finish(); */
 export class GraphBuilder {
   readonly #nodes: Node[] = [];
   readonly #own = new Set<Node>();

@@ -40,9 +40,11 @@ export type Attribute =
 
 export type Attributes = Readonly<Record<string, Attribute>>;
 
+/** What a `call`'s function is told of the step. */
 export interface CallContext {
   /** Aborted when the step has failed elsewhere or its time is over. */
   readonly signal: AbortSignal;
+  /** Of the step; overlapping steps have different ones. */
   readonly stepId: number;
 }
 

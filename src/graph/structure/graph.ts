@@ -3,7 +3,9 @@ import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import type { Node, Output } from './node.ts';
 
+/** A finished dataflow graph; made by `GraphBuilder.finish` and the importers. */
 export class Graph {
+  /** Every node after its inputs, but for the back edges of loops. */
   readonly nodes: readonly Node[];
   readonly #byName: ReadonlyMap<string, Node>;
 
