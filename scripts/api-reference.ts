@@ -1,5 +1,5 @@
 /** `npm run docs:api`: writes docs/api, a page for each entry of the package, from the docstrings, by typedoc; `--check` only compares.
- *  Then lists what is public and has no docstring, and fails when there is more of it than there was.
+ *  Then lists what is public and has no docstring, and fails when there is any.
  *
  *  typedoc needs a TypeScript of the generation before the project's: it and its own are fetched into node_modules/.cache, in the versions
  *  named here, and read the declarations in dist. */
@@ -9,8 +9,6 @@ import { join } from 'node:path';
 import { readText, repositoryRoot } from './repository.ts';
 
 const tools = ['typedoc@0.28.20', 'typedoc-plugin-markdown@4.14.1', 'typescript@5.9.3'];
-/** Goes down only. */
-const bareMost = 352;
 const target = join(repositoryRoot, 'docs/api');
 
 const { exports } = JSON.parse(readText('package.json')) as { exports: Record<string, string | { types: string }> };
@@ -46,8 +44,8 @@ try {
   }
   const bare = [...said.matchAll(/(\S+ \(\w+\)), defined in (\S+), does not have any documentation/g)];
   for (const [, what, where] of bare) console.log(`no docstring: ${what} in ${where.replace(/^.*dist\//, '')}`);
-  console.log(`${bare.length} public names without a docstring; ${bareMost} at most`);
-  if (bare.length > bareMost) process.exitCode = 1;
+  console.log(`${bare.length} public names without a docstring`);
+  if (bare.length > 0) process.exitCode = 1;
 } finally {
   rmSync(folder, { recursive: true });
 }
