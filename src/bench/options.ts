@@ -106,7 +106,7 @@ export function parseDtype(text: string): DType {
 }
 
 /** Operators that inputs can be made for; `premul` would need a factor. */
-const measuredOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'avg', 'bit-and', 'bit-or', 'bit-xor'];
+export const measuredOps: readonly ReduceOp[] = ['sum', 'product', 'min', 'max', 'avg', 'bit-and', 'bit-or', 'bit-xor'];
 
 /** Either vocabulary. @throws ShoalError `usage` listing what there is. */
 export function parseOp(text: string): ReduceOp {

@@ -31,8 +31,8 @@ const factories = {
 
 export const commands: readonly CommandFactory[] = Object.values(factories);
 
-/** The one that is called, alone, where it is one of ours: `shoal run` need not know what other commands take. */
+/** The one that is called, alone, where it is one of ours: `shoal run` need not know what other commands take. `completion` must. */
 export function commandsFor(name: string | undefined): readonly CommandFactory[] {
-  const wanted = Object.entries(factories).find(([each]) => each === name);
+  const wanted = Object.entries(factories).find(([each]) => each === name && each !== 'completion');
   return wanted === undefined ? commands : [wanted[1]];
 }

@@ -16,10 +16,7 @@ export function completionCommand(setExitCode: (code: number) => void): Command 
     .argument('<shell>', 'bash, zsh or fish')
     .addHelpText('after', examples)
     .action(async (name: string) => {
-      const [{ completionScript, shells }, { collectiveNames }] = await Promise.all([
-        import('../completion/shell-completion.ts'),
-        import('../../bench/collective.ts'),
-      ]);
+      const { completionScript, shells } = await import('../completion/shell-completion.ts');
       const shell = shells.find((each) => each === name);
       if (shell === undefined) {
         const nearest = nearestName(name, shells);
@@ -28,13 +25,7 @@ export function completionCommand(setExitCode: (code: number) => void): Command 
           `there is no completion for '${name}'${nearest === undefined ? '' : `, did you mean ${nearest}?`}; use ${shells.join(', ')}`,
         );
       }
-      const wordsOf: Readonly<Record<string, readonly string[]>> = {
-        bench: collectiveNames,
-        plan: collectiveNames,
-        simulate: collectiveNames,
-        completion: shells,
-      };
-      process.stdout.write(completionScript(shell, completion.parent?.commands ?? [], (command) => wordsOf[command] ?? []));
+      process.stdout.write(completionScript(shell, completion.parent?.commands ?? []));
       setExitCode(0);
     });
   return completion;

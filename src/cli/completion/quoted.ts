@@ -1,0 +1,4 @@
+/** For a shell, as one word. */
+export function quoted(text: string): string {
+  return `'${text.replaceAll("'", `'\\''`)}'`;
+}
