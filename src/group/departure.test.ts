@@ -187,3 +187,29 @@ describe('a rank that ends while its group opens', () => {
     await expect(opening).rejects.toMatchObject({ code: 'unsupported', peer: 1, message: expect.stringMatching(/memory of rank 1/) });
   });
 });
+
+describe('a rank that has left', () => {
+  it('sends no more: a receive that was called too late says so, and what it sent before arrives', async () => {
+    const { groups } = await startRanks(3);
+    const [first, second, third] = groups;
+    const large = new Float32Array(100_000).fill(3);
+    await second.send(Float32Array.of(1), 0);
+    await second.destroy();
+    await delivered();
+    const x = new Float32Array(1);
+    await first.recv(x, 1);
+    expect([...x]).toEqual([1]);
+    const lost = { code: 'peer-lost', peer: 1, message: "rank 1 left group 'world' before it took part in a transfer" };
+    await expect(first.recv(x, 1)).rejects.toMatchObject(lost);
+    await expect(first.send(large, 1)).rejects.toMatchObject(lost);
+    // Others may send still.
+    const any = first.recv(x, 'any');
+    await delivered();
+    expect(any.done).toBe(false);
+    await third.send(Float32Array.of(2), 0);
+    await any;
+    await third.destroy();
+    await delivered();
+    await expect(first.recv(x, 'any')).rejects.toMatchObject({ code: 'peer-lost', message: expect.stringMatching(/all other ranks left/) });
+  });
+});

@@ -87,6 +87,7 @@ export class GroupEngine implements OperationHost {
   readonly size: number;
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];
+  readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
   readonly #world: GroupWorld;
   readonly #members: Members;
   readonly #own: ControlBlock;
@@ -487,7 +488,7 @@ export class GroupEngine implements OperationHost {
         return;
       case 'leave':
         this.#members.leave(rank, message.calls);
-        this.#world.pointToPoint.abandon(this, this.#leftError(rank), this.#members.left);
+        this.#world.pointToPoint.abandon(this, this.#members.leftError(rank), this.#members.left);
         this.#reconsider();
         return;
       case 'abort':
@@ -593,11 +594,6 @@ export class GroupEngine implements OperationHost {
   #hasAnnounced(rank: number, sequence: number): boolean {
     const pending = this.#pending.find((each) => each.sequence === sequence);
     return pending !== undefined && !this.#late(pending).includes(this.spec.globalRanks[rank]);
-  }
-
-  #leftError(rank: number): ShoalError {
-    const global = this.spec.globalRanks[rank];
-    return new ShoalError('peer-lost', `rank ${global} left group '${this.spec.name}' before it took part in a transfer`, { peer: global });
   }
 
   #abandonAll(error: ShoalError): void {

@@ -129,6 +129,19 @@ export class Members {
     return new Set(this.#group.globalRanks.filter((_, rank) => this.#callsAtLeave[rank] !== undefined));
   }
 
+  /** Why this group rank takes part in no further transfer, undefined: why none does; undefined while one may. */
+  departed(rank: number | undefined): ShoalError | undefined {
+    if (rank !== undefined) return this.#callsAtLeave[rank] === undefined ? undefined : this.leftError(rank);
+    for (let other = 0; other < this.links.length; other++)
+      if (this.links[other] !== undefined && this.#callsAtLeave[other] === undefined) return undefined;
+    return new ShoalError('peer-lost', `all other ranks left group '${this.#group.name}' before they took part in a transfer`);
+  }
+
+  leftError(rank: number): ShoalError {
+    const { [rank]: peer } = this.#group.globalRanks;
+    return new ShoalError('peer-lost', `rank ${peer} left group '${this.#group.name}' before it took part in a transfer`, { peer });
+  }
+
   /** Every other rank has left, or is gone. */
   get deserted(): boolean {
     return this.links.every((link, rank) => link === undefined || link.closed || this.#callsAtLeave[rank] !== undefined);

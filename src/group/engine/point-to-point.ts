@@ -43,6 +43,8 @@ export interface TransferGroup {
   readonly links: readonly (PeerLink | undefined)[];
   /** Why no further call is taken; undefined while the group works. */
   refusal(): ShoalError | undefined;
+  /** Why no message can come from this group rank any more, undefined: from anyone; undefined while one can. */
+  departed(peer: number | undefined): ShoalError | undefined;
   /** Ends the group. */
   fail(error: ShoalError): void;
   /** Ends the group, unless it turns out that a rank has ended. */
@@ -117,6 +119,8 @@ export class PointToPoint {
     this.#nextId = (this.#nextId % 0x7fffffff) + 1;
     const outstanding = this.#inlineOut[link.rank] ?? 0;
     const inline = buffer.bytes <= inlineMaxBytes && outstanding < inlineCredit;
+    const gone = inline ? undefined : group.departed(transfer.peer);
+    if (gone !== undefined) return this.#end(transfer, gone);
     const payload = inline ? new Uint8Array(buffer.region.buffer, buffer.offset, buffer.bytes) : new Uint8Array(0);
     this.#offered.set(id, transfer);
     link.post(
@@ -144,7 +148,10 @@ export class PointToPoint {
     const transfer = this.#start(request, 'recv');
     const offer = this.#takeUnmatched(transfer);
     if (!offer) {
-      push(this.#receivers, transfer.key, transfer);
+      // What a rank sent before it left has been offered before.
+      const gone = transfer.group.departed(transfer.peer);
+      if (gone === undefined) push(this.#receivers, transfer.key, transfer);
+      else this.#end(transfer, gone);
       return;
     }
     this.#unmatchedCount[offer.link.rank] -= 1;
