@@ -9,7 +9,7 @@ import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium, type Browser } from 'playwright-core';
-import { pageNames, reviewedHeight, reviewedWidth, writeSamplePages } from '../test/support/sample-pages.ts';
+import { pageNames, reviewedHeight, reviewedWidth, samplePageUrl, writeSamplePages } from '../test/support/sample-pages.ts';
 import { repositoryRoot } from './repository.ts';
 
 const widths = [390, 900, 1600];
@@ -49,7 +49,7 @@ const pages = mkdtempSync(join(tmpdir(), 'shoal-pages-'));
 const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox'] });
 try {
   writeSamplePages(pages);
-  const urlOf = (name: string): string => `file://${pages}/${name}.html`;
+  const urlOf = (name: (typeof pageNames)[number]): string => samplePageUrl(pages, name);
   if (target === '--docs') {
     const folder = join(repositoryRoot, 'docs/images');
     mkdirSync(folder, { recursive: true });

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { chromium, type Browser, type Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { findFaults, squaresOf, watchCanvases } from './support/page-faults.ts';
-import { pageNames, reviewedHeight, reviewedWidth, writeSamplePages } from './support/sample-pages.ts';
+import { pageNames, reviewedHeight, reviewedWidth, samplePageUrl, writeSamplePages } from './support/sample-pages.ts';
 
 const executablePath = '/usr/bin/chromium';
 const widths = [390, 900, 1600];
@@ -34,13 +34,13 @@ describe.skipIf(!existsSync(executablePath))(`pages (skipped without ${executabl
     return await page.evaluate<number[][]>(squaresOf(`data:image/png;base64,${png.toString('base64')}`));
   }
 
-  async function open(name: string, colorScheme: 'light' | 'dark', problems: string[]): Promise<Page> {
+  async function open(name: (typeof pageNames)[number], colorScheme: 'light' | 'dark', problems: string[]): Promise<Page> {
     const page = await browser.newPage({ colorScheme, viewport: { width: reviewedWidth, height: reviewedHeight } });
     page.on('console', (message) => problems.push(message.text()));
     page.on('pageerror', (error) => problems.push(error.message));
     page.on('request', (request) => request.url().startsWith('file:') || problems.push(request.url()));
     await page.addInitScript(watchCanvases);
-    await page.goto(`file://${folder}/${name}.html`);
+    await page.goto(samplePageUrl(folder, name));
     return page;
   }
 

@@ -38,7 +38,9 @@ it.for([
   late.tell();
   for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
 
-  const trace = JSON.parse(await readFile(join(into, 'trace-rank-0.json'), 'utf8')) as ChromeTrace;
+  const [trace, other] = await Promise.all(
+    [0, 1].map(async (rank) => JSON.parse(await readFile(join(into, `trace-rank-${rank}.json`), 'utf8')) as ChromeTrace),
+  );
   const spans = trace.traceEvents.filter(({ ph, cat }) => ph === 'X' && cat === 'collective');
   const call = { name: 'bucket-0', group: 'world', dtype: 'float32', count, bytes: 4 * count, op: 'sum', sequence: 0, path, peers: '1' };
   for (const { args } of spans)
@@ -56,6 +58,10 @@ it.for([
   // What is left is the work, which began when the last rank had called.
   const end = Math.max(...waits.map(({ ts, dur = 0 }) => ts + dur));
   expect(works[0].ts).toBeGreaterThan(end - 1);
+  // Whatever the algorithm, two ranks need each other's whole contribution, or its halves and the sums of them; and the messages.
+  const rows = [trace, other].flatMap(({ otherData }) => otherData.processes[0].traffic ?? []);
+  const sent = (from: number): number => rows.reduce((sum, [sender, , bytes]) => sum + (sender === from ? bytes : 0), 0);
+  expect([sent(0), sent(1)]).toEqual([4 * count + 4, 4 * count + 4]);
   const messages = trace.traceEvents.filter(({ cat }) => cat === 'message');
   expect(messages.map(({ name, args }) => [name, args])).toEqual([
     ['send', { peer: 1, group: 'world', tag: 7, dtype: 'int32', count: 1, bytes: 4 }],

@@ -7,6 +7,7 @@ import { dtypeInfo, type DType } from '../memory/dtype.ts';
 import { combineOpOf, reduceOpCode, type ReduceOp } from '../memory/reduce-op.ts';
 import { Opcode } from '../memory/step-machine.ts';
 import type { BufferName, Location, Program, Span, Step } from '../plan/ir.ts';
+import type { Movement } from '../trace/traffic.ts';
 import {
   beginContractOffset,
   beginPublishedOffset,
@@ -15,6 +16,7 @@ import {
   mailboxOffset,
   signalOffset,
 } from './control-block.ts';
+import { movementsOf } from './movement.ts';
 
 /** Memory that the code names; bound to a view before the code runs.
  *  `slot` is the operation's slot of a rank's control block, `header` the block's header. */
@@ -50,6 +52,8 @@ export interface Lowered {
   readonly signalCount: number;
   /** How much of the mailbox the entry fills. */
   readonly mailboxBytes: number;
+  /** Between ranks, each time it runs. */
+  readonly movements: readonly Movement[];
 }
 
 export interface LoweringOptions {
@@ -76,6 +80,7 @@ export function lowerProgram(program: Program, options: LoweringOptions): Lowere
     scratchBytes: program.scratchCount * dtypeInfo(options.dtype).bytes,
     signalCount: program.signalCount,
     mailboxBytes: Math.max(0, ...program.entry.map(({ target }) => target.offset + target.count)) * dtypeInfo(options.dtype).bytes,
+    movements: movementsOf(program, { elementBytes: dtypeInfo(options.dtype).bytes, loadStore: options.loadStore }),
   };
 }
 
@@ -96,6 +101,8 @@ export interface LoweredWhole {
   readonly signalCount: number;
   /** Some peer's buffer is touched: addresses matter. */
   readonly touchesPeers: boolean;
+  /** Between ranks, each time it runs. */
+  readonly movements: readonly Movement[];
 }
 
 export const cardAddressesOffset = Math.ceil(contractBytes / 8) * 8;
@@ -197,6 +204,7 @@ class Lowering {
       scratchBytes: program.scratchCount * this.#elementBytes,
       signalCount: program.signalCount,
       touchesPeers,
+      movements: movementsOf(program, { elementBytes: this.#elementBytes, loadStore: this.#options.loadStore }),
     };
   }
 

@@ -2,7 +2,9 @@
 import { basename } from 'node:path';
 import type { ChromeTrace } from '../trace/chrome.ts';
 import { mergeTraces } from '../trace/merge.ts';
+import { endsOf } from './ends.ts';
 import { failureOf } from './failure.ts';
+import { linksOf } from './links.ts';
 import { collectivesOf } from './operations.ts';
 import type { RunFolder } from './read-folder.ts';
 import { receivesOf } from './receives.ts';
@@ -27,14 +29,16 @@ function titleOf([script, ...args]: readonly string[]): string | undefined {
 export function buildReport(name: string, run: RunFolder, limits: TimelineLimits = defaultLimits): ReportData {
   const merged = run.traces.length === 0 ? nothing : mergeTraces(run.traces);
   const { names, details, rows, counters, leftOut } = timelineOf(merged, limits);
-  const dropped = merged.otherData.processes.reduce((sum, process) => sum + process.dropped, 0);
+  const { processes } = merged.otherData;
+  const ends = endsOf(processes);
+  const dropped = processes.reduce((sum, process) => sum + process.dropped, 0);
   const warnings = [...run.warnings];
   if (dropped > 0) warnings.push(`${dropped} events fell out of the ranks' rings before they were written; raise SHOAL_TRACE_EVENTS`);
   if (leftOut > 0) warnings.push(`${leftOut} of the shortest spans are not drawn; tables count all`);
   return {
     version: 1,
     title: titleOf(run.launcher?.command ?? []) ?? name,
-    startedAt: run.launcher?.startedAt ?? merged.otherData.processes.map(({ wallStart }) => wallStart).sort()[0] ?? null,
+    startedAt: run.launcher?.startedAt ?? processes.map(({ wallStart }) => wallStart).sort()[0] ?? null,
     durationUs: merged.traceEvents.reduce((end, { ts, dur = 0 }) => Math.max(end, ts + dur), 0),
     failure: failureOf(run.flights, run.launcher?.failure ?? null),
     warnings,
@@ -42,7 +46,9 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
     details,
     rows,
     counters,
-    ...collectivesOf(merged),
+    ends: ends.ends,
+    links: linksOf(processes, ends),
+    ...collectivesOf(merged, ends),
     ...receivesOf(merged),
     losses: run.losses,
   };

@@ -1,6 +1,7 @@
 /** What a merged trace says about collectives: who waited for whom, how much of the time went into communication, how fast each kind of
  *  call was. */
 import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
+import type { Ends } from './ends.ts';
 import { groupBy } from './group-by.ts';
 import type { ReportOperation, ReportRank } from './data/report-data.ts';
 import { median } from './median.ts';
@@ -15,16 +16,20 @@ export interface Collectives {
   readonly operations: readonly ReportOperation[];
 }
 
-export function collectivesOf({ traceEvents, otherData }: ChromeTrace): Collectives {
+export function collectivesOf({ traceEvents, otherData }: ChromeTrace, { ends, placeOf }: Ends): Collectives {
   const processes = otherData.processes.toSorted((a, b) => a.rank - b.rank);
-  const place = new Map(processes.map(({ rank }, at) => [rank, at]));
-  const spans = traceEvents.filter((event) => isCollective(event) && place.has(event.pid));
-  const waits = processes.map(() => processes.map(() => 0));
+  const known = new Set(processes.map(({ rank }) => rank));
+  const spans = traceEvents.filter((event) => isCollective(event) && known.has(event.pid));
+  const waits = ends.map(() => ends.map(() => 0));
+  const waitedForUs = new Map<number, number>();
   for (const span of spans) {
-    const culprit = place.get(numberOf(span, 'waitedFor') ?? NaN);
-    if (culprit !== undefined && isWait(span)) waits[place.get(span.pid)!][culprit] += span.dur ?? 0;
+    const culprit = numberOf(span, 'waitedFor') ?? NaN;
+    const place = placeOf.get(culprit);
+    if (place === undefined || !isWait(span)) continue;
+    waits[placeOf.get(span.pid)!][place] += span.dur ?? 0;
+    waitedForUs.set(culprit, (waitedForUs.get(culprit) ?? 0) + (span.dur ?? 0));
   }
-  const ranks = processes.map(({ rank, host, pid, dropped }, at) => {
+  const ranks = processes.map(({ rank, host, pid, dropped }) => {
     const own = spans.filter((span) => span.pid === rank);
     return {
       rank,
@@ -33,7 +38,7 @@ export function collectivesOf({ traceEvents, otherData }: ChromeTrace): Collecti
       dropped,
       communicatingUs: covered(own),
       waitingUs: covered(own.filter(isWait)),
-      waitedForUs: waits.reduce((sum, row) => sum + row[at], 0),
+      waitedForUs: waitedForUs.get(rank) ?? 0,
     };
   });
   return { ranks, waits, operations: operationsOf(spans) };

@@ -6,9 +6,11 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { formatChromeTrace, type ChromeEvent, type ChromeTrace } from '../trace/chrome.ts';
+import type { TrafficRow } from '../trace/traffic.ts';
 import { buildReport } from './build-report.ts';
 import { reportPage } from './page.ts';
-import { readRunFolder } from './read-folder.ts';
+import { endsOf } from './ends.ts';
+import { readRunFolder, type RunFolder } from './read-folder.ts';
 
 let folder: string;
 beforeAll(() => {
@@ -29,7 +31,9 @@ function span(rank: number, name: string, [ts, dur]: readonly [number, number], 
 
 function trace(rank: number, events: readonly ChromeEvent[], offsetMs = 0): ChromeTrace {
   const thread: ChromeEvent = { ph: 'M', name: 'thread_name', pid: rank, tid: 1, ts: 0, args: { name: 'world' } };
-  const process = { rank, host: 'a', pid: 40 + rank, offsetMs, clockStartMs: 1000, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0 };
+  const traffic: TrafficRow[] = [[rank, rank ^ 1, 8, 1]];
+  const origin = { rank, host: 'a', pid: 40 + rank, offsetMs, clockStartMs: 1000 };
+  const process = { ...origin, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0, traffic };
   return {
     displayTimeUnit: 'ms',
     traceEvents: [thread, ...events],
@@ -92,6 +96,70 @@ describe('traces', () => {
       },
     ]);
     expect({ durationUs, warnings, failure }).toEqual({ durationUs: 1025, warnings: [], failure: null });
+  });
+
+  it('become a link matrix of what each rank has counted, by host, and a summary where there are too many ranks', () => {
+    const host = (rank: number): string => `h${rank % 2}`;
+    const run = (ranks: number): RunFolder => ({
+      ...{ traces: [], flights: [], losses: [], launcher: undefined, warnings: [] },
+      traces: Array.from({ length: ranks }, (_, rank) => {
+        const one = trace(rank, [span(rank, 'all-reduce wait', [0, 5], { waitedFor: (rank + 1) % ranks })]);
+        const traffic: TrafficRow[] = [
+          [rank, (rank + 1) % ranks, 10, 1],
+          [(rank + 2) % ranks, rank, 1000, 2],
+        ];
+        return { ...one, otherData: { ...one.otherData, processes: [{ ...one.otherData.processes[0], host: host(rank), traffic }] } };
+      }),
+    });
+    const few = buildReport('run', run(4));
+    expect(few.ends).toEqual([0, 2, 1, 3].map((rank) => ({ name: String(rank), host: host(rank) })));
+    expect(few.links).toEqual({
+      bytes: [
+        [0, 1000, 10, 0],
+        [1000, 0, 0, 10],
+        [0, 10, 0, 1000],
+        [10, 0, 1000, 0],
+      ],
+      transfers: [
+        [0, 2, 1, 0],
+        [2, 0, 0, 1],
+        [0, 1, 0, 2],
+        [1, 0, 2, 0],
+      ],
+      withinHosts: 4000,
+      betweenHosts: 40,
+    });
+    const many = buildReport('run', run(100));
+    expect(many.ends).toEqual(['h0', 'h1'].map((name) => ({ name, host: name })));
+    expect(many.links!.bytes).toEqual([
+      [50_000, 500],
+      [500, 50_000],
+    ]);
+    expect(many.waits).toEqual([
+      [0, 250],
+      [250, 0],
+    ]);
+    const without = trace(0, [span(0, 'all-reduce tree', [0, 1])]);
+    const processes = without.otherData.processes.map((process) => ({ ...process, traffic: undefined }));
+    expect(buildReport('run', { ...run(0), traces: [{ ...without, otherData: { ...without.otherData, processes } }] }).links).toBeNull();
+  });
+
+  it('of many ranks on one host are summarised as runs of ranks, those without a trace apart', () => {
+    const traffic = Array.from({ length: 129 }, (_, to): TrafficRow => [0, to + 1, 1, 1]);
+    const processes = Array.from({ length: 128 }, (_, rank) => ({ ...trace(rank, []).otherData.processes[0], traffic }));
+    const { ends, placeOf } = endsOf(processes);
+    expect(ends).toEqual([
+      { name: 'a', host: 'a' },
+      { name: 'unknown', host: '' },
+    ]);
+    const oneHost = endsOf(processes.map((process) => ({ ...process, traffic: [] })));
+    expect(oneHost.ends).toHaveLength(64);
+    expect(oneHost.ends.slice(0, 2)).toEqual([
+      { name: '0–1', host: 'a' },
+      { name: '2–3', host: 'a' },
+    ]);
+    expect([0, 1, 2, 127, 129].map((rank) => placeOf.get(rank))).toEqual([0, 0, 0, 0, 1]);
+    expect([0, 1, 2, 127].map((rank) => oneHost.placeOf.get(rank))).toEqual([0, 0, 1, 63]);
   });
 
   it('of graphs become steps, requests, and per tensor what was waiting, held for others, and transfer', () => {

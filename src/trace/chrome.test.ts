@@ -74,6 +74,29 @@ describe('chromeTrace', () => {
       { ph: 'C', name: 'queued', pid: 3, tid: 0, ts: 1750, cat: 'shoal', args: { operations: 'NaN' } },
     ]);
     expect(document.otherData.processes[0]).toMatchObject({ rank: 3, clockStartMs: 0, wallStart: '1970-01-01T00:00:00.000Z', dropped: 0 });
+    expect(document.otherData.processes[0]).not.toHaveProperty('traffic');
+  });
+
+  it('says what the threads of a rank have moved, whatever fell out of their rings', () => {
+    const snapshots = ['main', 'comm'].map((thread) => {
+      const recorder = createRecorder({ clock: new VirtualClock(), thread, eventsMax: 1 });
+      for (let call = 0; call < 3; call++) {
+        recorder.moved([3, 7], [{ from: 0, to: 1, bytes: 100, transfers: 2 }]);
+        if (thread === 'comm') recorder.moved([7, 3], [{ from: 0, to: 1, bytes: 1, transfers: 1 }]);
+        recorder.instant(recorder.name('called'));
+      }
+      return recorder.snapshot();
+    });
+    const { processes } = chromeTrace(rankProcess(3), snapshots).otherData;
+    expect(processes).toMatchObject([
+      {
+        dropped: 4,
+        traffic: [
+          [3, 7, 600, 12],
+          [7, 3, 3, 3],
+        ],
+      },
+    ]);
   });
 
   it('puts the threads of a process on one time axis and on rows of their own', () => {

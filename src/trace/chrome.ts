@@ -2,6 +2,7 @@
  *  line, so that a file can be read with a text tool. Times are microseconds since the file's `clockStartMs`; merge.ts
  *  aligns the files of several ranks. Format: "Trace Event Format", Google, phases X, i, C and M. */
 import { counterKind, spanKind, type TraceSnapshot } from './recorder.ts';
+import { mergedTraffic, type TrafficRow } from './traffic.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
 /** Whose trace it is. */
@@ -24,6 +25,8 @@ export interface TraceMetadata {
     readonly wallStart: string;
     /** Events that fell out of the rings. */
     readonly dropped: number;
+    /** What this rank has moved between itself and others; absent: nothing. */
+    readonly traffic?: readonly TrafficRow[];
   })[];
 }
 
@@ -60,10 +63,15 @@ export function chromeTrace(process: TraceProcess, snapshots: readonly TraceSnap
   }
   const dropped = snapshots.reduce((sum, snapshot) => sum + snapshot.dropped, 0);
   const wallStart = new Date(first.startWallMs).toISOString();
+  const traffic = mergedTraffic(snapshots.map((snapshot) => snapshot.traffic));
   return {
     traceEvents,
     displayTimeUnit: 'ms',
-    otherData: { format: 'shoal-trace', version: 1, processes: [{ ...process, clockStartMs: first.startMs, wallStart, dropped }] },
+    otherData: {
+      format: 'shoal-trace',
+      version: 1,
+      processes: [{ ...process, clockStartMs: first.startMs, wallStart, dropped, ...(traffic.length === 0 ? {} : { traffic }) }],
+    },
   };
 }
 

@@ -79,8 +79,18 @@ function isTrace(value: unknown): value is ChromeTrace {
 }
 
 function isProcess(value: unknown): boolean {
-  const { host, wallStart } = asRecord(value);
-  return areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) && typeof host === 'string' && isDate(wallStart);
+  const { host, wallStart, traffic } = asRecord(value);
+  return (
+    areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) &&
+    typeof host === 'string' &&
+    isDate(wallStart) &&
+    (traffic === undefined || (Array.isArray(traffic) && traffic.every(isTrafficRow)))
+  );
+}
+
+function isTrafficRow(value: unknown): boolean {
+  const isCount = (each: unknown): boolean => Number.isSafeInteger(each) && (each as number) >= 0 && (each as number) <= numberMax;
+  return Array.isArray(value) && value.length === 4 && value.every(isCount);
 }
 
 function isEvent(value: unknown): boolean {

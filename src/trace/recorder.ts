@@ -9,6 +9,7 @@
  *                  ▲ written % capacity: the next slot, which holds the oldest event once the ring is full */
 import { assert } from '../base/assert.ts';
 import type { Clock } from '../base/clock.ts';
+import { Traffic, type Movement, type TrafficRow } from './traffic.ts';
 
 /** Handle of an interned name; 0 is the name of everything beyond `namesMax`. */
 export type NameId = number;
@@ -45,6 +46,8 @@ export interface TraceRecorder {
   instant(name: NameId, lane?: LaneId, argument?: number): void;
   /** A value that is drawn as a curve. */
   counter(name: NameId, value: number): void;
+  /** What an operation has moved between ranks, as indices into `ranks`. Sums are kept, whatever falls out of the ring. */
+  moved(ranks: readonly number[], movements: readonly Movement[]): void;
   /** The clock spans are measured with, for `complete`. */
   now(): number;
   /** What is in the ring, oldest first, as plain data. Open spans appear as ending now. */
@@ -83,6 +86,7 @@ export interface TraceSnapshot {
   readonly values: Float64Array;
   readonly arguments: Float64Array;
   readonly seconds: Float64Array;
+  readonly traffic: readonly TrafficRow[];
 }
 
 export interface RecorderOptions {
@@ -113,6 +117,7 @@ const noEvents: TraceSnapshot = {
   values: new Float64Array(0),
   arguments: new Float64Array(0),
   seconds: new Float64Array(0),
+  traffic: [],
 };
 
 /** Records nothing: the recorder when tracing is off. */
@@ -125,6 +130,7 @@ export const nullRecorder: TraceRecorder = {
   complete() {},
   instant() {},
   counter() {},
+  moved() {},
   now: () => 0,
   snapshot: () => noEvents,
 };
@@ -156,6 +162,8 @@ class RingRecorder implements TraceRecorder {
   readonly #value: Float64Array;
   readonly #argument: Float64Array;
   readonly #second: Float64Array;
+
+  readonly #traffic = new Traffic();
 
   // Open spans: lane l, depth d at l * depthMax + d. #depth counts beyond depthMax too, so that ends still match begins.
   readonly #depthMax: number;
@@ -233,6 +241,10 @@ class RingRecorder implements TraceRecorder {
     this.#push(counterKind, name, 0, this.#clock.now(), value, 0, Number.NaN);
   }
 
+  moved(ranks: readonly number[], movements: readonly Movement[]): void {
+    this.#traffic.add(ranks, movements);
+  }
+
   now(): number {
     return this.#clock.now();
   }
@@ -255,6 +267,7 @@ class RingRecorder implements TraceRecorder {
       values: new Float64Array(count),
       arguments: new Float64Array(count),
       seconds: new Float64Array(count).fill(Number.NaN),
+      traffic: this.#traffic.rows(),
     };
     for (let i = 0; i < kept; i++) {
       const slot = (this.#written - kept + i) % this.#capacity;

@@ -22,7 +22,14 @@ import { readRunFolder } from '../../src/report/read-folder.ts';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import type { ChromeEvent } from '../../src/trace/chrome.ts';
 
-export const pageNames = ['report', 'report-failed', 'peers', 'simulate', 'plan', 'plan-64', 'plan-512', 'graph'] as const;
+export const pageNames = ['report', 'report-failed', 'report-64', 'peers', 'simulate', 'plan', 'plan-64', 'plan-512', 'graph'] as const;
+
+/** Where a page is opened; default: at its top. */
+const places: Partial<Record<(typeof pageNames)[number], string>> = { 'report-64': '#links' };
+
+export function samplePageUrl(folder: string, name: (typeof pageNames)[number]): string {
+  return `file://${folder}/${name}.html${places[name] ?? ''}`;
+}
 
 /** Of the pictures that were reviewed. */
 export const [reviewedWidth, reviewedHeight] = [900, 900];
@@ -33,6 +40,7 @@ export function writeSamplePages(folder: string): void {
   const result = (name: string): unknown => JSON.parse(readFileSync(join(repositoryRoot, 'bench/results', `${name}.json`), 'utf8'));
   write('report', reportPage(sampleReport(join(folder, 'run'), { isFailed: false })));
   write('report-failed', reportPage(sampleReport(join(folder, 'failed'), { isFailed: true })));
+  write('report-64', reportPage(largeReport(join(folder, 'large'))));
   write('peers', figuresPage(comparisonPage(result('peers-one-host-2-ranks') as Comparison)));
   const { figures } = result('simulate-micro-benchmarks') as { figures: Figure[] };
   write('simulate', figuresPage({ title: 'Simulated', figures }));
@@ -111,12 +119,64 @@ function sampleTrace(rank: number): object {
       args: { value: 1e6 * (1 + Math.abs(Math.sin(step + rank))) },
     });
   }
-  const process = { rank, host: rank < 2 ? 'node-a' : 'node-b', pid: 4000 + rank, offsetMs: 0, clockStartMs: 0 };
-  return {
-    displayTimeUnit: 'ms',
-    traceEvents: events,
-    otherData: { format: 'shoal-trace', version: 1, processes: [{ ...process, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0 }] },
+  const traffic = [0, 1, 2, 3].filter((to) => to !== rank).map((to) => [rank, to, (1 + ((rank + to) % 3)) * (20 << 20), 40]);
+  return traceOf({ rank, host: rank < 2 ? 'node-a' : 'node-b' }, events, traffic);
+}
+
+function traceOf({ rank, host }: { rank: number; host: string }, traceEvents: readonly ChromeEvent[], traffic: number[][]): object {
+  const process = {
+    rank,
+    host,
+    pid: 4000 + rank,
+    offsetMs: 0,
+    clockStartMs: 0,
+    wallStart: '2026-11-20T12:00:00.000Z',
+    dropped: 0,
+    traffic,
   };
+  return { displayTimeUnit: 'ms', traceEvents, otherData: { format: 'shoal-trace', version: 1, processes: [process] } };
+}
+
+/** 64 ranks on eight hosts: all-reduces within each host and between those of the same place. */
+function largeReport(folder: string): ReturnType<typeof buildReport> {
+  mkdirSync(folder);
+  const ranks = Array.from({ length: 64 }, (_, rank) => rank);
+  const hostOf = (rank: number): number => Math.floor(rank / 8);
+  for (const rank of ranks) {
+    const events: ChromeEvent[] = [{ ph: 'M', name: 'thread_name', pid: rank, tid: 1, ts: 0, args: { name: 'world' } }];
+    for (let step = 0; step < 20; step++) {
+      const args = {
+        sequence: step,
+        group: 'world',
+        dtype: 'float32',
+        bytes: 8 << 20,
+        algorithm: 'fairring',
+        path: 'comm thread',
+        site: 'train.ts:31',
+      };
+      const wait = ((rank * 7 + step) % 11) * 150;
+      const begin = 10_000 * step + 3000 - wait;
+      const waited: ChromeEvent = {
+        ph: 'X',
+        cat: 'collective',
+        name: 'all-reduce wait',
+        pid: rank,
+        tid: 1,
+        ts: begin,
+        dur: wait,
+        args: { ...args, waitedFor: (step * 13) % 64 },
+      };
+      events.push(...(wait === 0 ? [] : [waited]));
+      events.push({ ph: 'X', cat: 'collective', name: 'all-reduce fairring', pid: rank, tid: 1, ts: begin + wait, dur: 5000, args });
+    }
+    const peers = ranks.filter((to) => to !== rank && (hostOf(to) === hostOf(rank) || to % 8 === rank % 8));
+    const traffic = peers.map((to) => [rank, to, hostOf(to) === hostOf(rank) ? 140 << 20 : 20 << 20, 160]);
+    writeFileSync(
+      join(folder, `trace-rank-${rank}.json`),
+      JSON.stringify(traceOf({ rank, host: `node-${hostOf(rank)}` }, events, traffic)),
+    );
+  }
+  return buildReport('training on eight hosts', readRunFolder(folder));
 }
 
 function flightOf(rank: number): string {

@@ -26,8 +26,21 @@ export function table(columns: readonly Column[], rows: readonly (readonly (stri
   return element('div', { class: 'scroll', children: [whole] });
 }
 
+/** The first rows of a table, and the others when they are asked for. */
+export function shortened(count: number, shown: number, first: (count: number) => HTMLElement): HTMLElement {
+  const place = element('div', { children: [first(Math.min(count, shown))] });
+  if (count <= shown) return place;
+  const more = element('button', { text: `${count - shown} more` });
+  more.addEventListener('click', () => place.replaceChildren(first(count)));
+  place.append(element('div', { class: 'tools', children: [more] }));
+  return place;
+}
+
+/** Its address in the page is its title in small letters. */
 export function section(title: string, ...children: readonly (Node | string)[]): HTMLElement {
-  return element('section', { children: [element('h2', { text: title }), ...children] });
+  const made = element('section', { children: [element('h2', { text: title }), ...children] });
+  made.id = title.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-');
+  return made;
 }
 
 /** What colours stand for. */

@@ -20,6 +20,7 @@ const operation: RecordedOperation = {
   path: 'comm thread',
   algorithm: 'ring',
   waitedFor: undefined,
+  movements: [],
 };
 
 function createLog(size: number, clock = new VirtualClock(), trace = nullRecorder): OperationLog {

@@ -1,8 +1,10 @@
 /** What the comm thread remembers and draws of its operations: the flight recorder (always on, for the question after a
  *  failure) and the trace (when asked for). */
 import type { ShoalError } from '../../base/errors.ts';
+import { dtypeInfo } from '../../memory/dtype.ts';
 import type { FlightRecorder, RecordId } from '../../trace/flight-recorder.ts';
 import type { LaneId, TraceRecorder } from '../../trace/recorder.ts';
+import type { Movement } from '../../trace/traffic.ts';
 import type { CallAlone } from './call-history.ts';
 import { messageName, waitName, workName, type CallPath, type CallSpan, type MessageSpan } from './collective-spans.ts';
 import type { CollectiveCall } from '../call/contract.ts';
@@ -18,6 +20,8 @@ export interface RecordedOperation {
   readonly algorithm: string;
   /** The last rank, of the group, that was seen not to have called; undefined: none was. */
   readonly waitedFor: number | undefined;
+  /** What it moves between ranks of the group, as far as that is known. */
+  readonly movements: readonly Movement[];
 }
 
 interface Logged {
@@ -92,12 +96,18 @@ export class OperationLog {
     // What the main thread took back it has drawn itself.
     if (logged.startedMs === undefined) {
       if (error) this.#drawWait(group, operation);
-    } else
-      this.trace.complete(workName(this.trace, group, spanOf(operation)), logged.startedMs, this.#lane(group.name), operation.sequence);
+      return;
+    }
+    this.trace.complete(workName(this.trace, group, spanOf(operation)), logged.startedMs, this.#lane(group.name), operation.sequence);
+    if (!error) this.trace.moved(group.globalRanks, operation.movements);
   }
 
-  /** A message that was asked for at `startMs` has been sent or received, or has failed. */
-  messageEnded(group: GroupSpec, message: MessageSpan, startMs: number): void {
+  /** A message that was asked for at `startMs` has been sent or received, or has failed. Its sender counts its bytes. */
+  messageEnded(
+    group: GroupSpec,
+    message: MessageSpan,
+    { startMs, error }: { readonly startMs: number; readonly error: ShoalError | undefined },
+  ): void {
     const { trace } = this;
     if (!trace.enabled) return;
     trace.complete(
@@ -106,6 +116,9 @@ export class OperationLog {
       this.#lane(`${group.name} messages`),
       message.peer === undefined ? Number.NaN : group.globalRanks[message.peer],
     );
+    if (error || message.direction !== 'send' || message.peer === undefined) return;
+    const bytes = message.count * dtypeInfo(message.dtype).bytes;
+    trace.moved(group.globalRanks, [{ from: group.rank, to: message.peer, bytes, transfers: 1 }]);
   }
 
   /** Calls that the main thread made by itself, without anybody here being told; the times are those of being found. Of those
@@ -124,6 +137,7 @@ export class OperationLog {
         path: 'host path',
         algorithm: '',
         waitedFor: undefined,
+        movements: [],
       };
       this.created(group, operation);
       const logged = this.#operations.get(operation);

@@ -289,6 +289,7 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const span = { call: { ...call, site: call.site ?? site() }, algorithm: plans.algorithms[bound.name], path: 'host path' } as const;
     if (status === 'done') {
       trace.complete(workName(trace, spec, span, '(synchronous)'), startMs, 0, sequence);
+      trace.moved(spec.globalRanks, bound.whole.movements);
       return;
     }
     const slot = this.#tracks[operation.hostPath].hostPath.slotOf(ordinal);

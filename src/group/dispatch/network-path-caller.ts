@@ -146,10 +146,11 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     trace.complete(waitName(trace, spec, span), startMs, 0, sequence, late === undefined ? Number.NaN : spec.globalRanks[late]);
   }
 
-  #draw({ operation: { call, algorithm }, sequence }: NetworkPathCall, startMs: number, site: string | undefined): void {
+  #draw({ operation: { call, algorithm, lowered }, sequence }: NetworkPathCall, startMs: number, site: string | undefined): void {
     const { trace, spec } = this.#options;
     const span: CallSpan = { call: { ...call, site: call.site ?? site }, algorithm, path: 'network path' };
     trace.complete(workName(trace, spec, span, '(network path)'), startMs, 0, sequence);
+    trace.moved(spec.globalRanks, lowered.movements);
   }
 }
 

@@ -24,6 +24,7 @@ import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
 import type { HostPathPlans } from '../call/plan-runner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
+import type { Movement } from '../../trace/traffic.ts';
 
 /** An operation of the host path that the main thread did not finish. */
 export interface HostPathCall {
@@ -53,6 +54,7 @@ export interface HostPathEntry extends Omit<HostPathCall, 'claim'>, Watched {
   waitedFor: number | undefined;
   /** What the code it is in was made from. */
   readonly algorithm: string;
+  readonly movements: readonly Movement[];
   /** Undefined until it is the head, and this thread's. */
   operation: HostPathOperation | undefined;
   claim: HostPathClaim | undefined;
@@ -123,6 +125,9 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
       waitedFor: undefined,
       get algorithm() {
         return plans.algorithms[this.position.code];
+      },
+      get movements() {
+        return this.operation?.bound.whole.movements ?? [];
       },
       adopted: request.position.pc === 0,
       sleeps: false,

@@ -13,6 +13,7 @@ import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
 import type { PlanRunner } from '../call/plan-runner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
+import type { Movement } from '../../trace/traffic.ts';
 
 /** An operation of the network path that the main thread did not finish. */
 export interface NetworkPathCommand {
@@ -31,6 +32,7 @@ export interface NetworkPathEntry extends NetworkPathCommand, Watched {
   readonly operation: NetworkPathOperation;
   readonly path: 'network path';
   readonly algorithm: string;
+  readonly movements: readonly Movement[];
   begun: boolean;
   /** All ranks have announced it. */
   started: boolean;
@@ -92,6 +94,7 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
       started: false,
       waitedFor: undefined,
       algorithm: operation.algorithm,
+      movements: operation.lowered.movements,
     };
     this.#entries.push(entry);
     return entry;

@@ -14,6 +14,7 @@ import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { Region } from '../../memory/region.ts';
 import type { BufferName } from '../../plan/ir.ts';
+import type { Movement } from '../../trace/traffic.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { PeerLink } from '../links/peer-link.ts';
@@ -110,6 +111,10 @@ export class Operation implements ExecutionContext {
 
   get algorithm(): string {
     return this.plan?.plan.algorithm ?? 'undecided';
+  }
+
+  get movements(): readonly Movement[] {
+    return this.plan?.lowered.movements ?? [];
   }
 
   /** It is known what runs, or that nothing does. */

@@ -31,6 +31,7 @@ const noSteps: Lowered = {
   scratchBytes: 0,
   signalCount: 0,
   mailboxBytes: 0,
+  movements: [],
 };
 
 export interface MpiCollectivesOptions {

@@ -295,7 +295,7 @@ export class CommCore {
       timeoutMs,
       buffer: this.#bound(command.buffer),
       complete: (error: ShoalError | undefined, source: number | undefined) => {
-        recorder.messageEnded(group.spec, { ...command, peer: source }, startMs);
+        recorder.messageEnded(group.spec, { ...command, peer: source }, { startMs, error });
         if (error === undefined && direction === 'recv') this.#emit({ type: 'done', work, answer: source });
         else this.#done(work, error);
       },

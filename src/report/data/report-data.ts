@@ -76,6 +76,22 @@ export interface ReportReceive {
   readonly transferUs: number;
 }
 
+/** A row and a column of matrices: a rank, or several that are summarised. */
+export interface ReportEnd {
+  /** `3`; `4–7`, or the host, where there are too many ranks to show each. */
+  readonly name: string;
+  readonly host: string;
+}
+
+/** By sender and receiver, both into `ends`. */
+export interface ReportLinks {
+  readonly bytes: readonly (readonly number[])[];
+  readonly transfers: readonly (readonly number[])[];
+  /** Sums of bytes. */
+  readonly withinHosts: number;
+  readonly betweenHosts: number;
+}
+
 export interface ReportCounter {
   readonly rank: number;
   readonly name: string;
@@ -108,7 +124,11 @@ export interface ReportData {
   readonly details: readonly string[];
   readonly rows: readonly ReportRow[];
   readonly counters: readonly ReportCounter[];
-  /** waits[a][b]: how long rank a waited for rank b, microseconds. */
+  /** In order of their hosts. */
+  readonly ends: readonly ReportEnd[];
+  /** Null: nothing was counted. */
+  readonly links: ReportLinks | null;
+  /** waits[a][b]: how long end a waited for end b, microseconds. */
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
   readonly steps: readonly ReportSteps[];

@@ -1,6 +1,6 @@
 /** What graphs have done: steps, requests for tensors, tensors. */
 import type { ReportData, ReportReceive } from '../data/report-data.ts';
-import { element, section, table } from '../../chart/page/elements.ts';
+import { element, section, shortened, table } from '../../chart/page/elements.ts';
 import { bytes, digits, duration } from '../../chart/page/units.ts';
 
 /** Of the table of tensors: those that took longest. The others come when they are asked for. */
@@ -59,10 +59,5 @@ function receiveTable(receives: readonly ReportReceive[]): HTMLElement {
     duration(each.heldUs),
     duration(each.transferUs),
   ];
-  const place = element('div', { children: [table(columns, receives.slice(0, receivesShown).map(rowOf))] });
-  const rest = receives.length - receivesShown;
-  const more = element('button', { text: `${rest} more` });
-  more.addEventListener('click', () => place.replaceChildren(table(columns, receives.map(rowOf))));
-  if (rest > 0) place.append(element('div', { class: 'tools', children: [more] }));
-  return place;
+  return shortened(receives.length, receivesShown, (count) => table(columns, receives.slice(0, count).map(rowOf)));
 }

@@ -1,14 +1,17 @@
 /** The report's page: from the data in it to what is seen. */
-import type { ReportData, ReportOperation } from '../data/report-data.ts';
-import { element, legend, section, table } from '../../chart/page/elements.ts';
+import type { ReportData, ReportOperation, ReportRank } from '../data/report-data.ts';
+import { element, legend, section, shortened, table } from '../../chart/page/elements.ts';
 import { LineStyles } from '../../chart/page/line-chart.ts';
 import { bytes, digits, duration, percent } from '../../chart/page/units.ts';
 import { counterChart, lossChart } from './curves.ts';
 import { graphTables } from './graph-tables.ts';
+import { linkMatrix, waitMatrix } from './matrices.ts';
 import { TimelineView } from './timeline-view.ts';
 
 /** Of the table of operations: those that took longest. The others come when they are asked for. */
 const operationsShown = 25;
+/** Of the table of ranks: beyond, those that were waited for longest come first, and the others when they are asked for. */
+const ranksShown = 32;
 /** From one look to the next, while the run goes on. */
 const pauseMs = 1000;
 
@@ -24,7 +27,15 @@ function show(data: ReportData, before?: TimelineView): TimelineView | undefined
   const view = data.ranks.length > 0 ? new TimelineView(data, before) : undefined;
   page.replaceChildren(header(data), ...failure(data), ...warnings(data));
   if (view !== undefined)
-    page.append(figures(data), timeline(view), rankTable(data), ...waitMatrix(data), ...operations(data), ...graphTables(data));
+    page.append(
+      figures(data),
+      timeline(view),
+      rankTable(data),
+      ...waitMatrix(data),
+      ...linkMatrix(data),
+      ...operations(data),
+      ...graphTables(data),
+    );
   if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses, styles)));
   page.append(...counters(data));
   return view;
@@ -114,7 +125,7 @@ function rankTable(data: ReportData): HTMLElement {
     { title: 'share of the run', isText: true },
     { title: 'others waited for it' },
   ];
-  const rows = ranks.map((rank) => [
+  const rowOf = (rank: ReportRank): (string | Node)[] => [
     String(rank.rank),
     rank.host,
     String(rank.pid),
@@ -122,31 +133,15 @@ function rankTable(data: ReportData): HTMLElement {
     duration(rank.waitingUs),
     element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
     duration(rank.waitedForUs),
-  ]);
+  ];
   const slowest = ranks.reduce((a, b) => (b.waitedForUs > a.waitedForUs ? b : a), ranks[0]);
   const note =
     slowest.waitedForUs === 0
       ? 'No rank waited for another.'
       : `Rank ${slowest.rank} was waited for longest: ${duration(slowest.waitedForUs)} of all ranks' time.`;
-  return section('Ranks', element('p', { text: note }), table(columns, rows));
-}
-
-/** Where there are few enough to read. */
-function waitMatrix(data: ReportData): HTMLElement[] {
-  const { waits, ranks } = data;
-  const most = Math.max(0, ...waits.flat());
-  if (most === 0 || ranks.length > 64) return [];
-  const head = [element('th', { text: 'waits ↓ for →' }), ...ranks.map(({ rank }) => element('th', { text: String(rank) }))];
-  const rows = waits.map((row, at) => {
-    const cells = row.map((us) => {
-      const cell = element('td', { class: 'heat', text: us === 0 ? '·' : duration(us) });
-      cell.style.background = `color-mix(in srgb, var(--wait) ${Math.round((80 * us) / most)}%, transparent)`;
-      return cell;
-    });
-    return element('tr', { children: [element('th', { text: String(ranks[at].rank) }), ...cells] });
-  });
-  const body = element('table', { class: 'matrix', children: [element('tr', { children: head }), ...rows] });
-  return [section('Who waited for whom', element('div', { class: 'scroll', children: [body] }))];
+  const ordered = ranks.length <= ranksShown ? ranks : ranks.toSorted((a, b) => b.waitedForUs - a.waitedForUs || a.rank - b.rank);
+  const rows = (count: number): HTMLElement => table(columns, ordered.slice(0, count).map(rowOf));
+  return section('Ranks', element('p', { text: note }), shortened(ranks.length, ranksShown, rows));
 }
 
 function operations(data: ReportData): HTMLElement[] {
@@ -176,12 +171,8 @@ function operations(data: ReportData): HTMLElement[] {
     each.algorithmBandwidth < 0.001 ? '' : digits(each.algorithmBandwidth),
   ];
   const note = 'Medians over calls, of the slowest rank. GB/s: bytes of the operation by its transfer time.';
-  const place = element('div', { children: [table(columns, data.operations.slice(0, operationsShown).map(rowOf))] });
-  const rest = data.operations.length - operationsShown;
-  const more = element('button', { text: `${rest} more` });
-  more.addEventListener('click', () => place.replaceChildren(table(columns, data.operations.map(rowOf))));
-  if (rest > 0) place.append(element('div', { class: 'tools', children: [more] }));
-  return [section('Operations', element('p', { class: 'faint', text: note }), place)];
+  const rows = (count: number): HTMLElement => table(columns, data.operations.slice(0, count).map(rowOf));
+  return [section('Operations', element('p', { class: 'faint', text: note }), shortened(data.operations.length, operationsShown, rows))];
 }
 
 function counters(data: ReportData): HTMLElement[] {

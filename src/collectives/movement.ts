@@ -1,0 +1,45 @@
+/** What a program moves between ranks each time it runs: puts, loads from other ranks' memory and stores to it, and what its mailbox
+ *  carries to ranks that cannot read it. Every byte is of exactly one rank's program: of the one that moves it. */
+import type { Movement } from '../trace/traffic.ts';
+import type { Location, Program, Step } from '../plan/ir.ts';
+
+export interface MovementOptions {
+  /** Of the dtype the plan runs with. */
+  readonly elementBytes: number;
+  /** Per rank: its memory can be loaded and stored from here. Mailboxes of the others have come with their announcements. */
+  readonly loadStore: readonly boolean[];
+}
+
+/** By pair of ranks of the plan. */
+export function movementsOf(program: Program, { elementBytes, loadStore }: MovementOptions): Movement[] {
+  const { rank } = program;
+  const pairs = new Map<string, Movement>();
+  const add = (from: number, to: number, count: number): void => {
+    if (from === to || count === 0) return;
+    const key = `${from} ${to}`;
+    const { bytes, transfers } = pairs.get(key) ?? { bytes: 0, transfers: 0 };
+    pairs.set(key, { from, to, bytes: bytes + count * elementBytes, transfers: transfers + 1 });
+  };
+  const placeOf = ({ rank: place = rank, buffer }: Location): number => (buffer === 'mailbox' && !loadStore[place] ? rank : place);
+  const mailed = program.entry.reduce((sum, { target }) => sum + target.count, 0);
+  for (const [peer, isReached] of loadStore.entries()) if (!isReached) add(rank, peer, mailed);
+  for (const step of program.channels.flat()) addStep(step, rank, placeOf, add);
+  return [...pairs.values()];
+}
+
+function addStep(
+  step: Step,
+  rank: number,
+  placeOf: (location: Location) => number,
+  add: (from: number, to: number, count: number) => void,
+): void {
+  switch (step.kind) {
+    case 'put':
+      return add(rank, step.peer, step.source.count);
+    case 'copy':
+      return add(placeOf(step.source), placeOf(step.target), step.source.count);
+    case 'reduce':
+      for (const source of step.sources) add(placeOf(source), rank, source.count);
+      for (const target of step.targets) add(rank, placeOf(target), target.count);
+  }
+}
