@@ -58,6 +58,12 @@ it.for([
   // What is left is the work, which began when the last rank had called.
   const end = Math.max(...waits.map(({ ts, dur = 0 }) => ts + dur));
   expect(works[0].ts).toBeGreaterThan(end - 1);
+  const memory = (wanted: string): number[] =>
+    trace.traceEvents.filter(({ ph, name }) => ph === 'C' && name === wanted).map(({ args }) => Number(args?.bytes));
+  // At the start and at the end at least.
+  expect(memory('registered memory').length).toBeGreaterThan(1);
+  expect(Math.min(...memory('registered memory'))).toBeGreaterThan(0);
+  expect(Math.min(...memory('resident memory'))).toBeGreaterThan(2 ** 24);
   // Whatever the algorithm, two ranks need each other's whole contribution, or its halves and the sums of them; and the messages.
   const rows = [trace, other].flatMap(({ otherData }) => otherData.processes[0].traffic ?? []);
   const sent = (from: number): number => rows.reduce((sum, [sender, , bytes]) => sum + (sender === from ? bytes : 0), 0);

@@ -195,6 +195,15 @@ describe('traces', () => {
     ]);
   });
 
+  it('counters keep their peaks, whatever is left out', () => {
+    const counter = (ts: number, bytes: number): ChromeEvent => ({ ph: 'C', name: 'resident memory', pid: 0, tid: 1, ts, args: { bytes } });
+    const events = Array.from({ length: 1000 }, (_, at) => counter(at, at === 501 ? 9000 : at % 10));
+    const [resident] = buildReport('run', readRunFolderOf(events), { spansMax: 10, valuesMax: 10 }).counters;
+    expect(resident).toMatchObject({ rank: 0, name: 'resident memory', unit: 'bytes', most: 9000 });
+    expect(resident.values).toEqual([9, 9, 9, 9, 9, 9000, 9, 9, 9, 9]);
+    expect(resident.times).toEqual([9, 109, 209, 309, 409, 501, 609, 709, 809, 909]);
+  });
+
   it('too many spans: the shortest are left out, tables count all', () => {
     const events = Array.from({ length: 1000 }, (_, sequence) =>
       span(0, 'all-reduce tree', [sequence * 10, (sequence % 10) + 1], { sequence }),

@@ -22,9 +22,11 @@ export interface TimelineLimits {
 /** In the order in which a person asks; what is not named comes after. */
 const shown = ['sequence', 'bytes', 'count', 'dtype', 'op', 'root', 'algorithm', 'path', 'waitedFor', 'peers', 'site', 'name', 'group'];
 
+type Counter = Omit<ReportCounter, 'most'>;
+
 export function timelineOf({ traceEvents }: ChromeTrace, { spansMax, valuesMax }: TimelineLimits): Timeline {
   const threads = new Map<string, { rank: number; name: string; order: number; spans: ChromeEvent[] }>();
-  const counters = new Map<string, ReportCounter>();
+  const counters = new Map<string, Counter>();
   const threadOf = ({ pid, tid }: ChromeEvent): { rank: number; name: string; order: number; spans: ChromeEvent[] } => {
     const key = `${pid} ${tid}`;
     const found = threads.get(key) ?? { rank: pid, name: `thread ${tid}`, order: tid, spans: [] };
@@ -80,22 +82,32 @@ function detailOf({ args }: ChromeEvent): string {
   return [...known, ...others].map((key) => `${key} ${textOf(args[key])}`).join(' · ');
 }
 
-function addValue(counters: Map<string, ReportCounter>, { pid, tid, name, ts, args }: ChromeEvent): void {
+function addValue(counters: Map<string, Counter>, { pid, tid, name, ts, args }: ChromeEvent): void {
   for (const [key, value] of Object.entries(args ?? {})) {
     if (typeof value !== 'number') continue;
     const id = `${pid} ${tid} ${name} ${key}`;
-    const counter = counters.get(id) ?? { rank: pid, name: key === 'value' ? name : `${name} ${key}`, times: [], values: [] };
+    const counter = counters.get(id) ?? { rank: pid, ...namesOf(name, key), times: [], values: [] };
     counters.set(id, counter);
     counter.times.push(tenths(ts));
     counter.values.push(value);
   }
 }
 
-/** Every k-th value. */
-function thin({ rank, name, times, values }: ReportCounter, valuesMax: number): ReportCounter {
+function namesOf(name: string, key: string): Pick<ReportCounter, 'name' | 'unit'> {
+  if (key === 'bytes') return { name, unit: 'bytes' };
+  return { name: key === 'value' ? name : `${name} ${key}` };
+}
+
+/** Of every k values the largest, so that peaks stay. */
+function thin({ times, values, ...counter }: Counter, valuesMax: number): ReportCounter {
   const every = Math.ceil(values.length / valuesMax);
-  const keep = <T>(list: readonly T[]): T[] => list.filter((_, at) => at % every === 0);
-  return { rank, name, times: keep(times), values: keep(values) };
+  const kept = Array.from({ length: Math.ceil(values.length / every) }, (_, k) => {
+    let at = k * every;
+    for (let next = at + 1; next < Math.min((k + 1) * every, values.length); next++) if (values[next] > values[at]) at = next;
+    return at;
+  });
+  const most = values.reduce((a, b) => Math.max(a, b), -Infinity);
+  return { ...counter, most, times: kept.map((at) => times[at]), values: kept.map((at) => values[at]) };
 }
 
 function tenths(us: number): number {

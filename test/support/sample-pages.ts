@@ -22,10 +22,21 @@ import { readRunFolder } from '../../src/report/read-folder.ts';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import type { ChromeEvent } from '../../src/trace/chrome.ts';
 
-export const pageNames = ['report', 'report-failed', 'report-64', 'peers', 'simulate', 'plan', 'plan-64', 'plan-512', 'graph'] as const;
+export const pageNames = [
+  'report',
+  'report-failed',
+  'report-memory',
+  'report-64',
+  'peers',
+  'simulate',
+  'plan',
+  'plan-64',
+  'plan-512',
+  'graph',
+] as const;
 
 /** Where a page is opened; default: at its top. */
-const places: Partial<Record<(typeof pageNames)[number], string>> = { 'report-64': '#links' };
+const places: Partial<Record<(typeof pageNames)[number], string>> = { 'report-64': '#links', 'report-memory': '#memory' };
 
 export function samplePageUrl(folder: string, name: (typeof pageNames)[number]): string {
   return `file://${folder}/${name}.html${places[name] ?? ''}`;
@@ -39,6 +50,7 @@ export function writeSamplePages(folder: string): void {
   const write = (name: (typeof pageNames)[number], text: string): void => writeFileSync(join(folder, `${name}.html`), text);
   const result = (name: string): unknown => JSON.parse(readFileSync(join(repositoryRoot, 'bench/results', `${name}.json`), 'utf8'));
   write('report', reportPage(sampleReport(join(folder, 'run'), { isFailed: false })));
+  write('report-memory', readFileSync(join(folder, 'report.html'), 'utf8'));
   write('report-failed', reportPage(sampleReport(join(folder, 'failed'), { isFailed: true })));
   write('report-64', reportPage(largeReport(join(folder, 'large'))));
   write('peers', figuresPage(comparisonPage(result('peers-one-host-2-ranks') as Comparison)));
@@ -110,6 +122,9 @@ function sampleTrace(rank: number): object {
     }
     const args = { ...common, algorithm: step % 2 === 0 ? 'fairring' : 'host-direct' };
     events.push({ ph: 'X', cat: 'collective', name: `all-reduce ${args.algorithm}`, pid: rank, tid: 3, ts: arrived, dur: 1800, args });
+    const memory = (name: string, bytes: number): ChromeEvent => ({ ph: 'C', name, pid: rank, tid: 3, ts: begin, args: { bytes } });
+    events.push(memory('resident memory', (90 + 8 * rank + 3 * step + (step > 25 && rank === 2 ? 120 : 0)) * 2 ** 20));
+    events.push(memory('registered memory', (step < 5 ? 16 : 48) * 2 ** 20));
     events.push({
       ph: 'C',
       name: 'staged bytes',
@@ -167,6 +182,7 @@ function largeReport(folder: string): ReturnType<typeof buildReport> {
         args: { ...args, waitedFor: (step * 13) % 64 },
       };
       events.push(...(wait === 0 ? [] : [waited]));
+      events.push({ ph: 'C', name: 'resident memory', pid: rank, tid: 1, ts: begin, args: { bytes: (80 + rank + 4 * step) * 2 ** 20 } });
       events.push({ ph: 'X', cat: 'collective', name: 'all-reduce fairring', pid: rank, tid: 1, ts: begin + wait, dur: 5000, args });
     }
     const peers = ranks.filter((to) => to !== rank && (hostOf(to) === hostOf(rank) || to % 8 === rank % 8));

@@ -20,6 +20,8 @@ export interface Axis {
   readonly ticks?: readonly number[];
   /** `auto` (default): logarithmic where numbers are positive and the largest is many times the least. */
   readonly scale?: 'auto' | 'linear';
+  /** Ticks are round in binary units. */
+  readonly isBytes?: boolean;
 }
 
 export interface LineChart {
@@ -116,7 +118,10 @@ function linearRange(from: number, to: number): [number, number] {
   return [from >= 0 && from < (to - from) * 2 ? 0 : from - room, to + room];
 }
 
-function axisOf({ label, format, ticks }: Axis, { isX, isLog }: { readonly isX: boolean; readonly isLog: boolean }): UPlot.Axis {
+function axisOf(
+  { label, format, ticks, isBytes = false }: Axis,
+  { isX, isLog }: { readonly isX: boolean; readonly isLog: boolean },
+): UPlot.Axis {
   const grid = { stroke: () => colour('line'), width: 1 };
   return {
     label,
@@ -130,9 +135,22 @@ function axisOf({ label, format, ticks }: Axis, { isX, isLog }: { readonly isX: 
     space: isX ? 70 : 32,
     filter: (_, splits) => splits,
     values: (chart, splits) => (isX ? apart(chart, splits, format) : splits.map(format)),
-    ...(isX ? { size: 30 } : { size: (_: UPlot, labels: string[] | null) => Math.max(28, ...(labels ?? []).map(widthOf)) + 14 }),
-    ...(ticks === undefined ? (isLog ? { splits: (_, __, from, to) => logarithmicTicks(from, to) } : {}) : { splits: () => [...ticks] }),
+    ...(isX ? { size: 30 } : { size: (_: UPlot, labels: string[] | null) => Math.max(28, ...(labels ?? []).map(widthOf)) + 20 }),
+    ...splitsOf({ ticks, isLog, isBytes }),
   };
+}
+
+function splitsOf({ ticks, isLog, isBytes }: { ticks: Axis['ticks']; isLog: boolean; isBytes: boolean }): Pick<UPlot.Axis, 'splits'> {
+  if (ticks !== undefined) return { splits: () => [...ticks] };
+  if (isLog) return { splits: (_, __, from, to) => logarithmicTicks(from, to) };
+  return isBytes ? { splits: (_, __, from, to) => byteTicks(from, to) } : {};
+}
+
+/** Some five; steps are 1, 2, 4, … of a unit. */
+function byteTicks(from: number, to: number): number[] {
+  const step = 2 ** Math.max(0, Math.ceil(Math.log2((to - from) / 6)));
+  const first = Math.ceil(from / step);
+  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, at) => (first + at) * step);
 }
 
 /** Labels that have room beside the one before. */

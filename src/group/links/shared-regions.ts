@@ -21,6 +21,7 @@ export class SharedRegions {
   readonly #keyById = new Map<string, number>();
   /** Regions of another thread that could not be mapped, and why. */
   readonly #unmapped = new Map<string, ShoalError>();
+  #bytes = 0;
   /** Keys made here are odd; those of the main thread are even. */
   #nextKey = 1;
 
@@ -28,6 +29,11 @@ export class SharedRegions {
     this.#allocator = allocator;
     this.#fabrics = fabrics;
     this.#links = links;
+  }
+
+  /** Of all regions. */
+  get bytes(): number {
+    return this.#bytes;
   }
 
   /** A new region, already announced. */
@@ -74,6 +80,7 @@ export class SharedRegions {
     const shared = this.#byKey.get(key);
     if (!shared) return;
     this.#byKey.delete(key);
+    this.#bytes -= shared.region.bytes;
     this.#keyById.delete(shared.region.id);
     for (const link of this.#links()) link.post(encodeControl({ type: 'withdraw', key }));
     for (const registered of shared.registered.values()) registered.deregister();
@@ -83,6 +90,7 @@ export class SharedRegions {
   close(): void {
     for (const shared of this.#byKey.values()) shared.region.close();
     this.#byKey.clear();
+    this.#bytes = 0;
     this.#keyById.clear();
   }
 
@@ -90,6 +98,7 @@ export class SharedRegions {
     const registered = new Map(this.#fabrics.map((fabric) => [fabric.name, fabric.register(region)]));
     const shared = { key, region, registered };
     this.#byKey.set(shared.key, shared);
+    this.#bytes += region.bytes;
     this.#keyById.set(region.id, shared.key);
     for (const link of this.#links()) this.#announce(link, shared);
     return shared;

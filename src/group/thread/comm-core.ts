@@ -24,6 +24,7 @@ import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
 import { HostPathClaim } from '../fast/host-path-claim.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
+import { MemorySamples } from '../diagnosis/memory-samples.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
@@ -52,6 +53,8 @@ export interface CommEnvironment {
   readonly giveWay?: GiveWay;
   /** Of all that this process sends. Absent: there is nothing else. */
   readonly arbiter?: Arbiter;
+  /** Of this process. Absent: its memory is not in its trace. */
+  readonly residentBytes?: () => number;
   /** Opens the store and, with the secret learnt there, the fabrics. */
   meet(plan: WorldPlan): Promise<Meeting>;
   readonly onFailure?: (group: GroupSpec, error: ShoalError) => void;
@@ -75,6 +78,7 @@ export class CommCore {
   /** Made when a program uses the store. */
   #desk: StoreDesk | undefined;
   #world: World | undefined;
+  #memory: MemorySamples | undefined;
 
   constructor(plan: WorldPlan, environment: CommEnvironment, emit: (event: CommEvent) => void) {
     this.#plan = plan;
@@ -180,6 +184,7 @@ export class CommCore {
         this.#desk?.abort(command.ticket);
         return;
       case 'trace':
+        this.#memory?.sample();
         this.#emit({ type: 'done', work: command.work, answer: this.#environment.recorder.trace.snapshot() });
         return;
       case 'close':
@@ -224,7 +229,15 @@ export class CommCore {
   /** Opens the group of all ranks and reports. */
   async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
     await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
+    this.#sampleMemory(this.#open);
     this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
+  }
+
+  #sampleMemory({ regions }: World): void {
+    const { residentBytes, clock, recorder } = this.#environment;
+    if (residentBytes === undefined) return;
+    this.#memory = new MemorySamples({ trace: recorder.trace, clock, residentBytes, registeredBytes: () => regions.bytes });
+    this.#memory.start();
   }
 
   get #open(): World {
@@ -320,6 +333,7 @@ export class CommCore {
   }
 
   async #shutDown(timeoutMs: number): Promise<void> {
+    this.#memory?.close();
     await this.#desk?.close();
     await this.#world?.close(timeoutMs);
     await this.#store?.close();

@@ -54,6 +54,7 @@ export function systemEnvironment(plan: WorldPlan, context?: CommThreadContext):
     pid: process.pid,
     version: packageVersion,
     cpus: allowedCpus().count,
+    residentBytes: () => process.memoryUsage.rss(),
     checkDescriptors: (count, doing) => checkDescriptors(`rank ${rank}`, count, doing, { rank }),
     ...(native && thread === 'comm' && { wires: native }),
     ...(context && { giveWay: context.giveWay, arbiter: context.arbiter }),

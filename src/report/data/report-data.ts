@@ -95,6 +95,10 @@ export interface ReportLinks {
 export interface ReportCounter {
   readonly rank: number;
   readonly name: string;
+  /** Default: just numbers. */
+  readonly unit?: 'bytes';
+  /** Of all values, those that are left out included. */
+  readonly most: number;
   readonly times: number[];
   readonly values: number[];
 }

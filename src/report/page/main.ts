@@ -12,6 +12,8 @@ import { TimelineView } from './timeline-view.ts';
 const operationsShown = 25;
 /** Of the table of ranks: beyond, those that were waited for longest come first, and the others when they are asked for. */
 const ranksShown = 32;
+/** In the section about memory. */
+const memoryCounters = ['resident memory', 'registered memory'];
 /** From one look to the next, while the run goes on. */
 const pauseMs = 1000;
 
@@ -37,7 +39,7 @@ function show(data: ReportData, before?: TimelineView): TimelineView | undefined
       ...graphTables(data),
     );
   if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses, styles)));
-  page.append(...counters(data));
+  page.append(...memory(data), ...counters(data));
   return view;
 }
 
@@ -111,6 +113,8 @@ function timeline(view: TimelineView): HTMLElement {
 
 function rankTable(data: ReportData): HTMLElement {
   const { ranks, durationUs } = data;
+  const resident = data.counters.filter(({ name }) => name === memoryCounters[0]);
+  const mostBytes = new Map(resident.map(({ rank, most }) => [rank, most]));
   const bar = (us: number, kind: string): HTMLElement => {
     const made = element('span', { class: `bar ${kind}` });
     made.style.width = `${Math.round((160 * us) / Math.max(1, durationUs))}px`;
@@ -124,6 +128,7 @@ function rankTable(data: ReportData): HTMLElement {
     { title: 'of it waiting' },
     { title: 'share of the run', isText: true },
     { title: 'others waited for it' },
+    ...(mostBytes.size === 0 ? [] : [{ title: 'most memory' }]),
   ];
   const rowOf = (rank: ReportRank): (string | Node)[] => [
     String(rank.rank),
@@ -133,6 +138,7 @@ function rankTable(data: ReportData): HTMLElement {
     duration(rank.waitingUs),
     element('span', { children: [bar(rank.communicatingUs - rank.waitingUs, 'work'), bar(rank.waitingUs, 'wait')] }),
     duration(rank.waitedForUs),
+    ...(mostBytes.size === 0 ? [] : [mostBytes.has(rank.rank) ? bytes(mostBytes.get(rank.rank)!) : '–']),
   ];
   const slowest = ranks.reduce((a, b) => (b.waitedForUs > a.waitedForUs ? b : a), ranks[0]);
   const note =
@@ -175,7 +181,19 @@ function operations(data: ReportData): HTMLElement[] {
   return [section('Operations', element('p', { class: 'faint', text: note }), shortened(data.operations.length, operationsShown, rows))];
 }
 
+function memory(data: ReportData): HTMLElement[] {
+  const charts = memoryCounters.flatMap((name) => {
+    const each = data.counters.filter((counter) => counter.name === name);
+    return each.length === 0 ? [] : [counterChart(each, styles)];
+  });
+  if (charts.length === 0) return [];
+  const note =
+    "Resident: of the process, with what it has touched of others' shared memory. Registered: tensors, staging and control blocks that other ranks reach.";
+  return [section('Memory', element('p', { class: 'faint', text: note }), ...charts)];
+}
+
 function counters(data: ReportData): HTMLElement[] {
   const byName = Map.groupBy(data.counters, ({ name }) => name);
-  return [...byName].map(([name, each]) => section(name, counterChart(each, styles)));
+  const others = [...byName].filter(([name]) => !memoryCounters.includes(name));
+  return others.map(([name, each]) => section(name, counterChart(each, styles)));
 }
