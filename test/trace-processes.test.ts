@@ -64,6 +64,12 @@ it.for([
   expect(memory('registered memory').length).toBeGreaterThan(1);
   expect(Math.min(...memory('registered memory'))).toBeGreaterThan(0);
   expect(Math.min(...memory('resident memory'))).toBeGreaterThan(2 ** 24);
+  // What bandwidths are compared with: ranks that share memory copy, others have a link.
+  expect(other.otherData.processes[0]).toMatchObject(
+    fabrics === ''
+      ? { memory: 0, rates: { copy: expect.any(Number) } }
+      : { memory: 1, rates: { link: expect.any(Number), linkFrom: 'start' } },
+  );
   // Whatever the algorithm, two ranks need each other's whole contribution, or its halves and the sums of them; and the messages.
   const rows = [trace, other].flatMap(({ otherData }) => otherData.processes[0].traffic ?? []);
   const sent = (from: number): number => rows.reduce((sum, [sender, , bytes]) => sum + (sender === from ? bytes : 0), 0);

@@ -11,6 +11,7 @@
  *    broadcast         count           count           count              count             1
  *    send-recv         count           count           count              count             1
  *    barrier           0               0               0                  0                 — */
+import { busFactor } from '../collectives/bus-bandwidth.ts';
 
 export const collectiveNames = ['all-reduce', 'all-gather', 'reduce-scatter', 'broadcast', 'all-to-all', 'send-recv', 'barrier'] as const;
 
@@ -41,21 +42,19 @@ interface Traits {
   readonly rooted: boolean;
   /** Halves that the interface offers. */
   readonly halves: readonly Half[];
-  readonly busFactor: (ranks: number) => number;
 }
 
-const share = (ranks: number): number => (ranks - 1) / ranks;
 const both: readonly Half[] = ['outOfPlace', 'inPlace'];
 const apart: readonly Half[] = ['outOfPlace'];
 
 const traits: Readonly<Record<CollectiveName, Traits>> = {
-  'all-reduce': { parts: 'whole', reduces: true, rooted: false, halves: both, busFactor: (ranks) => 2 * share(ranks) },
-  'all-gather': { parts: 'perRank', reduces: false, rooted: false, halves: apart, busFactor: share },
-  'reduce-scatter': { parts: 'perRank', reduces: true, rooted: false, halves: apart, busFactor: share },
-  broadcast: { parts: 'whole', reduces: false, rooted: true, halves: both, busFactor: () => 1 },
-  'all-to-all': { parts: 'perRank', reduces: false, rooted: false, halves: apart, busFactor: share },
-  'send-recv': { parts: 'whole', reduces: false, rooted: false, halves: apart, busFactor: () => 1 },
-  barrier: { parts: 'whole', reduces: false, rooted: false, halves: apart, busFactor: () => 0 },
+  'all-reduce': { parts: 'whole', reduces: true, rooted: false, halves: both },
+  'all-gather': { parts: 'perRank', reduces: false, rooted: false, halves: apart },
+  'reduce-scatter': { parts: 'perRank', reduces: true, rooted: false, halves: apart },
+  broadcast: { parts: 'whole', reduces: false, rooted: true, halves: both },
+  'all-to-all': { parts: 'perRank', reduces: false, rooted: false, halves: apart },
+  'send-recv': { parts: 'whole', reduces: false, rooted: false, halves: apart },
+  barrier: { parts: 'whole', reduces: false, rooted: false, halves: apart },
 };
 
 export function halvesOf(collective: CollectiveName, { onlyInPlace = false }: { readonly onlyInPlace?: boolean } = {}): readonly Half[] {
@@ -92,5 +91,5 @@ export function bandwidthOf(
   { movedBytes, timeUs, ranks }: { movedBytes: number; timeUs: number; ranks: number },
 ): Bandwidth {
   const algorithm = movedBytes / 1000 / timeUs;
-  return { algorithm, bus: algorithm * traits[collective].busFactor(ranks) };
+  return { algorithm, bus: algorithm * busFactor(collective, ranks) };
 }

@@ -1,9 +1,10 @@
 /** What a merged trace says about collectives: who waited for whom, how much of the time went into communication, how fast each kind of
  *  call was. */
 import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
+import { Bandwidths, type CallShape } from './bandwidth.ts';
 import type { Ends } from './ends.ts';
 import { groupBy } from './group-by.ts';
-import type { ReportOperation, ReportRank } from './data/report-data.ts';
+import type { ReportOperation, ReportRank, ReportRates } from './data/report-data.ts';
 import { median } from './median.ts';
 import { isCollective, isWait, kindOf, numberOf, textOf } from './span-argument.ts';
 
@@ -14,6 +15,7 @@ export interface Collectives {
   readonly ranks: readonly ReportRank[];
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
+  readonly rates: ReportRates;
 }
 
 export function collectivesOf({ traceEvents, otherData }: ChromeTrace, { ends, placeOf }: Ends): Collectives {
@@ -41,7 +43,8 @@ export function collectivesOf({ traceEvents, otherData }: ChromeTrace, { ends, p
       waitedForUs: waitedForUs.get(rank) ?? 0,
     };
   });
-  return { ranks, waits, operations: operationsOf(spans) };
+  const bandwidths = new Bandwidths(processes);
+  return { ranks, waits, operations: operationsOf(spans, bandwidths), rates: bandwidths.rates };
 }
 
 /** How long at least one of the spans was open. */
@@ -62,7 +65,7 @@ interface Call {
 }
 
 /** One call is what all ranks have of one number of one group. */
-function operationsOf(spans: readonly ChromeEvent[]): ReportOperation[] {
+function operationsOf(spans: readonly ChromeEvent[], bandwidths: Bandwidths): ReportOperation[] {
   const calls = new Map<string, Call>();
   for (const span of spans) {
     const key = `${textOf(span, 'group')} ${numberOf(span, 'sequence')} ${kindOf(span)}`;
@@ -75,18 +78,30 @@ function operationsOf(spans: readonly ChromeEvent[]): ReportOperation[] {
     }
   }
   const alike = groupBy(calls.values(), ({ span }) =>
-    JSON.stringify([kindOf(span), ...['algorithm', 'path', 'dtype', 'site'].map((name) => textOf(span, name)), numberOf(span, 'bytes')]),
+    JSON.stringify([
+      kindOf(span),
+      ...['algorithm', 'path', 'dtype', 'site'].map((name) => textOf(span, name)),
+      numberOf(span, 'bytes'),
+      shapeOf(span, bandwidths),
+    ]),
   );
   return [...alike.values()]
-    .map(operationOf)
+    .map((each) => operationOf(each, bandwidths))
     .sort((a, b) => b.calls * (b.transferUs + b.waitUs) - a.calls * (a.transferUs + a.waitUs))
     .slice(0, operationsMax);
 }
 
-function operationOf(calls: readonly Call[]): ReportOperation {
+function shapeOf(span: ChromeEvent, bandwidths: Bandwidths): CallShape | undefined {
+  const peers = textOf(span, 'peers');
+  return peers === undefined ? undefined : bandwidths.shapeOf(span.pid, peers);
+}
+
+function operationOf(calls: readonly Call[], bandwidths: Bandwidths): ReportOperation {
   const [{ span }] = calls;
+  const shape = shapeOf(span, bandwidths);
   const bytes = numberOf(span, 'bytes') ?? 0;
   const transferUs = median(calls.map((call) => call.transferUs));
+  const bandwidth = shape && bandwidths.of(kindOf(span), shape, bytes, transferUs);
   return {
     kind: kindOf(span),
     algorithm: textOf(span, 'algorithm') ?? '',
@@ -97,6 +112,9 @@ function operationOf(calls: readonly Call[]): ReportOperation {
     calls: calls.length,
     transferUs,
     waitUs: median(calls.map((call) => call.waitUs)),
+    ranks: shape?.ranks ?? 0,
     algorithmBandwidth: transferUs > 0 ? bytes / transferUs / 1e3 : 0,
+    busBandwidth: bandwidth?.bus ?? 0,
+    boundBandwidth: bandwidth?.bound ?? null,
   };
 }

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
-import { formatChromeTrace, type ChromeEvent, type ChromeTrace } from '../trace/chrome.ts';
+import { formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceRates } from '../trace/chrome.ts';
 import type { TrafficRow } from '../trace/traffic.ts';
 import { buildReport } from './build-report.ts';
 import { reportPage } from './page.ts';
@@ -92,7 +92,10 @@ describe('traces', () => {
         calls: 1,
         transferUs: 20,
         waitUs: 30,
+        ranks: 0,
         algorithmBandwidth: 0.2,
+        busBandwidth: 0,
+        boundBandwidth: null,
       },
     ]);
     expect({ durationUs, warnings, failure }).toEqual({ durationUs: 1025, warnings: [], failure: null });
@@ -160,6 +163,43 @@ describe('traces', () => {
     ]);
     expect([0, 1, 2, 127, 129].map((rank) => placeOf.get(rank))).toEqual([0, 0, 0, 0, 1]);
     expect([0, 1, 2, 127].map((rank) => oneHost.placeOf.get(rank))).toEqual([0, 0, 1, 63]);
+  });
+
+  it('have the bus bandwidth of calls, beside what was measured of their links, or of memory', () => {
+    const bytes = 6e6;
+    const peersOf = ['1-3', '0,2-3', '0-1,3', '0-2'];
+    const run = (options: { memory: readonly number[]; rates?: TraceRates; kind?: string; peers?: string }): RunFolder => ({
+      ...{ flights: [], losses: [], launcher: undefined, warnings: [] },
+      traces: options.memory.map((memory, rank) => {
+        const args = { bytes, peers: options.peers ?? peersOf[rank] };
+        const one = trace(rank, [span(rank, `${options.kind ?? 'all-reduce'} tree`, [0, 2000], args)]);
+        const processes = one.otherData.processes.map((process) => ({
+          ...process,
+          memory,
+          ...(options.rates && { rates: options.rates }),
+        }));
+        return { ...one, otherData: { ...one.otherData, processes } };
+      }),
+    });
+    const operationOf = (folderOf: RunFolder): object => buildReport('run', folderOf).operations[0];
+    // 3 GB/s, of which each rank's link carries 2 (n − 1)/n; a host's link carries as much as the operation has bytes.
+    const links: TraceRates = { link: 0.25e-9, linkFrom: 'start' };
+    expect(operationOf(run({ memory: [0, 0, 1, 1], rates: links }))).toMatchObject({
+      ...{ ranks: 4, algorithmBandwidth: 3 },
+      busBandwidth: expect.closeTo(4.5),
+      boundBandwidth: expect.closeTo(6),
+    });
+    expect(buildReport('run', run({ memory: [0, 0, 1, 1], rates: links })).rates).toEqual({
+      ...{ linkBandwidth: expect.closeTo(4), linkFrom: 'start', copyBandwidth: null },
+    });
+    expect(operationOf(run({ memory: [0, 0, 0, 0], rates: { copy: 0.1e-9 } }))).toMatchObject({ boundBandwidth: expect.closeTo(10) });
+    // Its bytes are of all ranks; each has a quarter of them in its buffer.
+    expect(operationOf(run({ memory: [0, 1, 2, 3], kind: 'all-to-all', rates: links }))).toMatchObject({
+      busBandwidth: expect.closeTo(0.5625),
+      boundBandwidth: expect.closeTo(4),
+    });
+    expect(operationOf(run({ memory: [0, 0, 1, 1] }))).toMatchObject({ busBandwidth: expect.closeTo(4.5), boundBandwidth: null });
+    expect(operationOf(run({ memory: [0, 0, 1, 1], peers: '0-999999999', rates: links }))).toMatchObject({ ranks: 0, busBandwidth: 0 });
   });
 
   it('of graphs become steps, requests, and per tensor what was waiting, held for others, and transfer', () => {

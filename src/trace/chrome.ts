@@ -12,6 +12,19 @@ export interface TraceProcess {
   readonly pid: number;
   /** Added to this process's clock it gives rank 0's; milliseconds. Measured by the group when it starts. */
   readonly offsetMs: number;
+  /** Ranks of the same number share memory. Absent: it is in no group. */
+  readonly memory?: number;
+  readonly rates?: TraceRates;
+}
+
+/** What was measured of a world, seconds per byte: what bandwidths are compared with. */
+export interface TraceRates {
+  /** Out of one host, and into it. */
+  readonly link?: number;
+  /** When: as the world started, or by `shoal tune`. */
+  readonly linkFrom?: 'start' | 'tuning';
+  /** Copied by this rank. */
+  readonly copy?: number;
 }
 
 /** What Shoal writes about a file, under `otherData`. */

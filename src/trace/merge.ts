@@ -79,13 +79,21 @@ function isTrace(value: unknown): value is ChromeTrace {
 }
 
 function isProcess(value: unknown): boolean {
-  const { host, wallStart, traffic } = asRecord(value);
+  const { host, wallStart, traffic, memory, rates } = asRecord(value);
   return (
     areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) &&
     typeof host === 'string' &&
     isDate(wallStart) &&
+    (memory === undefined || areNumbers(value, ['memory'])) &&
+    (rates === undefined || areRates(rates)) &&
     (traffic === undefined || (Array.isArray(traffic) && traffic.every(isTrafficRow)))
   );
+}
+
+function areRates(value: unknown): boolean {
+  const { link, copy } = asRecord(value);
+  const isRate = (each: unknown): boolean => each === undefined || (Number.isFinite(each) && (each as number) > 0);
+  return typeof value === 'object' && value !== null && isRate(link) && isRate(copy);
 }
 
 function isTrafficRow(value: unknown): boolean {

@@ -25,6 +25,7 @@ import type { ChromeEvent } from '../../src/trace/chrome.ts';
 export const pageNames = [
   'report',
   'report-failed',
+  'report-bandwidth',
   'report-memory',
   'report-64',
   'peers',
@@ -36,7 +37,11 @@ export const pageNames = [
 ] as const;
 
 /** Where a page is opened; default: at its top. */
-const places: Partial<Record<(typeof pageNames)[number], string>> = { 'report-64': '#links', 'report-memory': '#memory' };
+const places: Partial<Record<(typeof pageNames)[number], string>> = {
+  'report-64': '#links',
+  'report-memory': '#memory',
+  'report-bandwidth': '#bandwidth',
+};
 
 export function samplePageUrl(folder: string, name: (typeof pageNames)[number]): string {
   return `file://${folder}/${name}.html${places[name] ?? ''}`;
@@ -50,7 +55,7 @@ export function writeSamplePages(folder: string): void {
   const write = (name: (typeof pageNames)[number], text: string): void => writeFileSync(join(folder, `${name}.html`), text);
   const result = (name: string): unknown => JSON.parse(readFileSync(join(repositoryRoot, 'bench/results', `${name}.json`), 'utf8'));
   write('report', reportPage(sampleReport(join(folder, 'run'), { isFailed: false })));
-  write('report-memory', readFileSync(join(folder, 'report.html'), 'utf8'));
+  for (const name of ['report-memory', 'report-bandwidth'] as const) write(name, readFileSync(join(folder, 'report.html'), 'utf8'));
   write('report-failed', reportPage(sampleReport(join(folder, 'failed'), { isFailed: true })));
   write('report-64', reportPage(largeReport(join(folder, 'large'))));
   write('peers', figuresPage(comparisonPage(result('peers-one-host-2-ranks') as Comparison)));
@@ -113,7 +118,9 @@ function sampleTrace(rank: number): object {
     const begin = step * 12_000;
     const late = rank === 2 ? 2500 + 40 * step : 300 * rank;
     events.push({ ph: 'X', cat: 'user', name: `step ${step}`, pid: rank, tid: 1, ts: begin, dur: 6000 + late, args: {} });
-    const common = { group: 'world', dtype: 'float32', bytes: 4 << 20, path: 'comm thread', site: 'train.ts:31', sequence: step };
+    const bytes = (step % 2 === 0 ? 4 << 20 : 2 << 20) >> (step % 5);
+    const peers = [0, 1, 2, 3].filter((peer) => peer !== rank).join();
+    const common = { group: 'world', dtype: 'float32', bytes, path: 'comm thread', site: 'train.ts:31', sequence: step, peers };
     const arrived = begin + 6000 + 2500 + 40 * step;
     const call = begin + 6000 + late;
     if (rank !== 2) {
@@ -121,7 +128,16 @@ function sampleTrace(rank: number): object {
       events.push({ ph: 'X', cat: 'collective', name: 'all-reduce wait', pid: rank, tid: 2, ts: call, dur: arrived - call, args });
     }
     const args = { ...common, algorithm: step % 2 === 0 ? 'fairring' : 'host-direct' };
-    events.push({ ph: 'X', cat: 'collective', name: `all-reduce ${args.algorithm}`, pid: rank, tid: 3, ts: arrived, dur: 1800, args });
+    events.push({
+      ph: 'X',
+      cat: 'collective',
+      name: `all-reduce ${args.algorithm}`,
+      pid: rank,
+      tid: 3,
+      ts: arrived,
+      dur: 900 + Math.round(bytes / 2500),
+      args,
+    });
     const memory = (name: string, bytes: number): ChromeEvent => ({ ph: 'C', name, pid: rank, tid: 3, ts: begin, args: { bytes } });
     events.push(memory('resident memory', (90 + 8 * rank + 3 * step + (step > 25 && rank === 2 ? 120 : 0)) * 2 ** 20));
     events.push(memory('registered memory', (step < 5 ? 16 : 48) * 2 ** 20));
@@ -139,16 +155,9 @@ function sampleTrace(rank: number): object {
 }
 
 function traceOf({ rank, host }: { rank: number; host: string }, traceEvents: readonly ChromeEvent[], traffic: number[][]): object {
-  const process = {
-    rank,
-    host,
-    pid: 4000 + rank,
-    offsetMs: 0,
-    clockStartMs: 0,
-    wallStart: '2026-11-20T12:00:00.000Z',
-    dropped: 0,
-    traffic,
-  };
+  const rates = { link: 0.28e-9, linkFrom: 'start' };
+  const origin = { rank, host, pid: 4000 + rank, memory: host.charCodeAt(host.length - 1), rates };
+  const process = { ...origin, offsetMs: 0, clockStartMs: 0, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0, traffic };
   return { displayTimeUnit: 'ms', traceEvents, otherData: { format: 'shoal-trace', version: 1, processes: [process] } };
 }
 

@@ -2,7 +2,7 @@
  *  meanwhile, where somebody watches. */
 import { hostname } from 'node:os';
 import { systemClock, type Timer } from '../../base/clock.ts';
-import { writeChromeTrace } from '../../trace/chrome.ts';
+import { writeChromeTrace, type TraceRates } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder, type TraceSnapshot } from '../../trace/recorder.ts';
 import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import type { CommClient } from '../thread/comm-client.ts';
@@ -72,7 +72,17 @@ export class WorldTrace {
 
   #write(comm: TraceSnapshot | undefined): void {
     const { rank, settings } = this.#plan;
-    const origin = { rank, host: hostname(), pid: process.pid, offsetMs: this.#info.clockOffsetMs };
+    const { clockOffsetMs, topology } = this.#info;
+    const memory = topology.hosts.findIndex((ranks) => ranks.includes(rank));
+    const origin = { rank, host: hostname(), pid: process.pid, offsetMs: clockOffsetMs, memory, rates: ratesOf(this.#info) };
     writeChromeTrace(settings.traceDir, origin, [this.recorder.snapshot(), ...(comm === undefined ? [] : [comm])]);
   }
+}
+
+/** What was measured, of what plans are chosen by. */
+function ratesOf({ model, linkFrom, copyByte }: WorldInfo): TraceRates {
+  return {
+    ...(model && linkFrom && model.networkByte > 0 ? { link: model.networkByte, linkFrom } : {}),
+    ...(copyByte === undefined ? {} : { copy: copyByte }),
+  };
 }

@@ -167,6 +167,10 @@ export interface WorldInfo {
   readonly fabricOf: readonly (readonly string[])[];
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
+  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  readonly linkFrom: 'start' | 'tuning' | undefined;
+  /** Seconds per byte that this rank copies; undefined: not measured. For its trace. */
+  readonly copyByte: number | undefined;
   /** What to add to this rank's wall time to get rank 0's, milliseconds. */
   readonly clockOffsetMs: number;
 }

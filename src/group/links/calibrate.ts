@@ -61,7 +61,7 @@ export function agreedModel(measured: readonly MeasuredRates[]): CostModel | und
 }
 
 /** Copies and sums of a megabyte, the fastest of some rounds. */
-function measureArithmetic({ clock, kernels }: CalibrationOptions): MeasuredRates {
+export function measureArithmetic({ clock, kernels }: Pick<CalibrationOptions, 'clock' | 'kernels'>): MeasuredRates {
   const target = new Uint8Array(arithmeticBytes);
   const a = new Uint8Array(arithmeticBytes);
   const b = new Uint8Array(arithmeticBytes);

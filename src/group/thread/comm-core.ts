@@ -26,6 +26,7 @@ import { HostPathClaim } from '../fast/host-path-claim.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
 import { MemorySamples } from '../diagnosis/memory-samples.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
+import { measureArithmetic } from '../links/calibrate.ts';
 import { HashStore } from '../../store/hash-store.ts';
 import type { Store } from '../../store/store.ts';
 import { StoreDesk } from './comm-store.ts';
@@ -93,7 +94,11 @@ export class CommCore {
     try {
       if (size === 1) {
         this.#world = this.#newWorld('alone', []);
-        await this.#ready({ hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined }, 0, joinTimeoutMs);
+        await this.#ready(
+          { hosts: [[0]], topology: { hosts: [[0]] }, fabricOf: [['self']], model: undefined, linkFrom: undefined },
+          0,
+          joinTimeoutMs,
+        );
         return;
       }
       const limit = new JoinLimit(clock, joinTimeoutMs);
@@ -230,7 +235,14 @@ export class CommCore {
   async #ready(joined: Joined, clockOffsetMs: number, timeoutMs: number): Promise<void> {
     await this.#open.openGroup(worldSpec(this.#plan, joined.topology), timeoutMs);
     this.#sampleMemory(this.#open);
-    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs } });
+    this.#emit({ type: 'ready', info: { ...joined, clockOffsetMs, copyByte: this.#copyByte(joined.topology) } });
+  }
+
+  /** Where it bounds collectives, and somebody will read of it. */
+  #copyByte({ hosts }: Topology): number | undefined {
+    const { recorder } = this.#environment;
+    if (!recorder.trace.enabled || hosts.length > 1 || hosts[0].length < 2) return undefined;
+    return measureArithmetic(this.#environment).hostByte;
   }
 
   #sampleMemory({ regions }: World): void {

@@ -128,6 +128,8 @@ export interface Joined {
   readonly fabricOf: readonly (readonly string[])[];
   /** Rates of this world; undefined where nothing is chosen by them. */
   readonly model: CostModel | undefined;
+  /** Where a byte's time between hosts is from; undefined: nobody has measured it. */
+  readonly linkFrom: 'start' | 'tuning' | undefined;
 }
 
 /** How long a store that may have stopped is waited for: by who gives up, and by who has heard nothing for so long beyond its limit. */
@@ -238,19 +240,24 @@ export async function bootstrap(options: BootstrapOptions): Promise<Joined> {
     reachOf(info, world.size),
   );
   const topology = { hosts: cliques(links.map(({ loadStore }) => loadStore)) };
-  const model = options.ratesOf(topology) ?? (await Promise.race([linkLost, measuredModel(options, topology)]));
+  const tuned = options.ratesOf(topology);
+  const measured = tuned === undefined ? await Promise.race([linkLost, measuredModel(options, topology)]) : undefined;
   await noteJoined(store, world.rank);
   world.onLinkClosed = undefined;
   return {
     hosts: [...groupBy(infos, (each) => each.hostId).values()].map((each) => each.map(({ rank }) => rank)),
     topology,
-    model,
+    model: tuned ?? measured?.model,
+    linkFrom: tuned ? 'tuning' : measured?.hasLink ? 'start' : undefined,
     fabricOf: links.map(({ fabricOf }, rank) => infos.map((_, peer) => (peer === rank ? 'self' : (fabricOf.get(peer) ?? '?')))),
   };
 }
 
 /** Times links between hosts, on one rank of each, and makes one model of what all have measured. */
-async function measuredModel(options: BootstrapOptions, topology: Topology): Promise<CostModel | undefined> {
+async function measuredModel(
+  options: BootstrapOptions,
+  topology: Topology,
+): Promise<{ readonly model: CostModel | undefined; readonly hasLink: boolean } | undefined> {
   const { world } = options;
   const ranks = measuringRanks(topology);
   if (world.settings.calibration !== 'measure' || ranks.length === 0) return undefined;
@@ -265,9 +272,10 @@ async function measuredModel(options: BootstrapOptions, topology: Topology): Pro
         measureLink: (link) => world.linkProbe.measure(link),
       })
     : {};
-  const model = agreedModel(await exchange(options, 'rates', measured, rateInfo, ranks));
+  const all = await exchange(options, 'rates', measured, rateInfo, ranks);
+  const model = agreedModel(all);
   world.log.debug(`rates: ${model === undefined ? 'not measured' : JSON.stringify(model)}`);
-  return model;
+  return { model, hasLink: all.some(({ networkByte = 0 }) => networkByte > 0) };
 }
 
 /** Publishes this rank's value and returns everyone's, or those of `ranks`. */

@@ -37,8 +37,21 @@ export interface ReportOperation {
   /** Medians over calls: of the slowest rank's transfer, and of the longest wait. */
   readonly transferUs: number;
   readonly waitUs: number;
+  /** Who takes part; 0: unknown. */
+  readonly ranks: number;
   /** Bytes of the operation by the transfer time, GB/s. */
   readonly algorithmBandwidth: number;
+  /** As nccl-tests define it, GB/s; 0: it has none. */
+  readonly busBandwidth: number;
+  /** What was measured that limits it; null: nothing. */
+  readonly boundBandwidth: number | null;
+}
+
+/** What was measured of the run's links and memory, GB/s; null: it was not. */
+export interface ReportRates {
+  readonly linkBandwidth: number | null;
+  readonly linkFrom: 'start' | 'tuning';
+  readonly copyBandwidth: number | null;
 }
 
 /** Steps of the graph sessions of a rank. */
@@ -135,6 +148,7 @@ export interface ReportData {
   /** waits[a][b]: how long end a waited for end b, microseconds. */
   readonly waits: readonly (readonly number[])[];
   readonly operations: readonly ReportOperation[];
+  readonly rates: ReportRates;
   readonly steps: readonly ReportSteps[];
   readonly requests: readonly ReportRequests[];
   readonly receives: readonly ReportReceive[];

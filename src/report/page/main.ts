@@ -3,6 +3,7 @@ import type { ReportData, ReportOperation, ReportRank } from '../data/report-dat
 import { element, legend, section, shortened, table } from '../../chart/page/elements.ts';
 import { LineStyles } from '../../chart/page/line-chart.ts';
 import { bytes, digits, duration, percent } from '../../chart/page/units.ts';
+import { bandwidthSection } from './bandwidth.ts';
 import { counterChart, lossChart } from './curves.ts';
 import { graphTables } from './graph-tables.ts';
 import { linkMatrix, waitMatrix } from './matrices.ts';
@@ -36,6 +37,7 @@ function show(data: ReportData, before?: TimelineView): TimelineView | undefined
       ...waitMatrix(data),
       ...linkMatrix(data),
       ...operations(data),
+      ...bandwidthSection(data, styles),
       ...graphTables(data),
     );
   if (data.losses.length > 0) page.append(section('Loss', lossChart(data.losses, styles)));
@@ -163,6 +165,8 @@ function operations(data: ReportData): HTMLElement[] {
     { title: 'transfer' },
     { title: 'wait' },
     { title: 'GB/s' },
+    { title: 'bus GB/s' },
+    { title: 'of the bound' },
   ];
   const rowOf = (each: ReportOperation): string[] => [
     each.kind,
@@ -175,6 +179,8 @@ function operations(data: ReportData): HTMLElement[] {
     duration(each.transferUs),
     duration(each.waitUs),
     each.algorithmBandwidth < 0.001 ? '' : digits(each.algorithmBandwidth),
+    each.busBandwidth < 0.001 ? '' : digits(each.busBandwidth),
+    each.boundBandwidth === null || each.busBandwidth === 0 ? '' : percent(each.busBandwidth / each.boundBandwidth),
   ];
   const note = 'Medians over calls, of the slowest rank. GB/s: bytes of the operation by its transfer time.';
   const rows = (count: number): HTMLElement => table(columns, data.operations.slice(0, count).map(rowOf));
