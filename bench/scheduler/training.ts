@@ -12,6 +12,7 @@ import os, { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { readRunFolder } from '../../src/report/read-folder.ts';
+import { wholeTrace } from '../../src/trace/trace-file.ts';
 import { planSchedule } from '../../src/simulate/schedule-planner.ts';
 import { tracedTraining } from '../../src/simulate/traced-training.ts';
 import { programArguments } from '../arguments.ts';
@@ -66,7 +67,7 @@ async function run(programs: readonly Program[]): Promise<Turn> {
 
 /** What the planner says of a training that has left its traces. */
 function predicted(folder: string, rate: number): object {
-  const { layers, stepMs, steps } = tracedTraining(readRunFolder(folder).traces);
+  const { layers, stepMs, steps } = tracedTraining(readRunFolder(folder).traces.map(wholeTrace));
   const plan = planSchedule({
     ...{ layers, workers: 2, exchange: 'all-reduce', gbitPerSecond: rate / 1000 },
     ...{ partitions: [262_144], creditParts: 2 },

@@ -41,5 +41,10 @@ function addStep(
     case 'reduce':
       for (const source of step.sources) add(placeOf(source), rank, source.count);
       for (const target of step.targets) add(rank, placeOf(target), target.count);
+      return;
+    case 'signal':
+    case 'wait':
+    case 'flush':
+      return;
   }
 }

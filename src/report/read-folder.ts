@@ -3,13 +3,12 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
-import type { ChromeTrace } from '../trace/chrome.ts';
 import type { FlightDump } from '../trace/flight-recorder.ts';
-import { parseChromeTrace } from '../trace/merge.ts';
+import { openTraceFile, type TraceFile } from '../trace/trace-file.ts';
 import type { ReportCurve } from './data/report-data.ts';
 
 export interface RunFolder {
-  readonly traces: readonly ChromeTrace[];
+  readonly traces: readonly TraceFile[];
   readonly flights: readonly FlightDump[];
   readonly losses: readonly ReportCurve[];
   /** What the launcher wrote down of the job. */
@@ -30,16 +29,18 @@ export interface LauncherRecord {
 /** What a page is made of. */
 export const runFile = /^((trace|flight)-rank-\d+|launcher|summary)\.json$/;
 
-/** JavaScript has no longer texts. */
-const fileBytesMax = 512 * 1024 * 1024;
+/** Of what is read whole: all but traces. */
+const fileBytesMax = 64 * 1024 * 1024;
 
 /** @param running what the launcher says of a run that goes on. @throws ShoalError `usage` when the folder cannot be read or has nothing of a run. */
 export function readRunFolder(folder: string, running?: LauncherRecord): RunFolder {
   const names = namesOf(folder);
   const warnings: string[] = [];
+  const readEach = <T>(pattern: RegExp, readOne: (path: string, name: string) => T): T[] =>
+    names.filter((name) => pattern.test(name)).flatMap((name) => orWarning(() => readOne(join(folder, name), name), name, warnings) ?? []);
   const read = <T>(pattern: RegExp, parse: (text: string, origin: string) => T): T[] =>
-    names.filter((name) => pattern.test(name)).flatMap((name) => readOne(join(folder, name), name, { parse, warnings }) ?? []);
-  const traces = read(/^trace-rank-\d+\.json$/, parseChromeTrace);
+    readEach(pattern, (path, name) => parse(textOf(path, name), name));
+  const traces = readEach(/^trace-rank-\d+\.json$/, openTraceFile);
   const flights = read(/^flight-rank-\d+\.json$/, parseFlight);
   const losses = read(/^summary\.json$/, parseLosses).flat();
   const [launcher = running] = read(/^launcher\.json$/, parseLauncherRecord);
@@ -59,19 +60,19 @@ function namesOf(folder: string): string[] {
   }
 }
 
-function readOne<T>(
-  path: string,
-  name: string,
-  { parse, warnings }: { parse: (text: string, origin: string) => T; warnings: string[] },
-): T | undefined {
+function orWarning<T>(read: () => T, name: string, warnings: string[]): T | undefined {
   try {
-    const { size } = statSync(path);
-    if (size > fileBytesMax) throw new ShoalError('usage', `${name} has ${size} bytes; files of up to ${fileBytesMax} are read`);
-    return parse(readFileSync(path, 'utf8'), name);
+    return read();
   } catch (thrown) {
     warnings.push(isShoalError(thrown) ? thrown.message : `${name} cannot be read: ${messageOf(thrown)}`);
     return undefined;
   }
+}
+
+function textOf(path: string, name: string): string {
+  const { size } = statSync(path);
+  if (size > fileBytesMax) throw new ShoalError('usage', `${name} has ${size} bytes; files of up to ${fileBytesMax} are read`);
+  return readFileSync(path, 'utf8');
 }
 
 function parseFlight(text: string, origin: string): FlightDump {

@@ -1,6 +1,6 @@
-/** What a merged trace says about the steps of graphs: how many requests one takes, how many tensors a request brings, and of each tensor how
+/** What traces say about the steps of graphs: how many requests one takes, how many tensors a request brings, and of each tensor how
  *  long it was waited for at its sender and how long it travelled. */
-import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
+import type { ChromeEvent } from '../trace/chrome.ts';
 import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
 import { groupBy } from './group-by.ts';
 import { median } from './median.ts';
@@ -15,8 +15,8 @@ export interface Receives {
   readonly receives: readonly ReportReceive[];
 }
 
-export function receivesOf({ traceEvents }: ChromeTrace): Receives {
-  const spans = traceEvents.filter(({ ph, cat }) => ph === 'X' && cat === 'graph');
+/** @param spans of graphs, of all ranks. */
+export function receivesOf(spans: readonly ChromeEvent[]): Receives {
   const called = (verb: string): ChromeEvent[] => spans.filter(({ name }) => name.startsWith(`${verb} `));
   return {
     steps: stepsOf(spans.filter(({ name }) => name === 'step')),

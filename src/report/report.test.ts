@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceRates } from '../trace/chrome.ts';
+import { traceInMemory } from '../trace/trace-file.ts';
 import type { TrafficRow } from '../trace/traffic.ts';
 import { buildReport } from './build-report.ts';
 import { reportPage } from './page.ts';
@@ -111,7 +112,8 @@ describe('traces', () => {
           [rank, (rank + 1) % ranks, 10, 1],
           [(rank + 2) % ranks, rank, 1000, 2],
         ];
-        return { ...one, otherData: { ...one.otherData, processes: [{ ...one.otherData.processes[0], host: host(rank), traffic }] } };
+        const otherData = { ...one.otherData, processes: [{ ...one.otherData.processes[0], host: host(rank), traffic }] };
+        return traceInMemory({ ...one, otherData });
       }),
     });
     const few = buildReport('run', run(4));
@@ -144,7 +146,9 @@ describe('traces', () => {
     ]);
     const without = trace(0, [span(0, 'all-reduce tree', [0, 1])]);
     const processes = without.otherData.processes.map((process) => ({ ...process, traffic: undefined }));
-    expect(buildReport('run', { ...run(0), traces: [{ ...without, otherData: { ...without.otherData, processes } }] }).links).toBeNull();
+    expect(
+      buildReport('run', { ...run(0), traces: [traceInMemory({ ...without, otherData: { ...without.otherData, processes } })] }).links,
+    ).toBeNull();
   });
 
   it('of many ranks on one host are summarised as runs of ranks, those without a trace apart', () => {
@@ -178,7 +182,7 @@ describe('traces', () => {
           memory,
           ...(options.rates && { rates: options.rates }),
         }));
-        return { ...one, otherData: { ...one.otherData, processes } };
+        return traceInMemory({ ...one, otherData: { ...one.otherData, processes } });
       }),
     });
     const operationOf = (folderOf: RunFolder): object => buildReport('run', folderOf).operations[0];
@@ -318,6 +322,21 @@ describe('files nobody should trust', () => {
 
   /** As they are read. */
   const order = (warning: string): number => ['trace', 'flight', 'summary', 'launcher'].findIndex((kind) => warning.startsWith(kind));
+
+  it('of a trace that stops being one, what comes before is shown, with a warning; cut off, it is not read', () => {
+    const events = Array.from({ length: 5000 }, (_, sequence) => span(0, 'all-reduce tree', [sequence, 1], { sequence }));
+    const text = [...formatChromeTrace(trace(0, events))].join('');
+    writeTrace(1, [span(1, 'all-reduce tree', [0, 1])]);
+    write('trace-rank-0.json', text.replace('"ts":4900,', '"ts":"4900",'));
+    const { warnings, rows } = build();
+    expect(warnings).toEqual(['trace-rank-0.json has something that is not an event; what comes after it is not shown']);
+    expect(rows.map(({ rank }) => rank)).toEqual([0, 1]);
+    write('trace-rank-0.json', text.slice(0, -100));
+    expect(build()).toMatchObject({
+      warnings: ['trace-rank-0.json is cut off; was the run still writing it?'],
+      rows: [{ rank: 1 }],
+    });
+  });
 
   it('no text of a trace becomes markup', () => {
     const evil = '</script><script>alert(1)</script><img src=x onerror=alert(1)>';

@@ -24,3 +24,7 @@ export function isCollective({ ph, cat }: ChromeEvent): boolean {
 export function isWait({ name }: ChromeEvent): boolean {
   return name.endsWith(' wait');
 }
+
+export function isOfGraph({ ph, cat }: ChromeEvent): boolean {
+  return ph === 'X' && cat === 'graph';
+}

@@ -3,36 +3,51 @@
 import { readFileSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { formatChromeTrace, type ChromeEvent, type ChromeTrace } from './chrome.ts';
+import { formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
-/** All events on rank 0's clock, zero at the earliest start. Metadata of every process is kept.
- *  @throws ShoalError `usage` when there is no trace or two claim the same rank. */
-export function mergeTraces(traces: readonly ChromeTrace[]): ChromeTrace {
-  const processes = traces.flatMap((trace) => trace.otherData.processes);
-  if (processes.length === 0) throw new ShoalError('usage', 'there are no traces to merge');
+type Processes = TraceMetadata['processes'];
+
+/** How clocks of several processes become one. */
+export interface Alignment {
+  /** As those of one trace. */
+  readonly processes: Processes;
+  /** Microseconds, by rank: what is added to the times of its events. */
+  readonly shiftOf: ReadonlyMap<number, number>;
+}
+
+/** @throws ShoalError `usage` when two claim the same rank. */
+export function alignProcesses(processes: Processes): Alignment {
   const startMs = new Map<number, number>();
   for (const { rank, clockStartMs, offsetMs } of processes) {
     if (startMs.has(rank))
       throw new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
     startMs.set(rank, clockStartMs + offsetMs);
   }
-  const zeroMs = Math.min(...startMs.values());
-  const traceEvents: ChromeEvent[] = [];
-  for (const trace of traces) {
-    for (const event of trace.traceEvents) {
-      const shift = ((startMs.get(event.pid) ?? zeroMs) - zeroMs) * 1e3;
-      traceEvents.push(event.ph === 'M' ? event : { ...event, ts: Math.round((event.ts + shift) * 1e3) / 1e3 });
-    }
-  }
-  // Metadata first, then time: viewers stream, and text tools show what happened when.
-  traceEvents.sort((a, b) => Number(b.ph === 'M') - Number(a.ph === 'M') || (a.ph === 'M' ? 0 : a.ts - b.ts));
+  const zeroMs = processes.reduce((least, { clockStartMs, offsetMs }) => Math.min(least, clockStartMs + offsetMs), Infinity);
   const aligned = processes.map((one) => {
     const clockStartMs = zeroMs - one.offsetMs;
     const wallStart = new Date(Date.parse(one.wallStart) + clockStartMs - one.clockStartMs).toISOString();
     return { ...one, clockStartMs, wallStart };
   });
-  return { traceEvents, displayTimeUnit: 'ms', otherData: { format: 'shoal-trace', version: 1, processes: aligned } };
+  return { processes: aligned, shiftOf: new Map([...startMs].map(([rank, ms]) => [rank, (ms - zeroMs) * 1e3])) };
+}
+
+/** On the clock of all. */
+export function aligned(event: ChromeEvent, { shiftOf }: Alignment): ChromeEvent {
+  const shift = shiftOf.get(event.pid) ?? 0;
+  return event.ph === 'M' ? event : { ...event, ts: Math.round((event.ts + shift) * 1e3) / 1e3 };
+}
+
+/** All events on rank 0's clock, zero at the earliest start. Metadata of every process is kept.
+ *  @throws ShoalError `usage` when there is no trace or two claim the same rank. */
+export function mergeTraces(traces: readonly ChromeTrace[]): ChromeTrace {
+  const alignment = alignProcesses(traces.flatMap((trace) => trace.otherData.processes));
+  if (alignment.processes.length === 0) throw new ShoalError('usage', 'there are no traces to merge');
+  const traceEvents = traces.flatMap((trace) => trace.traceEvents.map((event) => aligned(event, alignment)));
+  // Metadata first, then time: viewers stream, and text tools show what happened when.
+  traceEvents.sort((a, b) => Number(b.ph === 'M') - Number(a.ph === 'M') || (a.ph === 'M' ? 0 : a.ts - b.ts));
+  return { traceEvents, displayTimeUnit: 'ms', otherData: { format: 'shoal-trace', version: 1, processes: alignment.processes } };
 }
 
 /** Reads the ranks' files, merges them and writes `target`.
@@ -67,15 +82,12 @@ export function parseChromeTrace(text: string, origin: string): ChromeTrace {
 
 function isTrace(value: unknown): value is ChromeTrace {
   const { traceEvents, otherData } = asRecord(value);
-  const { format, version, processes } = asRecord(otherData);
-  return (
-    format === 'shoal-trace' &&
-    version === 1 &&
-    Array.isArray(processes) &&
-    processes.every(isProcess) &&
-    Array.isArray(traceEvents) &&
-    traceEvents.every(isEvent)
-  );
+  return isMetadata(otherData) && Array.isArray(traceEvents) && traceEvents.every(isEvent);
+}
+
+export function isMetadata(value: unknown): value is TraceMetadata {
+  const { format, version, processes } = asRecord(value);
+  return format === 'shoal-trace' && version === 1 && Array.isArray(processes) && processes.every(isProcess);
 }
 
 function isProcess(value: unknown): boolean {
@@ -101,11 +113,17 @@ function isTrafficRow(value: unknown): boolean {
   return Array.isArray(value) && value.length === 4 && value.every(isCount);
 }
 
-function isEvent(value: unknown): boolean {
-  const { ph, name, dur, args } = asRecord(value);
-  const isWhole = typeof ph === 'string' && typeof name === 'string' && areNumbers(value, ['pid', 'tid', 'ts']);
+/** Called for every event of files that may have millions. */
+export function isEvent(value: unknown): value is ChromeEvent {
+  const { ph, name, pid, tid, ts, dur, args } = asRecord(value);
   return (
-    isWhole && (dur === undefined || areNumbers(value, ['dur'])) && (args === undefined || (typeof args === 'object' && args !== null))
+    typeof ph === 'string' &&
+    typeof name === 'string' &&
+    isNumber(pid) &&
+    isNumber(tid) &&
+    isNumber(ts) &&
+    (dur === undefined || isNumber(dur)) &&
+    (args === undefined || (typeof args === 'object' && args !== null))
   );
 }
 
@@ -114,7 +132,11 @@ const numberMax = 1e15;
 
 function areNumbers(value: unknown, keys: readonly string[]): boolean {
   const record = asRecord(value);
-  return keys.every((key) => Math.abs(Number.isFinite(record[key]) ? (record[key] as number) : Infinity) <= numberMax);
+  return keys.every((key) => isNumber(record[key]));
+}
+
+function isNumber(value: unknown): boolean {
+  return typeof value === 'number' && Math.abs(value) <= numberMax;
 }
 
 function isDate(value: unknown): boolean {

@@ -3,6 +3,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { comparisonPage } from '../../bench/peers/page.ts';
 import type { Comparison } from '../../bench/peers/comparison.ts';
+import { writeSyntheticRun } from '../../bench/report/synthetic-run.ts';
 import { figuresPage, picturesPage } from '../../src/chart/document.ts';
 import type { Figure } from '../../src/chart/data/figure.ts';
 import { buildPlan } from '../../src/collectives/build.ts';
@@ -28,6 +29,7 @@ export const pageNames = [
   'report-bandwidth',
   'report-memory',
   'report-64',
+  'report-256',
   'peers',
   'simulate',
   'plan',
@@ -58,6 +60,9 @@ export function writeSamplePages(folder: string): void {
   for (const name of ['report-memory', 'report-bandwidth'] as const) write(name, readFileSync(join(folder, 'report.html'), 'utf8'));
   write('report-failed', reportPage(sampleReport(join(folder, 'failed'), { isFailed: true })));
   write('report-64', reportPage(largeReport(join(folder, 'large'))));
+  writeSyntheticRun(join(folder, 'synthetic'), { ranks: 256, ranksPerHost: 8, steps: 40 });
+  const many = buildReport('training of 256 ranks', readRunFolder(join(folder, 'synthetic')), { spansMax: 8000, valuesMax: 100 });
+  write('report-256', reportPage(many));
   write('peers', figuresPage(comparisonPage(result('peers-one-host-2-ranks') as Comparison)));
   const { figures } = result('simulate-micro-benchmarks') as { figures: Figure[] };
   write('simulate', figuresPage({ title: 'Simulated', figures }));

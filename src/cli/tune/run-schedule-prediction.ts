@@ -3,6 +3,7 @@
 import { modelTrace, type LayerTrace, type ModelName } from '../../scheduler/model-traces.ts';
 import { formatBytes } from '../../base/settings/quantity.ts';
 import { readRunFolder } from '../../report/read-folder.ts';
+import { wholeTrace } from '../../trace/trace-file.ts';
 import { planSchedule, timesText, type SchedulePlan } from '../../simulate/schedule-planner.ts';
 import { tracedTraining } from '../../simulate/traced-training.ts';
 import type { ReplayOptions } from '../../simulate/training.ts';
@@ -51,7 +52,7 @@ function trainingOf({ predict, model, scale = 1, ranks, gbit }: SchedulePredicti
     return { name: `${model} × ${scale}`, layers, workers: ranks ?? workers, gbitPerSecond: gbit ?? gbitPerSecond, warnings: [] };
   }
   const { traces, warnings } = readRunFolder(predict);
-  const { layers, workers, stepMs, gbitPerSecond } = tracedTraining(traces);
+  const { layers, workers, stepMs, gbitPerSecond } = tracedTraining(traces.map(wholeTrace));
   return {
     name: predict,
     layers,

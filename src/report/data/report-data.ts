@@ -10,6 +10,11 @@ export interface ReportRow {
   readonly labels: number[];
   /** Into `details`; −1: none. */
   readonly details: number[];
+  /** What stands in the first and in the second place of those; empty: nothing. */
+  readonly firsts: (number | null)[];
+  readonly seconds: (number | null)[];
+  /** How busy it was, and how much of that was waiting, where spans are left out: density.ts. */
+  readonly density?: string;
 }
 
 export interface ReportRank {
@@ -137,9 +142,11 @@ export interface ReportData {
   readonly warnings: readonly string[];
   readonly ranks: readonly ReportRank[];
   readonly names: readonly string[];
-  /** Of spans that have the same: `sequence 3 · 4 MiB float32`. */
+  /** Of spans that have the same, with places for numbers that differ: `sequence  · dtype float32`. */
   readonly details: readonly string[];
   readonly rows: readonly ReportRow[];
+  /** Of densities. */
+  readonly stretchUs: number;
   readonly counters: readonly ReportCounter[];
   /** In order of their hosts. */
   readonly ends: readonly ReportEnd[];

@@ -32,7 +32,7 @@ function show(data: ReportData, before?: TimelineView): TimelineView | undefined
   if (view !== undefined)
     page.append(
       figures(data),
-      timeline(view),
+      timeline(data, view),
       rankTable(data),
       ...waitMatrix(data),
       ...linkMatrix(data),
@@ -100,15 +100,18 @@ function figures(data: ReportData): HTMLElement {
   });
 }
 
-function timeline(view: TimelineView): HTMLElement {
+function timeline({ rows }: ReportData, view: TimelineView): HTMLElement {
   const colours = legend([
     ['work', 'an operation at work'],
     ['wait', 'waiting for other ranks'],
     ['other', 'something else'],
     ['mark', 'a moment'],
   ]);
-  const help = element('p', { class: 'faint', text: 'Drag to move, ctrl and wheel to zoom, double click to zoom to a span.' });
-  const whole = section('Timeline', colours, view.element, help);
+  const help = 'Drag to move, ctrl and wheel to zoom, double click to zoom to a span.';
+  const pale = 'Pale: how busy a row was, and how much of that was waiting, where spans are left out.';
+  const isShortened = rows.some(({ density }) => density !== undefined);
+  const text = isShortened ? `${help} ${pale}` : help;
+  const whole = section('Timeline', colours, view.element, element('p', { class: 'faint', text }));
   view.draw();
   return whole;
 }

@@ -2,9 +2,10 @@
  *
  *      rank 0  main        ▌▌▌ ▌▌▌▌▌  ▌▌▌▌
  *              world waits ░░     ░░░          only what is in sight is drawn, and of spans that share a
- *      rank 1  main        ▌▌▌▌ ▌▌▌▌▌ ▌▌▌      pixel only the first */
+ *      rank 1  main        ▌▌▌▌ ▌▌▌▌▌ ▌▌▌      pixel only the first; under them, where spans are left out, how busy the row was */
 import type { ReportData, ReportRow } from '../data/report-data.ts';
 import { element } from '../../chart/page/elements.ts';
+import { Densities } from './densities.ts';
 import { duration, tickStep } from '../../chart/page/units.ts';
 
 const rowHeight = 18;
@@ -25,14 +26,19 @@ export class TimelineView {
   #from = 0;
   #to: number;
   #needle = '';
+  readonly #densities: Densities;
+  /** By name and by text of details: whether it has the needle. */
+  #matchingNames: readonly boolean[] = [];
+  #matchingDetails: readonly boolean[] = [];
   #drawing = false;
 
   /** @param before what was in sight of the same run, which stays in sight. */
   constructor(data: ReportData, before?: TimelineView) {
     this.#data = data;
+    this.#densities = new Densities(data);
     this.#to = Math.max(1, data.durationUs);
     if (before !== undefined) {
-      this.#needle = before.#needle;
+      this.#find(before.#needle);
       const isWhole = before.#from === 0 && before.#to >= before.#data.durationUs;
       if (!isWhole) [this.#from, this.#to] = before.range;
     }
@@ -74,7 +80,7 @@ export class TimelineView {
     search.value = this.#needle;
     search.placeholder = 'find a name, a call site';
     search.addEventListener('input', () => {
-      this.#needle = search.value.trim().toLowerCase();
+      this.#find(search.value.trim().toLowerCase());
       this.draw();
     });
     const button = (text: string, title: string, act: () => void): HTMLElement => {
@@ -180,10 +186,10 @@ export class TimelineView {
     this.#hover.hidden = found === undefined;
     if (found === undefined) return;
     const { row, at } = found;
-    const { names, details } = this.#data;
+    const { names } = this.#data;
     const title = element('b', { text: names[row.labels[at]] });
     const when = `rank ${row.rank}, ${row.name}: ${duration(row.durations[at])} at ${duration(row.starts[at])}`;
-    this.#hover.replaceChildren(title, element('div', { text: when }), element('div', { text: details[row.details[at]] ?? '' }));
+    this.#hover.replaceChildren(title, element('div', { text: when }), element('div', { text: this.#detailOf(row, at) }));
     this.#hover.style.left = `${Math.min(event.clientX + 12, innerWidth - this.#hover.offsetWidth - 8)}px`;
     this.#hover.style.top = `${Math.min(event.clientY + 16, innerHeight - this.#hover.offsetHeight - 8)}px`;
   }
@@ -239,6 +245,7 @@ export class TimelineView {
       context.fillRect(0, y, this.#canvas.clientWidth, 1);
     }
     const perUs = this.#width / (this.#to - this.#from);
+    this.#paintDensity(context, colours, { row, y });
     let painted = labelWidth - 1;
     for (let at = firstVisible(row, this.#from); at < row.starts.length && row.starts[at] < this.#to; at++) {
       const left = Math.max(labelWidth, labelWidth + (row.starts[at] - this.#from) * perUs);
@@ -262,8 +269,39 @@ export class TimelineView {
 
   #matches(row: ReportRow, at: number): boolean {
     if (this.#needle === '') return true;
-    const { names, details } = this.#data;
-    return `${names[row.labels[at]]} ${details[row.details[at]] ?? ''}`.toLowerCase().includes(this.#needle);
+    if (this.#matchingNames[row.labels[at]] || this.#matchingDetails[row.details[at]]) return true;
+    // Numbers are of single spans.
+    return /\d/.test(this.#needle) && this.#detailOf(row, at).toLowerCase().includes(this.#needle);
+  }
+
+  #find(needle: string): void {
+    const has = (text: string): boolean => text.toLowerCase().includes(needle);
+    this.#needle = needle;
+    this.#matchingNames = this.#data.names.map(has);
+    this.#matchingDetails = this.#data.details.map(has);
+  }
+
+  #detailOf(row: ReportRow, at: number): string {
+    const text = this.#data.details[row.details[at]] ?? '';
+    return text.replaceAll('\uE000', () => String(row.firsts[at] ?? '')).replaceAll('\uE001', () => String(row.seconds[at] ?? ''));
+  }
+
+  /** How busy the row was, and how much of that was waiting, from the bottom up. */
+  #paintDensity(context: CanvasRenderingContext2D, colours: Colours, { row, y }: { row: ReportRow; y: number }): void {
+    if (row.density === undefined) return;
+    const perUs = this.#width / (this.#to - this.#from);
+    const height = rowHeight - 5;
+    context.globalAlpha = 0.45;
+    this.#densities.each(row, { fromUs: this.#from, toUs: this.#to, stretchesMax: this.#width }, (startUs, endUs, busy, waiting) => {
+      const left = this.#labelWidth + Math.max(0, (startUs - this.#from) * perUs);
+      const right = this.#labelWidth + Math.min(this.#width, (endUs - this.#from) * perUs);
+      const bottom = y + 3 + height;
+      context.fillStyle = colours.wait;
+      context.fillRect(left, bottom - waiting * height, right - left, waiting * height);
+      context.fillStyle = colours.work;
+      context.fillRect(left, bottom - Math.min(1, waiting + busy) * height, right - left, (Math.min(1, waiting + busy) - waiting) * height);
+    });
+    context.globalAlpha = 1;
   }
 }
 

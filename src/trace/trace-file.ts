@@ -1,0 +1,135 @@
+/** Traces as they are read, event by event: files may be larger than a text can be, or than memory.
+ *
+ *    {"displayTimeUnit":"ms",
+ *    "otherData":{…},                whose it is: read when the file is opened
+ *    "traceEvents":[
+ *    {"ph":"X",…},                   an event per line, as formatChromeTrace writes them: read in blocks of lines
+ *    …
+ *    ]}
+ *
+ *  A file that is laid out otherwise is read whole, if it is not large. What is not a trace is refused when it is opened, or where it stops
+ *  being one. */
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { messageOf, ShoalError } from '../base/errors.ts';
+import type { ChromeEvent, ChromeTrace, TraceMetadata } from './chrome.ts';
+import { isEvent, isMetadata, parseChromeTrace } from './merge.ts';
+
+export interface TraceFile {
+  readonly name: string;
+  readonly bytes: number;
+  readonly metadata: TraceMetadata;
+  /** In the order of the file, each time anew. @throws ShoalError `usage` where it stops being a trace; `system` when it cannot be read. */
+  events(): Iterable<ChromeEvent>;
+}
+
+const blockBytes = 256 * 1024;
+/** Of an event, of whose the file is, and of a file that is laid out otherwise. */
+const lineBytesMax = 4 * 1024 * 1024;
+const headBytesMax = 16 * 1024 * 1024;
+const otherBytesMax = 64 * 1024 * 1024;
+
+const begin = Buffer.from('{"displayTimeUnit":"ms",\n"otherData":');
+const beforeEvents = Buffer.from(',\n"traceEvents":[\n');
+const end = Buffer.from('\n]}\n');
+const newline = 10;
+const comma = 44;
+
+/** @param name for messages. @throws ShoalError `usage` when it is not a trace, `system` when it cannot be read. */
+export function openTraceFile(path: string, name: string): TraceFile {
+  return withFile(path, name, (file, bytes) => {
+    const head = headOf(file, bytes);
+    if (head === undefined) {
+      if (bytes > otherBytesMax) throw new ShoalError('usage', `${name} has ${bytes} bytes and is not laid out as Shoal writes traces`);
+      return traceInMemory(parseChromeTrace(readPart(file, 0, bytes).toString(), name), name);
+    }
+    const metadata = parsed(head.text, name);
+    if (!isMetadata(metadata)) throw new ShoalError('usage', `${name} is not a trace written by Shoal (SHOAL_TRACE=<folder>)`);
+    if (!readPart(file, bytes - end.length, end.length).equals(end))
+      throw new ShoalError('usage', `${name} is cut off; was the run still writing it?`);
+    return { name, bytes, metadata, events: () => eventsOf(path, name, { from: head.bytes, to: bytes - end.length }) };
+  });
+}
+
+/** What is there already, or was laid out otherwise. */
+export function traceInMemory({ traceEvents, otherData }: ChromeTrace, name = 'trace'): TraceFile {
+  return { name, bytes: traceEvents.length * 200, metadata: otherData, events: () => traceEvents };
+}
+
+/** For what must look at all of it. */
+export function wholeTrace({ metadata, events }: TraceFile): ChromeTrace {
+  return { traceEvents: [...events()], displayTimeUnit: 'ms', otherData: metadata };
+}
+
+/** The text of `otherData`, and where the events begin; undefined: it is laid out otherwise. */
+function headOf(file: number, bytes: number): { readonly text: string; readonly bytes: number } | undefined {
+  for (let size = blockBytes; ; size *= 4) {
+    const start = readPart(file, 0, Math.min(bytes, size, headBytesMax));
+    if (!start.subarray(0, begin.length).equals(begin)) return undefined;
+    const at = start.indexOf(beforeEvents);
+    if (at >= 0) return { text: start.toString('utf8', begin.length, at), bytes: at + beforeEvents.length };
+    if (start.length < size) return undefined;
+  }
+}
+
+function* eventsOf(path: string, name: string, range: { readonly from: number; readonly to: number }): Generator<ChromeEvent> {
+  const file = openFile(path, name);
+  try {
+    let position = range.from;
+    let kept: Buffer = Buffer.alloc(0);
+    while (position < range.to) {
+      const block = readPart(file, position, Math.min(blockBytes, range.to - position));
+      if (block.length === 0) throw new ShoalError('usage', `${name} has become shorter while it was read`);
+      position += block.length;
+      const text = kept.length === 0 ? block : Buffer.concat([kept, block]);
+      const cut = position >= range.to ? text.length : text.lastIndexOf(newline);
+      if (cut < 0 && text.length > lineBytesMax) throw new ShoalError('usage', `${name} has a line of more than ${lineBytesMax} bytes`);
+      if (cut > 0) yield* eventsIn(text.subarray(0, cut), name);
+      kept = cut < 0 ? text : text.subarray(cut + 1);
+    }
+  } finally {
+    closeSync(file);
+  }
+}
+
+function eventsIn(lines: Buffer, name: string): ChromeEvent[] {
+  const last = lines[lines.length - 1] === comma ? lines.length - 1 : lines.length;
+  const events = parsed(`[${lines.toString('utf8', 0, last)}]`, name) as unknown[];
+  if (!events.every(isEvent)) throw new ShoalError('usage', `${name} has something that is not an event`);
+  return events;
+}
+
+function parsed(text: string, name: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (thrown) {
+    throw new ShoalError('usage', `${name} is not JSON (${messageOf(thrown)}); was the run still writing it?`, { cause: thrown });
+  }
+}
+
+function withFile<T>(path: string, name: string, use: (file: number, bytes: number) => T): T {
+  const file = openFile(path, name);
+  try {
+    return use(file, fstatSync(file).size);
+  } finally {
+    closeSync(file);
+  }
+}
+
+function openFile(path: string, name: string): number {
+  try {
+    return openSync(path, 'r');
+  } catch (thrown) {
+    throw new ShoalError('system', `${name} cannot be read: ${messageOf(thrown)}`, { cause: thrown });
+  }
+}
+
+function readPart(file: number, position: number, bytes: number): Buffer {
+  const buffer = Buffer.allocUnsafe(Math.max(0, bytes));
+  let filled = 0;
+  while (filled < buffer.length) {
+    const read = readSync(file, buffer, filled, buffer.length - filled, position + filled);
+    if (read === 0) break;
+    filled += read;
+  }
+  return buffer.subarray(0, filled);
+}
