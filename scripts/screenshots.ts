@@ -17,6 +17,7 @@ const widths = [390, 900, 1600];
 const shown = [
   { name: 'report', width: 900, height: 760 },
   { name: 'report-failed', width: 900, height: 420 },
+  { name: 'report-64', width: 900, height: 900 },
   { name: 'peers', width: 900, height: 760 },
   { name: 'plan', width: 1180, height: 600 },
 ] as const;

@@ -30,6 +30,7 @@ export const pageNames = [
   'report-memory',
   'report-64',
   'report-256',
+  'report-256-links',
   'peers',
   'simulate',
   'plan',
@@ -43,6 +44,7 @@ const places: Partial<Record<(typeof pageNames)[number], string>> = {
   'report-64': '#links',
   'report-memory': '#memory',
   'report-bandwidth': '#bandwidth',
+  'report-256-links': '#links',
 };
 
 export function samplePageUrl(folder: string, name: (typeof pageNames)[number]): string {
@@ -62,7 +64,7 @@ export function writeSamplePages(folder: string): void {
   write('report-64', reportPage(largeReport(join(folder, 'large'))));
   writeSyntheticRun(join(folder, 'synthetic'), { ranks: 256, ranksPerHost: 8, steps: 40 });
   const many = buildReport('training of 256 ranks', readRunFolder(join(folder, 'synthetic')), { spansMax: 8000, valuesMax: 100 });
-  write('report-256', reportPage(many));
+  for (const name of ['report-256', 'report-256-links'] as const) write(name, reportPage(many));
   write('peers', figuresPage(comparisonPage(result('peers-one-host-2-ranks') as Comparison)));
   const { figures } = result('simulate-micro-benchmarks') as { figures: Figure[] };
   write('simulate', figuresPage({ title: 'Simulated', figures }));

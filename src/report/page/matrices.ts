@@ -44,7 +44,8 @@ function matrix({ corner, ends, values, role, format, titleOf }: Matrix): HTMLEl
   const isWritten = ends.length <= writtenMax;
   // Two digits have room over a small cell.
   const isUpright = isWritten || ends.every(({ name }) => name.length <= 2);
-  const isFirst = (at: number): boolean => at > 0 && ends[at].host !== ends[at - 1].host;
+  const isGrouped = new Set(ends.map(({ host }) => host)).size < ends.length;
+  const isFirst = (at: number): boolean => isGrouped && at > 0 && ends[at].host !== ends[at - 1].host;
   const classOf = (row: number, column: number): string =>
     ['heat', ...(isFirst(row) ? ['down'] : []), ...(isFirst(column) ? ['right'] : [])].join(' ');
   const head = element('tr', {
