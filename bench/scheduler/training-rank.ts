@@ -7,7 +7,7 @@
 import * as tf from '@tensorflow/tfjs';
 import { setThreadsCount } from '@tensorflow/tfjs-backend-wasm';
 import { systemClock } from '../../src/base/clock.ts';
-import { initProcessGroup } from 'shoal';
+import { initProcessGroup, type ProcessGroup, type ScheduledReduceOptions } from 'shoal';
 import { distribute } from 'shoal/ddp/tfjs';
 import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvstore';
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
@@ -48,6 +48,19 @@ interface Training {
   end(): Promise<void>;
 }
 
+/** First come, first served. */
+function withoutPriorities(group: ProcessGroup): ProcessGroup {
+  const allReduce: ProcessGroup['allReduce'] = (data, options) =>
+    group.allReduce(data, { ...options, priority: 0 } as ScheduledReduceOptions);
+  return new Proxy(group, {
+    get: (target, name) => {
+      if (name === 'allReduce') return allReduce;
+      const value: unknown = Reflect.get(target, name, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+}
+
 /** Alone, or over a group. */
 async function averaged(): Promise<Training> {
   if (exchange === 'none') {
@@ -62,7 +75,7 @@ async function averaged(): Promise<Training> {
     scheduled: { creditBytes, partitionBytes },
   }[order];
   const group = await initProcessGroup(order === 'buckets' ? {} : { scheduling: bytes });
-  const optimizer = distribute(group, tf.train.sgd(0.01));
+  const optimizer = distribute(order === 'fifo' ? withoutPriorities(group) : group, tf.train.sgd(0.01));
   return {
     step: () => void optimizer.minimize(loss, false, variables),
     end: async () => {
