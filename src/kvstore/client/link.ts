@@ -426,7 +426,8 @@ export class ClientLink implements Disposable {
       const known = this.#regions.get(region);
       asking ||= known === 'asking';
       if (known !== undefined) continue;
-      const handle = values.handleOf(region);
+      // A server on another host could only map memory of somebody else there.
+      const handle = this.#account.resource === 'network' ? undefined : values.handleOf(region);
       this.#regions.set(region, handle === undefined ? 'unattached' : 'asking');
       if (handle !== undefined) unknown.push([region, handle, values.bytesOf(region)]);
     }

@@ -67,7 +67,7 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
     allocator: createRegionAllocator({ native, ...(settings.sharedMemoryMax > 0 ? { budget: settings.sharedMemoryMax } : {}) }),
     kernels: createKernels({ native }),
     parameterKernels: createParameterKernels({ native }),
-    processes: systemProcesses,
+    processes: systemProcesses(settings.hostId),
     bindUrl: fabric === undefined ? bindUrlOf(opened, settings) : `fabric://${fabric.name}`,
     close: async () => {
       await messaging.close();

@@ -11,6 +11,7 @@ import { ServerLink } from './server-link.ts';
 import { systemProcesses } from './server-process.ts';
 import { ServerRecords, type ServerSeat } from './server-records.ts';
 
+const processes = systemProcesses();
 const [own, to] = [serverAddress(1, 0), serverAddress(0, 0)];
 
 function message(text: string): Msg {
@@ -36,10 +37,10 @@ async function received(seat: ServerSeat): Promise<string[]> {
     if (heard.at(-1) === 'up') last.emit('heard');
   });
   const url = await router.bind('inproc://server');
-  const record = { incarnation: 1, url, ...systemProcesses.own() };
+  const record = { incarnation: 1, url, ...processes.own() };
   if (seat === 'standby') await records.changeCandidate(0, 0, { expected: undefined, next: record });
   else await records.changeView(0, 0, { expected: undefined, next: { term: 1, primary: record, standby: null } });
-  const node = { clock: systemClock, settings: readSettings({}), records, messaging, processes: systemProcesses };
+  const node = { clock: systemClock, settings: readSettings({}), records, messaging, processes };
   const link = new ServerLink({
     node,
     group: 0,

@@ -28,41 +28,44 @@ export interface HostProcesses {
   end(clock: Clock, former: ServerProcess): Promise<void>;
 }
 
-export const systemProcesses: HostProcesses = { own: ownProcess, isHere, isGone, end: endProcess };
-
-function ownProcess(): ServerProcess {
-  return { pid: process.pid, host: ownHost(), birth: statusOf(process.pid)?.birth ?? 0 };
+/** The processes that this one shares memory with.
+ *  @param hostId replaces what tells hosts apart, so that one machine can play several; empty: probed. */
+export function systemProcesses(hostId = ''): HostProcesses {
+  const own = hostId === '' ? probedHost() : hostId;
+  const isHere = ({ host }: ServerProcess): boolean => host !== '' && host === own;
+  return {
+    own: () => ({ pid: process.pid, host: own, birth: statusOf(process.pid)?.birth ?? 0 }),
+    isHere,
+    isGone: (former) => isHere(former) && hasEnded(former),
+    end: async (clock, former) => {
+      if (isHere(former)) await endProcess(clock, former);
+    },
+  };
 }
 
-function isHere({ host }: ServerProcess): boolean {
-  return host !== '' && host === ownHost();
-}
-
-/** True when it has certainly ended; false when it lives, or cannot be seen from here. */
-function isGone(former: ServerProcess): boolean {
-  if (!isHere(former)) return false;
+/** Of a process of this host: true when it has certainly ended. */
+function hasEnded(former: ServerProcess): boolean {
   const status = statusOf(former.pid);
   return status === undefined || status.birth !== former.birth || status.state === 'Z' || status.state === 'X';
 }
 
-/** Resolves when it is gone, or can have none of our memory: another host's, another user's. Threads of this process that serve
- *  are not ended.
+/** Resolves when it is gone, or can have none of our memory: another user's. Threads of this process that serve are not ended.
  *  @throws ShoalError `system` when it does not die. */
 async function endProcess(clock: Clock, former: ServerProcess): Promise<void> {
-  if (!isHere(former) || former.pid === process.pid || isGone(former)) return;
+  if (former.pid === process.pid || hasEnded(former)) return;
   try {
     process.kill(former.pid, 'SIGKILL');
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'EPERM') return;
-    if (!isGone(former)) throw new ShoalError('system', `process ${former.pid} cannot be ended: ${messageOf(error)}`, { cause: error });
+    if (!hasEnded(former)) throw new ShoalError('system', `process ${former.pid} cannot be ended: ${messageOf(error)}`, { cause: error });
   }
-  for (const deadlineMs = clock.now() + endMs; !isGone(former); await sleep(clock, pollMs)) {
+  for (const deadlineMs = clock.now() + endMs; !hasEnded(former); await sleep(clock, pollMs)) {
     if (clock.now() > deadlineMs) throw new ShoalError('system', `process ${former.pid}, which was a server, does not end on SIGKILL`);
   }
 }
 
 /** What must be the same for one process to open the other's /proc/<pid>/fd: the running system, and the numbers it shows. */
-function ownHost(): string {
+function probedHost(): string {
   try {
     return `${readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim()}/${readlinkSync('/proc/self/ns/pid')}`;
   } catch {
