@@ -85,6 +85,12 @@ export const measurements: readonly Measurement[] = [
     command: ['--import', 'tsx', 'bench/overlap/run.ts', '--hosts', '4', ...delayed, '--out', '{out}/overlap-4-hosts.json'],
   },
   report('kvstore', 'the parameter server', 'bench/kvstore/run.ts'),
+  {
+    name: 'kvstore-network',
+    title: 'the parameter server between two hosts, 5 Gbit/s',
+    kind: 'report',
+    command: ['--import', 'tsx', 'bench/kvstore/network.ts', '--rate-mbit', '5000', '--out', '{out}/kvstore-network.json'],
+  },
   report('messaging', 'messages', 'bench/messaging/run.ts'),
   report('fabric', 'the fabric', 'bench/fabric/run.ts'),
   report('scheduler', 'the scheduler', 'bench/scheduler/run.ts'),

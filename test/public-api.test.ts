@@ -294,6 +294,11 @@ describe('shoal/messaging', () => {
   const callsOfMsg: CallsOf<messaging.Msg> = {
     setTarget: call(msg.setTarget.bind(msg), argument(1), argument(1)),
     addFrame: call(msg.addFrame.bind(msg), argument('frame', 'string')),
+    addPlacedFrame: 'is for sockets',
+    placeOf: 'is for sockets',
+    onDelivered: 'is for sockets',
+    markDelivered: 'is for sockets',
+    own: 'takes nothing',
     addFormatFrame: call(msg.addFormatFrame.bind(msg), argument('s'), argument('text', 'string')),
     parseFormatFrame: call(msg.parseFormatFrame.bind(msg), argument('s')),
     frameSize: 'takes nothing',

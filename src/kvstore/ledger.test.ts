@@ -273,6 +273,22 @@ describe('ledger', () => {
       fault: killAndRestart,
     },
     { name: 'many worker groups, checkpoints', topology: downpour, disks: true, mappable: true, localWorkers: 1, fault: killAndRestart },
+    {
+      name: 'one worker group, checkpoints, apart',
+      topology: sandblaster,
+      disks: true,
+      mappable: false,
+      localWorkers: 1,
+      fault: killAndRestart,
+    },
+    {
+      name: 'many worker groups, checkpoints, apart',
+      topology: downpour,
+      disks: true,
+      mappable: false,
+      localWorkers: 1,
+      fault: killAndRestart,
+    },
     { name: 'many server groups, checkpoints', topology: hogwild, disks: true, mappable: true, localWorkers: 1, fault: killAndRestart },
     {
       name: 'one worker group, standbys',

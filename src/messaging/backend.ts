@@ -12,6 +12,7 @@ import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { MessagingLimits } from './limits.ts';
+import type { FramePlace } from './msg.ts';
 
 export interface PipeHandlers {
   /** `pointers`: memory that threads share, from pipes that carry it. `release`: the parts are lent; to be called once
@@ -28,8 +29,9 @@ export interface Pipe {
   readonly pointers: boolean;
   /** Once, in the turn the pipe was received. */
   setHandlers(handlers: PipeHandlers): void;
-  /** `pointers` is empty unless `this.pointers`; they are passed by reference, parts by value. */
-  send(parts: readonly Uint8Array[], pointers?: readonly Uint8Array[]): void;
+  /** `pointers` is empty unless `this.pointers`; they are passed by reference, parts by value. `places`, by part: where the
+   *  receiver wants it; a pipe that cannot write there sends the part as any other. */
+  send(parts: readonly Uint8Array[], pointers?: readonly Uint8Array[], places?: readonly (FramePlace | undefined)[]): void;
   /** Passes on what was sent, for at most `timeoutMs`, then ends. Idempotent. */
   close(timeoutMs: number): Promise<void>;
 }

@@ -5,12 +5,15 @@ import { FabricBackend, type FabricEndpoint } from './backends/fabric.ts';
 import { InprocBackend } from './backends/inproc.ts';
 import { mpiUnavailable } from '../memory/mpi-endpoint.ts';
 import { createMpiBackend } from './backends/mpi.ts';
+import type { FramePlaces } from './backends/frame-places.ts';
 import type { ThreadGate } from './thread-gate.ts';
 import { createZeromqBackend, zeromqUnavailable } from './backends/zeromq.ts';
 
 export interface BackendSettings extends BackendOptions {
   readonly encryption: 'curve' | 'none';
   readonly fabric?: FabricEndpoint;
+  /** Over that fabric. */
+  readonly places?: FramePlaces;
   readonly gate?: ThreadGate;
 }
 
@@ -51,9 +54,9 @@ export const messagingBackends: readonly MessagingBackend[] = [
     description: 'processes over the data plane; large frames are written into registered memory',
     unavailable: async () => undefined,
     create: async (settings) => {
-      if (settings.fabric === undefined)
+      if (settings.fabric === undefined || settings.places === undefined)
         throw new ShoalError('usage', 'fabric:// needs a fabric: give the messaging context the option fabric');
-      return new FabricBackend(settings, settings.fabric);
+      return new FabricBackend(settings, settings.fabric, settings.places);
     },
   },
 ];

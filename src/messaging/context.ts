@@ -7,6 +7,7 @@ import { systemRandom, type Random } from '../base/random.ts';
 import type { Backend } from './backend.ts';
 import { messagingBackends } from './backends.ts';
 import type { FabricEndpoint } from './backends/fabric.ts';
+import { FramePlaces } from './backends/frame-places.ts';
 import type { ThreadGate } from './thread-gate.ts';
 import { limitsOf, type MessagingLimits } from './limits.ts';
 
@@ -67,6 +68,8 @@ export class MessagingContext implements AsyncDisposable {
   readonly random: Random;
   /** Bounds with every default filled in; sockets may lower `messageBytes` and `frames`, and change the others. */
   readonly limits: MessagingLimits;
+  /** Memory that peers may write frames to; undefined without a fabric. */
+  readonly places: FramePlaces | undefined;
   readonly #options: MessagingOptions;
   readonly #backends = new Map<string, Backend>();
   #closed = false;
@@ -84,6 +87,7 @@ export class MessagingContext implements AsyncDisposable {
     this.clock = options.clock ?? systemClock;
     this.random = options.random ?? systemRandom;
     this.limits = limitsOf(options.limits);
+    this.places = options.fabric && new FramePlaces(options.fabric.fabric);
   }
 
   /** The backend of a URL. @throws ShoalError `usage` for an unknown one, `unsupported` when this machine lacks it. */
@@ -100,8 +104,15 @@ export class MessagingContext implements AsyncDisposable {
     if (made !== undefined) return made;
     const reason = await known.unavailable();
     if (reason !== undefined) throw new ShoalError('unsupported', `${scheme}:// cannot be used: ${reason}`);
-    const { clock, random, limits } = this;
-    const backend = await known.create({ ...this.#options, encryption: this.#options.encryption ?? 'curve', clock, random, limits });
+    const { clock, random, limits, places } = this;
+    const backend = await known.create({
+      ...this.#options,
+      encryption: this.#options.encryption ?? 'curve',
+      clock,
+      random,
+      limits,
+      ...(places && { places }),
+    });
     // Another call may have been faster.
     const first = this.#backends.get(known.name);
     if (first !== undefined) {

@@ -41,6 +41,12 @@ export const MessageType = {
   user: 1024,
 } as const;
 
+/** Where the receiver wants a frame: memory that it has opened to its peers (backends/frame-places.ts). */
+export interface FramePlace {
+  readonly rkey: number;
+  readonly offset: number;
+}
+
 const typeMax = 0xffff;
 
 /** One message: a header of two addresses, a type and a target, and frames of bytes. It is sent once; see `copy`.
@@ -60,6 +66,8 @@ export class Msg {
   #cursor = 0;
   #sent = false;
   #release: (() => void) | undefined;
+  #places: (FramePlace | undefined)[] | undefined;
+  #onDelivered: (() => void) | undefined;
 
   constructor(source: Address = 0n, destination: Address = 0n) {
     checkAddress(source);
@@ -162,6 +170,17 @@ export class Msg {
     else this.#frames.push(bytes instanceof Uint8Array ? bytes : new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength));
   }
 
+  /** As `addFrame`, for a place that the receiver has named. Where that can be written to from here, the bytes go straight there,
+   *  and the receiver's frame is that memory; elsewhere the frame arrives as any other. */
+  addPlacedFrame(bytes: Uint8Array, place: FramePlace): void {
+    (this.#places ??= [])[this.#frames.length] = place;
+    this.addFrame(bytes);
+  }
+
+  placeOf(frame: number): FramePlace | undefined {
+    return this.#places?.[frame];
+  }
+
   /** Adds a frame with one value per character of `format` (format.ts). @returns its bytes. */
   addFormatFrame<const Format extends string>(format: Format, ...values: FormatValues<Format>): number {
     checkKind('addFormatFrame: format', format, 'string');
@@ -232,6 +251,33 @@ export class Msg {
     if (release === undefined) return;
     this.#frames = [];
     release();
+  }
+
+  /** The message is on loan from its backend: frames are gone after `release`. */
+  get isLent(): boolean {
+    return this.#release !== undefined;
+  }
+
+  /** Makes it a message of its own: frames that are lent are copied and given back. @returns bytes that were copied. */
+  own(): number {
+    if (this.#release === undefined) return 0;
+    const frames = this.#frames.map((frame) => Uint8Array.from(frame));
+    this.release();
+    this.#frames = frames;
+    return this.size;
+  }
+
+  /** Calls back once when the peer's process has the message: its frames may be changed again. Never when that cannot be known
+   *  any more. Before `send`. */
+  onDelivered(callback: () => void): void {
+    this.#onDelivered = callback;
+  }
+
+  /** For sockets. */
+  markDelivered(): void {
+    const callback = this.#onDelivered;
+    this.#onDelivered = undefined;
+    callback?.();
   }
 
   /** For sockets: takes the message over. @throws ShoalError `usage` the second time. */

@@ -52,13 +52,15 @@ export interface Unit {
   readonly cost: number;
 }
 
-export interface SessionOptions extends Window {
+export interface SessionOptions<U extends Unit = Unit> extends Window {
   /** Random, not 0; of this process and this peer. */
   readonly id: number;
+  /** The peer has a unit, which is not sent again. */
+  readonly onReceived?: (unit: U) => void;
 }
 
 export class Session<U extends Unit> {
-  readonly #options: SessionOptions;
+  readonly #options: SessionOptions<U>;
   #peer = 0;
   #epoch = 0;
   #open = false;
@@ -86,7 +88,7 @@ export class Session<U extends Unit> {
   #toldConsumed = 0;
   #toldConsumedBytes = 0;
 
-  constructor(options: SessionOptions) {
+  constructor(options: SessionOptions<U>) {
     assert(options.id !== 0, () => 'a session has an id');
     this.#options = options;
     this.#window = options;
@@ -239,6 +241,7 @@ export class Session<U extends Unit> {
       if (this.#retainedFrom + next.count > received) break;
       this.#retainedFrom += next.count;
       this.#retained.shift();
+      this.#options.onReceived?.(next);
     }
   }
 

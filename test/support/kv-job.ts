@@ -19,6 +19,8 @@ export interface KVJobOptions {
   readonly serverGroups?: number;
   readonly replicas?: 1 | 2;
   readonly checkpointDir?: string;
+  /** `apart`: servers map no memory of workers, as if they were on other hosts. Default: all on one. */
+  readonly hosts?: 'one' | 'apart';
   /** More variables, for all processes. */
   readonly env?: Readonly<Record<string, string>>;
 }
@@ -55,7 +57,7 @@ export class KVJob implements AsyncDisposable {
 
   /** The variables of one process. */
   environment(role: 'worker' | Seat, index: number): Record<string, string> {
-    const { workers, servers, workerGroups = 1, serverGroups = 1, replicas = 1, checkpointDir, env } = this.#options;
+    const { workers, servers, workerGroups = 1, serverGroups = 1, replicas = 1, checkpointDir, hosts = 'one', env } = this.#options;
     const rank = role === 'worker' ? index : 0;
     return {
       PATH: process.env.PATH ?? '',
@@ -77,6 +79,7 @@ export class KVJob implements AsyncDisposable {
       ...(role === 'worker' ? {} : { SHOAL_SERVER: String(index) }),
       ...(checkpointDir === undefined ? {} : { SHOAL_CHECKPOINT_DIR: checkpointDir }),
       ...(process.env.SHOAL_NATIVE === undefined ? {} : { SHOAL_NATIVE: process.env.SHOAL_NATIVE }),
+      ...(hosts === 'apart' ? { SHOAL_HOST_ID: role === 'worker' ? 'workers' : 'servers' } : {}),
       // Whoever is silent is busy, unless a test kills it.
       SHOAL_KV_SILENCE_MS: '60000',
       ...env,

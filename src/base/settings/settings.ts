@@ -223,7 +223,7 @@ export const settingDefinitions = {
   fabrics: list(
     'SHOAL_FABRICS',
     'network',
-    'Data planes that may be used, best first: `shm,tcp`. Empty: automatic. Parameter servers are on `libfabric` where it comes first, else on ZeroMQ.',
+    'Data planes that may be used, best first: `shm,tcp`. Empty: automatic. For parameter servers see `SHOAL_KV_CARRIER`.',
   ),
   interfaces: list(
     'SHOAL_INTERFACES',
@@ -362,6 +362,13 @@ export const settingDefinitions = {
     { aliases: [{ name: 'BYTESCHEDULER_TIMELINE' }] },
   ),
 
+  carrier: choice(
+    'SHOAL_KV_CARRIER',
+    'parameter server',
+    ['auto', 'fabric', 'zeromq'],
+    'auto',
+    'What workers and servers talk over. `fabric`: the first of `SHOAL_FABRICS` that reaches other hosts, else `tcp`; values go from memory to memory, authenticated and not encrypted. `zeromq`: ZeroMQ, encrypted, and slower. `auto`: the fabric between hosts and where `libfabric` comes first, ZeroMQ within a host.',
+  ),
   valueSliceBytes: bytes(
     'SHOAL_KV_SLICE_BYTES',
     'parameter server',

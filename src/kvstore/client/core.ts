@@ -19,7 +19,7 @@ import { ClientStates } from './states.ts';
 import { ClientTransfers } from './transfers.ts';
 import { ClientUnit } from './unit.ts';
 import { serverAddress, serverGroupOf, clientAddress } from '../protocol/topology.ts';
-import { elements } from '../protocol/value-space.ts';
+import { elements, type ValueCounters } from '../protocol/value-space.ts';
 import { encodeControl, packError } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
@@ -50,8 +50,11 @@ export class ClientCore {
   /** Why nothing works any more. */
   #failure: ShoalError | undefined;
   #closed = false;
+  /** Of values that did not go, or come, straight from memory to memory. */
+  readonly counters: ValueCounters;
 
   constructor(options: ClientOptions) {
+    this.counters = options.counters ?? { bytesCopied: 0 };
     this.#options = options;
     const { topology, workerGroup, firstWorker, localWorkers } = options;
     const group = serverGroupOf(topology, workerGroup);
@@ -87,10 +90,11 @@ export class ClientCore {
       links: this.#links,
       local: this.#local,
       rounds: this.#rounds,
+      counters: this.counters,
       isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
-    this.#init = new ClientInit(options, this.#directory, this.#links);
+    this.#init = new ClientInit(options, this.#directory, this.#links, this.counters);
     this.#transfers = new ClientTransfers(context);
     this.#rows = new ClientRows(context);
     this.#states = new ClientStates({ links: this.#links, clock: options.clock });
@@ -211,6 +215,7 @@ export class ClientCore {
           values: this.#options.values,
           priority: Infinity,
           batches: directory.batches,
+          counters: this.counters,
           finish: (error, _, states) => {
             for (const { version, settled } of states) {
               result.version = Math.min(result.version, version);
@@ -246,7 +251,7 @@ export class ClientCore {
   close(error: ShoalError = new ShoalError('closed', 'the store was closed while the operation was under way')): void {
     this.#closed = true;
     this.#failure = new ShoalError('closed', 'the store is closed');
-    for (const operation of [...this.#operations]) operation.fail(error);
+    for (const operation of [...this.#operations]) this.#end(operation, error);
     for (const link of this.#links) link[Symbol.dispose]();
   }
 
@@ -336,6 +341,12 @@ export class ClientCore {
     return { group: workerGroup, first: firstWorker, workers: localWorkers, barrier: this.#barrierSent, left };
   }
 
+  /** Its memory may be used for other things from now on. */
+  #end(operation: ClientOperation, error: ShoalError): void {
+    for (const request of operation.requests.keys()) if (request instanceof ClientUnit) request.abandon();
+    operation.fail(error);
+  }
+
   /** A deadline has passed. A pull is given up; a push that was not applied leaves a round that others wait for. */
   #giveUp(operation: ClientOperation, error: ShoalError): void {
     let lost = this.#local.describeWait(operation) !== undefined;
@@ -351,7 +362,7 @@ export class ClientCore {
   #breakDown(error: ShoalError, besides?: ClientOperation): void {
     if (this.#failure !== undefined) return;
     this.#failure = new ShoalError('aborted', `the store cannot be used any more: ${error.message}`, { cause: error });
-    for (const operation of [...this.#operations]) if (operation !== besides) operation.fail(error);
+    for (const operation of [...this.#operations]) if (operation !== besides) this.#end(operation, error);
     for (const link of this.#links) {
       const fields = { workers: this.#left.filter(Boolean).length, reason: packError(error) };
       link.enqueue(fixedRequest({ type: KVMessage.leave, frames: [encodeControl(fields)], finish: () => undefined }));

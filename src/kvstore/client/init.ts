@@ -10,6 +10,7 @@ import { unitBytesDefault, type InitEntry, type ClientOptions } from './options.
 import { fixedRequest, type ClientRequest } from './request.ts';
 import { ClientUnit } from './unit.ts';
 import { encodeControl } from '../protocol/wire-control.ts';
+import type { ValueCounters } from '../protocol/value-space.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 const sliceBytesDefault = 4 * 2 ** 20;
@@ -28,6 +29,7 @@ export class ClientInit {
   readonly #links: readonly ClientLink[];
   readonly #placer: Placer;
   /** By local worker. */
+  readonly #counters: ValueCounters;
   readonly #initialised: Set<string>[];
   /** Of other workers than 0. */
   readonly #waiting: Waiting[] = [];
@@ -37,7 +39,8 @@ export class ClientInit {
   /** By server: what others than worker 0 wait for. */
   readonly #asked: (ClientRequest | undefined)[];
 
-  constructor(options: ClientOptions, directory: ParameterDirectory, links: readonly ClientLink[]) {
+  constructor(options: ClientOptions, directory: ParameterDirectory, links: readonly ClientLink[], counters: ValueCounters) {
+    this.#counters = counters;
     this.#options = options;
     this.#directory = directory;
     this.#links = links;
@@ -213,7 +216,14 @@ export class ClientInit {
         const bytes = directory.pieceElements[piece] * dtypeInfo(dtype).bytes;
         let unit = open[server];
         if (unit === undefined || unit.bytes + bytes > unitBytes) {
-          unit = new ClientUnit({ values, priority: putPriority, batches: directory.batches, type: KVMessage.put, finish });
+          unit = new ClientUnit({
+            values,
+            priority: putPriority,
+            batches: directory.batches,
+            counters: this.#counters,
+            type: KVMessage.put,
+            finish,
+          });
           open[server] = unit;
           units.push({ unit, link: this.#links[server] });
         }

@@ -73,6 +73,7 @@ export class ClientNode {
       thread: localWorkers,
       onCreate: () => undefined,
       onDrop: (region) => this.#core.forgetRegion(region),
+      places: node.messaging.places,
     });
     const workerGroup = workerGroupOf(topology, firstWorker);
     this.#core = new ClientCore({
@@ -90,6 +91,7 @@ export class ClientNode {
       creditBytes: settings.creditBytes,
       ...(arbiter && { arbiter }),
       sliceBytes: settings.valueSliceBytes,
+      ...(node.counters && { counters: node.counters }),
     });
     const own = clientAddress(workerGroup, firstWorker);
     const group = serverGroupOf(topology, workerGroup);

@@ -9,7 +9,7 @@ import type { Msg } from '../../messaging/msg.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
-import type { OwnValues, ValueRef } from '../protocol/value-space.ts';
+import type { OwnValues, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 
 /** A slice of a large parameter is mostly larger and goes alone. */
 export const unitBytesDefault: number = 2 ** 20;
@@ -37,6 +37,8 @@ export interface ClientOptions {
   readonly arbiter?: Arbiter;
   /** Larger parameters are cut. Default 4 MiB. */
   readonly sliceBytes?: number;
+  /** Counts what is copied. Default: its own. */
+  readonly counters?: ValueCounters;
   /** Aim for messages of many small parameters. Default 1 MiB. */
   readonly unitBytes?: number;
 }

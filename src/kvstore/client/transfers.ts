@@ -9,7 +9,7 @@ import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
 import type { ClientOperation } from './operation.ts';
 import { unitBytesDefault, type ClientOptions, type TransferRequest } from './options.ts';
 import { ClientUnit } from './unit.ts';
-import type { ValueBlock, ValueRef } from '../protocol/value-space.ts';
+import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
 
 export interface ClientContext {
@@ -19,6 +19,7 @@ export interface ClientContext {
   readonly local: LocalRounds;
   /** By local worker and parameter: its pushes so far. */
   readonly rounds: readonly number[][];
+  readonly counters: ValueCounters;
   /** True for values that servers refuse as a gradient: they hold NaN or infinity. */
   readonly isRefused: (dtype: DType, values: Uint8Array) => boolean;
   /** What cannot go on: rounds that will never be complete. */
@@ -247,6 +248,7 @@ class Plan {
       values: this.#context.options.values,
       priority: this.#priority,
       batches: this.#context.directory.batches,
+      counters: this.#context.counters,
       finish: (error, finished, states) => {
         this.#finish(error, finished, server, states);
         for (const operation of this.#operations) operation.arrive(error, finished);

@@ -3,9 +3,20 @@
  *  sides are one run, so that ten thousand small parameters cost a handful of runs. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import type { OwnValues, ValueBlock, ValueRef } from '../protocol/value-space.ts';
+import type { OwnValues, ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import { RegionCopies, wordsOf } from '../protocol/region-copies.ts';
-import { alignedBytes, decodeResponse, encodeRuns, KVMessage, SourceKind, TargetKind, type Run, type RunState } from '../protocol/wire.ts';
+import {
+  alignedBytes,
+  decodeResponse,
+  encodeRuns,
+  firstOwnFrame,
+  KVMessage,
+  malformed,
+  SourceKind,
+  TargetKind,
+  type Run,
+  type RunState,
+} from '../protocol/wire.ts';
 import type { Reach, ClientRequest } from './request.ts';
 
 /** Below it a copy into the message is cheaper than a reference. */
@@ -36,6 +47,7 @@ export interface UnitOptions {
   readonly priority: number;
   /** Batches that the client knows. */
   readonly batches: number;
+  readonly counters: ValueCounters;
   readonly type?: number;
   readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
@@ -62,6 +74,10 @@ export class ClientUnit implements ClientRequest {
   #wireCount = 0;
   /** By run: whether its values come in the answer. */
   #inline: boolean[] = [];
+  /** By run: index of the answer's frame that is its values, or 0. */
+  #ownFrames: number[] = [];
+  /** Regions whose places a server knows from here. */
+  readonly #named = new Set<number>();
   #abandoned = false;
 
   constructor(options: UnitOptions) {
@@ -132,18 +148,21 @@ export class ClientUnit implements ClientRequest {
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
     const wanted = how.values === 'wanted' && !this.#abandoned;
-    const frames = new ValueFrames(this.#options.values, this.#smallBytes(reach));
+    const frames = new ValueFrames(this.#options.values, this.#smallBytes(reach), this.#options.counters);
     const runs: Run[] = [];
     this.#wireRuns = [];
     this.#inline = [];
+    this.#ownFrames = [];
+    let ownFrame = firstOwnFrame;
     let last: Run | undefined;
     for (let k = 0; k < this.slots.length; k++) {
       const bytes = this.#sizes[k];
       const source = this.#sourceKind(k, reach);
-      const target = !wanted || this.#targetRegions[k] === noRegion ? TargetKind.none : this.#kind(this.#targetRegions[k], bytes, reach);
+      const target = wanted ? this.#targetKind(k, reach) : TargetKind.none;
       const small = source === SourceKind.inline && bytes < ownFrameBytes && !this.#encoded.has(k);
       if (source !== SourceKind.region) this.#addInline(k, source, frames);
       this.#inline.push(target === TargetKind.inline);
+      this.#ownFrames.push(target === TargetKind.frame ? ownFrame++ : 0);
       if (last !== undefined && (small || source === SourceKind.none) && this.#continues(k, last, source, target)) {
         // Side by side in the first frame of values, or without values.
         last.slots += this.counts[k];
@@ -161,6 +180,19 @@ export class ClientUnit implements ClientRequest {
   #sourceKind(k: number, reach: Reach): number {
     if (this.#encoded.has(k)) return SourceKind.inline;
     return this.#sourceRegions[k] === noRegion ? SourceKind.none : this.#kind(this.#sourceRegions[k], this.#sizes[k], reach);
+  }
+
+  #targetKind(k: number, reach: Reach): number {
+    const region = this.#targetRegions[k];
+    if (region === noRegion) return TargetKind.none;
+    const kind = this.#kind(region, this.#sizes[k], reach);
+    return kind === TargetKind.inline && this.#sizes[k] >= ownFrameBytes ? TargetKind.frame : kind;
+  }
+
+  /** The key of the place, which servers write to until the answer is here. */
+  #place(region: number): number {
+    this.#named.add(region);
+    return this.#options.values.placeOf(region);
   }
 
   /** By reference or inline: the same numbers for sources and targets. */
@@ -184,6 +216,7 @@ export class ClientUnit implements ClientRequest {
       (source === SourceKind.none || last.sourceRegion === smallFrame) &&
       target === last.target &&
       target !== TargetKind.region &&
+      target !== TargetKind.frame &&
       last.codec === 0
     );
   }
@@ -203,11 +236,16 @@ export class ClientUnit implements ClientRequest {
       sourceRegion: inline ? frames.frame : region ? this.#sourceRegions[k] : 0,
       sourceOffset: inline ? frames.offset : region ? this.#sourceOffsets[k] : 0,
       sourceBytes: source === SourceKind.none ? 0 : (encoded?.bytes.byteLength ?? this.#sizes[k]),
-      targetRegion: target === TargetKind.region ? this.#targetRegions[k] : 0,
-      targetOffset: target === TargetKind.region ? this.#targetOffsets[k] : 0,
+      targetRegion: this.#targetRegionOnWire(k, target),
+      targetOffset: target === TargetKind.region || target === TargetKind.frame ? this.#targetOffsets[k] : 0,
       rows: 0,
       nonFinite: this.#nonFinite[k],
     };
+  }
+
+  #targetRegionOnWire(k: number, target: number): number {
+    if (target === TargetKind.region) return this.#targetRegions[k];
+    return target === TargetKind.frame ? this.#place(this.#targetRegions[k]) : 0;
   }
 
   /** Bytes of the first frame of values. */
@@ -223,6 +261,8 @@ export class ClientUnit implements ClientRequest {
   /** Nobody waits for values any more: their memory is in use for other things. */
   abandon(): void {
     this.#abandoned = true;
+    for (const region of this.#named) this.#options.values.closePlace(region);
+    this.#named.clear();
   }
 
   retain(): number {
@@ -237,6 +277,7 @@ export class ClientUnit implements ClientRequest {
       if (this.#sourceRegions[k] === noRegion) continue;
       const ref = { region: this.#sourceRegions[k], offset: this.#sourceOffsets[k], bytes: this.#sizes[k] };
       block.view.set(this.#options.values.view(ref), at);
+      this.#options.counters.bytesCopied += ref.bytes;
       this.#sourceRegions[k] = block.ref.region;
       this.#sourceOffsets[k] = block.ref.offset + at;
       at += alignedBytes(this.#sizes[k]);
@@ -250,10 +291,14 @@ export class ClientUnit implements ClientRequest {
   }
 
   finish(error: ShoalError | undefined, msg: Msg | undefined): void {
+    this.#named.clear();
     if (error !== undefined || msg === undefined) return this.#options.finish(error, this, []);
     if (msg.type === KVMessage.done) return this.#options.finish(undefined, this, []);
     const states = decodeResponse(msg.frames, this.#wireCount);
-    if (!this.#abandoned && msg.frames[1] !== undefined) this.#scatter(msg.frames[1]);
+    if (!this.#abandoned && msg.frames[1] !== undefined) {
+      this.#scatter(msg.frames[1]);
+      this.#takeFrames(msg.frames);
+    }
     return this.#options.finish(
       undefined,
       this,
@@ -271,7 +316,22 @@ export class ClientUnit implements ClientRequest {
       if (this.#wireRuns[k] !== this.#wireRuns[k - 1]) at = alignedBytes(at);
       const bytes = this.#sizes[k];
       copies.scatter(this.#targetRegions[k], this.#targetOffsets[k], source, at, bytes);
+      this.#options.counters.bytesCopied += bytes;
       at += bytes;
+    }
+  }
+
+  /** Values in frames of their own: most are where they belong, because the frame was written there. */
+  #takeFrames(frames: readonly Uint8Array[]): void {
+    for (const [k, index] of this.#ownFrames.entries()) {
+      if (index === 0) continue;
+      const frame = frames[index];
+      const bytes = this.#sizes[k];
+      if (frame?.byteLength !== bytes) throw malformed(`an answer with ${frame?.byteLength ?? 'no'} bytes for ${bytes}`);
+      const target = this.#options.values.view({ region: this.#targetRegions[k], offset: this.#targetOffsets[k], bytes });
+      if (frame.buffer === target.buffer && frame.byteOffset === target.byteOffset) continue;
+      target.set(frame);
+      this.#options.counters.bytesCopied += bytes;
     }
   }
 }
@@ -280,6 +340,7 @@ export class ClientUnit implements ClientRequest {
 class ValueFrames {
   readonly #values: OwnValues;
   readonly #copies: RegionCopies;
+  readonly #counters: ValueCounters;
   readonly #small: ReturnType<typeof wordsOf>;
   readonly #large: Uint8Array[] = [];
   #at = 0;
@@ -287,8 +348,9 @@ class ValueFrames {
   frame = 0;
   offset = 0;
 
-  constructor(values: OwnValues, smallBytes: number) {
+  constructor(values: OwnValues, smallBytes: number, counters: ValueCounters) {
     this.#values = values;
+    this.#counters = counters;
     this.#copies = new RegionCopies(values);
     this.#small = wordsOf(Buffer.allocUnsafeSlow(smallBytes));
   }
@@ -312,6 +374,7 @@ class ValueFrames {
   }
 
   #placed(bytes: number): void {
+    this.#counters.bytesCopied += bytes;
     this.frame = smallFrame;
     this.offset = this.#at;
     this.#at += bytes;

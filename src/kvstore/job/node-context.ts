@@ -1,9 +1,11 @@
 /** What a process of a parameter-server job needs to talk to the others: the job's store, its secret, sockets, memory. */
 import { networkInterfaces } from 'node:os';
+import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { congestionTuner } from '../../fabric/congestion.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
 import { offeredAddresses } from '../../fabric/interfaces.ts';
 import { libfabricChoice } from '../../fabric/providers/libfabric-devices.ts';
@@ -12,15 +14,20 @@ import { isLoopback } from '../../store/environment.ts';
 import { openStore, type OpenedStore } from '../../store/open-store.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import type { Kernels } from '../../memory/kernels.ts';
-import { loadNative } from '../../memory/native.ts';
+import { loadNative, type Native } from '../../memory/native.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import type { RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { MessagingContext } from '../../messaging/context.ts';
 import type { ThreadGate } from '../../messaging/thread-gate.ts';
+import type { ValueCounters } from '../protocol/value-space.ts';
 import { systemProcesses, type HostProcesses } from './server-process.ts';
 import { ServerRecords } from './server-records.ts';
+
+/** Of each connection, where large frames land that have no place: as many bytes as may be on their way, and as many that are
+ *  waited with until others have pushed. */
+const landingBytes = 32 * 2 ** 20;
 
 export interface NodeContext {
   readonly clock: Clock;
@@ -32,6 +39,8 @@ export interface NodeContext {
   readonly kernels: Kernels;
   readonly parameterKernels: ParameterKernels;
   readonly processes: HostProcesses;
+  /** Of all that this process does for the store. */
+  readonly counters?: ValueCounters;
   /** What a router of this process binds: reachable by all hosts of the job, and by none else. */
   readonly bindUrl: string;
   close(): Promise<void>;
@@ -51,12 +60,20 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
   const native = loadNative({ enabled: settings.native });
   const world = `${opened.world}/kvstore`;
   const identity = { world, rank: systemRandom.integer(2 ** 31) };
-  const fabric = createFabric(opened, settings, identity);
+  const fabric = createFabric(opened, settings, { identity, native });
   const messaging = new MessagingContext({
     world,
     secret: opened.secret,
     ...(gate && { gate }),
-    ...(fabric && { fabric: { fabric, identity } }),
+    ...(fabric && {
+      fabric: {
+        fabric,
+        identity,
+        landingBytes,
+        // Servers sum gradients where they land. What comes to workers is theirs.
+        landing: environment['SHOAL_ROLE'] === 'worker' ? 'copy' : 'borrow',
+      },
+    }),
   });
   return {
     clock: systemClock,
@@ -77,10 +94,21 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
   };
 }
 
-/** Where it is the first of `SHOAL_FABRICS`, messages go over libfabric; otherwise over ZeroMQ. @throws ShoalError `unsupported`. */
-function createFabric(opened: OpenedStore, settings: Settings, identity: FabricOptions['identity']): Fabric | undefined {
-  if (settings.fabrics[0] !== 'libfabric') return undefined;
-  const provider = fabricProviders.find(({ name }) => name === 'libfabric')!;
+/** What messages go over; undefined: ZeroMQ. @throws ShoalError `unsupported`. */
+function createFabric(
+  opened: OpenedStore,
+  settings: Settings,
+  { identity, native }: { readonly identity: FabricOptions['identity']; readonly native: Native | undefined },
+): Fabric | undefined {
+  const { carrier, fabrics } = settings;
+  // Within a host values stay in shared memory, and messages are small.
+  const wanted = carrier === 'fabric' || (carrier === 'auto' && (fabrics[0] === 'libfabric' || !isLoopback(hostOf(opened))));
+  if (!wanted) return undefined;
+  const name = fabrics.find((each) => each === 'libfabric' || each === 'tcp') ?? 'tcp';
+  const provider = must(
+    fabricProviders.find((each) => each.name === name),
+    () => `there is a fabric ${name}`,
+  );
   const options: FabricOptions = {
     identity,
     secret: opened.secret,
@@ -89,9 +117,12 @@ function createFabric(opened: OpenedStore, settings: Settings, identity: FabricO
     listenHosts: isLoopback(hostOf(opened)) ? ['127.0.0.1'] : ['0.0.0.0', '::'],
     interfaces: settings.interfaces,
     libfabric: libfabricChoice(settings),
+    ...(native && {
+      tuneSocket: congestionTuner({ native, wanted: settings.congestionControl, onLoss: () => undefined }),
+    }),
   };
   const reason = provider.unavailable(options);
-  if (reason !== undefined) throw new ShoalError('unsupported', `fabric libfabric cannot be used here: ${reason}`);
+  if (reason !== undefined) throw new ShoalError('unsupported', `fabric ${name} cannot be used here: ${reason}`);
   return provider.create(options);
 }
 

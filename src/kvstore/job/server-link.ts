@@ -145,6 +145,7 @@ export class ServerLink {
         if (msg.type !== heartbeatType) this.#options.onMessage(msg);
         else {
           const answer = heartbeatAnswer(msg);
+          msg.release();
           if (answer !== undefined) this.send(answer);
         }
       }

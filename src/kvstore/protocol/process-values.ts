@@ -5,6 +5,7 @@
 import { must } from '../../base/assert.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { decodeHandle, encodeHandle } from '../../fabric/region-handle.ts';
+import type { FramePlaces } from '../../messaging/backends/frame-places.ts';
 import { TensorMemory } from '../../group/dispatch/tensor-memory.ts';
 import type { Region, RegionAllocator, RegionShare } from '../../memory/region.ts';
 import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from './value-space.ts';
@@ -21,6 +22,8 @@ export interface ProcessValuesOptions {
   /** Other threads must map a region before anybody refers to it. */
   readonly onCreate: (region: number, share: RegionShare) => void;
   readonly onDrop: (region: number) => void;
+  /** Where messages' frames may be written to. Default: nowhere. */
+  readonly places?: FramePlaces | undefined;
 }
 
 export class ProcessValues implements OwnValues {
@@ -28,8 +31,12 @@ export class ProcessValues implements OwnValues {
   readonly #memory: TensorMemory;
   readonly #first: number;
   readonly #byNumber = new Map<number, { region: Region; own: boolean }>();
+  readonly #places: FramePlaces | undefined;
+  /** By number: the key of its place. */
+  readonly #keys = new Map<number, number>();
 
-  constructor({ allocator, thread, onCreate, onDrop }: ProcessValuesOptions) {
+  constructor({ allocator, thread, onCreate, onDrop, places }: ProcessValuesOptions) {
+    this.#places = places;
     this.#allocator = allocator;
     this.#first = thread * regionsPerThread;
     this.#memory = new TensorMemory({
@@ -41,6 +48,7 @@ export class ProcessValues implements OwnValues {
       },
       onDrop: (region) => {
         const number = this.#numberOf(region);
+        this.#dropPlace(number, { inFlight: false });
         this.#byNumber.delete(number);
         onDrop(number);
       },
@@ -55,6 +63,7 @@ export class ProcessValues implements OwnValues {
   release(number: number): void {
     const mapped = this.#byNumber.get(number);
     if (mapped === undefined || mapped.own) return;
+    this.#dropPlace(number, { inFlight: false });
     this.#byNumber.delete(number);
     mapped.region.close();
   }
@@ -79,7 +88,6 @@ export class ProcessValues implements OwnValues {
     const block = this.#memory.allocate(bytes);
     let freed = false;
     const view = new Uint8Array(block.region.buffer, block.offset, bytes);
-    view.fill(0);
     return {
       ref: this.refOf(block.region, block.offset, bytes),
       view,
@@ -103,7 +111,27 @@ export class ProcessValues implements OwnValues {
     return this.regionOf(number).bytes;
   }
 
+  placeOf(number: number): number {
+    const known = this.#keys.get(number);
+    if (known !== undefined || this.#places === undefined) return known ?? 0;
+    const key = this.#places.open(this.regionOf(number));
+    if (key !== 0) this.#keys.set(number, key);
+    return key;
+  }
+
+  closePlace(number: number): void {
+    this.#dropPlace(number, { inFlight: true });
+  }
+
+  #dropPlace(number: number, how: { readonly inFlight: boolean }): void {
+    const key = this.#keys.get(number);
+    if (key === undefined) return;
+    this.#keys.delete(number);
+    this.#places?.close(key, how);
+  }
+
   close(): void {
+    for (const number of this.#keys.keys()) this.#dropPlace(number, { inFlight: false });
     this.#memory.close();
     for (const { region, own } of this.#byNumber.values()) if (!own) region.close();
     this.#byNumber.clear();

@@ -23,13 +23,23 @@ export interface RemoteValues {
 
 /** The memory of this process that values are kept in. */
 export interface OwnValues {
-  /** 8-byte aligned, zero-filled; of no bytes, too. @throws ShoalError `out-of-memory`. */
+  /** 8-byte aligned; what is in it may be anything. Of no bytes, too. @throws ShoalError `out-of-memory`. */
   allocate(bytes: number): ValueBlock;
   view(ref: ValueRef): Uint8Array;
   /** What another process needs to map a region; undefined when it cannot be mapped by others. */
   handleOf(region: number): string | undefined;
   /** Of the whole region, as `attach` wants it. */
   bytesOf(region: number): number;
+  /** The key by which servers on other hosts may write to it; 0 when they cannot. */
+  placeOf(region: number): number;
+  /** What was asked for may still be on its way there, and must not arrive. */
+  closePlace(region: number): void;
+}
+
+/** What was copied in user space beside what computes: the tests' instrument. */
+export interface ValueCounters {
+  /** Bytes of values that were copied into messages, out of them, or because a message still needed the memory. */
+  bytesCopied: number;
 }
 
 export interface ValueBlock {

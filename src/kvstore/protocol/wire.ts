@@ -19,13 +19,15 @@
  *      source   0 none    1 in a region of the sender    2 in a frame of this message; `from region` is its index
  *               3 in a frame: `rows` row numbers (u32), zeros up to 8 bytes, then their values
  *               4 in a frame: `rows` row numbers, of rows that are asked for
- *      target   0 none    1 into a region of the sender  2 in the answer
+ *      target   0 none    1 into a region of the sender  2 in the answer  3 in a frame of the answer that has nothing else, whose
+ *               place at the sender `to region` is the key of, or which has none: 0 (messaging/backends/frame-places.ts)
  *      codec    0, or how the source is compressed (compression/registry.ts)
  *      nan      0, or 1: the whole value, of which this is a part, holds NaN or infinity
  *      round    of this client's pushes to these slots, from 1; of a get: what the answer must contain
  *
  *    updateResponse, getResponse                                          frame 1: values of the runs with target 2, in
  *      byte 0      1         2       4          8                                  order; or the error's text, UTF-8
+ *                                                                         frames 2…: of each run with target 3
  *          │error │refuses │zero   │optimiser │ per run: version f64, settled round u32, zero u32 …
  *          │u8    │u8      │u16    │u32       │
  *      error    0, or 1 + index of the error's code
@@ -94,7 +96,7 @@ export const KVMessage = {
 } as const;
 
 export const SourceKind = { none: 0, region: 1, inline: 2, rows: 3, rowNumbers: 4 } as const;
-export const TargetKind = { none: 0, region: 1, inline: 2 } as const;
+export const TargetKind = { none: 0, region: 1, inline: 2, frame: 3 } as const;
 
 export interface Run {
   firstSlot: number;
@@ -130,6 +132,8 @@ export interface Transfer {
 }
 
 const headerBytes = 8;
+/** Of an answer: behind what is said, and the values that share a frame. */
+export const firstOwnFrame = 2;
 const runBytes = 56;
 const responseRunBytes = 16;
 /** Of one message: a stretch of 10,000 keys in any order has 10,000 runs at most. */
@@ -195,13 +199,14 @@ export function decodeRuns(frames: readonly Uint8Array[]): Transfer {
 function checkRun(run: Run, frames: readonly Uint8Array[]): void {
   const { source, target, slots, rows, sourceBytes } = run;
   if (slots === 0 || run.firstSlot + slots > 0xffffffff) throw malformed(`a run of ${slots} slots from ${run.firstSlot}`);
-  if (source > SourceKind.rowNumbers || target > TargetKind.inline) throw malformed(`a run with source ${source} and target ${target}`);
+  if (source > SourceKind.rowNumbers || target > TargetKind.frame) throw malformed(`a run with source ${source} and target ${target}`);
   if (!isCount(run.sourceOffset) || !isCount(sourceBytes) || !isCount(run.targetOffset)) throw malformed('an offset is no whole number');
   const sparse = source === SourceKind.rows || source === SourceKind.rowNumbers;
   if (sparse && (slots !== 1 || run.codec !== 0 || sourceBytes < rows * 4))
     throw malformed(`rows of ${slots} slots in ${sourceBytes} bytes`);
   if (!sparse && rows !== 0) throw malformed('a run with rows that has none');
   if (source === SourceKind.none && sourceBytes !== 0) throw malformed('a run with bytes from nowhere');
+  if (sparse && target === TargetKind.frame) throw malformed('rows in a frame of their own');
   if (run.codec !== 0 && (slots !== 1 || source !== SourceKind.inline)) throw malformed('a compressed run that is not one slot inline');
   if (source >= SourceKind.inline) {
     const frame = run.sourceRegion === 0 ? undefined : frames[run.sourceRegion];

@@ -21,7 +21,8 @@ import { restoreSnapshot, takeSnapshot } from './snapshot.ts';
 import { ServerState, type Outbound } from './state/state.ts';
 import { serverAddress } from '../protocol/topology.ts';
 import { Control, encodeControl, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
-import { encodeFailure, encodeResponse, KVMessage, makeMessage, malformed, TargetKind } from '../protocol/wire.ts';
+import type { ValueCounters } from '../protocol/value-space.ts';
+import { encodeFailure, encodeResponse, KVMessage, makeMessage, malformed, TargetKind, type Envelope } from '../protocol/wire.ts';
 
 export class ServerCore {
   readonly #options: ServerOptions;
@@ -54,8 +55,11 @@ export class ServerCore {
   #pausing = 0;
   #attachFailed = false;
   #closed = false;
+  /** Of values that did not go, or come, straight from memory to memory. */
+  readonly counters: ValueCounters;
 
   private constructor(options: ServerOptions) {
+    this.counters = options.counters ?? { bytesCopied: 0 };
     this.#options = options;
     this.#mode = options.mode;
     this.#term = options.term;
@@ -71,6 +75,7 @@ export class ServerCore {
     this.#paused = [];
     const send = (destination: Address, message: Outbound): void => this.#send(destination, message);
     this.#state = new ServerState(options, {
+      counters: this.counters,
       send,
       respond: (request) => this.#respond(request),
       onDue: () => this.#whenRunning(() => this.#flush()),
@@ -111,7 +116,9 @@ export class ServerCore {
 
   /** Whatever arrived, from clients, other servers, the primary or the standby. Never throws: see `onFault`. */
   receive(msg: Msg): void {
-    if (this.#closed) return;
+    if (this.#closed) return msg.release();
+    // What a backend lends is kept only for gradients that are about to be summed, and not for a standby, who gets them too.
+    if (msg.type !== KVMessage.update || this.#options.topology.replicas === 2) this.#own(msg);
     this.#guard(msg, () => {
       if (this.#mode === 'standby') return this.#receiveAsStandby(msg);
       if (msg.type === KVMessage.forwarded) return this.#acknowledge(msg);
@@ -120,7 +127,7 @@ export class ServerCore {
         if (msg.targetVersion < this.#term) return undefined;
         throw notAStandby();
       }
-      if (this.#isLate(msg)) return undefined;
+      if (this.#isLate(msg)) return msg.release();
       const { standby } = this.#options;
       if (this.#delay !== undefined && standby !== undefined) {
         this.#forwarded = this.#delay.add(msg);
@@ -334,6 +341,7 @@ export class ServerCore {
 
   #act(msg: Msg, attach: 'allowed' | 'refused' = 'allowed'): void {
     if (this.#pausing > 0) {
+      this.#own(msg);
       this.#paused.push(() => this.#guard(msg, () => this.#act(msg, attach)));
       return;
     }
@@ -342,7 +350,8 @@ export class ServerCore {
     else if (msg.type === KVMessage.hello) this.#hello(msg);
     else {
       const session = this.#state.sessions.get(source);
-      if (session !== undefined) this.#fromClient(session, msg, attach);
+      if (session === undefined) msg.release();
+      else this.#fromClient(session, msg, attach);
     }
     if (this.#state.repeats && this.#state.hasHeardAll(isAboutAll)) this.#heardAll();
     this.#flush();
@@ -414,8 +423,12 @@ export class ServerCore {
   #fromClient(session: ServerSession, msg: Msg, attach: 'allowed' | 'refused'): void {
     if (msg.type === KVMessage.checkpoint) return this.#saveSoon();
     // It was silent for so long that nobody waits for it any more, and goes on over the same connection.
-    if (session.lost !== undefined && msg.type !== KVMessage.leave) return this.#refuse(session, msg, session.lost);
+    if (session.lost !== undefined && msg.type !== KVMessage.leave) {
+      msg.release();
+      return this.#refuse(session, msg, session.lost);
+    }
     if (session.blocked.length > 0 || (this.#state.repeats && isAboutAll(msg))) {
+      this.#own(msg);
       session.blocked.push(msg);
       return undefined;
     }
@@ -429,6 +442,7 @@ export class ServerCore {
     const known = msg.type === KVMessage.put ? this.#state.directory.batches : this.#state.committed;
     // A server that has come back from an old snapshot hears of these again, from worker 0.
     if (decoded.batches > known || decoded.optimizer > this.#state.optimizerVersion) {
+      this.#own(msg);
       session.blocked.push(msg);
       return undefined;
     }
@@ -528,10 +542,31 @@ export class ServerCore {
 
   #respond(request: ServerRequest): void {
     const type = request.msg.type === KVMessage.get ? KVMessage.getResponse : KVMessage.updateResponse;
-    if (request.epoch !== request.session.epoch) return;
-    if (request.error !== undefined) return this.#toClient(request.session, type, request.id, encodeFailure(request.error));
-    const inline = request.runs.some(({ target }) => target === TargetKind.inline) ? [request.payload ?? new Uint8Array(0)] : [];
-    this.#toClient(request.session, type, request.id, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
+    const { transfers } = this.#state;
+    if (request.epoch !== request.session.epoch || this.#mode === 'standby') return transfers.returnLoans(request);
+    if (request.error !== undefined) {
+      transfers.returnLoans(request);
+      return this.#toClient(request.session, type, request.id, encodeFailure(request.error));
+    }
+    const { runs, frames } = request;
+    const hasValues = runs.some(({ target }) => target === TargetKind.inline || target === TargetKind.frame);
+    const inline = hasValues ? [request.payload ?? new Uint8Array(0)] : [];
+    const envelope = this.#envelopeTo(request.session, type, request.id);
+    const msg = makeMessage(envelope, [encodeResponse(this.#state.optimizerNotice, request.states), ...inline]);
+    for (const [k, { target, targetRegion, targetOffset }] of runs.entries()) {
+      if (target !== TargetKind.frame) continue;
+      const frame = must(frames[k], () => 'a run that is settled has its values');
+      if (targetRegion === 0) msg.addFrame(frame);
+      else msg.addPlacedFrame(frame, { rkey: targetRegion, offset: targetOffset });
+    }
+    if (request.loans.some((memory) => memory !== undefined)) msg.onDelivered(() => transfers.returnLoans(request));
+    this.#sendMsg(request.session.address, msg);
+  }
+
+  /** Copies what a backend has lent. The first frame is no value. */
+  #own(msg: Msg): void {
+    const [head] = msg.frames;
+    this.counters.bytesCopied += Math.max(0, msg.own() - (head?.byteLength ?? 0));
   }
 
   #reply(session: ServerSession, request: number, fields: ControlFields): void {
@@ -539,8 +574,11 @@ export class ServerCore {
   }
 
   #toClient(session: ServerSession, type: number, request: number, frames: readonly Uint8Array[]): void {
-    const envelope = { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
-    this.#sendMsg(session.address, makeMessage(envelope, frames));
+    this.#sendMsg(session.address, makeMessage(this.#envelopeTo(session, type, request), frames));
+  }
+
+  #envelopeTo(session: ServerSession, type: number, request: number): Envelope {
+    return { source: this.#address, destination: session.address, type, request, epoch: session.epoch };
   }
 
   #tellDurable(session: ServerSession): void {

@@ -131,7 +131,7 @@ export class ServerFollowers {
     if (to > first && (first < state.committedSlots || to > state.slots.count)) throw malformed('slots of another batch');
     let at = 0;
     for (let slot = first; slot < to; slot++) {
-      const target = state.slots.values(slot, slot + 1);
+      const target = state.slots.writable(slot, slot + 1);
       if (values === undefined || at + target.byteLength > values.byteLength) throw new ShoalError('protocol', 'first values are missing');
       target.set(values.subarray(at, at + target.byteLength));
       at += target.byteLength;

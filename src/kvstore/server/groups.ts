@@ -289,11 +289,12 @@ export class ServerGroups {
     state.dirty = true;
   }
 
-  /** Values and states of a slot. */
+  /** Values and states of a slot, to be read or changed. */
   #memories(slot: number): Uint8Array[] {
     const { slots } = this.#state;
-    const { bytes, states } = slots.slabs[slots.slab[slot]];
-    return [bytes, ...states].map((slab) => slab.subarray(slots.start[slot], slots.end[slot]));
+    slots.writable(slot, slot + 1);
+    const { memory, states } = slots.slabs[slots.slab[slot]];
+    return [memory.bytes, ...states].map((slab) => slab.subarray(slots.start[slot], slots.end[slot]));
   }
 
   #tell(group: number, type: number, frames: Uint8Array[]): void {

@@ -176,6 +176,7 @@ export class ServerNode {
       onFault: (source, error) => this.#log.warn(`${formatAddress(source)}: ${error.message}`),
       onCheckpoint: (event) => this.#logCheckpoint(event),
       onServed: () => this.#onServed(),
+      ...(this.#node.counters && { counters: this.#node.counters }),
     });
     this.#core = core;
     for (const address of this.#heardMs.keys()) core.peerUp(address);
@@ -328,10 +329,14 @@ export class ServerNode {
       this.#heardMs.set(source, nowMs);
       if (source === serverAddress(serverGroup, server)) this.#primaryHeardMs = nowMs;
       if (msg.type !== heartbeatType) {
-        if (this.#core === undefined) this.#early.push(msg);
-        else this.#core.receive(msg);
+        if (this.#core !== undefined) this.#core.receive(msg);
+        else {
+          msg.own();
+          this.#early.push(msg);
+        }
       } else {
         const answer = heartbeatAnswer(msg);
+        msg.release();
         if (answer !== undefined) this.#send(answer.destination, answer);
       }
     }

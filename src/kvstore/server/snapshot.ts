@@ -126,7 +126,7 @@ export function restoreSnapshot(state: ServerState, snapshot: Snapshot, how: { r
     if (tensor === undefined) continue;
     const counts = slots.version.map(() => 0);
     readNumbers(snapshot, `included/${group}`, counts);
-    const values = slots.slabs.map(({ bytes }) => new Uint8Array(bytes.byteLength));
+    const values = slots.slabs.map(({ memory }) => new Uint8Array(memory.bytes.byteLength));
     readSlabTensors(state, snapshot, `included/${group}`, values);
     sync.included.set(group, { values, counts });
   }
@@ -178,7 +178,7 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
   });
   if (spec !== undefined) state.setOptimizer(spec);
   else slots.resetStates(state.applier.optimizer?.states.length ?? 0);
-  readSlabTensors(state, snapshot, 'parameter', valueSlabs(state));
+  readSlabTensors(state, snapshot, 'parameter', writableSlabs(state));
   if (spec !== undefined) readStates(state, snapshot);
   for (let slot = 0; slot < slots.count; slot++) {
     slots.version[slot] = versions[slot];
@@ -188,14 +188,19 @@ export function replaceValues(state: ServerState, snapshot: Snapshot): void {
 }
 
 function readSlabs(state: ServerState, snapshot: Snapshot): void {
-  readSlabTensors(state, snapshot, 'parameter', valueSlabs(state));
+  readSlabTensors(state, snapshot, 'parameter', writableSlabs(state));
   readStates(state, snapshot);
   readSlabTensors(state, snapshot, 'base', state.sync.base);
   readSlabTensors(state, snapshot, 'first', state.sync.first);
 }
 
 function valueSlabs({ slots }: ServerState): Uint8Array[] {
-  return slots.slabs.map(({ bytes }) => bytes);
+  return slots.slabs.map(({ memory }) => memory.bytes);
+}
+
+function writableSlabs(state: ServerState): Uint8Array[] {
+  for (let slot = 0; slot < state.slots.count; slot++) state.slots.writable(slot, slot + 1);
+  return valueSlabs(state);
 }
 
 function readStates(state: ServerState, snapshot: Snapshot): void {

@@ -98,7 +98,8 @@ export class DistStore extends WorkerStore implements KVStore {
 
   tensor<D extends DType>(dtype: D, shape: readonly number[]): Tensor<D> {
     this.checkOpen();
-    const { ref } = this.#values.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
+    const { ref, view } = this.#values.allocate(countOf(shape) * dtypeInfo(dtype).bytes);
+    view.fill(0);
     return new Tensor(dtype, shape, this.#values.regionOf(ref.region), ref.offset);
   }
 

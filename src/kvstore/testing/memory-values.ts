@@ -6,14 +6,26 @@ import type { OwnValues, RemoteValues, ValueBlock, ValueRef } from '../protocol/
 /** Every region of every process, by handle. */
 export type RegionRegistry = Map<string, Uint8Array>;
 
+const placeKeys = { next: 1 };
+
+/** Memory that messages' frames may be written to, by key. */
+export type PlaceRegistry = Map<number, Uint8Array>;
+
 export class MemoryValues implements OwnValues {
   readonly #name: string;
   readonly #registry: RegionRegistry;
   readonly #mappable: boolean;
+  readonly #places: PlaceRegistry;
+  readonly #keys = new Map<number, number>();
   readonly #regions = new Map<number, Uint8Array>();
   #next = 1;
 
-  constructor(name: string, registry: RegionRegistry, { mappable }: { readonly mappable: boolean }) {
+  constructor(
+    name: string,
+    registry: RegionRegistry,
+    { mappable, places = new Map() }: { readonly mappable: boolean; readonly places?: PlaceRegistry },
+  ) {
+    this.#places = places;
     this.#name = name;
     this.#registry = registry;
     this.#mappable = mappable;
@@ -32,6 +44,7 @@ export class MemoryValues implements OwnValues {
       ref: { region, offset: 0, bytes },
       view,
       free: () => {
+        this.closePlace(region);
         // Whoever still reads or writes it is found out.
         if (this.#regions.delete(region)) view.fill(0xee);
       },
@@ -44,6 +57,23 @@ export class MemoryValues implements OwnValues {
 
   handleOf(region: number): string | undefined {
     return this.#mappable ? `${this.#name}/${region}` : undefined;
+  }
+
+  placeOf(region: number): number {
+    let key = this.#keys.get(region);
+    if (key === undefined) {
+      const memory = must(this.#regions.get(region), () => `region ${region} of ${this.#name} is in use`);
+      // Keys are never used again.
+      key = placeKeys.next++;
+      this.#keys.set(region, key);
+      this.#places.set(key, memory);
+    }
+    return key;
+  }
+
+  closePlace(region: number): void {
+    this.#places.delete(this.#keys.get(region) ?? 0);
+    this.#keys.delete(region);
   }
 
   bytesOf(region: number): number {

@@ -9,7 +9,7 @@ import type { Kernels } from '../../memory/kernels.ts';
 import { JsKernels } from '../../memory/kernels/js.ts';
 import { createParameterKernels } from '../../memory/parameter-kernels/create-parameter-kernels.ts';
 import { groupOf, idOf, makeAddress, Role, roleOf, type Address } from '../../messaging/address.ts';
-import type { Msg } from '../../messaging/msg.ts';
+import { Msg } from '../../messaging/msg.ts';
 import type { Snapshot, SnapshotStore } from '../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
@@ -19,7 +19,7 @@ import type { ServerOptions } from '../server/state/options.ts';
 import { ClientCore } from '../client/core.ts';
 import type { ClientOptions } from '../client/options.ts';
 import { serverAddress, serverGroupOf, clientAddress, workerGroupOf, type KVTopology } from '../protocol/topology.ts';
-import { MappedValues, MemoryValues, type RegionRegistry } from './memory-values.ts';
+import { MappedValues, MemoryValues, type PlaceRegistry, type RegionRegistry } from './memory-values.ts';
 
 const parameterKernels = createParameterKernels();
 
@@ -170,6 +170,11 @@ export class SimulatedCluster {
   readonly served = new Set<string>();
   readonly folders: Map<string, SimulatedDisk>;
   delivered = 0;
+  /** Memory that is open to messages of others. */
+  readonly places: PlaceRegistry = new Map();
+  bytesPlaced = 0;
+  /** Messages that servers have not given back. */
+  lent = 0;
   readonly #options: ClusterOptions;
   readonly #registry: RegionRegistry = new Map();
   readonly #wires = new Map<string, Wire>();
@@ -302,8 +307,34 @@ export class SimulatedCluster {
     const msg = messages.shift()!;
     this.delivered++;
     // Read now and not when it was sent, as a socket does.
-    if (to.alive) to.deliver(msg.copy());
+    if (to.alive) to.deliver(this.#arrived(msg));
+    msg.markDelivered();
     return true;
+  }
+
+  /** The message as it arrives: frames with a place that is open are written there, and are that memory. Those of updates to
+   *  servers are lent: they are spoilt when they are given back. */
+  #arrived(msg: Msg): Msg {
+    const lends = roleOf(msg.destination) === Role.server && this.#options.mappable === false;
+    const frames = msg.frames.map((frame, k) => {
+      const place = msg.placeOf(k);
+      const memory = place && this.places.get(place.rkey);
+      const copy = Uint8Array.from(frame);
+      if (memory === undefined || place === undefined) return copy;
+      memory.set(frame, place.offset);
+      this.bytesPlaced += frame.byteLength;
+      return memory.subarray(place.offset, place.offset + frame.byteLength);
+    });
+    const { source, destination, type, targetValue, targetVersion } = msg;
+    const arrived = Msg.received({ source, destination, type, targetValue, targetVersion, frames, pointers: [] });
+    if (lends) {
+      this.lent++;
+      arrived.onRelease(() => {
+        this.lent--;
+        for (const frame of frames) frame.fill(0xee);
+      });
+    }
+    return arrived;
   }
 
   /** Promises that are settled are heard. */
@@ -393,7 +424,7 @@ export class SimulatedCluster {
   #addClient(firstWorker: number, localWorkers: number): void {
     const { topology, mappable = true } = this.#options;
     const workerGroup = workerGroupOf(topology, firstWorker);
-    const values = new MemoryValues(`client ${firstWorker}`, this.#registry, { mappable });
+    const values = new MemoryValues(`client ${firstWorker}`, this.#registry, { mappable, places: this.places });
     const node: Node = { name: `client ${firstWorker}`, deliver: () => undefined, alive: true, frozen: false };
     const core = new ClientCore({
       topology,

@@ -12,7 +12,7 @@ import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { describeMessaging } from '../conformance.ts';
 import { MessagingContext, type MessagingOptions } from '../context.ts';
 import { Dealer } from '../dealer.ts';
-import { Msg } from '../msg.ts';
+import { Msg, type FramePlace } from '../msg.ts';
 import { Router } from '../router.ts';
 import { Landing } from './landing.ts';
 
@@ -118,28 +118,138 @@ describe('lent frames', () => {
   });
 });
 
+const planes: Record<string, () => (options: FabricOptions) => Fabric> = {
+  loopback: () => {
+    const network = new LoopbackNetwork();
+    return (options) => network.createFabric(options);
+  },
+  tcp: () => (options) => new TcpFabric(options),
+};
+
+describe.each(Object.keys(planes))('placed frames over %s', (plane) => {
+  const bytes = 200_000;
+
+  /** Frames go to the router's process. */
+  const pair = async () => {
+    const on = makeWorld(planes[plane]());
+    const [a, b] = [on.context(), on.context()];
+    const router = new Router(a);
+    const dealer = new Dealer(b, { address: 1n });
+    await dealer.connect(await router.bind(`fabric://${plane}`));
+    const places = a.places!;
+    const region = createRegionAllocator().create(3 * bytes);
+    const send = (value: number, place?: FramePlace): void => {
+      const msg = new Msg(1n, 0n);
+      msg.addFrame('head');
+      const frame = new Uint8Array(bytes).fill(value);
+      if (place === undefined) msg.addFrame(frame);
+      else msg.addPlacedFrame(frame, place);
+      dealer.send(msg);
+    };
+    const receive = async (value: number): Promise<Uint8Array> => {
+      const msg = await router.receive();
+      expect(msg.frameCount).toBe(2);
+      const [, frame] = msg.frames;
+      expect(new Set(frame)).toEqual(new Set([value]));
+      return frame;
+    };
+    const close = async (): Promise<void> => {
+      await dealer.close({ timeoutMs: 0 });
+      await router.close({ timeoutMs: 0 });
+      await Promise.all([a.close(), b.close()]);
+      await on.close();
+    };
+    return { places, region, router, dealer, send, receive, received: () => router.receive(), close };
+  };
+
+  it('are written where the receiver wants them, and copied nowhere', async () => {
+    const { places, region, send, receive, close } = await pair();
+    const rkey = places.open(region);
+    for (let k = 1; k <= 4; k++) {
+      send(k, { rkey, offset: k * 1000 });
+      const frame = await receive(k);
+      expect([frame.buffer === region.buffer, frame.byteOffset, frame.byteLength]).toEqual([true, k * 1000, bytes]);
+    }
+    expect(places.counters).toEqual({ bytesPlaced: 4 * bytes, bytesLent: 0, bytesCopied: 0 });
+    await close();
+  });
+
+  it('arrive as any other where there is no such place, or it is too small', async () => {
+    const { places, region, router, dealer, send, receive, close } = await pair();
+    const rkey = places.open(region);
+    send(1, { rkey, offset: 2 * bytes + 1 });
+    send(2, { rkey: rkey ^ 1, offset: 0 });
+    send(3);
+    for (const value of [1, 2, 3]) expect((await receive(value)).buffer).not.toBe(region.buffer);
+    expect(new Set(new Uint8Array(region.buffer))).toEqual(new Set([0]));
+    expect(places.counters).toEqual({ bytesPlaced: 0, bytesLent: 0, bytesCopied: 3 * bytes });
+    places.close(rkey, { inFlight: false });
+    places.close(rkey, { inFlight: false });
+    // Behind the word of it.
+    router.send(new Msg(0n, 1n));
+    await dealer.receive();
+    send(4, { rkey, offset: 0 });
+    expect((await receive(4)).buffer).not.toBe(region.buffer);
+    await close();
+  });
+
+  it('change nothing in a place that was closed while they were under way, and arrive all the same', async () => {
+    const { places, region, dealer, send, received, close } = await pair();
+    for (let turns = 0; turns < 12; turns++) {
+      const rkey = places.open(region);
+      for (let k = 0; k < 3; k++) send(10 + k, { rkey, offset: k * bytes });
+      // Sent, in part perhaps; received, in part perhaps.
+      for (let turn = 0; turn < turns; turn++) await new Promise((resolve) => void setImmediate(resolve));
+      places.close(rkey, { inFlight: true });
+      const now = new Uint8Array(region.buffer).fill(0x77);
+      send(20);
+      const got: Uint8Array[] = [];
+      for (const value of [10, 11, 12, 20]) {
+        // What had arrived before the place was closed was in it, and is no more.
+        const [, frame] = (await received()).frames;
+        if (frame.buffer !== region.buffer) expect(new Set(frame)).toEqual(new Set([value]));
+        got.push(frame);
+      }
+      expect(got.at(-1)!.buffer).not.toBe(region.buffer);
+      await dealer.flushed();
+      expect(new Set(now)).toEqual(new Set([0x77]));
+    }
+    await close();
+  });
+});
+
 describe('landing slots', () => {
   it('are never given twice, and both sides agree', () => {
     fc.assert(
-      fc.property(fc.integer({ min: 1, max: 20 }), fc.array(fc.nat(30), { maxLength: 100 }), (slots, steps) => {
+      fc.property(fc.integer({ min: 1, max: 20 }), fc.array(fc.nat(65_536), { maxLength: 100 }), (slots, steps) => {
         const [sender, receiver] = [new Landing(65_536, slots), new Landing(65_536, slots)];
-        expect(sender.slotBytes * slots).toBeLessThanOrEqual(65_536);
-        const held: number[] = [];
+        const { slotBytes, pieceBytes } = sender;
+        expect(slotBytes * slots).toBeLessThanOrEqual(65_536);
+        const held: { slot: number; count: number }[] = [];
+        const taken = (): number => held.reduce((sum, { count }) => sum + count, 0);
         for (const step of steps) {
-          const slot = step % 2 === 0 ? sender.take() : undefined;
-          if (slot !== undefined) {
-            expect(held).not.toContain(slot);
-            expect(receiver.land(slot, sender.slotBytes + 1)).toBe(false);
-            expect(receiver.land(slot, sender.slotBytes)).toBe(true);
+          const piece = step % 2 === 0 ? sender.take(step + 1) : undefined;
+          if (piece !== undefined) {
+            const { slot, bytes } = piece;
+            const count = Math.ceil(bytes / slotBytes);
+            expect(bytes).toBeGreaterThan(0);
+            expect(bytes).toBeLessThanOrEqual(Math.min(step + 1, pieceBytes));
+            for (const other of held) expect(slot + count <= other.slot || other.slot + other.count <= slot).toBe(true);
+            expect(receiver.land(slot, pieceBytes + 1)).toBe(false);
+            expect(receiver.land(slot, bytes)).toBe(true);
             expect(receiver.land(slot, 1)).toBe(false);
-            held.push(slot);
+            held.push({ slot, count });
+          } else if (step % 2 === 0) {
+            // No room for as much as that.
+            expect(slots - taken()).toBeLessThan(Math.ceil(Math.min(step + 1, pieceBytes) / slotBytes));
           } else if (held.length > 0) {
-            const [back] = held.splice(step % held.length, 1);
-            expect([receiver.free(back), sender.free(back)]).toEqual([true, true]);
-            expect([receiver.free(back), sender.free(back)]).toEqual([false, false]);
+            const [{ slot, count }] = held.splice(step % held.length, 1);
+            expect([receiver.free(slot), sender.free(slot)]).toEqual([count, count]);
+            expect([receiver.free(slot), sender.free(slot)]).toEqual([0, 0]);
           }
+          expect(sender.mayLend(taken(), 1)).toBe(taken() + 1 <= slots >> 1);
         }
-        expect([sender.free(slots), receiver.land(slots, 1)]).toEqual([false, false]);
+        expect([sender.free(slots), receiver.land(slots, 1)]).toEqual([0, false]);
       }),
     );
   });
@@ -182,8 +292,9 @@ describe('fabric endpoints', () => {
       [Buffer.of(1)],
       [piece(0, 10, 10)],
       [want, want],
-      [want, piece(16, 10, 10)],
-      [want, piece(0, 32 * 1024 + 1, 32 * 1024 + 1)],
+      [want, piece(64, 10, 10)],
+      [want, piece(0, 128 * 1024 + 1, 128 * 1024 + 1)],
+      [want, piece(63, 8 * 1024 + 1, 8 * 1024 + 1)],
       [want, piece(0, 10, Number.NaN)],
       [want, piece(0, 10, 2 ** 50)],
       Array.from({ length: 100 }, () => Buffer.concat([Buffer.of(1, 0), Buffer.alloc(32 * 1024)])),
@@ -191,6 +302,12 @@ describe('fabric endpoints', () => {
       [want, piece(0, 10, 20)],
       [Buffer.of(5, 0, 0, 0)],
       [Buffer.concat([Buffer.of(4), Buffer.alloc(15)])],
+      [Buffer.of(6)],
+      [Buffer.concat([Buffer.of(6), Buffer.alloc(7), Buffer.alloc(8, 0xff)])],
+      [Buffer.of(7)],
+      [Buffer.of(8)],
+      [Buffer.concat([Buffer.of(8), Buffer.alloc(23)])],
+      [Buffer.concat([Buffer.of(8), Buffer.alloc(15), Buffer.alloc(8, 0x11)])],
     ];
     for (const [k, messages] of hostile.entries()) {
       const fabric = new TcpFabric({ identity: { world, rank: 50 + k }, secret, clock, random: systemRandom });

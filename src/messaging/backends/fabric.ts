@@ -8,6 +8,12 @@
  *      piece(slot, bytes …)     ────────────────────▶    the bytes are there: copies them out, or lends them
  *      may be written again     ◀────────────────────    freed(slot)
  *
+ *  A frame whose place the receiver has named goes straight there; its frame of the message is that memory:
+ *
+ *      its memory               ◀────────────────────    offer(rkey, bytes, handle); withdrawn(rkey)
+ *      write(frame → place)     ═══ one-sided ═══════▶   (memory)
+ *      placed(rkey, offset …)   ────────────────────▶
+ *
  *  The fabric is the caller's and only for messaging: a context listens on it once. URLs hold its address:
  *  `fabric://shm/3?world=job&at=shm%3A%2F%2F…` is rank 3.
  *
@@ -16,8 +22,12 @@
  *    2 piece    u8 flags: 1 last of its part, 2 last part │ u16 slot │ u32 bytes │ f64 bytes of the part
  *    3 want     –
  *    4 landing  u8 0 │ u16 slots │ u32 rkey │ f64 bytes │ handle, ASCII
- *    5 freed    u8 0 │ u16 slot */
+ *    5 freed    u8 0 │ u16 slot
+ *    6 offer    u8 0 │ u16 0 │ u32 rkey │ f64 bytes │ handle, ASCII
+ *    7 withdrawn  u8 0 │ u16 0 │ u32 rkey
+ *    8 placed   u8 last part of its packet │ u16 0 │ u32 rkey │ f64 offset │ f64 bytes */
 import { ShoalError } from '../../base/errors.ts';
+import { abortConnection } from '../../fabric/abortable.ts';
 import type { Connection, Fabric, PeerIdentity, RegisteredRegion, RemoteRegion } from '../../fabric/fabric.ts';
 import { Fifo } from '../../base/fifo.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -25,7 +35,9 @@ import type { Region, RegionAllocator } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import type { Backend, BackendOptions, Listener, Pipe, PipeConnectOptions, PipeHandlers } from '../backend.ts';
 import { packetBytesMost } from '../limits.ts';
-import { Landing, landingSlots, lentSlotsMost } from './landing.ts';
+import type { FramePlace } from '../msg.ts';
+import type { FramePlaces, PlaceOffers } from './frame-places.ts';
+import { Landing, landingSlots } from './landing.ts';
 
 /** The data plane that messages go over. */
 export interface FabricEndpoint {
@@ -46,12 +58,14 @@ export interface FabricEndpoint {
 const defaultLandingBytes = 16 * 2 ** 20;
 const landingLeast = 256 * 1024;
 
-const kind = { part: 1, piece: 2, want: 3, landing: 4, freed: 5 } as const;
+const kind = { part: 1, piece: 2, want: 3, landing: 4, freed: 5, offer: 6, withdrawn: 7, placed: 8 } as const;
 /** Parts up to this size are messages. */
 const inlineMost = 32 * 1024;
 const handleMost = 256;
 const partsMost = 70_000;
 const pieceBytes = 16;
+const placedBytes = 24;
+const offersMost = 65_536;
 /** For what was posted before the end. */
 const goodbyeMs = 200;
 
@@ -62,7 +76,7 @@ export class FabricBackend implements Backend {
   #onPipe: ((pipe: Pipe) => void) | undefined;
   #url: string | undefined;
 
-  constructor(options: BackendOptions, endpoint: FabricEndpoint) {
+  constructor(options: BackendOptions, endpoint: FabricEndpoint, places: FramePlaces) {
     this.#endpoint = endpoint;
     const { landing = 'copy', landingBytes = defaultLandingBytes } = endpoint;
     if (!Number.isSafeInteger(landingBytes) || landingBytes < landingLeast) {
@@ -75,6 +89,7 @@ export class FabricBackend implements Backend {
       regions,
       fabric: endpoint.fabric,
       packetBytes: packetBytesMost(options.limits),
+      places,
     };
   }
 
@@ -133,15 +148,17 @@ interface LandingOptions {
   readonly fabric: Fabric;
   /** Largest packet that is accepted. */
   readonly packetBytes: number;
+  readonly places: FramePlaces;
 }
 
 interface Outgoing {
   readonly parts: readonly Uint8Array[];
+  readonly places: readonly (FramePlace | undefined)[];
   part: number;
   offset: number;
 }
 
-class FabricPipe implements Pipe {
+class FabricPipe implements Pipe, PlaceOffers {
   readonly pointers = false;
   readonly description: string;
   readonly #connection: Connection;
@@ -155,6 +172,8 @@ class FabricPipe implements Pipe {
   readonly #backlog = new Fifo<Outgoing>();
   #target: { readonly region: RemoteRegion; readonly slots: Landing } | undefined;
   #wanted = false;
+  /** What the peer has opened to us, by rkey. */
+  readonly #offered = new Map<number, RemoteRegion>();
   #onFlushed: (() => void) | undefined;
 
   // Receiving.
@@ -178,6 +197,27 @@ class FabricPipe implements Pipe {
       onImmediate: () => this.#fail(violation('an immediate')),
       onClose: (error) => this.#end(error ?? new ShoalError('peer-lost', `${this.description} was closed by the peer`)),
     });
+    options.places.add(this);
+  }
+
+  offer({ rkey, bytes, handle }: RemoteRegion): void {
+    const message = Buffer.alloc(16 + handle.length);
+    message[0] = kind.offer;
+    message.writeUInt32LE(rkey, 4);
+    message.writeDoubleLE(bytes, 8);
+    message.write(handle, 16, 'latin1');
+    this.#post(this.#connection.send(message));
+  }
+
+  withdraw(rkey: number): void {
+    const message = Buffer.alloc(8);
+    message[0] = kind.withdrawn;
+    message.writeUInt32LE(rkey, 4);
+    this.#post(this.#connection.send(message));
+  }
+
+  end(): void {
+    abortConnection(this.#connection);
   }
 
   setHandlers(handlers: PipeHandlers): void {
@@ -185,9 +225,9 @@ class FabricPipe implements Pipe {
     for (const parts of this.#early.splice(0)) handlers.onParts(parts, []);
   }
 
-  send(parts: readonly Uint8Array[]): void {
+  send(parts: readonly Uint8Array[], _pointers?: readonly Uint8Array[], places: readonly (FramePlace | undefined)[] = []): void {
     if (!this.#open) return;
-    this.#backlog.push({ parts, part: 0, offset: 0 });
+    this.#backlog.push({ parts, places, part: 0, offset: 0 });
     if (this.#backlog.length === 1) this.#continue();
   }
 
@@ -211,6 +251,8 @@ class FabricPipe implements Pipe {
       for (; out.part < out.parts.length; out.part++, out.offset = 0) {
         const part = out.parts[out.part];
         const last = out.part === out.parts.length - 1;
+        const place = out.offset === 0 ? out.places[out.part] : undefined;
+        if (place !== undefined && this.#writePlaced(part, place, last)) continue;
         if (part.byteLength <= inlineMost) {
           const message = Buffer.allocUnsafe(2 + part.byteLength);
           message[0] = kind.part;
@@ -224,6 +266,22 @@ class FabricPipe implements Pipe {
     this.#onFlushed?.();
   }
 
+  /** @returns false when the peer has not opened the place to this connection. */
+  #writePlaced(part: Uint8Array, { rkey, offset }: FramePlace, last: boolean): boolean {
+    const region = this.#offered.get(rkey);
+    if (region === undefined || part.byteLength > region.bytes - offset) return false;
+    const source = { region: regionOver(part.buffer), offset: part.byteOffset, bytes: part.byteLength };
+    this.#post(this.#connection.write(source, { region, offset }));
+    const message = Buffer.alloc(placedBytes);
+    message[0] = kind.placed;
+    message[1] = last ? 1 : 0;
+    message.writeUInt32LE(rkey, 4);
+    message.writeDoubleLE(offset, 8);
+    message.writeDoubleLE(part.byteLength, 16);
+    this.#post(this.#connection.send(message));
+    return true;
+  }
+
   /** @returns the part is written. */
   #writePieces(part: Uint8Array, out: Outgoing, last: boolean): boolean {
     if (this.#target === undefined) {
@@ -233,9 +291,9 @@ class FabricPipe implements Pipe {
     }
     const { region, slots } = this.#target;
     while (out.offset < part.byteLength) {
-      const slot = slots.take();
-      if (slot === undefined) return false;
-      const bytes = Math.min(part.byteLength - out.offset, slots.slotBytes);
+      const taken = slots.take(part.byteLength - out.offset);
+      if (taken === undefined) return false;
+      const { slot, bytes } = taken;
       const source = { region: regionOver(part.buffer), offset: part.byteOffset + out.offset, bytes };
       this.#post(this.#connection.write(source, { region, offset: slot * slots.slotBytes }));
       out.offset += bytes;
@@ -295,13 +353,37 @@ class FabricPipe implements Pipe {
         return;
       }
       case kind.freed:
-        if (message.length !== 4 || this.#target?.slots.free(message.readUInt16LE(2)) !== true)
-          throw violation('a slot that was never taken');
+        if (message.length !== 4 || !this.#target?.slots.free(message.readUInt16LE(2))) throw violation('a slot that was never taken');
         this.#continue();
+        return;
+      case kind.offer: {
+        const bytes = message.length < 16 || message.length > 16 + handleMost ? -1 : message.readDoubleLE(8);
+        if (!Number.isSafeInteger(bytes) || bytes < 0 || this.#offered.size >= offersMost) throw violation('an offer that cannot be');
+        const rkey = message.readUInt32LE(4);
+        this.#offered.set(rkey, { rkey, bytes, handle: message.toString('latin1', 16) });
+        return;
+      }
+      case kind.withdrawn:
+        if (message.length !== 8) throw violation('a withdrawal that cannot be');
+        this.#offered.delete(message.readUInt32LE(4));
+        return;
+      case kind.placed:
+        this.#onPlaced(message);
         return;
       default:
         throw violation(`a message of kind ${message[0]}`);
     }
+  }
+
+  #onPlaced(message: Buffer): void {
+    if (message.length !== placedBytes || this.#filling !== undefined) throw violation('a placed part that does not belong');
+    const { places } = this.#options;
+    const bytes = message.readDoubleLE(16);
+    const part =
+      Number.isSafeInteger(bytes) && bytes > 0 ? places.locate(message.readUInt32LE(4), message.readDoubleLE(8), bytes) : undefined;
+    if (part === undefined) throw violation('a placed part outside of what was offered');
+    places.counters.bytesPlaced += bytes;
+    this.#finishPart(part, message[1] === 1);
   }
 
   #onPiece(message: Buffer): void {
@@ -319,8 +401,10 @@ class FabricPipe implements Pipe {
       throw violation(`a part of ${partBytes} bytes`);
     }
     const landed = new Uint8Array(region.buffer, slot * slots.slotBytes, bytes);
-    if (this.#options.lends && this.#lent < lentSlotsMost && bytes === partBytes && this.#filling === undefined && flags % 2 === 1) {
-      this.#lent++;
+    const { lends, places } = this.#options;
+    if (lends && slots.mayLend(this.#lent, bytes) && bytes === partBytes && this.#filling === undefined && flags % 2 === 1) {
+      this.#lent += Math.ceil(bytes / slots.slotBytes);
+      places.counters.bytesLent += bytes;
       this.#loans.push(slot);
       this.#finishPart(landed, flags >= 2);
       return;
@@ -331,6 +415,7 @@ class FabricPipe implements Pipe {
     const { filled } = this.#filling;
     if (this.#filling.bytes.byteLength !== partBytes || filled + bytes > partBytes) throw violation('pieces that do not fit');
     this.#filling.bytes.set(landed, filled);
+    places.counters.bytesCopied += bytes;
     this.#filling.filled += bytes;
     this.#giveBack(slot);
     if ((flags % 2 === 1) !== (this.#filling.filled === partBytes)) throw violation('a part that ends elsewhere than it said');
@@ -357,17 +442,18 @@ class FabricPipe implements Pipe {
   }
 
   #returnLoans(loans: readonly number[]): void {
-    this.#lent -= loans.length;
-    for (const slot of loans) this.#giveBack(slot);
+    for (const slot of loans) this.#lent -= this.#giveBack(slot);
   }
 
-  #giveBack(slot: number): void {
-    if (!this.#open) return;
-    this.#slots?.free(slot);
+  /** @returns how many slots it had. */
+  #giveBack(slot: number): number {
+    if (!this.#open) return 0;
+    const slots = this.#slots?.free(slot) ?? 0;
     const message = Buffer.alloc(4);
     message[0] = kind.freed;
     message.writeUInt16LE(slot, 2);
     this.#post(this.#connection.send(message));
+    return slots;
   }
 
   #announceLanding(): void {
@@ -403,8 +489,11 @@ class FabricPipe implements Pipe {
 
   #release(): void {
     this.#open = false;
+    this.#options.places.delete(this);
     this.#registered?.deregister();
-    this.#region?.close();
+    // What is lent is still read.
+    if (this.#lent > 0) this.#region?.retire();
+    else this.#region?.close();
     this.#onFlushed?.();
     this.#onClosed();
   }

@@ -15,7 +15,7 @@ import { Session, type Unit } from '../../session/session.ts';
 import { formatAddress, type Address } from '../address.ts';
 import type { Pipe } from '../backend.ts';
 import type { MessagingLimits } from '../limits.ts';
-import type { Msg } from '../msg.ts';
+import type { FramePlace, Msg } from '../msg.ts';
 import {
   checkMessage,
   encodeControl,
@@ -58,6 +58,8 @@ export interface LinkOptions {
 interface DataUnit extends Unit {
   readonly parts: Uint8Array[];
   readonly pointers: Uint8Array[];
+  readonly places: readonly (FramePlace | undefined)[];
+  readonly messages: readonly Msg[];
 }
 
 export class Link {
@@ -95,7 +97,14 @@ export class Link {
     this.#options = options;
     const { windowMessages, windowBytes } = options.limits;
     this.#peerTakes = options.limits;
-    this.#session = new Session({ id: options.session, windowMessages, windowBytes });
+    this.#session = new Session({
+      id: options.session,
+      windowMessages,
+      windowBytes,
+      onReceived: ({ messages }) => {
+        for (const msg of messages) msg.markDelivered();
+      },
+    });
   }
 
   get peer(): Address | undefined {
@@ -260,7 +269,7 @@ export class Link {
         return;
       }
       this.#session.send(unit);
-      this.#pipe.send(unit.parts, unit.pointers);
+      this.#pipe.send(unit.parts, unit.pointers, unit.places);
     }
   }
 
@@ -298,8 +307,8 @@ export class Link {
       cost += bytes;
     }
     if (messages.length === 0) return undefined;
-    const { parts, pointers } = encodeData(messages, this.#session.sent, this.#session.counters);
-    return { parts, pointers, count: messages.length, cost };
+    const { parts, pointers, places } = encodeData(messages, this.#session.sent, this.#session.counters);
+    return { parts, pointers, places, messages, count: messages.length, cost };
   }
 
   #wake(): void {

@@ -36,7 +36,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Counters, Greeting as SessionGreeting } from '../../session/session.ts';
 import type { Address } from '../address.ts';
 import { frameBytesMost, type MessagingLimits } from '../limits.ts';
-import { Msg } from '../msg.ts';
+import { Msg, type FramePlace } from '../msg.ts';
 
 export const PacketKind = { hello: 1, welcome: 2, data: 3, credit: 4, goodbye: 5, reset: 6, error: 7 } as const;
 
@@ -113,6 +113,8 @@ export function inlineBytes(msg: Msg, headerBytes: number = wideHeaderBytes): nu
 export interface DataPacket {
   readonly parts: Uint8Array[];
   readonly pointers: Uint8Array[];
+  /** By part: where the receiver wants it. */
+  readonly places: (FramePlace | undefined)[];
   /** Sum of `messageCost`. */
   readonly cost: number;
 }
@@ -128,13 +130,14 @@ export function encodeData(messages: readonly Msg[], sequence: number, counters:
   writePrefix(view, PacketKind.data, wide ? messages.length + wideFlag : messages.length, sequence, counters);
   const parts: Uint8Array[] = [first];
   const pointers: Uint8Array[] = [];
+  const places: (FramePlace | undefined)[] = [];
   let at = packetPrefixBytes;
   let cost = 0;
   for (const msg of messages) {
-    at = writeMessage(msg, first, view, at, { wide, parts, pointers });
+    at = writeMessage(msg, first, view, at, { wide, parts, pointers, places });
     cost += messageCost(msg);
   }
-  return { parts, pointers, cost };
+  return { parts, pointers, places, cost };
 }
 
 /** Writes newer counters into a data packet that is sent again. Its other parts stay. */
@@ -204,7 +207,12 @@ function writeMessage(
   first: Buffer,
   view: DataView,
   start: number,
-  out: { readonly wide: boolean; readonly parts: Uint8Array[]; readonly pointers: Uint8Array[] },
+  out: {
+    readonly wide: boolean;
+    readonly parts: Uint8Array[];
+    readonly pointers: Uint8Array[];
+    readonly places: (FramePlace | undefined)[];
+  },
 ): number {
   const { frames, pointers } = msg;
   const entries = frames.length + pointers.length;
@@ -221,7 +229,7 @@ function writeMessage(
     view.setInt32(start + 24, msg.targetVersion, true);
   }
   let at = padded(lengthAt + 4 * entries);
-  for (const frame of frames) {
+  for (const [k, frame] of frames.entries()) {
     const bytes = frame.byteLength;
     if (bytes < detachedBytes) {
       view.setUint32(lengthAt, bytes, true);
@@ -229,6 +237,8 @@ function writeMessage(
       at = fillTo(first, at + bytes);
     } else {
       view.setUint32(lengthAt, bytes + detachedFlag, true);
+      const place = msg.placeOf(k);
+      if (place !== undefined) out.places[out.parts.length] = place;
       out.parts.push(frame);
     }
     lengthAt += 4;

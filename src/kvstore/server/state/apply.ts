@@ -46,7 +46,8 @@ export class Applier {
     const start = this.#slots.start[from];
     const bytes = this.#slots.end[to - 1] - start;
     const sources: Uint8Array[] = [];
-    const targets = [this.#slots.values(from, to)];
+    const fresh = this.optimizer === undefined ? this.#slots.fresh(from, to) : undefined;
+    const targets = [fresh?.bytes ?? this.#slots.writable(from, to)];
     for (const { source, target, base, request } of contributions) {
       sources.push(source.subarray(start - base, start - base + bytes));
       // Nobody waits for a request that was answered, perhaps with an error: its memory may be in use again.
@@ -54,6 +55,7 @@ export class Applier {
     }
     if (this.optimizer === undefined) this.#kernels.reduce(dtype, 'sum', targets, sources, this.#tree(sources.length));
     else this.#optimize(this.optimizer, { dtype, from, sources, targets, contributions });
+    if (fresh !== undefined) this.#slots.replace(from, fresh);
     for (let slot = from; slot < to; slot++) {
       this.#slots.version[slot]++;
       this.#slots.steps[slot]++;
@@ -142,7 +144,7 @@ export class Applier {
       rowBytes,
       contributions.map(({ rows: own, source }) => ({ rows: own!, values: source })),
     );
-    const values = this.#slots.values(slot, slot + 1);
+    const values = this.#slots.writable(slot, slot + 1);
     if (this.optimizer === undefined) {
       scatterRows(values, sum, rows, rowBytes);
     } else if (rows.length > 0) {

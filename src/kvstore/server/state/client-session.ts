@@ -3,6 +3,7 @@ import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { GroupRounds, Member } from './rounds.ts';
+import type { ValueMemory } from './slots.ts';
 import type { Run, RunState } from '../../protocol/wire.ts';
 
 /** Settled requests are dropped when there are at least so many. */
@@ -19,6 +20,9 @@ export interface ServerRequest {
   readonly states: RunState[];
   /** Values for the answer. */
   readonly payload: Uint8Array | undefined;
+  /** By run with a frame of its own in the answer: the frame, or the memory of the slot that it is. */
+  readonly frames: (Uint8Array | undefined)[];
+  readonly loans: (ValueMemory | undefined)[];
   /** By run: where its values go. */
   readonly targets: (Uint8Array | undefined)[];
   /** Slots that are not as the request wants them. */
@@ -27,6 +31,8 @@ export interface ServerRequest {
   unsettled: number;
   error: ShoalError | undefined;
   answered: boolean;
+  /** Its message is being looked through. */
+  taking: boolean;
 }
 
 export class ServerSession {

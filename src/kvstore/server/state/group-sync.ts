@@ -116,10 +116,10 @@ export class GroupSync {
       this.#answered.push(0);
     }
     for (let slab = this.base.length; this.requests && slab < slots.slabs.length; slab++) {
-      this.base.push(Uint8Array.from(slots.slabs[slab].bytes));
+      this.base.push(Uint8Array.from(slots.slabs[slab].memory.bytes));
     }
     for (let slab = this.first.length; this.#options.group === 0 && slab < slots.slabs.length; slab++) {
-      this.first.push(Uint8Array.from(slots.slabs[slab].bytes));
+      this.first.push(Uint8Array.from(slots.slabs[slab].memory.bytes));
     }
     for (const group of this.included.values()) this.#growIncluded(group);
     for (const slot of this.#unknown) if (slot < slots.count) this.#due.add(slot);
@@ -187,7 +187,7 @@ export class GroupSync {
     for (const waiting of [this.#due, this.#late, this.#unknown]) waiting.clear();
     this.included.clear();
     this.#told.clear();
-    for (const copies of [this.base, this.first]) for (const [slab, copy] of copies.entries()) copy.set(slots.slabs[slab].bytes);
+    for (const copies of [this.base, this.first]) for (const [slab, copy] of copies.entries()) copy.set(slots.slabs[slab].memory.bytes);
     for (let slot = 0; slot < this.own.length; slot++) {
       this.own[slot] = this.requests ? 0 : slots.version[slot];
       this.#since[slot] = 0;
@@ -312,7 +312,7 @@ export class GroupSync {
     const answer: Uint8Array[] = [];
     const told = this.#toldOf(group);
     for (const [k, { slot, count }] of entries.entries()) {
-      const value = slots.values(slot, slot + 1);
+      const value = slots.writable(slot, slot + 1);
       const before = this.#part(included.values, slot);
       this.#addDifference(slots.dtype(slot), value, values[k], before);
       before.set(values[k]);
@@ -379,7 +379,7 @@ export class GroupSync {
       at += base.byteLength;
       const fresh = new Uint8Array(base.byteLength);
       this.#addDifference(dtype, fresh, values[k], sent);
-      this.#addDifference(dtype, slots.values(slot, slot + 1), fresh, base);
+      this.#addDifference(dtype, slots.writable(slot, slot + 1), fresh, base);
       base.set(fresh);
       slots.version[slot] = count + this.own[slot] - exchange.counts[k];
       this.#answered[slot] = exchange.counts[k];
@@ -413,7 +413,8 @@ export class GroupSync {
 
   #growIncluded({ values, counts }: { values: Uint8Array[]; counts: number[] }): void {
     const { slots } = this.#options;
-    for (let slab = values.length; slab < slots.slabs.length; slab++) values.push(new Uint8Array(slots.slabs[slab].bytes.byteLength));
+    for (let slab = values.length; slab < slots.slabs.length; slab++)
+      values.push(new Uint8Array(slots.slabs[slab].memory.bytes.byteLength));
     while (counts.length < slots.count) counts.push(0);
   }
 

@@ -9,7 +9,7 @@ import type { SnapshotStore } from '../../../checkpoint/snapshot.ts';
 import type { GradientCodec } from '../../compression/codec.ts';
 import type { Optimizer, OptimizerSpec } from '../../optimizers/optimizer.ts';
 import type { KVTopology } from '../../protocol/topology.ts';
-import type { RemoteValues } from '../../protocol/value-space.ts';
+import type { RemoteValues, ValueCounters } from '../../protocol/value-space.ts';
 
 /** `againMs`: when it is tried again, if not sooner, in milliseconds. */
 export type CheckpointEvent =
@@ -53,6 +53,8 @@ export interface ServerOptions {
   readonly syncEvery?: number;
   /** Milliseconds until less than that is exchanged, and until other groups hear of changes. Default 500. */
   readonly syncMs?: number;
+  /** Counts what is copied. Default: its own. */
+  readonly counters?: ValueCounters;
   /** Bytes of gradients held for incomplete rounds, per client. Default 1 GiB. */
   readonly pendingBytes?: number;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */

@@ -2,13 +2,25 @@
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from '../../protocol/parameter-directory.ts';
+import type { ValueCounters } from '../../protocol/value-space.ts';
+
+const elementBytesMost = 8;
+
+/** The values of a slab. While messages are made of it, nobody writes to it: what changes then goes to other memory. */
+export interface ValueMemory {
+  readonly bytes: Uint8Array;
+  readers: number;
+}
 
 export interface Slab {
   readonly dtype: DType;
-  readonly bytes: Uint8Array;
-  /** One array per state of the optimiser, as long as `bytes`. */
+  memory: ValueMemory;
+  /** One array per state of the optimiser, as long as the values. */
   states: Uint8Array[];
 }
+
+/** Of value memory that is kept for the next message that is under way when values change. */
+const spareBytesMost = 64 * 2 ** 20;
 
 export class ServerSlots {
   readonly #server: number;
@@ -22,8 +34,13 @@ export class ServerSlots {
   readonly version: number[] = [];
   /** Updates applied since the optimiser was set. */
   readonly steps: number[] = [];
+  /** By length. */
+  readonly #spare = new Map<number, ValueMemory[]>();
+  #spareBytes = 0;
+  readonly counters: ValueCounters;
 
-  constructor(server: number, directory: ParameterDirectory) {
+  constructor(server: number, directory: ParameterDirectory, counters: ValueCounters = { bytesCopied: 0 }) {
+    this.counters = counters;
     this.#server = server;
     this.#directory = directory;
   }
@@ -53,7 +70,7 @@ export class ServerSlots {
     for (const [k, bytes] of sizes.entries()) {
       this.slabs.push({
         dtype: dtypeOf[k],
-        bytes: allocate(bytes),
+        memory: { bytes: allocate(bytes), readers: 0 },
         states: Array.from({ length: stateCount }, () => allocate(bytes)),
       });
     }
@@ -61,7 +78,7 @@ export class ServerSlots {
 
   /** Fresh state for another optimiser: zeros. */
   resetStates(stateCount: number): void {
-    for (const slab of this.slabs) slab.states = Array.from({ length: stateCount }, () => allocate(slab.bytes.byteLength));
+    for (const slab of this.slabs) slab.states = Array.from({ length: stateCount }, () => allocate(slab.memory.bytes.byteLength));
     this.steps.fill(0);
   }
 
@@ -69,9 +86,62 @@ export class ServerSlots {
     return this.slabs[this.slab[slot]].dtype;
   }
 
-  /** Values of slots `from` to `to − 1`, of one slab. */
+  /** Values of slots `from` to `to − 1`, of one slab, to be read now. */
   values(from: number, to: number): Uint8Array {
-    return this.slabs[this.slab[from]].bytes.subarray(this.start[from], this.end[to - 1]);
+    return this.slabs[this.slab[from]].memory.bytes.subarray(this.start[from], this.end[to - 1]);
+  }
+
+  /** The same, to be changed. */
+  writable(from: number, to: number): Uint8Array {
+    const slab = this.slabs[this.slab[from]];
+    const { memory } = slab;
+    if (memory.readers > 0) {
+      slab.memory = this.#memory(memory.bytes.byteLength);
+      slab.memory.bytes.set(memory.bytes);
+      this.counters.bytesCopied += memory.bytes.byteLength;
+    }
+    return this.values(from, to);
+  }
+
+  /** Memory for all new values of a slab that has these slots and no others, when messages need the present one; undefined: it may
+   *  be written over. `replace` makes it the slab's. */
+  fresh(from: number, to: number): ValueMemory | undefined {
+    const { memory } = this.slabs[this.slab[from]];
+    const isWhole = this.start[from] === 0 && this.end[to - 1] === memory.bytes.byteLength;
+    return isWhole && memory.readers > 0 ? this.#memory(memory.bytes.byteLength) : undefined;
+  }
+
+  replace(slot: number, memory: ValueMemory): void {
+    this.slabs[this.slab[slot]].memory = memory;
+  }
+
+  /** One slot, and nothing beside it in its slab. */
+  isLone(first: number, slots: number): boolean {
+    return slots === 1 && this.start[first] === 0 && this.end[first] === this.slabs[this.slab[first]].memory.bytes.byteLength;
+  }
+
+  /** Memory that is a slot's values and nothing else, for a message: it stays as it is until `giveBack`. */
+  lend(slot: number): ValueMemory {
+    const { memory } = this.slabs[this.slab[slot]];
+    memory.readers++;
+    return memory;
+  }
+
+  giveBack(slot: number, memory: ValueMemory): void {
+    memory.readers--;
+    const { byteLength } = memory.bytes;
+    if (memory.readers > 0 || this.slabs[this.slab[slot]]?.memory === memory || this.#spareBytes + byteLength > spareBytesMost) return;
+    const alike = this.#spare.get(byteLength);
+    if (alike === undefined) this.#spare.set(byteLength, [memory]);
+    else alike.push(memory);
+    this.#spareBytes += byteLength;
+  }
+
+  #memory(bytes: number): ValueMemory {
+    const spare = this.#spare.get(bytes)?.pop();
+    if (spare === undefined) return { bytes: allocate(bytes), readers: 0 };
+    this.#spareBytes -= bytes;
+    return spare;
   }
 
   parameterOf(slot: number): DeclaredParameter {
@@ -87,8 +157,10 @@ export class ServerSlots {
   }
 }
 
-/** A copy in memory of our own. Buffers of sockets may begin at any address, which a typed array cannot tell. */
-export function aligned(bytes: Uint8Array): Uint8Array {
+/** As it is where elements may begin there, else a copy: buffers of sockets begin at any address. */
+export function aligned(bytes: Uint8Array, counters: ValueCounters): Uint8Array {
+  if (bytes.byteOffset % elementBytesMost === 0) return bytes;
+  counters.bytesCopied += bytes.byteLength;
   return new Uint8Array(bytes);
 }
 

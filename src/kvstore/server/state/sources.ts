@@ -33,6 +33,8 @@ export interface Resolved {
   readonly sources: (RunSource | undefined)[];
   readonly targets: (Uint8Array | undefined)[];
   readonly payload: Uint8Array | undefined;
+  /** By run with a frame of its own: its values, where they cannot be lent. */
+  readonly frames: (Uint8Array | undefined)[];
 }
 
 export class SourceReader {
@@ -54,16 +56,23 @@ export class SourceReader {
     const sizes = runs.map((run) => {
       this.#checkSlots(run);
       const bytes = this.#targetBytes(run);
-      if (run.target === TargetKind.inline) payloadBytes += alignedBytes(bytes);
+      if (run.target === TargetKind.inline || run.target === TargetKind.frame) payloadBytes += alignedBytes(bytes);
       return bytes;
     });
     if (payloadBytes > payloadBytesMax) throw malformed(`an answer would have ${payloadBytes} bytes`);
     const inline = runs.some(({ target }) => target === TargetKind.inline);
-    const payload = inline ? new Uint8Array(new ArrayBuffer(payloadBytes)) : undefined;
+    const shared = runs.reduce((sum, { target }, k) => (target === TargetKind.inline ? sum + alignedBytes(sizes[k]) : sum), 0);
+    const payload = inline ? new Uint8Array(new ArrayBuffer(shared)) : undefined;
     const remote = this.#valuesOf(session.address);
     const sources = runs.map((run) => this.#source(remote, msg, run));
     let at = 0;
+    const frames: (Uint8Array | undefined)[] = runs.map(() => undefined);
     const targets = runs.map((run, k) => {
+      if (run.target === TargetKind.frame) {
+        if (this.writes === 'nothing' || this.#slots.isLone(run.firstSlot, run.slots)) return undefined;
+        frames[k] = new Uint8Array(new ArrayBuffer(sizes[k]));
+        return frames[k];
+      }
       if (run.target === TargetKind.inline) {
         const from = at;
         at += alignedBytes(sizes[k]);
@@ -74,7 +83,7 @@ export class SourceReader {
       const target = remote.view({ region: run.targetRegion, offset: run.targetOffset, bytes: sizes[k] });
       return this.writes === 'targets' ? target : undefined;
     });
-    return { sources, targets, payload };
+    return { sources, targets, payload, frames };
   }
 
   /** The rows that a run asks for. */
@@ -111,10 +120,14 @@ export class SourceReader {
     if (codec !== 0) return { bytes: this.#decoded(msg, run), rows: undefined };
     if (sourceBytes !== this.#bytesOf(run)) throw malformed(`a run of ${this.#bytesOf(run)} bytes comes with ${sourceBytes}`);
     if (source !== SourceKind.region) {
-      return { bytes: aligned(msg.frames[sourceRegion].subarray(sourceOffset, sourceOffset + sourceBytes)), rows: undefined };
+      return { bytes: this.#aligned(msg.frames[sourceRegion].subarray(sourceOffset, sourceOffset + sourceBytes)), rows: undefined };
     }
     if (sourceOffset % dtypeInfo(dtype).bytes !== 0) throw malformed('a source that is not aligned');
     return { bytes: remote.view({ region: sourceRegion, offset: sourceOffset, bytes: sourceBytes }), rows: undefined };
+  }
+
+  #aligned(bytes: Uint8Array): Uint8Array {
+    return aligned(bytes, this.#slots.counters);
   }
 
   #decoded(msg: Msg, run: Run): Uint8Array {
@@ -146,6 +159,6 @@ export class SourceReader {
     }
     if (!push) return undefined;
     const values = frame.subarray(valuesOffset, valuesOffset + run.rows * rowBytes);
-    return { bytes: aligned(values), rows };
+    return { bytes: this.#aligned(values), rows };
   }
 }

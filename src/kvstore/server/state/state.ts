@@ -13,6 +13,7 @@ import { ServerSlots } from './slots.ts';
 import { SourceReader } from './sources.ts';
 import { Transfers } from './transfers.ts';
 import { serverGroupOf } from '../../protocol/topology.ts';
+import type { ValueCounters } from '../../protocol/value-space.ts';
 import type { OptimizerNotice } from '../../protocol/wire.ts';
 
 const pendingBytesDefault = 2 ** 30;
@@ -26,6 +27,7 @@ export interface Outbound {
 }
 
 export interface StateCallbacks {
+  readonly counters: ValueCounters;
   readonly send: (destination: Address, message: Outbound) => void;
   readonly respond: (request: ServerRequest) => void;
   /** Something can be sent to another server group. */
@@ -56,13 +58,13 @@ export class ServerState {
   /** Something has changed since the last snapshot. */
   dirty = false;
 
-  constructor(options: ServerOptions, { send, respond, onDue, onExchanged }: StateCallbacks) {
+  constructor(options: ServerOptions, { send, respond, onDue, onExchanged, counters }: StateCallbacks) {
     this.options = options;
     this.lineage = options.incarnation;
     this.repeats = options.mode === 'primary' && options.snapshots !== undefined;
     const { topology, group, server, kernels, parameterKernels } = options;
     this.directory = new ParameterDirectory(topology.serversPerGroup);
-    this.slots = new ServerSlots(server, this.directory);
+    this.slots = new ServerSlots(server, this.directory, counters);
     this.applier = new Applier(this.slots, { kernels, parameterKernels });
     this.sync = new GroupSync({
       topology,

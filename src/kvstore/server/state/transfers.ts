@@ -3,12 +3,12 @@
 import { ShoalError } from '../../../base/errors.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
-import type { SourceReader, RunSource } from './sources.ts';
+import type { Resolved, RunSource, SourceReader } from './sources.ts';
 import { describeWorkers, type Contribution, type GroupRounds, type Waiter } from './rounds.ts';
 import type { ServerRequest, ServerSession } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
 import { gatherRows } from '../../values/sparse-rows.ts';
-import { decodeRuns, KVMessage, SourceKind, type Run, type Transfer } from '../../protocol/wire.ts';
+import { decodeRuns, KVMessage, SourceKind, TargetKind, type Run, type Transfer } from '../../protocol/wire.ts';
 
 export interface TransfersOptions {
   readonly slots: ServerSlots;
@@ -43,9 +43,14 @@ export class Transfers {
     for (const group of this.groups.values()) group.grow(this.#options.slots.count);
   }
 
-  /** @throws ShoalError `protocol`; then nothing has changed. */
+  /** @throws ShoalError `protocol`; then nothing has changed, and the message is given back. */
   decode(msg: Msg): Transfer {
-    return decodeRuns(msg.frames);
+    try {
+      return decodeRuns(msg.frames);
+    } catch (thrown) {
+      msg.release();
+      throw thrown;
+    }
   }
 
   /** First values of parameters that nobody can use yet. @throws ShoalError `protocol`. */
@@ -56,7 +61,7 @@ export class Transfers {
       if (first < firstSlot || values[k] === undefined) throw new ShoalError('protocol', 'a put to a parameter that is in use');
     }
     for (const [k, { firstSlot: from, slots: count }] of transfer.runs.entries()) {
-      slots.values(from, from + count).set(values[k]!.bytes);
+      slots.writable(from, from + count).set(values[k]!.bytes);
     }
   }
 
@@ -64,7 +69,7 @@ export class Transfers {
   take(session: ServerSession, msg: Msg, transfer: Transfer): ServerRequest {
     const { runs } = transfer;
     const group = session.rounds;
-    const { sources, targets, payload } = this.#options.sources.resolve(session, msg, transfer);
+    const { sources, targets, payload, frames } = this.#resolve(session, msg, transfer);
     const request: ServerRequest = {
       session,
       id: msg.targetValue,
@@ -73,16 +78,21 @@ export class Transfers {
       runs,
       states: runs.map(() => ({ version: Number.MAX_SAFE_INTEGER, settled: 0xffffffff })),
       payload,
+      frames,
+      loans: runs.map(() => undefined),
       targets,
       waiting: runs.reduce((sum, run) => sum + run.slots, 0),
       unsettled: 0,
       error: undefined,
       answered: false,
+      taking: true,
     };
     const refusal = this.#refusal(session, group, request);
     if (refusal !== undefined) {
       request.error = refusal;
       this.#answer(request);
+      request.taking = false;
+      this.#letGo(request);
       return request;
     }
     this.pending.add(request);
@@ -95,7 +105,18 @@ export class Transfers {
       if (sources[k] !== undefined) this.#settle(group, firstSlot, firstSlot + slots);
     }
     if (!request.answered) this.failStuck(group);
+    request.taking = false;
+    this.#letGo(request);
     return request;
+  }
+
+  #resolve(session: ServerSession, msg: Msg, transfer: Transfer): Resolved {
+    try {
+      return this.#options.sources.resolve(session, msg, transfer);
+    } catch (thrown) {
+      msg.release();
+      throw thrown;
+    }
   }
 
   /** Answers requests that wait for somebody who will not come. */
@@ -145,6 +166,8 @@ export class Transfers {
       if (request.session !== session) continue;
       request.answered = true;
       this.pending.delete(request);
+      this.returnLoans(request);
+      this.#letGo(request);
     }
     for (const group of this.groups.values()) group.dropWaiters((request) => request.answered);
   }
@@ -257,7 +280,23 @@ export class Transfers {
     if (contribution === undefined) return;
     const { request } = contribution;
     request.unsettled -= slots;
-    if (request.unsettled === 0) request.session.pendingBytes -= request.msg.size;
+    if (request.unsettled > 0) return;
+    request.session.pendingBytes -= request.msg.size;
+    this.#letGo(request);
+  }
+
+  /** Nobody reads the message any more: what its backend has lent goes back. */
+  #letGo(request: ServerRequest): void {
+    if (request.answered && request.unsettled === 0 && !request.taking) request.msg.release();
+  }
+
+  /** Messages that were made of values do not need them any more. */
+  returnLoans({ runs, loans }: ServerRequest): void {
+    for (const [k, memory] of loans.entries()) {
+      if (memory === undefined) continue;
+      loans[k] = undefined;
+      this.#options.slots.giveBack(runs[k].firstSlot, memory);
+    }
   }
 
   /** The values that the waiter's stretch has now. */
@@ -273,6 +312,7 @@ export class Transfers {
       const offset = slots.start[from] - slots.start[run.firstSlot];
       const values = slots.values(from, to);
       target.subarray(offset, offset + values.byteLength).set(values);
+      slots.counters.bytesCopied += values.byteLength;
     }
     let error: ShoalError | undefined;
     if (run.source !== SourceKind.none && group.refused.size > 0) {
@@ -298,15 +338,27 @@ export class Transfers {
       if (version[slot] < state.version) state.version = version[slot];
       if (group.settled[slot] < state.settled) state.settled = group.settled[slot];
     }
+    this.#lend(request, run);
     request.error ??= error;
     request.waiting -= to - from;
     if (request.waiting === 0) this.#answer(request);
+  }
+
+  /** The values that a run has now, for a frame of the answer. */
+  #lend(request: ServerRequest, index: number): void {
+    const { sources, slots } = this.#options;
+    const { target, firstSlot } = request.runs[index];
+    if (target !== TargetKind.frame || request.frames[index] !== undefined || sources.writes === 'nothing') return;
+    const memory = slots.lend(firstSlot);
+    request.loans[index] = memory;
+    request.frames[index] = memory.bytes;
   }
 
   #answer(request: ServerRequest): void {
     request.answered = true;
     this.pending.delete(request);
     this.#options.respond(request);
+    this.#letGo(request);
   }
 
   /** Slots that keep a request waiting, and the rounds it waits for. */
