@@ -110,7 +110,7 @@ async function runTrial(seed: number, trial: Trial): Promise<number> {
     mappable,
     localWorkers,
     random,
-    client: { timeoutMs: 1e9, sliceBytes: 64 * 1024, ...(replayBytes ? { replayBytes } : {}) },
+    client: { timeoutMs: 1e9, sliceBytes: 64 * 1024, frameBytes: 32 * 1024, ...(replayBytes ? { replayBytes } : {}) },
     // Updates between exchanges: 1, 5 or 9.
     server: { checkpointEveryMs: 50, syncEvery: 1 + 4 * (seed % 3) },
   });

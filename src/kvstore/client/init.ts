@@ -221,6 +221,7 @@ export class ClientInit {
             priority: putPriority,
             batches: directory.batches,
             counters: this.#counters,
+            frameBytes: this.#options.frameBytes,
             type: KVMessage.put,
             finish,
           });

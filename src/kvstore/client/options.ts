@@ -14,6 +14,9 @@ import type { OwnValues, ValueCounters, ValueRef } from '../protocol/value-space
 /** A slice of a large parameter is mostly larger and goes alone. */
 export const unitBytesDefault: number = 2 ** 20;
 
+/** Below it a frame of its own costs more than two copies. */
+export const frameBytesDefault: number = 256 * 1024;
+
 export interface ClientOptions {
   readonly topology: KVTopology;
   readonly workerGroup: number;
@@ -39,6 +42,8 @@ export interface ClientOptions {
   readonly sliceBytes?: number;
   /** Counts what is copied. Default: its own. */
   readonly counters?: ValueCounters;
+  /** Values from it on are frames of their own. Default 256 KiB. */
+  readonly frameBytes?: number;
   /** Aim for messages of many small parameters. Default 1 MiB. */
   readonly unitBytes?: number;
 }

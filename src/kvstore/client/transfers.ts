@@ -249,6 +249,7 @@ class Plan {
       priority: this.#priority,
       batches: this.#context.directory.batches,
       counters: this.#context.counters,
+      frameBytes: this.#context.options.frameBytes,
       finish: (error, finished, states) => {
         this.#finish(error, finished, server, states);
         for (const operation of this.#operations) operation.arrive(error, finished);

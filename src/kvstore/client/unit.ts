@@ -17,12 +17,11 @@ import {
   type Run,
   type RunState,
 } from '../protocol/wire.ts';
+import { frameBytesDefault } from './options.ts';
 import type { Reach, ClientRequest } from './request.ts';
 
 /** Below it a copy into the message is cheaper than a reference. */
 const referenceBytes = 8 * 1024;
-/** From it on a value is a frame of its own, which nobody copies. */
-const ownFrameBytes = 32 * 1024;
 const noRegion = -1;
 /** Index of the frame of small values. */
 const smallFrame = 1;
@@ -48,6 +47,8 @@ export interface UnitOptions {
   /** Batches that the client knows. */
   readonly batches: number;
   readonly counters: ValueCounters;
+  /** From it on a value is a frame of its own, which nobody copies. */
+  readonly frameBytes?: number | undefined;
   readonly type?: number;
   readonly finish: (error: ShoalError | undefined, unit: ClientUnit, states: readonly RunState[]) => void;
 }
@@ -56,6 +57,7 @@ export class ClientUnit implements ClientRequest {
   priority: number;
   bytes = 0;
   readonly #options: UnitOptions;
+  readonly #frameBytes: number;
   readonly slots: number[] = [];
   readonly counts: number[] = [];
   readonly #rounds: number[] = [];
@@ -82,6 +84,7 @@ export class ClientUnit implements ClientRequest {
 
   constructor(options: UnitOptions) {
     this.#options = options;
+    this.#frameBytes = options.frameBytes ?? frameBytesDefault;
     this.priority = options.priority;
   }
 
@@ -148,7 +151,7 @@ export class ClientUnit implements ClientRequest {
 
   encode(reach: Reach, how: { readonly values: 'wanted' | 'none' }): Uint8Array[] {
     const wanted = how.values === 'wanted' && !this.#abandoned;
-    const frames = new ValueFrames(this.#options.values, this.#smallBytes(reach), this.#options.counters);
+    const frames = new ValueFrames(this.#options, this.#frameBytes, this.#smallBytes(reach));
     const runs: Run[] = [];
     this.#wireRuns = [];
     this.#inline = [];
@@ -159,7 +162,7 @@ export class ClientUnit implements ClientRequest {
       const bytes = this.#sizes[k];
       const source = this.#sourceKind(k, reach);
       const target = wanted ? this.#targetKind(k, reach) : TargetKind.none;
-      const small = source === SourceKind.inline && bytes < ownFrameBytes && !this.#encoded.has(k);
+      const small = source === SourceKind.inline && bytes < this.#frameBytes && !this.#encoded.has(k);
       if (source !== SourceKind.region) this.#addInline(k, source, frames);
       this.#inline.push(target === TargetKind.inline);
       this.#ownFrames.push(target === TargetKind.frame ? ownFrame++ : 0);
@@ -186,7 +189,7 @@ export class ClientUnit implements ClientRequest {
     const region = this.#targetRegions[k];
     if (region === noRegion) return TargetKind.none;
     const kind = this.#kind(region, this.#sizes[k], reach);
-    return kind === TargetKind.inline && this.#sizes[k] >= ownFrameBytes ? TargetKind.frame : kind;
+    return kind === TargetKind.inline && this.#sizes[k] >= this.#frameBytes ? TargetKind.frame : kind;
   }
 
   /** The key of the place, which servers write to until the answer is here. */
@@ -253,7 +256,7 @@ export class ClientUnit implements ClientRequest {
     let bytes = 0;
     for (let k = 0; k < this.slots.length; k++) {
       const size = this.#encoded.get(k)?.bytes.byteLength ?? this.#sizes[k];
-      if (size < ownFrameBytes && this.#sourceKind(k, reach) === SourceKind.inline) bytes += size;
+      if (size < this.#frameBytes && this.#sourceKind(k, reach) === SourceKind.inline) bytes += size;
     }
     return bytes;
   }
@@ -341,6 +344,7 @@ class ValueFrames {
   readonly #values: OwnValues;
   readonly #copies: RegionCopies;
   readonly #counters: ValueCounters;
+  readonly #frameBytes: number;
   readonly #small: ReturnType<typeof wordsOf>;
   readonly #large: Uint8Array[] = [];
   #at = 0;
@@ -348,21 +352,22 @@ class ValueFrames {
   frame = 0;
   offset = 0;
 
-  constructor(values: OwnValues, smallBytes: number, counters: ValueCounters) {
+  constructor({ values, counters }: UnitOptions, frameBytes: number, smallBytes: number) {
     this.#values = values;
     this.#counters = counters;
+    this.#frameBytes = frameBytes;
     this.#copies = new RegionCopies(values);
     this.#small = wordsOf(Buffer.allocUnsafeSlow(smallBytes));
   }
 
   add(bytes: Uint8Array): void {
-    if (bytes.byteLength >= ownFrameBytes) return this.#addLarge(bytes);
+    if (bytes.byteLength >= this.#frameBytes) return this.#addLarge(bytes);
     this.#small.bytes.set(bytes, this.#at);
     return this.#placed(bytes.byteLength);
   }
 
   addRegion(region: number, offset: number, bytes: number): void {
-    if (bytes >= ownFrameBytes) return this.#addLarge(this.#values.view({ region, offset, bytes }));
+    if (bytes >= this.#frameBytes) return this.#addLarge(this.#values.view({ region, offset, bytes }));
     this.#copies.gather(this.#small, this.#at, region, offset, bytes);
     return this.#placed(bytes);
   }
