@@ -5,11 +5,14 @@ import { ShoalError } from '../base/errors.ts';
 import { abortConnection } from '../fabric/abortable.ts';
 import type { Connection, Fabric, RemoteRegion } from '../fabric/fabric.ts';
 import { decorateFabric, ForwardingConnection } from '../fabric/hooks/decorate.ts';
+import { nativeUnavailableReason } from '../memory/native.ts';
 import type { Region } from '../memory/region.ts';
 import { suspicionMs } from './engine/group-engine.ts';
 import { answerMs } from './diagnosis/inquiry.ts';
 import { startRanks } from './testing/in-process-world.ts';
 import type { ProcessGroup, Work } from './call/types.ts';
+
+const missing = nativeUnavailableReason();
 
 /** Long enough for everything to arrive that has been sent. */
 async function delivered(): Promise<void> {
@@ -70,6 +73,31 @@ describe('a rank that goes after a timeout', () => {
 });
 
 describe('a rank that leaves in order', () => {
+  it.for(['host', 'network', 'tcp'] as const)('is there until what it sent has been taken, over %s', async (kind, { skip }) => {
+    if (kind === 'tcp' && missing !== undefined) skip(missing);
+    const { groups } = await startRanks(2, { kind });
+    const [sender, receiver] = groups;
+    const large = Float32Array.from({ length: 100_000 }, (_, index) => index);
+    void sender.send(large, 1);
+    let hasLeft = false;
+    const left = sender.destroy().then(() => (hasLeft = true));
+    await delivered();
+    expect(hasLeft).toBe(false);
+    const taken = new Float32Array(large.length);
+    await receiver.recv(taken, 0);
+    expect(taken).toEqual(large);
+    await Promise.all([left, receiver.destroy()]);
+  });
+
+  it('does not wait for ever for whoever takes nothing', async () => {
+    const { groups } = await startRanks(2, { kind: 'network' });
+    const work = groups[0].send(new Float32Array(100_000), 1);
+    const failed = expect(work).rejects.toMatchObject({ code: 'closed' });
+    await groups[0].destroy({ timeoutMs: 20 });
+    await failed;
+    await groups[1].destroy();
+  });
+
   /** When told so, does not reach the peer's memory for once. */
   class BlinkingConnection extends ForwardingConnection {
     blinks = false;

@@ -60,7 +60,7 @@ export interface GroupWorld extends NetworkPathWorld {
   readonly scratch: ScratchPool;
   readonly kernels: Kernels;
   readonly recorder: OperationLog;
-  readonly pointToPoint: Pick<PointToPoint, 'abandon'>;
+  readonly pointToPoint: Pick<PointToPoint, 'abandon' | 'isSending'>;
   readonly lastWords: {
     tell(ranks: readonly number[], message: Extract<ControlMessage, { type: 'abort' }>, silent?: number): void;
     heard(): Promise<void>;
@@ -88,6 +88,7 @@ export class GroupEngine implements OperationHost {
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
+  readonly sent = (): void => this.#tellIdle();
   readonly #world: GroupWorld;
   readonly #members: Members;
   readonly #own: ControlBlock;
@@ -383,7 +384,12 @@ export class GroupEngine implements OperationHost {
     } finally {
       this.#pumping = false;
     }
-    if (!this.#busy()) this.#idle?.();
+    this.#tellIdle();
+  }
+
+  /** To who waits until it can leave. */
+  #tellIdle(): void {
+    if (this.#idle !== undefined && !this.#busy()) this.#idle();
   }
 
   #pumpUntilIdle(): void {
@@ -433,7 +439,7 @@ export class GroupEngine implements OperationHost {
 
   #busy(): boolean {
     for (const queue of this.#queues) if (queue.size > 0) return true;
-    return false;
+    return this.#world.pointToPoint.isSending(this);
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────

@@ -45,6 +45,8 @@ export interface TransferGroup {
   refusal(): ShoalError | undefined;
   /** Why no message can come from this group rank any more, undefined: from anyone; undefined while one can. */
   departed(peer: number | undefined): ShoalError | undefined;
+  /** A message of this rank has been taken, or given up. */
+  sent(): void;
   /** Ends the group. */
   fail(error: ShoalError): void;
   /** Ends the group, unless it turns out that a rank has ended. */
@@ -211,6 +213,12 @@ export class PointToPoint {
     return undefined;
   }
 
+  /** Whether a message of this rank waits to be taken. */
+  isSending(group: TransferGroup): boolean {
+    for (const transfer of this.#active) if (transfer.group === group && transfer.direction === 'send') return true;
+    return false;
+  }
+
   /** Ends all transfers of a group; with `ranks` only those that none but these world ranks could take part in. */
   abandon(group: TransferGroup, error: ShoalError, ranks?: ReadonlySet<number>): void {
     for (const transfer of [...this.#active]) {
@@ -352,6 +360,7 @@ export class PointToPoint {
     }
     const source = transfer.link && transfer.group.links.indexOf(transfer.link);
     transfer.complete(error, source);
+    if (transfer.direction === 'send') transfer.group.sent();
   }
 }
 
