@@ -116,7 +116,9 @@ console.log(
 );
 const results: object[] = [];
 for (const exchange of values.exchanges.split(',')) {
-  using network = await createNetwork({ hosts: 3, rateMbit, delayUs: 0, jitterUs: 0, lossPercent: 0 });
+  // Through the port of the one server goes what both workers push.
+  const rate = exchange === 'parameter-server' ? 2 * rateMbit : rateMbit;
+  using network = await createNetwork({ hosts: 3, rateMbit: rate, delayUs: 0, jitterUs: 0, lossPercent: 0 });
   const turns: Record<Order, number[]> = { buckets: [], fifo: [], concurrent: [], scheduled: [] };
   const cpu: Record<Order, number[]> = { buckets: [], fifo: [], concurrent: [], scheduled: [] };
   for (let round = 0; round < Number(values.rounds); round++) {
@@ -148,7 +150,7 @@ for (const exchange of values.exchanges.split(',')) {
     plan = predicted(folder, rateMbit);
     rmSync(folder, { recursive: true });
   }
-  results.push({ exchange, rows, gains, ...(plan && { plan }) });
+  results.push({ exchange, rateMbit: rate, rows, gains, ...(plan && { plan }) });
   write();
   for (const row of rows)
     console.log(

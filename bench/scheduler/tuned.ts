@@ -2,7 +2,7 @@
  *  as fast as makes communication take as long as the passes. The tuner searches the document's space, scaled as the model is; then its
  *  point and a grid over that space are measured in rounds within the same processes.
  *
- *    npx tsx bench/scheduler/tuned.ts [--model vgg16] [--scale 0.02] [--hosts 2] [--rate-mbit 500] [--rounds 8]
+ *    npx tsx bench/scheduler/tuned.ts [--model vgg16] [--scale 0.02] [--hosts 2] [--rate-mbit 500] [--rounds 6]
  *        [--out bench/results/scheduler-tuned.json]
  *
  *  Build first. */
@@ -23,9 +23,9 @@ const { values } = programArguments(import.meta.url, {
     scale: { type: 'string', default: '0.02' },
     hosts: { type: 'string', default: '2' },
     'rate-mbit': { type: 'string', default: '500' },
-    rounds: { type: 'string', default: '8' },
+    rounds: { type: 'string', default: '6' },
     steps: { type: 'string', default: '6' },
-    'steps-per-point': { type: 'string', default: '8' },
+    'steps-per-point': { type: 'string', default: '20' },
     out: { type: 'string' },
   },
 });

@@ -146,6 +146,21 @@ describe('a scheduled store', () => {
     await store.close();
   });
 
+  it('starts what it may while the thread that calls computes: no event loop is needed', async () => {
+    const { store, calls } = await held();
+    await store.init(['w', 'v'], [new Float32Array(4), new Float32Array(4)]);
+    void store.push('w', new Float32Array(4));
+    const works = [store.pull('w', new Float32Array(4))];
+    expect(said(calls)).toEqual(['pushPull w/part-0-of-2', 'pushPull w/part-1-of-2']);
+    for (const call of calls) call.end();
+    // What has ended gives its credit to the next, when something is called.
+    works.push(store.pushPull('v', new Float32Array(4)));
+    expect(said(calls).slice(2)).toEqual(['pushPull v/part-0-of-2', 'pushPull v/part-1-of-2']);
+    for (const call of calls.slice(2)) call.end();
+    await Promise.all(works);
+    await store.close();
+  });
+
   it('an operation that ends before its turn lets nobody pass the one before it', async () => {
     const { store, calls } = await held();
     await store.init(['other', 'w'], [new Float32Array(4), new Float32Array(6)]);
@@ -225,8 +240,8 @@ describe('a scheduled store', () => {
     await after;
     expect(store.core.statusOf('kvstore')).toMatchObject({ inFlight: 0, queued: 0 });
     // The values may be used again.
-    const again = store.pushPull('a', values);
     const from = calls.length;
+    const again = store.pushPull('a', values);
     await turns();
     for (let next = from; next < calls.length; next++) {
       calls[next].end();

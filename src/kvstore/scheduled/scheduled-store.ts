@@ -412,6 +412,8 @@ export class ScheduledStore implements KVStore {
       },
     });
     this.core.post(task);
+    // Now, not when the turn of the event loop ends: who calls may compute for long.
+    this.#goOn();
   }
 
   /** Parts of a key; one that others initialised is whole. */
@@ -440,6 +442,10 @@ export class ScheduledStore implements KVStore {
   /** What has arrived, and what follows from it; who looks does not return to the event loop. @returns whether there was anything. */
   #advance(): boolean {
     this.#flushAll();
+    return this.#goOn();
+  }
+
+  #goOn(): boolean {
     for (let advanced = false; ; advanced = true) {
       const hasRun = this.engine.runReady();
       if (!this.#transfers.advance() && !hasRun) return advanced;
