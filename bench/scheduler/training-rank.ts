@@ -13,7 +13,7 @@ import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvsto
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
 import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
 
-const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '262144', CREDIT = '524288' } = process.env;
+const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '524288', CREDIT = '2097152' } = process.env;
 const [steps, batch, units, partitionBytes, creditBytes] = [STEPS, BATCH, UNITS, PARTITION, CREDIT].map(Number);
 const order = (process.env.ORDER ?? 'scheduled') as 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
 const whole = 2 ** 30;

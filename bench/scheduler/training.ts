@@ -2,7 +2,7 @@
  *  whose network is as fast as makes communication take about as long as computation: 2 ranks that average by all-reduce, and 2 workers
  *  with 1 server. Each turn is a fresh set of processes; turns of the orders are interleaved in rounds.
  *
- *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--partition 262144] [--credit-parts 2] [--out bench/results/scheduler-training.json]
+ *    npx tsx bench/scheduler/training.ts [--rounds 3] [--rate-mbit 0] [--partition 524288] [--credit-parts 4] [--out bench/results/scheduler-training.json]
  *
  *  `--rate-mbit 0`: chosen after a turn without communication. The planner predicts the all-reduces' turns from a traced one, FIFO, that does
  *  not count. Build first. */
@@ -26,8 +26,8 @@ const { values } = programArguments(import.meta.url, {
     steps: { type: 'string', default: '12' },
     batch: { type: 'string', default: '8' },
     units: { type: 'string', default: '256' },
-    partition: { type: 'string', default: '262144' },
-    'credit-parts': { type: 'string', default: '2' },
+    partition: { type: 'string', default: '524288' },
+    'credit-parts': { type: 'string', default: '4' },
     orders: { type: 'string', default: 'buckets,fifo,concurrent,scheduled' },
     'rate-mbit': { type: 'string', default: '0' },
     exchanges: { type: 'string', default: 'all-reduce,parameter-server' },
