@@ -88,7 +88,10 @@ export class GroupEngine implements OperationHost {
   readonly links: readonly (PeerLink | undefined)[];
   readonly blocks: readonly ControlBlock[];
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
-  readonly sent = (): void => this.#tellIdle();
+  /** Who waits until this rank can leave is told. */
+  readonly settled = (): void => {
+    if (this.#idle !== undefined && !this.#busy()) this.#idle();
+  };
   readonly #world: GroupWorld;
   readonly #members: Members;
   readonly #own: ControlBlock;
@@ -384,12 +387,7 @@ export class GroupEngine implements OperationHost {
     } finally {
       this.#pumping = false;
     }
-    this.#tellIdle();
-  }
-
-  /** To who waits until it can leave. */
-  #tellIdle(): void {
-    if (this.#idle !== undefined && !this.#busy()) this.#idle();
+    this.settled();
   }
 
   #pumpUntilIdle(): void {

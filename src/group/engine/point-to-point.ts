@@ -45,8 +45,8 @@ export interface TransferGroup {
   refusal(): ShoalError | undefined;
   /** Why no message can come from this group rank any more, undefined: from anyone; undefined while one can. */
   departed(peer: number | undefined): ShoalError | undefined;
-  /** A message of this rank has been taken, or given up. */
-  sent(): void;
+  /** Something of this rank has ended: a message was taken, or given up. */
+  settled(): void;
   /** Ends the group. */
   fail(error: ShoalError): void;
   /** Ends the group, unless it turns out that a rank has ended. */
@@ -360,7 +360,7 @@ export class PointToPoint {
     }
     const source = transfer.link && transfer.group.links.indexOf(transfer.link);
     transfer.complete(error, source);
-    if (transfer.direction === 'send') transfer.group.sent();
+    if (transfer.direction === 'send') transfer.group.settled();
   }
 }
 
