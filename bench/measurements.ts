@@ -130,6 +130,12 @@ export const measurements: readonly Measurement[] = [
   graph('graph-many-workers', 'hundreds of workers, simulated', 'many-workers.ts', ['--html', '{out}/graph-many-workers.html']),
   report('report-large', 'the page of a run of 256 ranks, of a gigabyte of traces', 'bench/report/run.ts'),
   report('start', 'starting and ending a job', 'bench/start/run.ts'),
+  {
+    name: 'start-64-ranks',
+    title: 'starting and ending a job of 64 ranks',
+    kind: 'report',
+    command: ['--import', 'tsx', 'bench/start/run.ts', '--ranks', '64', '--rounds', '5', '--out', '{out}/start-64-ranks.json'],
+  },
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
     '--buckets',

@@ -40,6 +40,7 @@ export function contestants(ranks: number, beside?: string): Contestant[] {
   const hasMpi = spawnSync('mpirun', ['--version']).status === 0;
   return [
     { name: "node -e ''", command: [node, '-e', ''] },
+    { name: `${ranks} of these at once`, command: ['sh', '-c', `for i in $(seq ${ranks}); do "$0" -e '' & done; wait`, node] },
     ...(hasMpi
       ? [
           {
