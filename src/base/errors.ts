@@ -91,7 +91,14 @@ export class ShoalError extends Error {
 
   /** Back from `toData`. */
   static fromData(data: ErrorData): ShoalError {
-    return new this(data.code, data.message, data);
+    const { stackTraceLimit } = Error;
+    // Frames of where it was received say nothing; its message says where the call was made.
+    Error.stackTraceLimit = 0;
+    const error = new this(data.code, data.message, data);
+    Error.stackTraceLimit = stackTraceLimit;
+    // Node.js prints an error without any frame in brackets.
+    error.stack += '\n    at shoal:internal';
+    return error;
   }
 
   /** Any thrown value as a `ShoalError`; one that already is stays itself. */
