@@ -134,7 +134,7 @@ export const measurements: readonly Measurement[] = [
     name: 'start-64-ranks',
     title: 'starting and ending a job of 64 ranks',
     kind: 'report',
-    command: ['--import', 'tsx', 'bench/start/run.ts', '--ranks', '64', '--rounds', '5', '--out', '{out}/start-64-ranks.json'],
+    command: ['--import', 'tsx', 'bench/start/run.ts', '--ranks', '64', '--rounds', '3', '--out', '{out}/start-64-ranks.json'],
   },
   simulated('simulate-micro-benchmarks', "the micro-benchmarks of Fairring's document, simulated", [
     '--micro-benchmarks',
