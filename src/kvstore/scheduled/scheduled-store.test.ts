@@ -2,7 +2,7 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, vi } from 'vitest';
 import { VirtualClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
@@ -158,6 +158,23 @@ describe('a scheduled store', () => {
     expect(said(calls).slice(2)).toEqual(['pushPull v/part-0-of-2', 'pushPull v/part-1-of-2']);
     for (const call of calls.slice(2)) call.end();
     await Promise.all(works);
+    await store.close();
+  });
+
+  it('a call that is refused keeps no later one of its parameter waiting', async () => {
+    const { store, calls } = await held();
+    await store.init('w', new Float32Array(2));
+    const { core } = store;
+    const post = vi.spyOn(core, 'post').mockImplementationOnce(() => {
+      throw new ShoalError('usage', 'no such task');
+    });
+    await expect(store.pushPull('w', new Float32Array(2))).rejects.toMatchObject({ code: 'usage', message: 'no such task' });
+    post.mockRestore();
+    const work = store.pull('w', new Float32Array(2));
+    await turns();
+    expect(said(calls)).toEqual(['pull w']);
+    calls[0].end();
+    await work;
     await store.close();
   });
 

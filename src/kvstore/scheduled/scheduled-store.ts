@@ -14,6 +14,7 @@ import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
+import { must } from '../../base/assert.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -46,7 +47,7 @@ import type {
   Values,
 } from '../values/types.ts';
 import { copyOf as copyOfElements, elementsOf, firstValues, keysOf, nameOf, outsPerKey, valuesPerKey } from '../values/values-argument.ts';
-import { CallOrder } from './call-order.ts';
+import { CallOrder, type Turn } from './call-order.ts';
 import { KVStoreTask, type Communicate, type KVOperation } from './kvstore-task.ts';
 import { rowPulls, rowPushes, wholeRowCall, type RowCall, type TableKey } from './part-rows.ts';
 import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
@@ -391,7 +392,7 @@ export class ScheduledStore implements KVStore {
       startAll(partBytes.length, begin, onEnd);
       return;
     }
-    const turn = kind === 'init' ? undefined : this.#order.enter(name, partBytes.length);
+    let turn: Turn | undefined;
     const task = new KVStoreTask({
       name,
       operation: kind,
@@ -401,7 +402,7 @@ export class ScheduledStore implements KVStore {
       link,
       engine: this.engine,
       real: [...values].map((value) => this.variableOf(value)),
-      inOrder: turn && ((ready) => turn.whenOpen(ready)),
+      inOrder: (ready) => must(turn, () => 'a task is prepared when it has its turn').whenOpen(ready),
       communicate: (index, onComplete) => {
         begin(index, onComplete);
         turn?.partStarted();
@@ -411,7 +412,14 @@ export class ScheduledStore implements KVStore {
         onEnd(error);
       },
     });
-    this.core.post(task);
+    // What is refused has no turn that others would wait for.
+    if (kind !== 'init') turn = this.#order.enter(name, partBytes.length);
+    try {
+      this.core.post(task);
+    } catch (thrown) {
+      turn?.end();
+      throw thrown;
+    }
     // Now, not when the turn of the event loop ends: who calls may compute for long.
     this.#goOn();
   }
