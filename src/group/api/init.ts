@@ -20,13 +20,11 @@ import { CheckedStore } from '../../store/job-store.ts';
 import { CommGroup, type WorldHandle } from './process-group.ts';
 import { checkedScheduling } from './scheduled-group.ts';
 import { schedulingOf, worldGroupId, worldSpec } from '../call/group-spec.ts';
-import { networkPathSpec } from '../fast/network-path.ts';
 import { openNetworkPath } from './open-network-path.ts';
 import { WorldTrace } from './world-trace.ts';
 import { openHostPath } from './open-host-path.ts';
-import { engineOnly } from '../dispatch/fast-path.ts';
 import { PeerRegions } from '../thread/peer-regions.ts';
-import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import { plannerOf, type WorldPlanning } from '../call/planner.ts';
 import { TensorMemory } from '../dispatch/tensor-memory.ts';
 import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from '../call/types.ts';
 
@@ -213,15 +211,6 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     selection: parseSelection(settings.algorithms),
   };
   const opening = { plan, settings, client, allocator, native, trace: trace.recorder, memory, planning };
-  const openPaths: WorldHandle['openPaths'] = (spec) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec) ?? engineOnly;
-  // As the comm thread chooses.
-  const algorithmOf: WorldHandle['algorithmOf'] = (spec, collective, bytes) => {
-    const share = client.networkPath(spec.id);
-    // Hosts of a topology are ranks that map each other's memory.
-    const loadStore = spec.globalRanks.map(() => spec.topology.hosts.length === 1);
-    const networkPath = share && networkPathSpec(spec.globalRanks.length, settings.syncBytesMax, share.rates);
-    return new PlanRunner({ ...planOptions(planning, spec), loadStore, networkPath }).algorithmOf(collective, bytes);
-  };
   return {
     client,
     memory,
@@ -230,8 +219,8 @@ function openWorld(plan: WorldPlan, client: CommClient, info: WorldInfo): WorldH
     trace: trace.recorder,
     store: new CheckedStore(new CommStore(client)),
     scheduling: schedulingOf(settings),
-    openPaths,
-    algorithmOf,
+    planner: (spec) => plannerOf(planning, spec),
+    openFastPath: (spec, planner) => openHostPath(opening, spec) ?? openNetworkPath(opening, spec, planner),
     close,
   };
 }

@@ -7,9 +7,9 @@ import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldPlan } from '../engine/comm-protocol.ts';
 import { HostPathCaller, hostPathBlock } from '../dispatch/host-path-caller.ts';
-import { planOptions, PlanRunner, type WorldPlanning } from '../call/plan-runner.ts';
+import type { WorldPlanning } from '../call/planner.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { GroupPaths } from '../dispatch/fast-path.ts';
+import type { OpenFastPath } from '../dispatch/fast-path.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
@@ -23,7 +23,7 @@ export interface HostPathOpening {
 }
 
 /** The host fast path of a group; undefined where it has none. All conditions are the same on every rank of the group. */
-export function openHostPath(opening: HostPathOpening, spec: GroupSpec): GroupPaths | undefined {
+export function openHostPath(opening: HostPathOpening, spec: GroupSpec): OpenFastPath | undefined {
   const { plan, client, allocator, trace, memory, planning } = opening;
   const { settings } = plan;
   const shares = client.hostPathBlocks(spec.id);
@@ -36,7 +36,6 @@ export function openHostPath(opening: HostPathOpening, spec: GroupSpec): GroupPa
     hostPathBlock(spec, new Uint8Array(buffer, 0, bytes), { slotCount: settings.inFlightMax, signalMax }),
   );
   const yields = size > allowedCpus().count;
-  const runner = new PlanRunner({ ...planOptions(planning, spec), loadStore: spec.globalRanks.map(() => true) });
   const fast = new HostPathCaller({
     spec,
     client,
@@ -50,7 +49,7 @@ export function openHostPath(opening: HostPathOpening, spec: GroupSpec): GroupPa
     spinNs: settings.syncSpinMicroseconds * 1000 * (yields ? size : 1),
     yields,
   });
-  return { fast, plans: { host: { bytesMax: settings.syncBytesMax, prepare: (call) => runner.prepare(call) } } };
+  return { fast, hostBytesMax: settings.syncBytesMax };
 }
 
 /** Undefined when some rank has left or died since it told: its comm thread knows which, and says so to every call.

@@ -4,14 +4,14 @@ import type { NativeWire } from '../../memory/native-wire.ts';
 import type { Region, RegionAllocator } from '../../memory/region.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
 import type { CommClient } from '../thread/comm-client.ts';
-import { networkPathSpec, servesNetworkPath } from '../fast/network-path.ts';
+import { networkPathSpec } from '../fast/network-path.ts';
 import type { NetworkPathShare } from '../engine/comm-protocol.ts';
 import { NetworkPathCaller } from '../dispatch/network-path-caller.ts';
 import { NetworkPathWire } from '../fast/network-path-wire.ts';
 import { hostPathBlock } from '../dispatch/host-path-caller.ts';
-import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
+import type { Planner, WorldPlanning } from '../call/planner.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { GroupPaths } from '../dispatch/fast-path.ts';
+import type { OpenFastPath } from '../dispatch/fast-path.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
@@ -25,8 +25,9 @@ export interface NetworkPathOpening {
   readonly planning: WorldPlanning;
 }
 
-/** The network fast path of a group over several hosts whose ranks have agreed on one; undefined where it has none. */
-export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): GroupPaths | undefined {
+/** The network fast path of a group over several hosts whose ranks have agreed on one, for which the planner plans from now on;
+ *  undefined where it has none. */
+export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec, planner: Planner): OpenFastPath | undefined {
   const { settings, client, allocator, native, trace, memory, planning } = opening;
   const share = client.networkPath(spec.id);
   if (!share || !native) return undefined;
@@ -37,7 +38,7 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
   const own = hostPathBlock(spec, ownView, shape);
   const firstSlot = settings.inFlightMax;
   const networkPath = networkPathSpec(globalRanks.length, settings.syncBytesMax, share.rates);
-  const runner = networkPlans(planning, spec, networkPath);
+  planner.openNetworkPath(networkPath);
   const fast = new NetworkPathCaller({
     spec,
     client,
@@ -50,16 +51,7 @@ export function openNetworkPath(opening: NetworkPathOpening, spec: GroupSpec): G
     spinNs: settings.syncSpinMicroseconds * 1000,
     view: ({ regionId, offset, bytes }) => new Uint8Array(memory.lookUp(regionId).region.buffer, offset, bytes),
   });
-  return {
-    fast,
-    plans: {
-      network: {
-        bytesMax: networkPath.bytesMax,
-        prepare: (call) => runner.prepare(call),
-        fits: (call, prepared) => servesNetworkPath(prepared, call),
-      },
-    },
-  };
+  return { fast, networkBytesMax: networkPath.bytesMax };
 }
 
 /** All or nothing. @throws ShoalError `out-of-memory` when descriptors or memory are used up. */

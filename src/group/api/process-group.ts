@@ -12,7 +12,8 @@ import type { Collective } from '../../plan/ir.ts';
 import type { Topology } from '../../plan/topology.ts';
 import { CallDispatch, type CheckedCall, type RepeatableOptions } from '../dispatch/call-dispatch.ts';
 import { CallChecks } from '../dispatch/call-checks.ts';
-import { engineOnly, type GroupPaths } from '../dispatch/fast-path.ts';
+import type { OpenFastPath } from '../dispatch/fast-path.ts';
+import type { Planner } from '../call/planner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { WorldInfo } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
@@ -58,10 +59,10 @@ export interface WorldHandle {
   readonly store: JobStore;
   /** Where a scheduled group says nothing. */
   readonly scheduling: Scheduling;
-  /** What the calls of a group can take. */
-  openPaths(spec: GroupSpec): GroupPaths;
-  /** The algorithm that a group takes for an operation of so many bytes. */
-  algorithmOf(spec: GroupSpec, collective: Collective, bytes: number): string;
+  /** What finds the plans of a group, as the comm thread does. */
+  planner(spec: GroupSpec): Planner;
+  /** What the calls of a group can take, besides the engine. */
+  openFastPath(spec: GroupSpec, planner: Planner): OpenFastPath | undefined;
   /** Ends the world; called when its first group is destroyed. */
   close(timeoutMs: number): Promise<void>;
 }
@@ -79,6 +80,7 @@ export class CommGroup implements ProcessGroup {
   readonly #world: WorldHandle;
   readonly #spec: GroupSpec;
   readonly #blocks = new Map<Tensor, TensorBlock>();
+  readonly #planner: Planner;
   readonly #dispatch: CallDispatch;
   readonly #checks: CallChecks;
   readonly #signals: CallSignals;
@@ -94,7 +96,8 @@ export class CommGroup implements ProcessGroup {
     this.size = spec.globalRanks.length;
     this.globalRanks = spec.globalRanks;
     const { client, memory } = world;
-    this.#dispatch = new CallDispatch({ spec, client, memory, ...world.openPaths(spec) });
+    this.#planner = world.planner(spec);
+    this.#dispatch = new CallDispatch({ spec, client, memory, planner: this.#planner, path: world.openFastPath(spec, this.#planner) });
     this.#checks = new CallChecks({ rank: this.rank, size: this.size }, world.timeoutMs);
     this.#signals = new CallSignals(client, spec);
     this.hosts = restrictHosts(world.info.hosts, spec.globalRanks);
@@ -295,7 +298,7 @@ export class CommGroup implements ProcessGroup {
 
   /** The algorithm that an operation of so many bytes takes, on this rank as on all others. */
   algorithmOf(collective: Collective, bytes: number): string {
-    return this.#world.algorithmOf(this.#spec, collective, bytes);
+    return this.#planner.algorithmOf(collective, bytes);
   }
 
   /** Rates of the world, measured at its start; undefined where nothing is chosen by them. */
@@ -341,7 +344,7 @@ export class CommGroup implements ProcessGroup {
         const ranks = this.globalRanks.map((_, rank) => rank);
         const spec = must(await groupOfRanks(this, this.#world, ranks, { name: `${this.name}/devices` }), () => 'this rank is one of all');
         // This thread moves memory of devices: collectives run beside it, never on it.
-        const world = { ...this.#world, openPaths: () => engineOnly };
+        const world = { ...this.#world, openFastPath: () => undefined };
         return { group: must(await this.#open(spec, undefined, world), () => 'this rank is one of all'), id: spec.id };
       },
     });

@@ -6,45 +6,29 @@ import { assumedRates } from '../../collectives/network-path.ts';
 import { reduceOps, type ReduceOp } from '../../memory/reduce-op.ts';
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { oneHost, separateHosts, type Topology } from '../../plan/topology.ts';
-import { networkPathSpec, servesNetworkPath } from '../fast/network-path.ts';
+import { networkPathSpec } from '../fast/network-path.ts';
 import type { CollectiveCall } from './contract.ts';
-import { PlanRunner } from './plan-runner.ts';
-import { route, type PathPlans } from './route.ts';
+import { Planner } from './planner.ts';
+import { route, type GroupFacts } from './route.ts';
 
 const bytesMax = 32 * 1024;
 const machine = createStepMachine({ clock: systemClock });
 
-function runner(topology: Topology, rank: number, loadStore: boolean, networkPath?: ReturnType<typeof networkPathSpec>): PlanRunner {
-  const size = topology.hosts.flat().length;
-  return new PlanRunner({
-    machine,
-    overrides: [],
-    order: 'canonical',
-    rank,
-    topology,
-    loadStore: Array(size).fill(loadStore),
-    networkPath,
-  });
+function planner(topology: Topology, rank: number): Planner {
+  const loadStore = topology.hosts.flat().map(() => topology.hosts.length === 1);
+  return new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore });
 }
 
 /** What the main thread of a rank knows, by the kind of its group. */
 const groups = {
-  'four ranks of one host': (rank: number): PathPlans => {
-    const plans = runner(oneHost(4), rank, true);
-    return { host: { bytesMax, prepare: (call) => plans.prepare(call) } };
-  },
-  'four hosts': (rank: number): PathPlans => {
+  'four ranks of one host': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank), hostBytesMax: bytesMax }),
+  'four hosts': (rank: number): GroupFacts => {
     const networkPath = networkPathSpec(4, bytesMax, assumedRates(4));
-    const plans = runner(separateHosts(4), rank, false, networkPath);
-    return {
-      network: {
-        bytesMax: networkPath.bytesMax,
-        prepare: (call) => plans.prepare(call),
-        fits: (call, plan) => servesNetworkPath(plan, call),
-      },
-    };
+    const plans = planner(separateHosts(4), rank);
+    plans.openNetworkPath(networkPath);
+    return { planner: plans, networkBytesMax: networkPath.bytesMax };
   },
-  'a group without a fast path': (): PathPlans => ({}),
+  'a group without a fast path': (rank: number): GroupFacts => ({ planner: planner(oneHost(4), rank) }),
 } as const;
 type Group = keyof typeof groups;
 

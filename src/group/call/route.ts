@@ -8,24 +8,15 @@
  *  It must not know where a buffer lies, nor what was called before. */
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { CollectiveCall } from './contract.ts';
-import type { HostPathPlans, PreparedPlan } from './plan-runner.ts';
+import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';
 
-/** Plans of a group, by the path they are for. */
-export interface PathPlans {
-  /** Where all ranks share memory. */
-  readonly host?: {
-    /** Larger calls take the path only as far as it has code for private arrays; bytes. */
-    readonly bytesMax: number;
-    prepare(call: CollectiveCall): PreparedPlan;
-  };
-  /** Where ranks of several hosts have agreed on one. */
-  readonly network?: {
-    /** Larger calls take the engine; bytes. */
-    readonly bytesMax: number;
-    prepare(call: CollectiveCall): PreparedPlan;
-    /** Whether all that its ranks give each other, they send. */
-    fits(call: CollectiveCall, plan: PreparedPlan): boolean;
-  };
+/** What the ranks of a group have found or agreed on: the same on all of them. */
+export interface GroupFacts {
+  readonly planner: Pick<Planner, 'prepare'>;
+  /** Where all ranks share memory: larger calls take the host path only as far as it has code for private arrays; bytes. */
+  readonly hostBytesMax?: number;
+  /** Where ranks of several hosts have agreed on a network path: larger calls take the engine; bytes. */
+  readonly networkBytesMax?: number;
 }
 
 export type Route =
@@ -36,17 +27,17 @@ export type Route =
 const engine: Route = { path: 'engine' };
 
 /** @throws ShoalError `usage`, `unsupported` when there is no plan for the call. */
-export function route(call: CollectiveCall, { host, network }: PathPlans): Route {
+export function route(call: CollectiveCall, { planner, hostBytesMax, networkBytesMax }: GroupFacts): Route {
   if (call.parts !== undefined) return engine;
   const bytes = call.count * dtypeInfo(call.dtype).bytes;
-  if (host) {
-    const { hostPath: plans } = host.prepare(call);
-    const isSmall = bytes <= host.bytesMax;
+  if (hostBytesMax !== undefined) {
+    const { hostPath: plans } = planner.prepare(call);
+    const isSmall = bytes <= hostBytesMax;
     if (plans && (isSmall || plans.hasPrivate)) return { path: 'host', plans, isSmall };
   }
-  if (network && bytes <= network.bytesMax) {
-    const plan = network.prepare(call);
-    if (network.fits(call, plan)) return { path: 'network', plan };
+  if (networkBytesMax !== undefined && bytes <= networkBytesMax) {
+    const plan = planner.prepare(call, 'network');
+    if (plan.isForNetworkPath) return { path: 'network', plan };
   }
   return engine;
 }

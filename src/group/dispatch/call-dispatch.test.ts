@@ -8,8 +8,7 @@ function createDispatch(room: boolean): { dispatch: CallDispatch; told: string[]
   const region = { id: 1, buffer: new SharedArrayBuffer(64) };
   const doubles = {
     spec: { id: 1, name: 'g', rank: 0, globalRanks: [0, 1] },
-    plans: {},
-    fast: { announce: (calls: number) => told.push(`called ${calls}`) },
+    path: { fast: { announce: (calls: number) => told.push(`called ${calls}`) } },
     client: { start: ({ sequence }: { sequence: number }) => told.push(`call ${sequence}`) },
     memory: {
       blockAt: () => undefined,

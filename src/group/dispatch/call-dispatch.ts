@@ -16,8 +16,8 @@ import type { Command, SharedBuffer } from '../engine/comm-protocol.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import { TensorBlock } from './tensor-block.ts';
-import type { FastOperation, FastPath, FastRequest, GroupPaths } from './fast-path.ts';
-import { route, type PathPlans } from '../call/route.ts';
+import type { FastOperation, FastPath, FastRequest, OpenFastPath } from './fast-path.ts';
+import { route, type GroupFacts } from '../call/route.ts';
 import type { TensorMemory } from './tensor-memory.ts';
 import type { CollectiveData, ReduceOptions, RootOptions, TensorLike } from '../call/types.ts';
 import { CompletedWork, type SettlingWork } from '../../comm/work.ts';
@@ -70,17 +70,20 @@ interface BoundArgument {
   readonly count: number;
 }
 
-export interface CallDispatchOptions extends GroupPaths {
+export interface CallDispatchOptions {
   readonly spec: GroupSpec;
   readonly client: CommClient;
   readonly memory: TensorMemory;
+  readonly planner: GroupFacts['planner'];
+  /** Undefined: all calls are the engine's. */
+  readonly path: OpenFastPath | undefined;
 }
 
 export class CallDispatch {
   readonly #spec: GroupSpec;
   readonly #client: CommClient;
   readonly #memory: TensorMemory;
-  readonly #plans: PathPlans;
+  readonly #facts: GroupFacts;
   readonly #fast: FastPath | undefined;
   readonly #sites = new CallSites();
   /** The latest call of each kind that was bound on the fast path, by its first tensor or array. */
@@ -88,13 +91,13 @@ export class CallDispatch {
   /** Collectives called, whichever way they went. */
   #calls: number;
 
-  constructor({ spec, client, memory, plans, fast }: CallDispatchOptions) {
+  constructor({ spec, client, memory, planner, path }: CallDispatchOptions) {
     this.#spec = spec;
     this.#calls = spec.callsBefore ?? 0;
     this.#client = client;
     this.#memory = memory;
-    this.#plans = plans;
-    this.#fast = fast;
+    this.#facts = { planner, ...path };
+    this.#fast = path?.fast;
   }
 
   /** Runs a call as it was bound to the same data before, unchecked; undefined when it has not been, or not like this.
@@ -142,7 +145,7 @@ export class CallDispatch {
 
   #start({ call, uses, options, timeoutMs }: CheckedCall): SettlingWork {
     const reach = new CallBuffers(this.#memory, uses);
-    const way = route(call, this.#plans);
+    const way = route(call, this.#facts);
     if (this.#fast && way.path !== 'engine') {
       const operation = this.#fast.bind(call, way, reach);
       return this.#startFast(this.#fast, operation, { call, uses, options, timeoutMs, reach });

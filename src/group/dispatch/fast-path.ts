@@ -6,7 +6,7 @@
 import type { CallSite } from '../../base/call-site.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { PathPlans, Route } from '../call/route.ts';
+import type { GroupFacts, Route } from '../call/route.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
 import type { WorkHooks, WorkWaiter } from '../../comm/work.ts';
@@ -47,14 +47,10 @@ export interface FastPath<Operation extends FastOperation = FastOperation> {
   end(): void;
 }
 
-/** What the calls of a group can take, besides the engine. */
-export interface GroupPaths {
-  readonly plans: PathPlans;
-  /** The one path that `plans` are for; undefined: all calls are the engine's. */
-  readonly fast: FastPath | undefined;
+/** A fast path that is open to the calls of a group, and which of them it is for. */
+export interface OpenFastPath extends Omit<GroupFacts, 'planner'> {
+  readonly fast: FastPath;
 }
-
-export const engineOnly: GroupPaths = { plans: {}, fast: undefined };
 
 /** Operations that the engine may have while the calling thread goes on without looking. */
 const unseenMax = 16;

@@ -35,7 +35,7 @@ import {
   type HostPathPosition,
   type HostPathStatus,
 } from '../fast/host-path.ts';
-import type { HostPathPlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/planner.ts';
 import type { Route } from '../call/route.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import { CompletedWork, PendingWork } from '../../comm/work.ts';

@@ -18,6 +18,7 @@ import type { RemoteSpan, Span, TakeDescriptor } from '../../fabric/fabric.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import type { RegionShare } from '../../memory/region.ts';
 import { AdaptiveSpin } from './adaptive-spin.ts';
+import { ProgressLoop } from './progress-loop.ts';
 import { CallHistory } from '../diagnosis/call-history.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { Command } from './comm-protocol.ts';
@@ -33,7 +34,7 @@ import type { Operation, OperationHost } from './operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { OperationQueue, type SubmittedCall } from './operation-queue.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import { planOptions, PlanRunner, type Plans, type PreparedPlan } from '../call/plan-runner.ts';
+import { Planner, plannerOf, type Plans, type PreparedPlan } from '../call/planner.ts';
 import type { PointToPoint } from './point-to-point.ts';
 import type { ScratchPool } from '../links/scratch-pool.ts';
 import type { SharedRegions } from '../links/shared-regions.ts';
@@ -107,18 +108,10 @@ export class GroupEngine implements OperationHost {
   readonly #watchdog: Watchdog<PendingCall>;
   /** How long a look around polls shared memory before the thread sleeps; 0 where ranks outnumber CPUs. */
   readonly #spinMs: number;
-  /** Of looks at what ranks of this host write; other hosts wake this thread through the system. */
-  readonly #spin: AdaptiveSpin;
+  readonly #progress: ProgressLoop;
   #status: GroupStatus = 'opening';
   #failure: ShoalError | undefined;
   #suspicion: Timer | undefined;
-  #pumping = false;
-  #pumpAgain = false;
-  #awaitsTurn = false;
-  readonly #resume = (): void => {
-    this.#awaitsTurn = false;
-    this.pump();
-  };
   /** A timer holds on to the group. */
   #openTimer: Timer | undefined;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
@@ -136,10 +129,13 @@ export class GroupEngine implements OperationHost {
     this.blocks = this.#members.blocks;
     const { hostPeers } = this.#members;
     this.#spinMs = hostPeers.length + 1 > world.cpus ? 0 : spinMicroseconds / 1000;
-    this.#spin = new AdaptiveSpin(hostPeers.length === 0 ? 0 : this.#spinMs, { adapts: hostPeers.length + 1 < this.size });
     this.#plans =
       world.mpiPlans(spec) ??
-      new PlanRunner({ ...planOptions(world, spec), loadStore: this.links.map((link) => link === undefined || link.loadStore) });
+      plannerOf(
+        world,
+        spec,
+        this.links.map((link) => link === undefined || link.loadStore),
+      );
     this.#history = new CallHistory(this.#own, { callsMax });
     this.#inquiry = this.#createInquiry();
     this.#operations = this.#createOperationQueue();
@@ -152,6 +148,7 @@ export class GroupEngine implements OperationHost {
     this.#hostPathQueues = { small: this.#createHostPathQueue('small'), large: this.#createHostPathQueue('large') };
     this.#networkPath = this.#createNetworkPath();
     this.#queues = [this.#operations, this.#hostPathQueues.small, this.#hostPathQueues.large, this.#networkPath];
+    this.#progress = this.#createProgressLoop();
     this.#watchdog = this.#createWatchdog();
   }
 
@@ -374,65 +371,7 @@ export class GroupEngine implements OperationHost {
 
   /** Advances everything that can advance. Called whenever something arrived; never blocks longer than the spin budget. */
   pump(): void {
-    if (this.#pumping) {
-      this.#pumpAgain = true;
-      return;
-    }
-    this.#pumping = true;
-    try {
-      do {
-        this.#pumpAgain = false;
-        this.#pumpUntilIdle();
-      } while (this.#pumpAgain);
-    } finally {
-      this.#pumping = false;
-    }
-    this.settled();
-  }
-
-  #pumpUntilIdle(): void {
-    if (this.#status !== 'open' || this.#suspicion || this.#awaitsTurn) return;
-    const own = this.#own;
-    own.sleeping = false;
-    const { clock } = this.#world;
-    const spin = this.#spin;
-    const { rung } = this.#members;
-    while (this.#runnable() && !this.#suspicion && this.#status === 'open') {
-      const moved = this.#step();
-      if (this.#members.rung !== rung) {
-        // What is next may be long work, which those who have been rung could be doing too: their bells must leave first.
-        if (!this.#givesWay()) queueMicrotask(() => this.pump());
-        return;
-      }
-      if (moved) {
-        spin.ends(clock.now());
-        if (this.#givesWay()) return;
-        continue;
-      }
-      if (spin.waits(clock.now())) continue;
-      if (own.sleeping) return;
-      own.sleeping = true; // and look once more: what arrived in between rings no bell
-    }
-    own.sleeping = false;
-    spin.stops();
-  }
-
-  /** It goes on in the next turn of the event loop, and not before. */
-  #givesWay(): boolean {
-    this.#awaitsTurn = this.#world.giveWay?.(this.#resume) ?? false;
-    return this.#awaitsTurn;
-  }
-
-  /** One look at everything; true when something moved. */
-  #step(): boolean {
-    let moved = false;
-    for (const queue of this.#queues) if (queue.advance()) moved = true;
-    return moved;
-  }
-
-  #runnable(): boolean {
-    for (const queue of this.#queues) if (queue.runnable) return true;
-    return false;
+    this.#progress.run();
   }
 
   #busy(): boolean {
@@ -455,7 +394,7 @@ export class GroupEngine implements OperationHost {
       for (let bit = 0; bit < 32; bit++) {
         if ((doorbells[word] & (1 << bit)) === 0) continue;
         const rank = word * 32 + bit;
-        if (rank === this.rank) this.#pumpAgain = true;
+        if (rank === this.rank) this.#progress.again();
         else this.#members.ring(rank);
       }
       doorbells[word] = 0;
@@ -608,6 +547,22 @@ export class GroupEngine implements OperationHost {
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────
 
+  #createProgressLoop(): ProgressLoop {
+    const { clock, giveWay } = this.#world;
+    const hosts = this.#members.hostPeers.length;
+    return new ProgressLoop({
+      clock,
+      own: this.#own,
+      members: this.#members,
+      queues: this.#queues,
+      // Of looks at what ranks of this host write; other hosts wake this thread through the system.
+      spin: new AdaptiveSpin(hosts === 0 ? 0 : this.#spinMs, { adapts: hosts + 1 < this.size }),
+      mayRun: () => this.#status === 'open' && this.#suspicion === undefined,
+      giveWay,
+      onSettled: this.settled,
+    });
+  }
+
   #createWatchdog(): Watchdog<PendingCall> {
     return new Watchdog({
       clock: this.#world.clock,
@@ -627,7 +582,7 @@ export class GroupEngine implements OperationHost {
       group: this.spec,
       world: this.#world,
       members: this.#members,
-      hasPlans: this.#plans instanceof PlanRunner && this.spec.scheduling === undefined,
+      planner: this.#plans instanceof Planner && this.spec.scheduling === undefined ? this.#plans : undefined,
       onUnopened: (thrown) => this.suspect(thrown),
       onReadable: () => this.pump(),
       onStarted: (entry) => this.#world.recorder.started(this.spec, entry),

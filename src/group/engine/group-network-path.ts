@@ -23,7 +23,7 @@ import { NetworkPathQueue, type NetworkPathCommand, type NetworkPathEntry, type 
 import { networkPathMemoryBytes, NetworkPathWire } from '../fast/network-path-wire.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
 import type { Members } from './members.ts';
-import { networkPlans, type WorldPlanning } from '../call/plan-runner.ts';
+import type { Planner, WorldPlanning } from '../call/planner.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** What a network path asks of the world of its group. */
@@ -51,8 +51,8 @@ export interface GroupNetworkPathOptions extends Pick<
   readonly group: GroupSpec;
   readonly world: NetworkPathWorld;
   readonly members: Members;
-  /** The group's collectives are run by plans. */
-  readonly hasPlans: boolean;
+  /** Of the group; undefined: its collectives are not for a network path. */
+  readonly planner: Planner | undefined;
   /** What all ranks have agreed on cannot be had here after all. */
   readonly onUnopened: (thrown: unknown) => void;
 }
@@ -156,11 +156,11 @@ export class GroupNetworkPath implements CallQueue<NetworkPathEntry> {
 
   /** A network path is for groups over several hosts whose calls are made on another thread. */
   #createOpening(): NetworkPathOpening {
-    const { group, world, members, hasPlans } = this.#options;
+    const { group, world, members, planner } = this.#options;
     const { wires: native, allocator, clock, settings, fabrics, name, log } = world;
     const sockets = fabrics.find((fabric) => fabric.sockets)?.sockets;
     const { syncBytesMax, contract, commThread, calibration, connectTimeoutMs } = settings;
-    const onWires = hasPlans && members.networkPeers.length > 0;
+    const onWires = planner !== undefined && members.networkPeers.length > 0;
     const wanted = onWires && syncBytesMax > 0 && contract === 'standard' && commThread === 'worker';
     return new NetworkPathOpening({
       group,
@@ -190,6 +190,7 @@ export class GroupNetworkPath implements CallQueue<NetworkPathEntry> {
 
   #open({ descriptors, rates }: AgreedNetworkPath): void {
     const { group, world, members, onReadable, onStarted, onMismatch, onThrown } = this.#options;
+    const planner = must(this.#options.planner, () => 'who agrees on a network path has plans');
     const { wires, settings, machine } = world;
     const native = must(wires, () => 'who has sockets has the addon');
     const { rank } = group;
@@ -198,11 +199,10 @@ export class GroupNetworkPath implements CallQueue<NetworkPathEntry> {
     const region = must(this.#memory, () => 'it was reserved before ranks agreed');
     const memory = new Uint8Array(region.buffer, 0, region.bytes);
     const wire = new NetworkPathWire({ native, rank, own, firstSlot, signalCount, memory, descriptors });
-    const networkPath = networkPathSpec(size, settings.syncBytesMax, rates);
-    const plans = networkPlans(world, group, networkPath);
+    planner.openNetworkPath(networkPathSpec(size, settings.syncBytesMax, rates));
     this.#queue = new NetworkPathQueue({
       networkPath: { rank, size, own, firstSlot, wire, machine },
-      plans,
+      planner,
       members,
       onReadable,
       onStarted,

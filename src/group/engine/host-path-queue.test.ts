@@ -8,7 +8,7 @@ import { createStepMachine } from '../../memory/step-machine/create-step-machine
 import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import { PlanRunner } from '../call/plan-runner.ts';
+import { Planner } from '../call/planner.ts';
 import { blockShape } from '../fast/host-path.ts';
 import { HostPathQueue, type HostPathCall } from './host-path-queue.ts';
 
@@ -56,7 +56,7 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
       },
     });
     const { topology } = specs[rank];
-    const plans = new PlanRunner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] });
+    const plans = new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: [true, true] });
     const request: HostPathCall = {
       sequence: 0,
       hostPath: 'large',

@@ -22,7 +22,7 @@ import {
 } from '../fast/host-path.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
-import type { HostPathPlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/planner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
 import type { Movement } from '../../trace/traffic.ts';
 

@@ -11,7 +11,7 @@ import { NetworkPath, type NetworkPathOperation, type NetworkPathOptions, type N
 import type { NetworkPathBuffers } from '../fast/network-path-wire.ts';
 import type { Members } from './members.ts';
 import type { Buffers } from './operation.ts';
-import type { PlanRunner } from '../call/plan-runner.ts';
+import type { Planner } from '../call/planner.ts';
 import type { Watched } from '../diagnosis/watchdog.ts';
 import type { Movement } from '../../trace/traffic.ts';
 
@@ -43,7 +43,7 @@ export interface NetworkPathEntry extends NetworkPathCommand, Watched {
 export interface NetworkPathQueueOptions {
   readonly networkPath: NetworkPathOptions;
   /** As on the main thread: nobody's memory is reached but by sending. */
-  readonly plans: PlanRunner;
+  readonly planner: Planner;
   readonly members: Members;
   /** Something has come. */
   readonly onReadable: () => void;
@@ -80,7 +80,11 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
   }
 
   add(request: NetworkPathCommand, submittedMs: number): NetworkPathEntry {
-    const operation = this.#networkPath.bind(request.call, this.#options.plans.prepare(request.call), viewsOf(request.buffers));
+    const operation = this.#networkPath.bind(
+      request.call,
+      this.#options.planner.prepare(request.call, 'network'),
+      viewsOf(request.buffers),
+    );
     Object.assign(operation.progress, request.progress);
     const begun = request.progress !== undefined;
     const entry: NetworkPathEntry = {

@@ -14,7 +14,7 @@ import type { GroupSpec } from '../call/group-spec.ts';
 import type { Members } from './members.ts';
 import { Operation, type Buffers, type Complete, type OperationHost } from './operation.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
-import type { Plans, PreparedPlan } from '../call/plan-runner.ts';
+import type { Plans, PreparedPlan } from '../call/planner.ts';
 import { StagingBudget } from './staging-budget.ts';
 import { beginBytesMax, encodeBegin, encodeCompleted } from '../links/wire.ts';
 

@@ -18,7 +18,7 @@ import type { Movement } from '../../trace/traffic.ts';
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import type { CollectiveCall } from '../call/contract.ts';
 import type { PeerLink } from '../links/peer-link.ts';
-import type { PreparedPlan, RunningPlan } from '../call/plan-runner.ts';
+import type { PreparedPlan, RunningPlan } from '../call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
 
 /** A buffer of this rank, in memory that peers may reach. */

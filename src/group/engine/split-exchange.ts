@@ -9,7 +9,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { CollectiveCall, Place, SplitParts } from '../call/contract.ts';
 import type { Operation } from './operation.ts';
 import type { SubmittedCall } from './operation-queue.ts';
-import type { Plans, PreparedPlan } from '../call/plan-runner.ts';
+import type { Plans, PreparedPlan } from '../call/planner.ts';
 import type { ScratchBlock, ScratchPool } from '../links/scratch-pool.ts';
 
 export interface SplitExchangeOptions {

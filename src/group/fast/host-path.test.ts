@@ -20,7 +20,7 @@ import {
   type HostPathName,
   type HostPathOperation,
 } from './host-path.ts';
-import { PlanRunner } from '../call/plan-runner.ts';
+import { Planner } from '../call/planner.ts';
 
 const slotCount = 1;
 const counts = [1, 5000, 70_000];
@@ -69,10 +69,10 @@ class Host {
     });
   }
 
-  plans(rank: number): PlanRunner {
+  plans(rank: number): Planner {
     const { globalRanks, topology } = this.#spec(rank);
     const machine = createStepMachine({ clock: systemClock });
-    return new PlanRunner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: globalRanks.map(() => true) });
+    return new Planner({ machine, overrides: [], order: 'canonical', rank, topology, loadStore: globalRanks.map(() => true) });
   }
 }
 

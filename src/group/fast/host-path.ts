@@ -31,7 +31,7 @@ import type { MachineState, Segments, StepMachine } from '../../memory/step-mach
 import type { BufferName } from '../../plan/ir.ts';
 import { callKey, encodeContract, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { HostPathPlans } from '../call/plan-runner.ts';
+import type { HostPathPlans } from '../call/planner.ts';
 
 export const hostPathNames = ['small', 'large'] as const;
 export type HostPathName = (typeof hostPathNames)[number];

@@ -11,9 +11,9 @@ import { loadNative, nativeUnavailableReason, type Native } from '../../memory/n
 import { createStepMachine } from '../../memory/step-machine/create-step-machine.ts';
 import { separateHosts } from '../../plan/topology.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import { NetworkPath, networkPathSpec, servesNetworkPath, type NetworkPathOperation } from './network-path.ts';
+import { NetworkPath, networkPathSpec, type NetworkPathOperation } from './network-path.ts';
 import { networkPathMemoryBytes, networkPathScratchBytes, NetworkPathWire } from './network-path-wire.ts';
-import { PlanRunner } from '../call/plan-runner.ts';
+import { Planner } from '../call/planner.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
 const reason = nativeUnavailableReason();
@@ -24,7 +24,7 @@ interface Side {
   readonly rank: number;
   readonly networkPath: NetworkPath;
   readonly wire: NetworkPathWire;
-  readonly plans: PlanRunner;
+  readonly planner: Planner;
   /** Another wire on the same sockets and memory, as the other thread has. */
   again(): NetworkPath;
 }
@@ -60,19 +60,20 @@ function side(native: Native, rank: number, descriptors: readonly number[], algo
   const networkPathOn = (wire: NetworkPathWire): NetworkPath => new NetworkPath({ rank, size, own, firstSlot: 0, wire, machine });
   const wire = wireOn(descriptors);
   onTestFinished(() => wire.close());
+  const planner = new Planner({
+    machine,
+    overrides: algorithm === undefined ? [] : parseSelection(`all-reduce:${algorithm}`),
+    order: 'canonical',
+    rank,
+    topology: separateHosts(size),
+    loadStore: descriptors.map(() => false).concat(false),
+  });
+  planner.openNetworkPath(networkPathSpec(size, networkPathScratchBytes, assumedRates(size)));
   return {
     rank,
     networkPath: networkPathOn(wire),
     wire,
-    plans: new PlanRunner({
-      machine,
-      overrides: algorithm === undefined ? [] : parseSelection(`all-reduce:${algorithm}`),
-      order: 'canonical',
-      rank,
-      topology: separateHosts(size),
-      loadStore: descriptors.map(() => false).concat(false),
-      networkPath: networkPathSpec(size, networkPathScratchBytes, assumedRates(size)),
-    }),
+    planner,
     again: () => {
       const other = wireOn(descriptors.map((fd) => native.takeSocket(fd)));
       onTestFinished(() => other.close());
@@ -109,9 +110,9 @@ function runAll(sides: readonly Side[], operations: readonly NetworkPathOperatio
 
 const sumOf = (count: number): CollectiveCall => ({ kind: 'all-reduce', dtype: 'float32', count, op: 'sum' });
 
-function bind({ networkPath, plans }: Side, call: CollectiveCall, data: Float32Array): NetworkPathOperation {
-  const prepared = plans.prepare(call);
-  expect(servesNetworkPath(prepared, call)).toBe(true);
+function bind({ networkPath, planner }: Side, call: CollectiveCall, data: Float32Array): NetworkPathOperation {
+  const prepared = planner.prepare(call, 'network');
+  expect(prepared.isForNetworkPath).toBe(true);
   return networkPath.bind(call, prepared, { data: new Uint8Array(data.buffer) });
 }
 

@@ -17,8 +17,6 @@ import { assert, must } from '../../base/assert.ts';
 import { serialOf } from '../../base/serial.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../../collectives/control-block.ts';
 import {
-  assumedRates,
-  fitsNetworkPath,
   incomingOf,
   spreadsAnnouncements,
   type NetworkPathSpec,
@@ -26,7 +24,6 @@ import {
   type Incoming,
 } from '../../collectives/network-path.ts';
 import type { Lowered, NetworkCall } from '../../collectives/lower.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import { Opcode, type MachineState, type Segments, type StepMachine } from '../../memory/step-machine.ts';
 import { encodeContract, type CollectiveCall } from '../call/contract.ts';
 import {
@@ -37,7 +34,7 @@ import {
   type NetworkPathWire,
   type RankSet,
 } from './network-path-wire.ts';
-import type { PreparedPlan } from '../call/plan-runner.ts';
+import type { PreparedPlan } from '../call/planner.ts';
 import { signalMaxOf } from '../links/wire.ts';
 
 export interface NetworkPathOptions {
@@ -91,16 +88,6 @@ export function networkPathSpec(ranks: number, bytesMax: number, rates: NetworkP
     signalMax: signalMaxOf(ranks),
     rates,
   };
-}
-
-/** Whether a network path can run a call: the same answer on every rank. */
-export function servesNetworkPath({ plan, computeType }: PreparedPlan, call: CollectiveCall): boolean {
-  if (computeType !== call.dtype || call.op === 'premul') return false;
-  return fitsNetworkPath(
-    plan,
-    dtypeInfo(call.dtype).bytes,
-    networkPathSpec(plan.programs.length, networkPathScratchBytes, assumedRates(plan.programs.length)),
-  );
 }
 
 const contractWord = (beginContractOffset - beginPublishedOffset) / 4;

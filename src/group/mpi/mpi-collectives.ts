@@ -17,7 +17,7 @@ import { combineOpOf, reduceOpCode } from '../../memory/reduce-op.ts';
 import type { BufferName, Collective, Plan } from '../../plan/ir.ts';
 import { collectiveCode, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { Plans, PreparedPlan, RunningPlan } from '../call/plan-runner.ts';
+import type { Plans, PreparedPlan, RunningPlan } from '../call/planner.ts';
 
 const elementsMost = 2 ** 31 - 1;
 const nothing = new Uint8Array(0);
@@ -109,6 +109,7 @@ class MpiPlan implements PreparedPlan {
   readonly computeType: DType;
   readonly lowered = noSteps;
   readonly hostPath = undefined;
+  readonly isForNetworkPath = false;
   readonly free = [];
 
   constructor(call: CollectiveCall, plan: Plan) {

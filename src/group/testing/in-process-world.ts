@@ -6,7 +6,8 @@ import { silentLogger, type Logger } from '../../base/log.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
 import { readSettings, type Settings } from '../../base/settings/settings.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
-import { parseSelection, selectAlgorithm } from '../../collectives/select.ts';
+import { parseSelection } from '../../collectives/select.ts';
+import { plannerOf } from '../call/planner.ts';
 import type { Fabric, FabricOptions, SocketSource } from '../../fabric/fabric.ts';
 import { LoopbackNetwork, type LoopbackFabric, type TurnOf } from '../../fabric/providers/loopback.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
@@ -28,7 +29,6 @@ import { InProcessMemory } from './in-process-memory.ts';
 import { InProcessSockets } from './in-process-wires.ts';
 import { schedulingOf, worldSpec } from '../call/group-spec.ts';
 import { OperationLog } from '../diagnosis/operation-log.ts';
-import { engineOnly } from '../dispatch/fast-path.ts';
 import { openHostPath } from '../api/open-host-path.ts';
 import { openNetworkPath } from '../api/open-network-path.ts';
 import { CommGroup, type WorldHandle } from '../api/process-group.ts';
@@ -211,9 +211,9 @@ export class InProcessSite {
       trace: options.mainTrace?.[rank] ?? nullRecorder,
       store: new CheckedStore(new CommStore(client)),
       scheduling: schedulingOf(settings),
-      openPaths: (spec) => (options.fastPath && (openHostPath(host, spec) ?? openNetworkPath(opening, spec))) || engineOnly,
-      algorithmOf: (spec, collective, bytes) =>
-        selectAlgorithm({ collective, bytes, topology: spec.topology, loadStore: spec.topology.hosts.length === 1, order: settings.order }),
+      planner: (spec) => plannerOf(planning, spec),
+      openFastPath: (spec, planner) =>
+        options.fastPath ? (openHostPath(host, spec) ?? openNetworkPath(opening, spec, planner)) : undefined,
       close: async (timeoutMs) => {
         await Promise.resolve(client.start({ type: 'close', timeoutMs }, 'closing')).catch(() => undefined);
         await client.leave(new ShoalError('closed', 'destroyed'));

@@ -27,7 +27,7 @@ import { usesMpi, type GroupSpec } from '../call/group-spec.ts';
 import type { SchedulingStatus } from '../call/types.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
 import { MpiCollectives } from '../mpi/mpi-collectives.ts';
-import type { Plans } from '../call/plan-runner.ts';
+import type { Plans } from '../call/planner.ts';
 import { Arbiter } from '../../scheduler/arbiter.ts';
 import { LastWords } from './last-words.ts';
 import { LinkProbe } from '../links/link-probe.ts';

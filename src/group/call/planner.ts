@@ -1,5 +1,6 @@
 /** From a call to something that runs: selects the algorithm, builds the plan, lowers this rank's program, and keeps the
- *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first. */
+ *  results, because training asks for the same operations again and again. Bounded: least recently used plans go first.
+ *  A thread has one for each group, whichever path the calls take. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Settings } from '../../base/settings/settings.ts';
@@ -7,7 +8,7 @@ import { stagingBlockBytes } from '../../collectives/algorithms/host-staged.ts';
 import { algorithmNamed, buildPlan, whyUnsupported } from '../../collectives/build.ts';
 import { Execution } from '../../collectives/executor.ts';
 import { lowerProgram, lowerWhole, runsWhole, type Lowered, type LoweredWhole, type LoweringOptions } from '../../collectives/lower.ts';
-import type { NetworkPathSpec } from '../../collectives/network-path.ts';
+import { fitsNetworkPath, type NetworkPathSpec } from '../../collectives/network-path.ts';
 import { limitsInElements, networkLimits, type TransferLimits } from '../../collectives/predict.ts';
 import { parseSelection, selectAlgorithm, type SelectionInput, type SelectionRule } from '../../collectives/select.ts';
 import { tunedRules } from '../../collectives/tuning.ts';
@@ -28,6 +29,8 @@ interface PreparedPlan {
   readonly lowered: Lowered;
   /** The operation as one piece of code, where all ranks share memory. */
   readonly hostPath: HostPathPlans | undefined;
+  /** It is for the network path, which can run it: the same answer on every rank. */
+  readonly isForNetworkPath: boolean;
   /** Executions not in use. */
   readonly free: Execution[];
 }
@@ -57,7 +60,7 @@ export interface Plans {
   give(prepared: PreparedPlan, execution: RunningPlan): void;
 }
 
-export interface PlanRunnerOptions {
+export interface PlannerOptions {
   readonly machine: StepMachine;
   /** The user's rules. */
   readonly overrides: readonly SelectionRule[];
@@ -74,66 +77,95 @@ export interface PlanRunnerOptions {
   readonly tuning?: Tuning;
   /** Rates of this world; the same on all ranks. Default: none, the table of rules decides. */
   readonly model?: CostModel;
-  /** When it is for the group's network path. */
-  readonly networkPath?: NetworkPathSpec;
 }
 
 /** What a world gives to the plans of its groups: the same on all ranks, and on both threads of each. */
-export interface WorldPlanning extends Pick<PlanRunnerOptions, 'machine' | 'tuning' | 'model'> {
+export interface WorldPlanning extends Pick<PlannerOptions, 'machine' | 'tuning' | 'model'> {
   readonly settings: Pick<Settings, 'order' | 'stagingBytes' | 'sliceBytes' | 'groupHosts'>;
   /** The user's rules. */
   readonly selection: readonly SelectionRule[];
 }
 
-/** What plans of a group are chosen and built by, whichever way its calls take. */
-export function planOptions(
-  world: WorldPlanning,
-  { backend, rank, topology }: GroupSpec,
-): Omit<PlanRunnerOptions, 'loadStore' | 'networkPath'> {
+/** The planner of a group.
+ *  @param loadStore see PlannerOptions. Default: of a group of one host, as the hosts of a topology are ranks that map each other's memory. */
+export function plannerOf(world: WorldPlanning, group: GroupSpec, loadStore?: readonly boolean[]): Planner {
   const { machine, tuning, model, settings, selection } = world;
   const { order, stagingBytes, sliceBytes, groupHosts } = settings;
-  return { machine, overrides: groupRules(backend, selection), tuning, model, order, rank, topology, stagingBytes, sliceBytes, groupHosts };
+  const { backend, rank, topology } = group;
+  const overrides = groupRules(backend, selection);
+  const reached = loadStore ?? group.globalRanks.map(() => topology.hosts.length === 1);
+  return new Planner({
+    machine,
+    overrides,
+    tuning,
+    model,
+    order,
+    rank,
+    topology,
+    loadStore: reached,
+    stagingBytes,
+    sliceBytes,
+    groupHosts,
+  });
 }
 
-/** Plans of a group's network fast path: ranks reach nobody's memory but by sending. */
-export function networkPlans(world: WorldPlanning, group: GroupSpec, networkPath: NetworkPathSpec): PlanRunner {
-  return new PlanRunner({ ...planOptions(world, group), loadStore: group.globalRanks.map(() => false), networkPath });
-}
-
-/** The rules of a group: its own backend's before those of its world; `auto`: none. */
+/** The rules of a group: its own backend's before those of its world; `auto`, and `mpi`, which runs no plans: none. */
 function groupRules(backend: string | undefined, world: readonly SelectionRule[]): readonly SelectionRule[] {
   if (backend === undefined) return world;
-  return backend === 'auto' ? [] : [...parseSelection(`*:${backend}`), ...world];
+  return backend === 'auto' || backend === 'mpi' ? [] : [...parseSelection(`*:${backend}`), ...world];
+}
+
+/** How ranks reach each other on a path, and what plans are selected by there. */
+interface Reach {
+  /** Of the cached plans. */
+  readonly keyPrefix: string;
+  readonly loadStore: readonly boolean[];
+  readonly tuned: readonly SelectionRule[];
+  readonly predictions: Map<string, string>;
+  readonly networkPath: NetworkPathSpec | undefined;
 }
 
 /** Plans of one group. */
-export class PlanRunner implements Plans {
-  readonly #options: PlanRunnerOptions;
-  readonly #loadStore: boolean;
+export class Planner implements Plans {
+  readonly #options: PlannerOptions;
   readonly #limits: TransferLimits;
-  readonly #tuned: readonly SelectionRule[];
-  readonly #predictions = new Map<string, string>();
+  /** Of the engine, and of the host path, where all ranks map all memory. */
+  readonly #reach: Reach;
+  /** Of the network path. */
+  #networkReach: Reach | undefined;
   readonly #prepared = new Map<string, PreparedPlan>();
 
-  constructor(options: PlanRunnerOptions) {
+  constructor(options: PlannerOptions) {
     this.#options = options;
-    const { stagingBytes, sliceBytes, groupHosts = 'auto', tuning, topology, order } = options;
-    this.#loadStore = options.loadStore.every(Boolean);
+    const { stagingBytes, sliceBytes, groupHosts = 'auto', topology } = options;
     const grouped = groupHosts === 'auto' ? {} : { groupHosts: groupHosts === 'all' ? topology.hosts.length : Number(groupHosts) };
     this.#limits = { ...networkLimits(topology, options.model), stagingBytes, sliceBytes, ...grouped };
-    this.#tuned = tunedRules(tuning, { topology, loadStore: this.#loadStore, order });
+    this.#reach = this.#reachOf('', options.loadStore);
+  }
+
+  /** The group's ranks have agreed on a network path, on which they reach nobody's memory but by sending. */
+  openNetworkPath(spec: NetworkPathSpec): void {
+    const loadStore = this.#options.loadStore.map(() => false);
+    this.#networkReach = this.#reachOf('network ', loadStore, spec);
+  }
+
+  #reachOf(keyPrefix: string, loadStore: readonly boolean[], networkPath?: NetworkPathSpec): Reach {
+    const { tuning, topology, order } = this.#options;
+    const tuned = tunedRules(tuning, { topology, loadStore: loadStore.every(Boolean), order });
+    return { keyPrefix, loadStore, tuned, predictions: new Map(), networkPath };
   }
 
   /** The plan for a call. @throws ShoalError `usage` or `unsupported` when there is none. */
-  prepare(call: CollectiveCall): PreparedPlan {
-    const key = planKey(call);
+  prepare(call: CollectiveCall, path: 'engine' | 'network' = 'engine'): PreparedPlan {
+    const reach = path === 'network' ? must(this.#networkReach, () => 'the group has a network path') : this.#reach;
+    const key = reach.keyPrefix + planKey(call);
     const known = this.#prepared.get(key);
     if (known) {
       this.#prepared.delete(key);
       this.#prepared.set(key, known);
       return known;
     }
-    const prepared = this.#build(call);
+    const prepared = this.#build(call, reach);
     this.#prepared.set(key, prepared);
     if (this.#prepared.size > plansMax) for (const oldest of this.#prepared.keys()) return this.#drop(oldest, prepared);
     return prepared;
@@ -141,7 +173,7 @@ export class PlanRunner implements Plans {
 
   /** The algorithm that an operation of so many bytes takes. */
   algorithmOf(collective: Collective, bytes: number): string {
-    return selectAlgorithm(this.#selection(collective, bytes));
+    return selectAlgorithm(this.#selection(collective, bytes, this.#networkReach ?? this.#reach));
   }
 
   /** An execution for the plan, not in use by any other operation. */
@@ -158,12 +190,13 @@ export class PlanRunner implements Plans {
     return prepared;
   }
 
-  #build(call: CollectiveCall): PreparedPlan {
-    const { rank, topology, loadStore, networkPath } = this.#options;
+  #build(call: CollectiveCall, reach: Reach): PreparedPlan {
+    const { rank, topology } = this.#options;
+    const { loadStore, networkPath } = reach;
     const { kind: collective, count, counts, splits, root } = call;
     const elementBytes = dtypeInfo(call.dtype).bytes;
     const request: PlanRequest = { collective, topology, count, counts, splits, root, elementBytes, ...this.#limitsOf(call.dtype) };
-    const selection = this.#selection(collective, count * elementBytes);
+    const selection = this.#selection(collective, count * elementBytes, reach);
     const algorithm = selectAlgorithm(selection);
     // A network path looks at what all ranks send; its plans are small.
     const small = networkPath !== undefined && selection.bytes <= networkPath.bytesMax;
@@ -176,24 +209,25 @@ export class PlanRunner implements Plans {
     const lowering = { dtype: computeType, op: call.op, size: loadStore.length, loadStore };
     // Premul scales a copy, and what is computed in a wider type is converted to one: work for the comm thread.
     const direct = computeType === call.dtype && call.op !== 'premul';
-    const hostPath = direct ? hostPathPlans(program, lowering, { algorithm, request, selection }) : undefined;
-    return { plan, computeType, lowered: lowerProgram(program, lowering), hostPath, free: [] };
+    const hostPath = direct && !networkPath ? hostPathPlans(program, lowering, { algorithm, request, selection }) : undefined;
+    const isForNetworkPath = direct && networkPath !== undefined && fitsNetworkPath(plan, elementBytes, networkPath);
+    return { plan, computeType, lowered: lowerProgram(program, lowering), hostPath, isForNetworkPath, free: [] };
   }
 
-  #selection(collective: Collective, bytes: number): SelectionInput {
-    const { overrides, order, topology, model, networkPath } = this.#options;
+  #selection(collective: Collective, bytes: number, { loadStore, tuned, predictions, networkPath }: Reach): SelectionInput {
+    const { overrides, order, topology, model } = this.#options;
     return {
       collective,
       bytes,
       topology,
-      loadStore: this.#loadStore,
+      loadStore: loadStore.every(Boolean),
       order,
       overrides,
-      tuned: this.#tuned,
+      tuned,
       model,
       networkPath,
       limits: this.#limits,
-      predictions: this.#predictions,
+      predictions,
     };
   }
 

@@ -7,7 +7,7 @@ import { systemClock } from '../../base/clock.ts';
 import { PlanBuilder } from '../../plan/builder.ts';
 import { oneHost } from '../../plan/topology.ts';
 import type { CollectiveCall } from './contract.ts';
-import { PlanRunner } from './plan-runner.ts';
+import { Planner } from './planner.ts';
 
 vi.mock('../../collectives/build.ts', async (original) => {
   const real = await original<typeof build>();
@@ -23,8 +23,8 @@ const calls: readonly CollectiveCall[] = [
   { kind: 'barrier', dtype: 'uint8', count: 0 },
 ];
 
-function runnerOf(ranks: number): PlanRunner {
-  return new PlanRunner({
+function runnerOf(ranks: number): Planner {
+  return new Planner({
     machine: createStepMachine({ native: undefined, clock: systemClock }),
     overrides: [],
     order: 'canonical',
