@@ -167,6 +167,25 @@ describe('a rank that leaves in order', () => {
   });
 });
 
+it('a rank that ends because of another one is not taken for the reason in a group of which that one is no member', async () => {
+  const connectionsOf: Connection[][] = [[], [], []];
+  const wrap = (fabric: Fabric, rank: number): Fabric =>
+    decorateFabric(fabric, (connection) => {
+      connectionsOf[rank].push(connection);
+      return connection;
+    });
+  const { groups } = await startRanks(3, { clock: new VirtualClock(), wrap });
+  const [pair] = await Promise.all(groups.map((group) => group.newGroup([0, 1])));
+  connectionsOf[2].forEach(abortConnection);
+  await delivered();
+  await expect(Promise.resolve(groups[0].barrier())).rejects.toMatchObject({ code: 'peer-lost', peer: 2 });
+  connectionsOf[1].forEach(abortConnection);
+  await delivered();
+  const call = Promise.resolve(pair?.barrier());
+  await expect(call).rejects.toMatchObject({ code: 'peer-lost', peer: 2 });
+  await expect(call).rejects.toThrow(/^rank 1 was lost between collectives of group 'world\/.*': it had failed: rank 2 was lost /);
+});
+
 describe('a rank that ends while its group opens', () => {
   /** Rank 0 cannot reach the memory of rank 1 from now on, as if that had been given back. */
   async function openingWithoutMemory(clock: VirtualClock): Promise<{ groups: readonly ProcessGroup[]; ofRank1: Connection[] }> {

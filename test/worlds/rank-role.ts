@@ -3,6 +3,8 @@ import type { CommGroup } from '../../src/group/api/process-group.ts';
 import type { ProcessGroup } from '../../src/group/call/types.ts';
 import { callOf } from '../../src/group/testing/random-program.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
+import { wrong, type Ending } from './ending.ts';
+import { ServerRounds } from './server-rounds.ts';
 import type { Action, WorldPlan } from './world-plan.ts';
 import type { VirtualProcess } from './virtual-host.ts';
 
@@ -13,29 +15,18 @@ export interface RankSurroundings {
   readonly connect: (() => Promise<KVStore>) | undefined;
 }
 
-/** The end of a call, and whether it is what it must be. */
-type Ending = () => Promise<void>;
-
-const parameter = 'w';
-
 /** @throws ShoalError of the first call that fails; an Error where a result is wrong. */
 export async function runRank(process: VirtualProcess, { plan, join, connect }: RankSurroundings): Promise<void> {
   const group = await join();
-  const rounds = { count: 0 };
   const store = connect && (await connect());
   const endings: Ending[] = [];
-  const counts = plan.actions.flatMap((action) => (action.on === 'servers' ? [action.count] : []));
-  if (store && counts.length > 0)
-    await store.init(
-      counts.map((_, k) => `${parameter}${k}`),
-      counts.map((count) => new Float32Array(count)),
-    );
+  const rounds = store && plan.actions.some(({ on }) => on === 'servers') ? await ServerRounds.begin(store, group) : undefined;
   for (const [index, action] of plan.actions.entries()) {
     const { differs } = plan;
     if (differs?.rank === group.rank && differs.at === index) await group.reduce(new Int8Array(3), { root: 0 });
     const step = action.on === 'group' ? action : action.on === 'subgroup' ? action.step : undefined;
     for (let turns = step?.late[group.rank] ?? 0; turns > 0; turns--) await new Promise<void>((resolve) => process.role.turn(resolve));
-    const ending = await begin({ group, store, rounds }, action, index);
+    const ending = await begin({ group, rounds }, action, index);
     if (ending === undefined) continue;
     endings.push(ending);
     if (step?.awaited[group.rank] ?? true) await ending();
@@ -47,11 +38,10 @@ export async function runRank(process: VirtualProcess, { plan, join, connect }: 
 
 interface Open {
   readonly group: CommGroup;
-  readonly store: KVStore | undefined;
-  readonly rounds: { count: number };
+  readonly rounds: ServerRounds | undefined;
 }
 
-async function begin({ group, store, rounds }: Open, action: Action, index: number): Promise<Ending | undefined> {
+async function begin({ group, rounds }: Open, action: Action, index: number): Promise<Ending | undefined> {
   switch (action.on) {
     case 'group': {
       const { work, check } = callOf(group, action, index);
@@ -78,8 +68,7 @@ async function begin({ group, store, rounds }: Open, action: Action, index: numb
       await useStore(group, index);
       return undefined;
     case 'servers':
-      await push(group, store, rounds.count++, action.count);
-      return undefined;
+      return rounds?.call(action, index);
   }
 }
 
@@ -108,17 +97,4 @@ async function useStore({ rank, size, store }: CommGroup, index: number): Promis
   await part.wait(['all']);
   if (Buffer.from(await part.get('first')).toString() !== first) wrong({ rank }, index, 'there were two firsts');
   if ((await part.add('sum', 0)) !== (size * (size + 1)) / 2) wrong({ rank }, index, 'the sum of all is wrong');
-}
-
-/** Without an optimiser the sum is the new value. */
-async function push({ rank, size }: CommGroup, store: KVStore | undefined, round: number, count: number): Promise<void> {
-  if (store === undefined) return;
-  const values = new Float32Array(count).fill(rank + 1 + round);
-  await store.pushPull(`${parameter}${round}`, values);
-  const sum = (size * (size + 1)) / 2 + size * round;
-  if (values.some((value) => value !== sum)) wrong({ rank }, round, `the servers' sum is ${values[0]}, not ${sum}`);
-}
-
-function wrong({ rank }: { rank: number }, index: number, what: string): never {
-  throw new Error(`rank ${rank}, action ${index}: ${what}`);
 }

@@ -15,8 +15,12 @@ export type Action =
   | { readonly on: 'ring'; readonly count: number }
   /** Set, add, compareSet and wait on the job's store. */
   | { readonly on: 'store' }
-  /** A round of the parameter servers: push, and pull the sum. */
-  | { readonly on: 'servers'; readonly count: number };
+  /** Of the parameter servers: a round of the parameter of so many numbers, or of rows of a matrix. */
+  | { readonly on: 'servers'; readonly call: ServerCall; readonly count: number };
+
+export type ServerCall = 'push-pull' | 'push' | 'pull' | 'rows';
+/** Elements of the parameters of a world. */
+export const parameterCounts = [1, 7, 5000] as const;
 
 /** Events before something happens: of the world, or since all ranks of the first generation have joined. */
 interface Moment {
@@ -98,7 +102,10 @@ function actionOf(random: Random, { ranks, servers }: { ranks: number; servers: 
     const members = times(ranks, (rank) => rank).filter(() => random.integer(3) > 0);
     return { on: 'subgroup', members: members.length === 0 ? [0] : members, step: stepOf(random, ranks, Math.max(1, members.length)) };
   }
-  if (kind <= 5 && servers > 0) return { on: 'servers', count: pick(random, [1, 7, 5000]) };
+  if (kind <= 5 && servers > 0) {
+    const call = pick<ServerCall>(random, ['push-pull', 'push-pull', 'push', 'pull', 'rows']);
+    return { on: 'servers', call, count: pick(random, parameterCounts) };
+  }
   return { on: 'group', ...stepOf(random, ranks, ranks) };
 }
 

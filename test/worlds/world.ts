@@ -222,8 +222,11 @@ class Run {
       // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
       for (const { rank, error } of outcomes)
         if (harmed.size > 0 && error.code === 'timeout' && /\/user\/action-|did not answer within/.test(error.message)) harmed.add(rank);
-      // Ranks that wait for a server which was killed or stopped are late for everything else.
-      for (const { rank, error } of outcomes) if (generation.others.size > 0 && error.code === 'timeout') harmed.add(rank);
+      // Ranks that wait for a server which was killed or stopped are late for everything else, and so are those that fail because of it.
+      for (const { rank, error } of outcomes) {
+        const names = [...generation.others].some((each) => error.message.includes(each));
+        if (generation.others.size > 0 && (error.code === 'timeout' || names)) harmed.add(rank);
+      }
       // Ranks that disagree fail alike.
       for (const { rank, error } of outcomes) if (this.#plan.differs !== undefined && error.code === 'mismatch') harmed.add(rank);
       for (const outcome of outcomes) this.#judgeError(outcome, generation, index);

@@ -464,7 +464,7 @@ export class GroupEngine implements OperationHost {
     }
     // It has drawn its conclusion and gone; the same one is drawn here in a moment, and names who was missing.
     if (this.#inquiry.hasHeardOf(rank)) return;
-    const { trouble } = must(this.links[rank], () => 'links lead to other ranks');
+    const { trouble, failure } = must(this.links[rank], () => 'links lead to other ranks');
     if (trouble) {
       this.fail(trouble);
       return;
@@ -472,18 +472,20 @@ export class GroupEngine implements OperationHost {
     const global = this.spec.globalRanks[rank];
     const doing = this.#pending.at(0);
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
+    const lost = `rank ${global} was lost ${during} of group '${this.spec.name}'`;
+    // Because of another rank, in a group that this one may not be in.
+    const because = failure?.peer !== undefined && failure.peer !== this.#world.rank ? failure : undefined;
+    const why = because
+      ? `it had failed: ${because.message}`
+      : `${error?.message ?? 'it closed its connection'}; see that rank's own output`;
     this.fail(
-      new ShoalError(
-        'peer-lost',
-        `rank ${global} was lost ${during} of group '${this.spec.name}': ${error?.message ?? 'it closed its connection'}; see that rank's own output`,
-        {
-          peer: global,
-          rank: this.#world.rank,
-          operation: doing?.call.kind,
-          sequence: doing?.sequence,
-          cause: error,
-        },
-      ),
+      new ShoalError('peer-lost', `${lost}: ${why}`, {
+        peer: because?.peer ?? global,
+        rank: this.#world.rank,
+        operation: doing?.call.kind,
+        sequence: doing?.sequence,
+        cause: error,
+      }),
     );
   }
 

@@ -1,6 +1,6 @@
 /** A link to another rank of the world: one connection, and the regions that rank lets us write to or map.
  *  It must not know groups or collectives. */
-import { isShoalError, ShoalError } from '../../base/errors.ts';
+import { isShoalError, ShoalError, type ErrorData } from '../../base/errors.ts';
 import type { Connection, RemoteRegion, RemoteSpan, Span } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';
 import { MessageType } from './wire.ts';
@@ -24,6 +24,8 @@ export class PeerLink {
   readonly #withdrawn = new Set<number>();
   /** What may be the reason if the peer ends. */
   trouble: ShoalError | undefined;
+  /** Why a group of the peer has failed, as it said last: if it ends, that is the reason for every other group, too. */
+  failure: ErrorData | undefined;
   #closed: ShoalError | undefined;
   #left = false;
 

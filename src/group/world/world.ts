@@ -401,6 +401,7 @@ export class World {
     // Who says this waits for the answer, and may end then.
     if ((message.type === 'abort' || message.type === 'trouble') && message.id !== undefined)
       link.post(encodeControl({ type: 'heard', id: message.id }));
+    if (message.type === 'abort') link.failure = message.error;
     switch (message.type) {
       case 'region':
         link.announce(message.key, message.remote);

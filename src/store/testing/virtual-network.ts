@@ -32,6 +32,7 @@ export class VirtualNetwork {
       connect: (options) => {
         const { port } = options as { port: number };
         const near = this.#socket(role);
+        near.accepted = true;
         role.turn(() => this.#connect(near, port));
         return near as unknown as Socket;
       },
@@ -71,7 +72,12 @@ export class VirtualNetwork {
     const far = this.#socket(server.role);
     near.join(far);
     far.join(near);
-    server.role.turn(() => server.emit('connection', far));
+    // Who is reset before it is accepted is never heard of.
+    server.role.turn(() => {
+      if (far.destroyed) return;
+      far.accepted = true;
+      server.emit('connection', far);
+    });
     near.emit('connect');
   }
 
@@ -134,6 +140,8 @@ class VirtualServer extends EventEmitter {
 
 class VirtualSocket extends Duplex {
   readonly role: Role;
+  /** Its role has it. */
+  accepted = false;
   readonly #world: SeededWorld;
   /** On their way to us, or not read yet. */
   readonly #arriving = new Fifo<Uint8Array | null>();
@@ -166,7 +174,7 @@ class VirtualSocket extends Duplex {
   /** As a reset by the network: both ends hear of it. */
   break(code: string): void {
     for (const end of [this, this.#other]) {
-      end?.role.turn(() => end.destroy(Object.assign(new Error(`read ${code}`), { code })));
+      end?.role.turn(() => end.destroy(end.accepted ? Object.assign(new Error(`read ${code}`), { code }) : undefined));
     }
   }
 
