@@ -83,6 +83,18 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: '',
   },
   {
+    name: 'a rank that left after its call is waited for',
+    file: 'src/group/diagnosis/inquiry.ts',
+    mended: 'arrived: calls > sequence,',
+    broken: 'arrived: false,',
+  },
+  {
+    name: 'a rank that waits for the data of one that is stopped waits for nobody',
+    file: 'src/group/engine/group-engine.ts',
+    mended: 'const ranks = late.length > 0 ? late :',
+    broken: 'const ranks = late.length >= 0 ? late :',
+  },
+  {
     name: 'a wait that its client has given up is never answered',
     file: 'src/store/store-server.ts',
     mended: "this.#send(client, target, { kind: 'missing', keys });",

@@ -1,4 +1,5 @@
 /** The script of a rank in a world: joins, does what the plan says, checks what it gets, leaves. */
+import { isShoalError } from '../../src/base/errors.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
 import type { ProcessGroup } from '../../src/group/call/types.ts';
 import { callOf } from '../../src/group/testing/random-program.ts';
@@ -23,10 +24,13 @@ export async function runRank(process: VirtualProcess, { plan, join, connect }: 
   const rounds = store && plan.actions.some(({ on }) => on === 'servers') ? await ServerRounds.begin(store, group) : undefined;
   for (const [index, action] of plan.actions.entries()) {
     const { differs } = plan;
-    if (differs?.rank === group.rank && differs.at === index) await group.reduce(new Int8Array(3), { root: 0 });
+    if (differs?.rank === group.rank && differs.at === index) {
+      if (differs.how === 'leaves') break;
+      await group.reduce(new Int8Array(3), { root: 0 });
+    }
     const step = action.on === 'group' ? action : action.on === 'subgroup' ? action.step : undefined;
     for (let turns = step?.late[group.rank] ?? 0; turns > 0; turns--) await new Promise<void>((resolve) => process.role.turn(resolve));
-    const ending = await begin({ group, rounds }, action, index);
+    const ending = await begin({ group, rounds, plan }, action, index);
     if (ending === undefined) continue;
     endings.push(ending);
     if (step?.awaited[group.rank] ?? true) await ending();
@@ -39,9 +43,10 @@ export async function runRank(process: VirtualProcess, { plan, join, connect }: 
 interface Open {
   readonly group: CommGroup;
   readonly rounds: ServerRounds | undefined;
+  readonly plan: WorldPlan;
 }
 
-async function begin({ group, rounds }: Open, action: Action, index: number): Promise<Ending | undefined> {
+async function begin({ group, rounds, plan }: Open, action: Action, index: number): Promise<Ending | undefined> {
   switch (action.on) {
     case 'group': {
       const { work, check } = callOf(group, action, index);
@@ -66,6 +71,8 @@ async function begin({ group, rounds }: Open, action: Action, index: number): Pr
       return undefined;
     case 'store':
       await useStore(group, index);
+      // Where messages do not take longer than a client waits for the store's word.
+      if (plan.delayMs <= 50) await waitInVain(group, index);
       return undefined;
     case 'servers':
       return rounds?.call(action, index);
@@ -97,4 +104,15 @@ async function useStore({ rank, size, store }: CommGroup, index: number): Promis
   await part.wait(['all']);
   if (Buffer.from(await part.get('first')).toString() !== first) wrong({ rank }, index, 'there were two firsts');
   if ((await part.add('sum', 0)) !== (size * (size + 1)) / 2) wrong({ rank }, index, 'the sum of all is wrong');
+}
+
+/** For a key that nobody sets: the store says so. */
+async function waitInVain({ rank, store }: CommGroup, index: number): Promise<void> {
+  try {
+    await store.wait([`nothing-${index}`], { timeoutMs: 1 });
+  } catch (thrown) {
+    if (isShoalError(thrown) && thrown.code === 'timeout' && thrown.message.includes(`nothing-${index}`)) return;
+    throw thrown;
+  }
+  wrong({ rank }, index, 'a key is there that nobody has set');
 }

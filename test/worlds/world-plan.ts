@@ -54,8 +54,8 @@ export interface WorldPlan {
   readonly delayedOneIn: number;
   readonly delayMs: number;
   readonly actions: readonly Action[];
-  /** By rank: another call instead of this action. */
-  readonly differs: { readonly rank: number; readonly at: number } | undefined;
+  /** By rank: another call instead of this action, or none any more. */
+  readonly differs: { readonly rank: number; readonly at: number; readonly how: 'calls' | 'leaves' } | undefined;
   readonly faults: readonly Fault[];
 }
 
@@ -89,7 +89,10 @@ export function worldOf(seed: number): WorldPlan {
     delayedOneIn,
     delayMs,
     actions: times(length, () => actionOf(random, { ranks, servers })),
-    differs: random.integer(8) === 0 ? { rank: random.integer(ranks), at: random.integer(length) } : undefined,
+    differs:
+      random.integer(8) === 0
+        ? { rank: random.integer(ranks), at: random.integer(length), how: pick(random, ['calls', 'leaves'] as const) }
+        : undefined,
     faults: times(faultCount, () => faultOf(random, { ranks, servers, replicas })),
   };
 }

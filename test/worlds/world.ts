@@ -227,10 +227,14 @@ class Run {
         const names = [...generation.others].some((each) => error.message.includes(each));
         if (generation.others.size > 0 && (error.code === 'timeout' || names)) harmed.add(rank);
       }
+      // A transfer or a round that one rank keeps from ending fails for whoever waits for it, not for its groups.
+      for (const { rank, error } of outcomes)
+        if (harmed.size > 0 && /took part in a transfer|cannot be completed/.test(error.message)) harmed.add(rank);
       // Ranks that disagree fail alike.
       for (const { rank, error } of outcomes) if (this.#plan.differs !== undefined && error.code === 'mismatch') harmed.add(rank);
       for (const outcome of outcomes) this.#judgeError(outcome, generation, index);
     }
+    this.#judgeReaction();
     const last = this.#generations.at(-1);
     if (last === undefined) return this.#complain('no generation was started');
     if (failure === undefined) {
@@ -243,6 +247,21 @@ class Run {
     const names = [...[...last.harmed].map((each) => `rank ${each}`), ...last.others];
     const blamed = (rank !== undefined && last.harmed.has(rank)) || names.some((each) => text.includes(each));
     if (!blamed) this.#complain(`the launcher says that ${rank === undefined ? 'no rank' : `rank ${rank}`} failed first: ${text}`);
+  }
+
+  /** What must be survived is, and who has ended is not waited for until a limit of time. */
+  #judgeReaction(): void {
+    const { faults, delayMs, differs, actions } = this.#plan;
+    // The store does not know who should have set a key, and whoever waits for it is late for everything else.
+    if (differs !== undefined && (differs.how === 'calls' || actions.some(({ on }) => on === 'store'))) return;
+    const outcomes = this.#generations.flatMap((generation) => generation.outcomes);
+    const stoppedMs = faults.reduce((sum, fault) => sum + (fault.kind === 'stop' ? fault.forMs : 0), 0);
+    if (differs === undefined && stoppedMs + 10 * delayMs < timeoutMs && faults.every((fault) => isSurvivable(fault))) {
+      for (const { rank, error } of outcomes) this.#complain(`rank ${rank} has not survived it: ${error.code}: ${error.message}`);
+    }
+    if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && who.startsWith('rank'))) return;
+    for (const { rank, error } of outcomes)
+      if (error.code === 'timeout') this.#complain(`rank ${rank} has waited for who has ended: ${error.message}`);
   }
 
   /** It names a rank that really failed, or what else did. */
@@ -268,6 +287,12 @@ class Run {
   #complain(problem: string): void {
     this.#problems.push(problem);
   }
+}
+
+/** A process that goes on before anyone gives it up, a session that goes on over another connection, a server that is not needed yet. */
+function isSurvivable(fault: Fault): boolean {
+  if (fault.kind === 'stop') return true;
+  return fault.kind === 'cut' ? fault.what === 'servers' : fault.kind === 'kill' && fault.who.startsWith('standby');
 }
 
 function pathOptions(path: Path, ranks: number): InProcessOptions {

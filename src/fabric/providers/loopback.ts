@@ -195,6 +195,8 @@ interface Operation {
   readonly message: Uint8Array | undefined;
   readonly source: Span | undefined;
   readonly target: RemoteSpan | undefined;
+  /** Bytes of the source, when that may be gone before they arrive. */
+  readonly taken?: Uint8Array | undefined;
   readonly immediate: number | undefined;
   readonly bytes: number;
   resolve(): void;
@@ -273,8 +275,30 @@ class LoopbackConnection implements Connection {
         };
       });
     }
+    const left = this.#taken();
     this.#finish(undefined);
-    this.#other.#finish(undefined);
+    if (left.length === 0) this.#other.#finish(undefined);
+    else this.#other.#fabric.turn(() => this.#deliverLast(left));
+  }
+
+  /** What the system has taken from this process: it arrives, whenever the peer gets to it, as on a socket that is closed. */
+  #taken(): Operation[] {
+    const left: Operation[] = [];
+    if (this.#other.#handlers === undefined) return left;
+    for (let operation = this.#queue.shift(); operation !== undefined; operation = this.#queue.shift()) {
+      left.push({ ...operation, taken: operation.source && viewOf(operation.source).slice() });
+      this.#forget(operation).reject(connectionClosed(this.#fabric.options.identity.rank, this.peer.rank));
+    }
+    return left;
+  }
+
+  #deliverLast(left: readonly Operation[]): void {
+    try {
+      for (const operation of left) this.#deliver(operation);
+      this.#other.#finish(undefined);
+    } catch (thrown) {
+      this.#other.#finish(this.#other.#broken(ShoalError.from(thrown), 'closes its connection'));
+    }
   }
 
   /** Breaks the connection as a crash of this process would. */
@@ -348,11 +372,11 @@ class LoopbackConnection implements Connection {
   }
 
   #deliver(operation: Operation): void {
-    const { message, source, target, immediate } = operation;
+    const { message, source, target, taken, immediate } = operation;
     const other = this.#other;
     if (source !== undefined && target !== undefined && source.bytes > 0) {
       const destination = other.#fabric.regions.locate(target.region.rkey, target.offset, source.bytes);
-      destination.set(new Uint8Array(source.region.buffer, source.offset, source.bytes));
+      destination.set(taken ?? viewOf(source));
     }
     if (other.#state !== 'open') return;
     if (message !== undefined) other.#handlers?.onMessage(message);
@@ -393,4 +417,8 @@ class LoopbackConnection implements Connection {
     const handlers = this.#handlers;
     if (handlers !== undefined) this.#fabric.soon(() => handlers.onClose(error));
   }
+}
+
+function viewOf({ region, offset, bytes }: Span): Uint8Array {
+  return new Uint8Array(region.buffer, offset, bytes);
 }

@@ -251,6 +251,17 @@ describe('Inquiry', () => {
     expect(members[0].errors[0].message).toContain('rank 1 (world rank 11): left the group after 4 calls');
   });
 
+  it('does not wait for a rank that made the call before it left', () => {
+    const { clock, members } = createGroup(3, { silent: [2], left: { 1: 5 }, seen: [2] });
+    members[0].history.remember(4, call);
+    members[0].inquiry.begin('timeout', 4, 1000);
+    clock.advance(answerMs);
+    expect(members[0].errors[0]).toMatchObject({
+      peer: 12,
+      message: expect.stringContaining('all had called it, but rank 2 (world rank 12) did not answer any more'),
+    });
+  });
+
   it('holds one inquiry at most, and none once the group has ended', () => {
     const { clock, members, sent } = createGroup(2, { silent: [1] });
     members[0].history.remember(0, call);

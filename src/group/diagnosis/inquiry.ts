@@ -67,7 +67,9 @@ export class Inquiry {
     });
     this.#diagnosis = diagnosis;
     callsAtLeave.forEach((calls, rank) => {
-      if (calls !== undefined) diagnosis.add(rank, { text: `left the group after ${calls} calls`, arrived: false, calls, left: true });
+      if (calls === undefined) return;
+      const text = `left the group after ${calls} ${calls === 1 ? 'call' : 'calls'}`;
+      diagnosis.add(rank, { text, arrived: calls > sequence, calls, left: true });
     });
     this.#late = history.called <= sequence;
     // What this rank does instead of the call is an answer to a mismatch. A call that its main thread is still trying to make by

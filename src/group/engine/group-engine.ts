@@ -206,7 +206,11 @@ export class GroupEngine implements OperationHost {
   get wait(): Wait | undefined {
     if (this.#status === 'opening') return { text: `the opening of group '${this.spec.name}'`, ranks: this.#absent() };
     const [pending] = this.#status === 'open' ? this.#pending : [];
-    return pending && { text: describeCall(pending.call, pending.sequence), ranks: this.#late(pending) };
+    if (pending === undefined) return undefined;
+    const late = this.#late(pending);
+    // All have called it: some rank is still at it, and does not go on.
+    const ranks = late.length > 0 ? late : this.#members.unfinished('phase' in pending ? pending.ordinal : undefined);
+    return { text: describeCall(pending.call, pending.sequence), ranks };
   }
 
   /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */

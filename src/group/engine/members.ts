@@ -191,6 +191,15 @@ export class Members {
     return this.#group.globalRanks.filter((_, rank) => !this.#blocks[rank].holds(slot, sequence));
   }
 
+  /** World ranks that may not have finished an operation which all have announced. @param ordinal of the engine's; undefined: another
+   *  path's, of which only this is known. */
+  unfinished(ordinal: number | undefined): number[] {
+    return this.#group.globalRanks.filter((_, rank) => {
+      if (rank === this.#group.rank || this.#callsAtLeave[rank] !== undefined) return false;
+      return ordinal === undefined || !this.#blocks[rank].hasCompleted(ordinal + 1);
+    });
+  }
+
   worldRanks(ranks: readonly number[]): number[] {
     return ranks.map((rank) => this.#group.globalRanks[rank]);
   }
