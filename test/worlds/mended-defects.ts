@@ -95,6 +95,12 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: 'const ranks = late.length >= 0 ? late :',
   },
   {
+    name: 'workers begin while a server has no standby yet, and lose their state with it',
+    file: 'src/kvstore/client/node.ts',
+    mended: 'if (topology.replicas === 2) {',
+    broken: 'if (Number(topology.replicas) === 3) {',
+  },
+  {
     name: 'a wait that its client has given up is never answered',
     file: 'src/store/store-server.ts',
     mended: "this.#send(client, target, { kind: 'missing', keys });",

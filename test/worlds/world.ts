@@ -256,7 +256,7 @@ class Run {
     if (differs !== undefined && (differs.how === 'calls' || actions.some(({ on }) => on === 'store'))) return;
     const outcomes = this.#generations.flatMap((generation) => generation.outcomes);
     const stoppedMs = faults.reduce((sum, fault) => sum + (fault.kind === 'stop' ? fault.forMs : 0), 0);
-    if (differs === undefined && stoppedMs + 10 * delayMs < timeoutMs && faults.every((fault) => isSurvivable(fault))) {
+    if (differs === undefined && stoppedMs + 10 * delayMs < timeoutMs && faults.every((fault) => isSurvivable(fault, this.#plan))) {
       for (const { rank, error } of outcomes) this.#complain(`rank ${rank} has not survived it: ${error.code}: ${error.message}`);
     }
     if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && who.startsWith('rank'))) return;
@@ -289,10 +289,11 @@ class Run {
   }
 }
 
-/** A process that goes on before anyone gives it up, a session that goes on over another connection, a server that is not needed yet. */
-function isSurvivable(fault: Fault): boolean {
+/** A process that goes on before anyone gives it up, a session that goes on over another connection, a server that has a standby. */
+function isSurvivable(fault: Fault, { replicas, faults }: WorldPlan): boolean {
   if (fault.kind === 'stop') return true;
-  return fault.kind === 'cut' ? fault.what === 'servers' : fault.kind === 'kill' && fault.who.startsWith('standby');
+  if (fault.kind === 'cut') return fault.what === 'servers';
+  return fault.kind === 'kill' && !fault.who.startsWith('rank') && replicas === 2 && faults.length === 1;
 }
 
 function pathOptions(path: Path, ranks: number): InProcessOptions {

@@ -123,6 +123,10 @@ export class ClientNode {
     const node = await open(environment);
     try {
       await node.records.agree(topology);
+      if (topology.replicas === 2) {
+        const group = serverGroupOf(topology, workerGroupOf(topology, firstWorker));
+        await node.records.doubled(group, topology.serversPerGroup, node.settings.connectTimeoutMs);
+      }
       const blobs = await Blobs.open(node, { firstWorker, localWorkers });
       return new ClientNode(node, { topology, firstWorker, localWorkers, blobs, arbiter: thread?.arbiter, onEnded });
     } catch (error) {

@@ -3,6 +3,7 @@
  *      kv/topology                          groups and their sizes                     written once
  *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
  *      kv/server/<group>/<server>/standby   { incarnation, url, pid, … }               who offers to stand by
+ *      kv/server/<group>/<server>/doubled   empty                                    a standby has been in the view; written once
  *      kv/client/<first worker>               URL of a process that takes blobs
  *
  *  The view is changed by comparing and swapping only, so that of several who want to, one succeeds and the others learn of
@@ -112,6 +113,30 @@ export class ServerRecords {
     return Buffer.compare(stored, desired) === 0;
   }
 
+  /** A standby is in the view for the first time. */
+  async noteDoubled(group: number, server: number): Promise<void> {
+    await this.#store.set(doubledKey(group, server), new Uint8Array());
+  }
+
+  /** Every server of the group has had a standby: from now on none is lost with its state before there was a second one.
+   *  @throws ShoalError `timeout` that names those without. */
+  async doubled(group: number, servers: number, timeoutMs: number): Promise<void> {
+    const all = Array.from({ length: servers }, (_, server) => server);
+    try {
+      await this.#store.wait(
+        all.map((server) => doubledKey(group, server)),
+        { timeoutMs },
+      );
+    } catch (thrown) {
+      const error = ShoalError.from(thrown);
+      if (error.code !== 'timeout') throw error;
+      const have = await Promise.all(all.map((server) => this.#store.check([doubledKey(group, server)])));
+      const without = all.filter((server) => !have[server]).join(', ');
+      const message = `server ${without} of group ${group} has had no standby within ${timeoutMs} ms; start one of each, or set SHOAL_REPLICAS=1 everywhere`;
+      throw new ShoalError('timeout', message, { timeoutMs, cause: error });
+    }
+  }
+
   async publishClient(firstWorker: number, url: string): Promise<void> {
     await this.#store.set(`kv/client/${firstWorker}`, encode(url));
   }
@@ -123,6 +148,10 @@ export class ServerRecords {
 
 function serverKey(group: number, server: number, seat: ServerSeat = 'server'): string {
   return `kv/server/${group}/${server}${seat === 'standby' ? '/standby' : ''}`;
+}
+
+function doubledKey(group: number, server: number): string {
+  return `${serverKey(group, server)}/doubled`;
 }
 
 function describe(topology: KVTopology): string {

@@ -254,8 +254,10 @@ export class ServerNode {
     const candidate = this.#candidate;
     this.#next(async () => {
       if (candidate === undefined || candidate !== this.#candidate) return;
-      if (await this.#seat!.setStandby(candidate)) this.#log.info(`process ${candidate.pid} stands by`);
-      else await this.#onReplaced();
+      if (!(await this.#seat!.setStandby(candidate))) return this.#onReplaced();
+      this.#log.info(`process ${candidate.pid} stands by`);
+      const { serverGroup, server } = this.#place;
+      await this.#node.records.noteDoubled(serverGroup, server);
     });
   }
 
