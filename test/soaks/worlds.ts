@@ -1,11 +1,19 @@
-/** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, counted in `--result file.json`. One, with its output:
- *  `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which does not shrink. */
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+/** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, in `--jobs 2` processes, counted in `--result file.json`.
+ *  One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
+ *  does not shrink. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { writeFileSync } from 'node:fs';
+import { cpus } from 'node:os';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { systemClock } from '../../src/base/clock.ts';
 import { describeWrong } from '../worlds/check-world.ts';
 import { runWorld } from '../worlds/world.ts';
 import { worldOf, type WorldPlan } from '../worlds/world-plan.ts';
+
+/** A killed role holds on to its world: each process runs so many, and ends. */
+const worldsPerProcess = 250;
 
 const text = { type: 'string' } as const;
 const { values: given } = parseArgs({
@@ -15,6 +23,7 @@ const { values: given } = parseArgs({
     seeds: text,
     from: text,
     minutes: text,
+    jobs: text,
     result: text,
     'until-wrong': { type: 'boolean', default: false },
   },
@@ -27,14 +36,20 @@ if (given.seed !== undefined || given.world !== undefined) {
   console.log(trace);
   console.log(`${events} events, ${generations} generations of ranks; ${problems.length === 0 ? 'all is well' : problems.join('\n')}`);
   process.exitCode = problems.length === 0 ? 0 : 1;
-} else await runMany();
+} else if (given['until-wrong'] || given.jobs === '0') await runHere();
+else await runInProcesses();
 
-async function runMany(): Promise<void> {
+type Total = Record<'worlds' | 'withFaults' | 'faults' | 'failedJobs' | 'generations' | 'events' | 'wrong', number>;
+
+function nothing(): Total {
+  return { worlds: 0, withFaults: 0, faults: 0, failedJobs: 0, generations: 0, events: 0, wrong: 0 };
+}
+
+async function runHere(): Promise<void> {
   const from = Number(given.from ?? 1);
   const count = Number(given.seeds ?? 1000);
-  const endMs = systemClock.now() + Number(given.minutes ?? 24 * 60) * 60_000;
-  const total = { worlds: 0, withFaults: 0, faults: 0, failedJobs: 0, generations: 0, events: 0, wrong: 0 };
-  for (let seed = from; seed < from + count && systemClock.now() < endMs; seed++) {
+  const total = nothing();
+  for (let seed = from; seed < from + count; seed++) {
     const { problems, hits, failed, generations, events } = await runWorld(worldOf(seed));
     total.worlds++;
     total.withFaults += hits > 0 ? 1 : 0;
@@ -42,20 +57,42 @@ async function runMany(): Promise<void> {
     total.failedJobs += failed ? 1 : 0;
     total.generations += generations;
     total.events += events;
-    if (problems.length > 0) {
-      total.wrong++;
-      console.log(given['until-wrong'] ? `seed ${seed}: ${problems.join('; ')}` : await describeWrong(seed, problems));
-      if (given['until-wrong']) break;
-    }
-    if (total.worlds % 1000 === 0) save(from, total);
+    if (problems.length === 0) continue;
+    total.wrong++;
+    console.log(given['until-wrong'] ? `seed ${seed}: ${problems.join('; ')}` : await describeWrong(seed, problems));
+    if (given['until-wrong']) break;
   }
-  save(from, total);
   console.log(JSON.stringify(total));
   process.exitCode = total.wrong === 0 ? 0 : 1;
 }
 
-function save(from: number, total: Record<string, number>): void {
-  if (given.result === undefined) return;
-  const before = existsSync(given.result) ? (JSON.parse(readFileSync(given.result, 'utf8')) as Record<string, unknown>) : {};
-  writeFileSync(given.result, `${JSON.stringify({ ...before, firstSeed: from, ...total }, null, 2)}\n`);
+async function runInProcesses(): Promise<void> {
+  const from = Number(given.from ?? 1);
+  const end = from + Number(given.seeds ?? 1000);
+  const endMs = systemClock.now() + Number(given.minutes ?? 24 * 60) * 60_000;
+  const total = nothing();
+  let next = from;
+  const work = async (): Promise<void> => {
+    while (next < end && systemClock.now() < endMs) {
+      const first = next;
+      next = Math.min(end, first + worldsPerProcess);
+      const options = ['--from', String(first), '--seeds', String(next - first), '--jobs', '0'];
+      const child = spawn(process.execPath, [...process.execArgv, fileURLToPath(import.meta.url), ...options], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      let said = '';
+      child.stdout.on('data', (text) => (said += String(text)));
+      await once(child, 'close');
+      const lines = said.trimEnd().split('\n');
+      const counted = lines.at(-1)?.startsWith('{"worlds"') ? (JSON.parse(lines.pop()!) as Total) : undefined;
+      if (lines.length > 0 || counted === undefined)
+        console.log([...lines, ...(counted ? [] : [`the process of seeds ${first} … ended`])].join('\n'));
+      if (counted === undefined) total.wrong++;
+      else for (const key of Object.keys(total) as (keyof Total)[]) total[key] += counted[key];
+      if (given.result !== undefined) writeFileSync(given.result, `${JSON.stringify({ firstSeed: from, ...total }, null, 2)}\n`);
+    }
+  };
+  await Promise.all(Array.from({ length: Number(given.jobs ?? cpus().length) }, work));
+  console.log(JSON.stringify(total));
+  process.exitCode = total.wrong === 0 ? 0 : 1;
 }

@@ -245,7 +245,10 @@ class Run {
     // Of ranks that disagree, each has failed by itself.
     if (this.#plan.differs !== undefined && last.outcomes.length > 0) return;
     const names = [...[...last.harmed].map((each) => `rank ${each}`), ...last.others];
-    const blamed = (rank !== undefined && last.harmed.has(rank)) || names.some((each) => text.includes(each));
+    const said = last.outcomes.find((each) => each.rank === rank)?.error.message ?? '';
+    // Whom a server misses, the launcher knows from nobody else than the rank that it quotes.
+    const missed = [...last.harmed].some((each) => new RegExp(`\\bworker ${each}\\b`).test(said));
+    const blamed = missed || (rank !== undefined && last.harmed.has(rank)) || names.some((each) => text.includes(each));
     if (!blamed) this.#complain(`the launcher says that ${rank === undefined ? 'no rank' : `rank ${rank}`} failed first: ${text}`);
   }
 
