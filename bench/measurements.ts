@@ -105,6 +105,7 @@ export const measurements: readonly Measurement[] = [
   report('scheduler-replay', 'scheduling on models of several sizes, replayed on virtual time', 'bench/scheduler/replay.ts'),
   report('scheduler-giant', 'one giant tensor, whole and in parts, on a shaped network', 'bench/scheduler/giant-tensor.ts'),
   report('scheduler-tuned', 'the tuner beside a grid of credits and partitions, on a shaped network', 'bench/scheduler/tuned.ts'),
+  report('tfjs-products', 'products of transposed matrices in TensorFlow.js, its kernels and ours', 'bench/tfjs/products.ts'),
   report('scheduler-training', 'scheduling with a TensorFlow.js model on shaped networks', 'bench/scheduler/training.ts'),
   report('rendezvous', 'tensors between two processes of one host', 'bench/rendezvous/run.ts'),
   report('devices', "tensors in buffers of SwiftShader's WebGPU device, 2 ranks of one host", 'bench/devices/run.ts'),

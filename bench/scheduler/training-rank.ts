@@ -1,5 +1,4 @@
-/** One rank of bench/scheduler/training.ts: a TensorFlow.js model whose early layers compute much and are small, and whose late layers are
- *  large and compute little, as VGG's. Prints the times of its steps, as JSON.
+/** One rank of bench/scheduler/training.ts. Prints the times of its steps, as JSON.
  *
  *  EXCHANGE: `none`, `all-reduce`, `parameter-server`. ORDER: `buckets` (averages are waited for at the end of the pass), `fifo` (whole
  *  tensors, one after the other as they become ready; each layer of the next pass waits for its own), `concurrent` (whole tensors, all at
@@ -10,38 +9,30 @@ import { systemClock } from '../../src/base/clock.ts';
 import { initProcessGroup, type ProcessGroup, type ScheduledReduceOptions } from 'shoal';
 import { distribute } from 'shoal/ddp/tfjs';
 import { create, ScheduledKVStore, type KVStore, type KVWork } from 'shoal/kvstore';
+import { addTransposedProducts } from '../../src/ddp/adapters/tfjs/matrix-products.ts';
 import { addMissingKernels } from '../../src/ddp/adapters/tfjs/polyfill.ts';
+import { denseModel } from '../tfjs/dense-model.ts';
 import { VariableHooks } from '../../src/ddp/adapters/tfjs/variable-hooks.ts';
 
-const { EXCHANGE: exchange = 'none', STEPS = '12', BATCH = '8', UNITS = '256', PARTITION = '524288', CREDIT = '2097152' } = process.env;
-const [steps, batch, units, partitionBytes, creditBytes] = [STEPS, BATCH, UNITS, PARTITION, CREDIT].map(Number);
+const {
+  EXCHANGE: exchange = 'none',
+  STEPS = '12',
+  BATCH = '8',
+  POSITIONS = '2048',
+  UNITS = '256',
+  PARTITION = '524288',
+  CREDIT = '2097152',
+} = process.env;
+const [steps, batch, positions, units, partitionBytes, creditBytes] = [STEPS, BATCH, POSITIONS, UNITS, PARTITION, CREDIT].map(Number);
 const order = (process.env.ORDER ?? 'scheduled') as 'buckets' | 'fifo' | 'concurrent' | 'scheduled';
 const whole = 2 ** 30;
 
 setThreadsCount(1);
 await tf.setBackend('wasm');
 addMissingKernels();
+addTransposedProducts();
 
-/** Dense layers over all positions of a sample, which are then taken together; large layers over what is left. */
-const [positions, left, features] = [256, 16, 128];
-const weight = (shape: [number, number], seed: number): tf.Variable<tf.Rank.R2> =>
-  tf.variable(tf.initializers.glorotUniform({ seed }).apply(shape)) as tf.Variable<tf.Rank.R2>;
-// In the order of the forward pass.
-const early = [1, 2, 3].map((seed) => weight([features, features], seed));
-const late = [weight([left * features, units], 4), weight([units, 4 * units], 5), weight([4 * units, units], 6), weight([units, 10], 7)];
-const variables = [...early, ...late];
-const x = tf.randomUniform([batch * positions, features], 0, 1, 'float32', 7) as tf.Tensor2D;
-const y = tf.randomUniform([batch, 10], 0, 1, 'float32', 8);
-
-function loss(): tf.Scalar {
-  const each = early.reduce<tf.Tensor2D>((input, dense) => input.matMul(dense).relu(), x);
-  const taken = each
-    .reshape([batch, left, positions / left, features])
-    .mean(2)
-    .reshape<tf.Tensor2D>([batch, left * features]);
-  const [first, second, third, last] = late;
-  return tf.losses.meanSquaredError(y, taken.matMul(first).relu().matMul(second).relu().matMul(third).relu().matMul(last));
-}
+const { variables, loss } = denseModel({ batch, positions, units });
 
 interface Training {
   step(): void;

@@ -25,6 +25,7 @@ const { values } = programArguments(import.meta.url, {
     rounds: { type: 'string', default: '3' },
     steps: { type: 'string', default: '12' },
     batch: { type: 'string', default: '8' },
+    positions: { type: 'string', default: '2048' },
     units: { type: 'string', default: '256' },
     partition: { type: 'string', default: '524288' },
     'credit-parts': { type: 'string', default: '4' },
@@ -49,7 +50,14 @@ const script = fileURLToPath(new URL('training-rank.ts', import.meta.url));
 const serverScript = fileURLToPath(new URL('training-server.ts', import.meta.url));
 const secret = randomBytes(32).toString('hex');
 const creditBytes = Number(values['credit-parts']) * Number(values.partition);
-const program = { STEPS: values.steps, BATCH: values.batch, UNITS: values.units, PARTITION: values.partition, CREDIT: String(creditBytes) };
+const program = {
+  STEPS: values.steps,
+  BATCH: values.batch,
+  POSITIONS: values.positions,
+  UNITS: values.units,
+  PARTITION: values.partition,
+  CREDIT: String(creditBytes),
+};
 
 interface Turn {
   readonly medianMs: number;
