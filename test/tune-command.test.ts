@@ -106,9 +106,12 @@ it('tunes the scheduler on real ranks: every point is applied and measured, then
   ]).ended;
   expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
   const rows = stdout.split('\n').filter((line) => /^ +\d/.test(line));
-  expect(rows).toHaveLength(16);
+  // 14 points, one before them, at most three more of the best four, and the one that is stayed at.
+  expect(rows.length).toBeGreaterThanOrEqual(16);
+  expect(rows.length).toBeLessThanOrEqual(16 + 12);
   expect(rows[0]).toMatch(/not counted$/);
-  expect(rows[15]).toMatch(/the best$/);
+  expect(rows.filter((row) => row.endsWith('the best'))).toEqual([rows[rows.length - 1]]);
+  expect(rows.some((row) => row.endsWith('again'))).toBe(true);
   expect(new Set(rows.map((row) => row.trim().split(/ +/)[0])).size).toBeGreaterThan(12);
   expect(stdout).toMatch(/SHOAL_SCHEDULE_CREDIT_BYTES=\d+ SHOAL_SCHEDULE_PARTITION_BYTES=\d+/);
 });

@@ -57,9 +57,9 @@ export async function tuneSchedule({ group, options, stopwatch, emit }: Schedule
     await group.allReduce(missing);
     return missing[0] > 0;
   };
-  // One measurement that does not count, the points, and the best one measured as well; more where steps pass while a point is chosen.
+  // One measurement that does not count, the points, and the best one measured as well; then as many as it takes to tell the best apart.
   const stepsOfPoint = stepsPerPoint + 1 + stepsAhead;
-  const stepsMax = 4 * (points + 1) * stepsOfPoint;
+  const stepsMax = 8 * (points + 1) * stepsOfPoint;
   let steps = 0;
   do {
     if (steps >= stepsMax) throw new ShoalError('system', `tuning has not ended after ${steps} steps`);

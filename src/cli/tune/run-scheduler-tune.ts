@@ -65,7 +65,9 @@ export async function runSchedulerTune(
       stdout.write(`\nuse it with ${variables}; or let the training itself be tuned, with scheduling: { tuning: true }\n`);
       return;
     }
-    const what = state === 'converged' ? 'the best' : event.status.sinceStep === 0 ? 'not counted' : '';
+    const isKnown = points.some((point) => point.creditBytes === creditBytes && point.partitionBytes === partitionBytes);
+    const first = event.status.sinceStep === 0 ? 'not counted' : '';
+    const what = state === 'converged' ? 'the best' : isKnown ? 'again' : first;
     points.push({ creditBytes, partitionBytes, stepMs: event.stepMs, steps: event.steps });
     stdout.write(row([formatBytes(creditBytes), formatBytes(partitionBytes), event.stepMs.toFixed(2), String(event.steps), what]));
   };

@@ -27,8 +27,8 @@ afterEach(async () => {
 const tensors = [300, 700, 40].map((count, index) => ({ name: `layer ${index}`, count }));
 const space = { creditBytes: { least: 400, most: 4000 }, partitionBytes: { least: 200, most: 2000 } };
 const tuning = { space, stepsPerPoint: 8, stepsAhead: 3 };
-/** One measurement that does not count, 14 points, and some steps under the best. */
-const steps = 10 + 14 * 12 + 12;
+/** One measurement that does not count, 14 points, the best of them again, and some steps under the best. */
+const steps = 10 + (14 + 12) * 12 + 12;
 
 async function train(
   groups: readonly ScheduledGroup[],
@@ -74,9 +74,9 @@ describe('a scheduled group that is tuned', () => {
     for (const statuses of seen) expect(statuses).toEqual([statuses[0], statuses[0], statuses[0]]);
     const points = seen.map(([status]) => status).filter((status, step) => status !== seen[step - 1]?.[0]);
     expect(points[0]).toEqual({ creditBytes: 2000, partitionBytes: 1000, tuning: 'tuning', sinceStep: 0 });
-    expect(points).toHaveLength(16);
-    expect(points[15].tuning).toBe('converged');
-    expect(20 / exactMs(points[15])).toBeGreaterThan(0.97);
+    const chosen = points[points.length - 1];
+    expect(points.filter(({ tuning: state }) => state === 'converged')).toEqual([chosen]);
+    expect(20 / exactMs(chosen)).toBeGreaterThan(0.97);
 
     for (const [rank, recorder] of recorders.entries()) {
       const { traceEvents } = chromeTrace({ rank, host: 'here', pid: 1, offsetMs: 0 }, [recorder.snapshot()]);
@@ -92,7 +92,7 @@ describe('a scheduled group that is tuned', () => {
     const [file, ...more] = await readdir(folder);
     expect(more).toEqual([]);
     expect(file).toMatch(/^3-tensors-4160-bytes-[0-9a-f]{16}--1-1-1--/);
-    const { creditBytes, partitionBytes } = points[15];
+    const { creditBytes, partitionBytes } = chosen;
     expect(JSON.parse(await readFile(join(folder, file), 'utf8'))).toMatchObject({ point: { creditBytes, partitionBytes } });
 
     // The next run goes on with it at once.

@@ -339,7 +339,7 @@ describe('a scheduled store', () => {
     };
     const points = new Set<string>();
     const cuts = new Set<number>();
-    for (let step = 0; step < 8 + 14 * 9 + 5; step++) {
+    for (let step = 0; step < 8 + (14 + 12) * 9 + 5; step++) {
       const values = new Float32Array(512).fill(1);
       await store.pushPull('w', values);
       const { creditBytes, partitionBytes } = store.scheduling;

@@ -26,6 +26,8 @@ export interface SearchOptions {
 const gridSide = 41;
 /** The same when there is one coordinate. */
 const gridLength = 401;
+/** Candidates that are closer, of each range, are one. */
+const apart = 0.05;
 
 export class BayesianSearch {
   readonly #options: SearchOptions;
@@ -84,6 +86,22 @@ export class BayesianSearch {
     if (this.#measured.length === 0) throw new ShoalError('usage', 'nothing has been measured');
     const process = new GaussianProcess(this.#measured);
     return this.#fromUnit(argmin(this.#grid, (point) => process.at(point).mean));
+  }
+
+  /** Where it is likely to be smallest, best first: that point, and measured ones, each apart from those before it. */
+  candidates(count: number): number[][] {
+    const process = new GaussianProcess(this.#measured);
+    const byMean = this.#measured
+      .map(({ point }) => ({ point, mean: process.at(point).mean }))
+      .toSorted((a, b) => a.mean - b.mean)
+      .map(({ point }) => point);
+    const chosen: (readonly number[])[] = [];
+    for (const point of [this.#toUnit(this.best()), ...byMean]) {
+      if (chosen.length === count) break;
+      const isNew = chosen.every((other) => point.some((value, index) => Math.abs(value - other[index]) > apart));
+      if (isNew) chosen.push(point);
+    }
+    return chosen.map((point) => this.#fromUnit(point));
   }
 
   #spread(): number {

@@ -67,8 +67,8 @@ class World {
   }
 }
 
-/** One measurement that does not count, and 14 points. */
-const stepsToConverge = 102 + 14 * 111;
+/** One measurement that does not count, 14 points, and at most three more of each of the best four. */
+const stepsToConverge = 102 + (14 + 12) * 111;
 const noisy = (seed: number): ((ms: number) => number) => {
   const random = seededRandom(seed);
   return (ms) => ms * (0.97 + 0.06 * random.next());
@@ -80,9 +80,10 @@ describe('ranks that tune together', () => {
     const stepMs = ({ creditBytes = 4 * million }: TunedPoint): number => noise(50 + (creditBytes / million - 10) ** 2);
     const world = new World({ spec: { space: documentedSpace('parameter-server') }, stepMs });
     world.run(stepsToConverge + 50);
-    expect(world.applied[0]).toHaveLength(15);
-    expect(world.applied[0][14].isFinal).toBe(true);
-    const { creditBytes = 0 } = world.applied[0][14].point;
+    const final = world.applied[0].filter(({ isFinal }) => isFinal);
+    expect(final).toEqual([world.applied[0].at(-1)]);
+    expect(new Set(world.applied[0].map(({ point }) => point.creditBytes)).size).toBeLessThanOrEqual(15);
+    const { creditBytes = 0 } = final[0].point;
     expect(Math.abs(creditBytes / million - 10)).toBeLessThan(1);
     for (const rank of [1, 2]) {
       expect(world.applied[rank]).toEqual(world.applied[0]);
@@ -96,14 +97,15 @@ describe('ranks that tune together', () => {
       50 + 0.02 * (creditBytes / million - 30) ** 2 + 0.1 * (partitionBytes / million - 10) ** 2;
     const world = new World({ spec: { space: documentedSpace('all-reduce') }, stepMs: (point) => noise(exact(point)) });
     world.run(stepsToConverge + 50);
-    expect(50 / exact(world.applied[0][14].point)).toBeGreaterThan(0.97);
+    expect(world.applied[0].at(-1)?.isFinal).toBe(true);
+    expect(50 / exact(world.applied[0].at(-1)?.point ?? {})).toBeGreaterThan(0.97);
   });
 
   it('remember what they found, go on with it in the next run, and tune anew when it is not true any more', () => {
     const spec = { space: documentedSpace('parameter-server'), stepsPerPoint: 20 };
     const at = (best: number) => (point: TunedPoint) => 50 + ((point.creditBytes ?? 4 * million) / million - best) ** 2;
     const first = new World({ spec, stepMs: at(6) });
-    first.run(600);
+    first.run(900);
     expect(first.kept.size).toBe(1);
     const [[model, remembered]] = first.kept;
     expect(model).toMatch(/^3-tensors-13000-bytes-[0-9a-f]{16}$/);
@@ -111,11 +113,11 @@ describe('ranks that tune together', () => {
     expect(remembered.stepMs).toBeCloseTo(50, 0);
 
     const second = new World({ spec, stepMs: at(6), kept: first.kept });
-    second.run(600);
+    second.run(900);
     expect(second.applied).toEqual([0, 1, 2].map(() => [{ atStep: 11, point: remembered.point, isFinal: true }]));
 
     const elsewhere = new World({ spec, stepMs: at(14), kept: first.kept });
-    elsewhere.run(900);
+    elsewhere.run(1300);
     expect(elsewhere.applied[0].length).toBeGreaterThan(10);
     expect(Math.abs((elsewhere.applied[1].at(-1)?.point.creditBytes ?? 0) / million - 14)).toBeLessThan(1.4);
   });

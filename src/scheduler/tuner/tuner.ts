@@ -2,12 +2,13 @@
  *  best and watches whether it still is. It is told when steps end and says what to apply, and at which step; carrying that to the
  *  other ranks, and applying it, is its owner's.
  *
- *      tuning: 14 points of 100 steps ─▶ converged ── steps take longer, or shorter, for good ─▶ tuning
+ *      tuning: 14 points of 100 steps ─▶ the best 4 again, in turn ─▶ converged ── steps take longer, or shorter, for good ─▶ tuning
  *
  *  Schedule, search space and margin are ByteScheduler's. */
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, type Random } from '../../base/random.ts';
 import { checkFields, describeValue, optionTable } from '../../base/settings/options.ts';
+import { Finals } from './finals.ts';
 import { BayesianSearch, type Range } from './search.ts';
 
 /** In bytes; what is not tuned is not there. */
@@ -42,6 +43,10 @@ export interface TuningSpec {
   readonly stepsAhead?: number;
   /** What expected improvement asks for, in deviations. Default: 0.1. */
   readonly margin?: number;
+  /** Of the points, how many are measured again, in turn, before one is chosen; 1: none. Default: 4. */
+  readonly finalists?: number;
+  /** How often, at most. Default: 3. */
+  readonly finalRounds?: number;
   /** Tuning begins again when steps of two points' time in turn differ by more than this share. Default: 0.25. */
   readonly driftShare?: number;
 }
@@ -58,6 +63,8 @@ const tunerOptions = optionTable<TunerOptions>({
   stepsPerPoint: 'number',
   stepsAhead: 'number',
   margin: 'number',
+  finalists: 'number',
+  finalRounds: 'number',
   driftShare: 'number',
 });
 const spaceOptions = optionTable<SearchSpace>({ creditBytes: 'object', partitionBytes: 'object' });
@@ -128,6 +135,8 @@ export class Tuner {
   /** Of what is tuned. */
   readonly ranges: readonly Range[];
   #search: BayesianSearch;
+  /** Once all points have been measured. */
+  #finals: Finals | undefined;
   #state: 'tuning' | 'converged' = 'tuning';
   /** The one that is in force, or will be. */
   #point: readonly number[] | undefined;
@@ -144,12 +153,15 @@ export class Tuner {
     checkFields('Tuner', options, tunerOptions);
     checkFields('Tuner: space', options.space, spaceOptions);
     const { points = 15, coveringPoints = 10, stepsPerPoint = 100, stepsAhead = 10, margin = 0.1, driftShare = 0.25 } = options;
-    this.#options = { ...options, points, coveringPoints, stepsPerPoint, stepsAhead, margin, driftShare };
+    const { finalists = 4, finalRounds = 3 } = options;
+    this.#options = { ...options, points, coveringPoints, stepsPerPoint, stepsAhead, margin, finalists, finalRounds, driftShare };
     for (const [name, value, least] of [
       ['points', points, 2],
       ['coveringPoints', coveringPoints, 1],
       ['stepsPerPoint', stepsPerPoint, stepsPerPointMin],
       ['stepsAhead', stepsAhead, 1],
+      ['finalists', finalists, 1],
+      ['finalRounds', finalRounds, 1],
     ] as const) {
       if (!Number.isSafeInteger(value) || value < least) {
         throw new ShoalError('usage', `Tuner: ${name} must be an integer from ${least}, not ${describeValue(value)}`);
@@ -210,13 +222,21 @@ export class Tuner {
 
   #measured(step: number, stepMs: number): PointChange {
     // The first measurement is of whatever was set before, and of a program that warms up.
-    if (!this.#isFirst && this.#point !== undefined) this.#search.add(this.#point, stepMs);
+    if (this.#finals !== undefined) this.#finals.add(stepMs);
+    else if (!this.#isFirst && this.#point !== undefined) this.#search.add(this.#point.map(Math.log), stepMs);
     this.#isFirst = false;
-    if (this.#search.count < this.#options.points - 1) return this.#change(step, this.#search.next());
+    const { points, finalists, finalRounds } = this.#options;
+    if (this.#search.count < points - 1) return this.#change(step, this.#search.next().map(Math.exp));
+    this.#finals ??= new Finals(
+      this.#search.candidates(finalists).map((point) => point.map(Math.exp)),
+      finalRounds,
+    );
+    const again = this.#finals.next();
+    if (again !== undefined) return this.#change(step, again);
     this.#state = 'converged';
     this.#convergedMs = undefined;
     this.#drifted = 0;
-    return this.#change(step, this.#search.best());
+    return this.#change(step, this.#finals.best());
   }
 
   /** Twice in turn: one pause of a machine is no drift. */
@@ -227,12 +247,15 @@ export class Tuner {
     if (this.#drifted < 2) return undefined;
     this.#state = 'tuning';
     this.#search = this.#newSearch();
-    return this.#change(step, this.#search.next());
+    this.#finals = undefined;
+    return this.#change(step, this.#search.next().map(Math.exp));
   }
 
+  /** In logarithms: the cost of a partition, and of a credit, is by how many times larger they are. */
   #newSearch(): BayesianSearch {
     const { random, coveringPoints, points, margin } = this.#options;
-    return new BayesianSearch({ ranges: this.ranges, random, coveringPoints: Math.min(coveringPoints, points - 1), margin });
+    const ranges = this.ranges.map(({ least, most }) => ({ least: Math.log(least), most: Math.log(most) }));
+    return new BayesianSearch({ ranges, random, coveringPoints: Math.min(coveringPoints, points - 1), margin });
   }
 
   #change(step: number, point: readonly number[]): PointChange {

@@ -1,0 +1,66 @@
+/** The best candidates of a search, measured again in turn, since one measurement does not tell close ones apart, and what a machine did
+ *  meanwhile is part of it. Each round measures all that are left; who begins it is another one each time.
+ *
+ *      round 1   a b c d      round 2   b c d a      … ─▶ the smallest median
+ *
+ *  After two rounds, one whose best measurement is worse than the leader's worst is measured no more; where one is left it is settled. */
+import { assert } from '../../base/assert.ts';
+
+/** Rounds before any candidate is given up. */
+const sureRounds = 2;
+
+interface Candidate {
+  readonly point: readonly number[];
+  readonly values: number[];
+}
+
+export class Finals {
+  readonly #rounds: number;
+  #left: readonly Candidate[];
+  #round = 0;
+  /** In this round. */
+  #turn = 0;
+
+  /** @param points at least one. */
+  constructor(points: readonly (readonly number[])[], rounds: number) {
+    assert(points.length > 0, () => 'finals have a candidate');
+    this.#left = points.map((point) => ({ point, values: [] }));
+    this.#rounds = rounds;
+  }
+
+  /** What to measure next; undefined: it is settled, or all rounds are over. */
+  next(): readonly number[] | undefined {
+    return this.#left.length === 1 || this.#round >= this.#rounds ? undefined : this.#current().point;
+  }
+
+  /** Of the one that was next; smaller is better. */
+  add(value: number): void {
+    this.#current().values.push(value);
+    this.#turn++;
+    if (this.#turn < this.#left.length) return;
+    this.#turn = 0;
+    this.#round++;
+    if (this.#round < sureRounds) return;
+    const worst = Math.max(...this.#leader().values);
+    this.#left = this.#left.filter(({ values }) => Math.min(...values) <= worst);
+  }
+
+  best(): readonly number[] {
+    return this.#leader().point;
+  }
+
+  #current(): Candidate {
+    return this.#left[(this.#turn + this.#round) % this.#left.length];
+  }
+
+  /** Of equals, the first: the one that the search has put first. */
+  #leader(): Candidate {
+    return this.#left.reduce((best, each) => (median(each.values) < median(best.values) ? each : best));
+  }
+}
+
+function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
