@@ -7,6 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { modelNames, modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
 import { figuresPage } from '../../src/chart/document.ts';
 import type { Figure, FigurePage } from '../../src/chart/data/figure.ts';
+import { planSchedule } from '../../src/simulate/schedule-planner.ts';
 import { replay, type ReplayOptions } from '../../src/simulate/training.ts';
 import { programArguments } from '../arguments.ts';
 
@@ -16,20 +17,50 @@ export interface ReplayRow {
   readonly workers: number;
   readonly gbitPerSecond: number;
   readonly fifoMs: number;
+  /** With the best of the planner's partitions, as the tuner finds it. */
   readonly scheduledMs: number;
+  readonly partitionBytes: number;
   readonly speedup: number;
-  /** What the step could not be shorter than. */
   readonly computeMs: number;
   readonly networkMs: number;
+  /** What no order makes shorter. */
+  readonly boundMs: number;
+  /** What no order gains more than. */
+  readonly boundSpeedup: number;
+}
+
+/** Against whole tensors that are on one server each, as TensorFlow's `replica_device_setter` places them by default; hosts of 8 workers
+ *  that share a port and add up their gradients before, as published. */
+export interface PlacedRow {
+  readonly model: ModelName;
+  readonly workers: number;
+  readonly hosts: number;
+  readonly gbitPerSecond: number;
+  readonly fifoMs: number;
+  readonly scheduledMs: number;
+  readonly speedup: number;
+  /** Of it: what FIFO gains by tensors that are spread over all servers. */
+  readonly byBalance: number;
+  readonly boundMs: number;
 }
 
 export interface ReplayReport {
   readonly rows: readonly ReplayRow[];
+  readonly placed: readonly PlacedRow[];
   /** Of each model, the largest with parameter servers. */
   readonly best: Readonly<Record<string, number>>;
   /** Of each model, the smallest of all networks, worlds and exchanges: less than 1 is slower than FIFO. */
   readonly worst: Readonly<Record<string, number>>;
   readonly published: readonly PublishedRow[];
+  /** Of each model, where rates are not chosen: at which rate the bound is largest, of 10 to 100 Gbit/s. */
+  readonly bounds: readonly BoundRow[];
+}
+
+interface BoundRow {
+  readonly model: ModelName;
+  readonly exchange: ReplayOptions['exchange'];
+  readonly gbitPerSecond: number;
+  readonly boundSpeedup: number;
 }
 
 interface PublishedRow {
@@ -50,33 +81,36 @@ const published: readonly PublishedRow[] = [
 
 const rates = [10, 25, 40, 100];
 const scales = [8, 16, 32, 64];
+const perHost = 8;
 
 export function replayAll(
   options: { readonly workers?: readonly number[]; readonly rates?: readonly number[]; readonly steps?: number } = {},
 ): ReplayReport {
   const rows: ReplayRow[] = [];
+  const placed: PlacedRow[] = [];
+  const { workers: counts = scales, rates: gbits = rates, steps = 4 } = options;
   for (const model of modelNames) {
     const { layers } = modelTrace(model);
     for (const exchange of ['parameter-server', 'all-reduce'] as const) {
-      for (const workers of options.workers ?? scales) {
-        for (const gbitPerSecond of options.rates ?? rates) {
-          const world = { layers, workers, exchange, gbitPerSecond, steps: options.steps ?? 4 };
-          const fifo = replay({ ...world, order: 'fifo' });
-          const scheduled = replay({ ...world, order: 'scheduled' });
-          const { computeMs, networkMs } = scheduled;
-          const speedup = fifo.stepMs / scheduled.stepMs;
-          rows.push({
-            model,
-            exchange,
-            workers,
-            gbitPerSecond,
-            fifoMs: fifo.stepMs,
-            scheduledMs: scheduled.stepMs,
-            speedup,
-            computeMs,
-            networkMs,
-          });
+      for (const workers of counts) {
+        for (const gbitPerSecond of gbits) {
+          const plan = planSchedule({ layers, workers, exchange, gbitPerSecond, steps });
+          const { plainOverlapMs: fifoMs, scheduledMs, gain: speedup, gainMax: boundSpeedup, partitionBytes } = plan;
+          const { computeMs, networkMs, boundMs } = plan;
+          const found = { fifoMs, scheduledMs, partitionBytes, speedup, computeMs, networkMs, boundMs, boundSpeedup };
+          rows.push({ model, exchange, workers, gbitPerSecond, ...found });
         }
+      }
+    }
+    // One host has no network.
+    for (const workers of counts.filter((count) => count > perHost)) {
+      for (const gbitPerSecond of gbits) {
+        const hosts = workers / perHost;
+        const world = { layers, workers: hosts, exchange: 'parameter-server', gbitPerSecond, steps } as const;
+        const { stepMs: fifoMs } = replay({ ...world, order: 'fifo', placement: 'whole' });
+        const { plainOverlapMs, scheduledMs, boundMs } = planSchedule(world);
+        const ratios = { speedup: fifoMs / scheduledMs, byBalance: fifoMs / plainOverlapMs };
+        placed.push({ model, workers, hosts, gbitPerSecond, fifoMs, scheduledMs, ...ratios, boundMs });
       }
     }
   }
@@ -85,7 +119,27 @@ export function replayAll(
   const worst = (model: ModelName): number => Math.min(...rows.filter((row) => row.model === model).map(({ speedup }) => speedup));
   const ofEach = (figure: (model: ModelName) => number): Record<string, number> =>
     Object.fromEntries(modelNames.map((model) => [model, figure(model)]));
-  return { rows, best: ofEach(best), worst: ofEach(worst), published };
+  return {
+    rows,
+    placed,
+    bounds: options.rates === undefined ? modelNames.flatMap(largestBounds) : [],
+    best: ofEach(best),
+    worst: ofEach(worst),
+    published,
+  };
+}
+
+/** Rates between those of the rows. */
+function largestBounds(model: ModelName): BoundRow[] {
+  const { layers } = modelTrace(model);
+  return (['parameter-server', 'all-reduce'] as const).map((exchange) => {
+    const bounds = Array.from({ length: 19 }, (_, index) => {
+      const gbitPerSecond = 10 + 5 * index;
+      const fifo = replay({ layers, workers: 8, exchange, gbitPerSecond, order: 'fifo', steps: 3 });
+      return { model, exchange, gbitPerSecond, boundSpeedup: fifo.stepMs / fifo.boundMs };
+    });
+    return bounds.reduce((most, each) => (each.boundSpeedup > most.boundSpeedup ? each : most));
+  });
 }
 
 function figures({ rows }: ReplayReport): Figure[] {
@@ -123,17 +177,27 @@ export function replayPage(report: ReplayReport): FigurePage {
 function main(): void {
   const { values } = programArguments(import.meta.url, { options: { out: { type: 'string' } } });
   const report = replayAll();
-  console.log('model        exchange          workers  Gbit/s   FIFO ms  scheduled ms  speed-up');
-  for (const { model, exchange, workers, gbitPerSecond, fifoMs, scheduledMs, speedup } of report.rows) {
+  console.log('model        exchange          workers  Gbit/s   FIFO ms  scheduled ms  speed-up   at most');
+  for (const { model, exchange, workers, gbitPerSecond, fifoMs, scheduledMs, speedup, boundSpeedup } of report.rows) {
     const cells = [
       String(workers).padStart(7),
       String(gbitPerSecond).padStart(7),
       fifoMs.toFixed(1).padStart(9),
       scheduledMs.toFixed(1).padStart(13),
       speedup.toFixed(2).padStart(9),
+      boundSpeedup.toFixed(2).padStart(9),
     ];
     console.log(`${model.padEnd(12)} ${exchange.padEnd(16)} ${cells.join(' ')}`);
   }
+  console.log('\nagainst tensors on one server each, hosts of 8 workers');
+  for (const { model, workers, gbitPerSecond, fifoMs, scheduledMs, speedup, byBalance } of report.placed) {
+    const cells = [String(workers).padStart(7), String(gbitPerSecond).padStart(7), fifoMs.toFixed(1).padStart(9)];
+    const ratios = `${speedup.toFixed(2).padStart(9)}, of it by balance ${byBalance.toFixed(2)}`;
+    console.log(`${model.padEnd(29)} ${cells.join(' ')} ${scheduledMs.toFixed(1).padStart(13)} ${ratios}`);
+  }
+  console.log('\nno order gains more, of 10 to 100 Gbit/s');
+  for (const { model, exchange, gbitPerSecond, boundSpeedup } of report.bounds)
+    console.log(`${model.padEnd(12)} ${exchange.padEnd(16)} ${boundSpeedup.toFixed(2)} at ${gbitPerSecond} Gbit/s`);
   console.log('\nof all networks and worlds    best with parameter servers   worst');
   for (const model of modelNames)
     console.log(`${model.padEnd(29)} ${report.best[model].toFixed(2).padStart(27)} ${report.worst[model].toFixed(3).padStart(7)}`);

@@ -120,6 +120,8 @@ function transformer(): LayerSize[] {
     { name: 'embedding', parameters: vocabulary * width, multiplyAdds: width * tokens },
     ...Array.from({ length: 6 }, (_, layer) => block(`encoder${layer}`, 1)).flat(),
     ...Array.from({ length: 6 }, (_, layer) => block(`decoder${layer}`, 2)).flat(),
+    // Of the embedding's matrix; its bias is its own.
+    { name: 'projection', parameters: vocabulary, multiplyAdds: width * vocabulary * tokens },
   ];
 }
 

@@ -3,7 +3,7 @@
  *      no overlap     passes + communication
  *      plain overlap  FIFO: whole tensors, as they become ready                    ─┐ what scheduling gains
  *      scheduled      the best of a few partitions                                 ─┘
- *      bound          the longer one of passes and communication
+ *      bound          the longest one of passes, communication, and what is left of both after each layer's backward pass
  *
  *  Both bounds follow from the ratio of communication to computation: where either is small there is nothing to gain. */
 import { ShoalError } from '../base/errors.ts';
@@ -61,8 +61,7 @@ export function planSchedule({ partitions, creditParts = 4, ...world }: PlanOpti
     return { partitionBytes, creditBytes, stepMs: replay({ ...world, order: 'scheduled', partitionBytes, creditBytes }).stepMs };
   });
   const best = tried.reduce((a, b) => (b.stepMs < a.stepMs ? b : a));
-  const { computeMs, networkMs, stepMs: plainOverlapMs } = plain;
-  const boundMs = Math.max(computeMs, networkMs);
+  const { computeMs, networkMs, boundMs, stepMs: plainOverlapMs } = plain;
   const figures = {
     computeMs,
     networkMs,

@@ -20,10 +20,13 @@ export interface ReplayOptions {
   readonly workers: number;
   /** `parameter-server`: as many servers as workers, on hosts of their own. */
   readonly exchange: 'parameter-server' | 'all-reduce';
+  /** Of parameter servers. `balanced` (default): each tensor, or part, is on all of them alike. `whole`: each tensor is on one, the next one on
+   *  the next, as TensorFlow's `replica_device_setter` places variables; no port sends less for one that another port keeps waiting. */
+  readonly placement?: 'balanced' | 'whole';
   readonly order: 'fifo' | 'scheduled';
   /** Of a port, each way, that programs get. */
   readonly gbitPerSecond: number;
-  /** Of each message, or all-reduce. Default: 50. */
+  /** Of each message, or all-reduce: until it has ended, while the wire is used by others that the credit admits. Default: 50. */
   readonly overheadUs?: number;
   /** Default: 4,000,000 and 16,000,000. */
   readonly partitionBytes?: number;
@@ -42,6 +45,8 @@ export interface ReplayResult {
   readonly computeMs: number;
   /** Of it: what the busiest port takes for the bytes of a step, each way. */
   readonly networkMs: number;
+  /** No order, partition or placement makes a shorter step. */
+  readonly boundMs: number;
 }
 
 const warmup = 2;
@@ -49,15 +54,23 @@ const warmup = 2;
 /** One direction of a port: what comes later waits. */
 class Wire {
   readonly #clock: VirtualClock;
+  readonly #overheadMs: number;
   #freeAt = 0;
 
-  constructor(clock: VirtualClock) {
+  constructor(clock: VirtualClock, overheadUs = 50) {
     this.#clock = clock;
+    this.#overheadMs = overheadUs / 1000;
   }
 
   use(ms: number, onEnd: () => void): void {
     this.#freeAt = Math.max(this.#freeAt, this.#clock.now()) + ms;
-    this.#clock.setTimer(this.#freeAt - this.#clock.now(), onEnd);
+    this.#clock.setTimer(this.#freeAt + this.#overheadMs - this.#clock.now(), onEnd);
+  }
+
+  /** What leaves here arrives there meanwhile, or later where others arrive as well. */
+  useWith(there: Wire, ms: number, onEnd: () => void): void {
+    this.#freeAt = Math.max(this.#freeAt, this.#clock.now()) + ms;
+    this.#clock.setTimer(this.#freeAt - ms - this.#clock.now(), () => there.use(ms, onEnd));
   }
 }
 
@@ -103,7 +116,7 @@ class Rates {
 
   /** Milliseconds. */
   transfer(bytes: number): number {
-    return (bytes * 8) / (this.#options.gbitPerSecond * 1e6) + (this.#options.overheadUs ?? 50) / 1000;
+    return (bytes * 8) / (this.#options.gbitPerSecond * 1e6);
   }
 
   /** A ring's: each port passes on all bytes but one share, twice. */
@@ -126,14 +139,19 @@ class Servers implements Exchange {
   readonly #options: ReplayOptions;
   readonly #workers: readonly { readonly core: Core; readonly out: Wire; readonly in: Wire }[];
   readonly #rates: Rates;
+  /** Of each server, where they are not all alike. */
+  readonly #ports: readonly { readonly in: Wire; readonly out: Wire }[];
   /** By layer: pulls that wait for all workers' pushes of the part. */
   readonly #waiting = new Map<number, { readonly pulls: TransferTask[][]; readonly pushed: number[] }>();
 
   constructor(options: ReplayOptions, clock: VirtualClock) {
     this.#options = options;
     this.#rates = new Rates(options);
-    const worker = () => ({ core: coreOf(options, clock), out: new Wire(clock), in: new Wire(clock) });
+    const { overheadUs } = options;
+    const worker = () => ({ core: coreOf(options, clock), out: new Wire(clock, overheadUs), in: new Wire(clock, overheadUs) });
     this.#workers = Array.from({ length: options.workers }, worker);
+    const servers = options.placement === 'whole' ? options.workers : 0;
+    this.#ports = Array.from({ length: servers }, () => ({ in: new Wire(clock, overheadUs), out: new Wire(clock, overheadUs) }));
   }
 
   ready(worker: number, layer: number, onArrived: () => void): void {
@@ -143,14 +161,19 @@ class Servers implements Exchange {
     const priority = order === 'fifo' ? 0 : layer;
     const waiting = this.#waiting.get(layer) ?? { pulls: [], pushed: [] };
     this.#waiting.set(layer, waiting);
-    const transfer = (task: TransferTask, wire: Wire, onEnd: () => void): void =>
-      wire.use(this.#rates.transfer(task.bytes), () => {
+    const server = this.#ports.length > 0 ? this.#ports[layer % this.#ports.length] : undefined;
+    const transfer = (task: TransferTask, from: Wire | undefined, to: Wire | undefined, onEnd: () => void): void => {
+      const ms = this.#rates.transfer(task.bytes);
+      const ended = (): void => {
         task.notifyFinish();
         onEnd();
-      });
+      };
+      if (from !== undefined && to !== undefined) from.useWith(to, ms, ended);
+      else (from ?? to)?.use(ms, ended);
+    };
     const pull = new TransferTask({
       ...{ name, bytes, priority, operation: 'pull', link: 'pull', isLate: true },
-      start: (task) => transfer(task, inwards, () => undefined),
+      start: (task) => transfer(task, server?.out, inwards, () => undefined),
       onEnd: onArrived,
     });
     core.post(pull);
@@ -159,7 +182,7 @@ class Servers implements Exchange {
     core.post(
       new TransferTask({
         ...{ name, bytes, priority, operation: 'push', link: 'push', isLate: false },
-        start: (task) => transfer(task, out, () => this.#pushed(layer, task.index)),
+        start: (task) => transfer(task, out, server?.in, () => this.#pushed(layer, task.index)),
       }),
     );
   }
@@ -186,7 +209,7 @@ class AllReduces implements Exchange {
   constructor(options: ReplayOptions, clock: VirtualClock) {
     this.#options = options;
     this.#core = coreOf(options, clock);
-    this.#wire = new Wire(clock);
+    this.#wire = new Wire(clock, options.overheadUs);
     this.#rates = new Rates(options);
   }
 
@@ -298,10 +321,34 @@ export function replay(options: ReplayOptions): ReplayResult {
   clock.advance(1e9);
   const ends = all[0].endsMs;
   const bytes = layers.reduce((sum, layer) => sum + layer.bytes, 0);
-  const rates = new Rates({ ...options, overheadUs: 0 });
+  const rates = new Rates(options);
+  const msOf = (count: number): number => (exchange === 'all-reduce' ? rates.allReduce(count) : rates.transfer(count));
   return {
     stepMs: (ends[ends.length - 1] - ends[warmup - 1]) / steps,
     computeMs: layers.reduce((sum, { forwardMs, backwardMs }) => sum + forwardMs + backwardMs, 0),
-    networkMs: exchange === 'all-reduce' ? rates.allReduce(bytes) : rates.transfer(bytes),
+    networkMs: options.placement === 'whole' && exchange === 'parameter-server' ? msOf(busiestServer(layers, workers)) : msOf(bytes),
+    boundMs: boundOf(layers, msOf),
   };
+}
+
+/** Bytes of a step, each way, where each tensor is on one server. */
+function busiestServer(layers: readonly LayerTrace[], workers: number): number {
+  const loads = Array.from({ length: workers }, () => 0);
+  for (const [index, layer] of layers.entries()) loads[index % workers] += workers * layer.bytes;
+  return Math.max(...loads);
+}
+
+/** A step is not shorter than its passes, or its bytes; nor than what is left when the backward pass has come to a layer: its gradient and
+ *  all earlier layers', none of which was there before, and the forward pass from that layer on, which waits for all of them. */
+function boundOf(layers: readonly LayerTrace[], msOf: (bytes: number) => number): number {
+  let bound = msOf(layers.reduce((sum, { bytes }) => sum + bytes, 0));
+  let [backwardMs, forwardMs] = [0, 0];
+  let earlierBytes = layers.reduce((sum, { bytes }) => sum + bytes, 0);
+  for (const layer of layers.toReversed()) {
+    backwardMs += layer.backwardMs;
+    forwardMs += layer.forwardMs;
+    bound = Math.max(bound, backwardMs + msOf(earlierBytes) + forwardMs);
+    earlierBytes -= layer.bytes;
+  }
+  return bound;
 }
