@@ -18,7 +18,7 @@ const {
   EXCHANGE: exchange = 'none',
   STEPS = '12',
   BATCH = '8',
-  POSITIONS = '2048',
+  POSITIONS = '4096',
   UNITS = '256',
   PARTITION = '524288',
   CREDIT = '2097152',

@@ -25,7 +25,7 @@ const { values } = programArguments(import.meta.url, {
     rounds: { type: 'string', default: '3' },
     steps: { type: 'string', default: '12' },
     batch: { type: 'string', default: '8' },
-    positions: { type: 'string', default: '2048' },
+    positions: { type: 'string', default: '4096' },
     units: { type: 'string', default: '256' },
     partition: { type: 'string', default: '524288' },
     'credit-parts': { type: 'string', default: '4' },

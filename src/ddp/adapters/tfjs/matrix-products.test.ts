@@ -93,8 +93,8 @@ describe.each([
     const a = values(rows * inner, 3);
     const b = values(inner * columns, 4);
     const bias = values(columns, 5);
-    const aShape = (transposeA ? [inner, rows] : [rows, inner]) as [number, number];
-    const bShape = (transposeB ? [columns, inner] : [inner, columns]) as [number, number];
+    const aShape: [number, number] = transposeA ? [inner, rows] : [rows, inner];
+    const bShape: [number, number] = transposeB ? [columns, inner] : [inner, columns];
     const wanted = await reference(() =>
       tf.matMul(tf.tensor(a, aShape), tf.tensor(b, bShape), transposeA, transposeB).add(tf.tensor1d(bias)).relu(),
     );

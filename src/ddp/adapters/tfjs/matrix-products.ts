@@ -9,7 +9,6 @@
  *  Sums are added up in the order of XNNPACK: not the bits of the backend's own kernel. Batches of several matrices stay as they are. */
 import * as tf from '@tensorflow/tfjs';
 
-type KernelCall = Parameters<tf.KernelFunc>[0];
 type Shape = readonly number[];
 
 /** Of the wasm backend, as of version 4. */
@@ -86,7 +85,7 @@ function fusedKernel(own: tf.KernelFunc): tf.KernelFunc {
     const left = transposeA ? transposed(heap, a) : a;
     const right = transposeB ? transposed(heap, b) : b;
     const plain = { ...attrs, transposeA: false, transposeB: false };
-    const result = own({ inputs: { ...inputs, a: left, b: right } as KernelCall['inputs'], attrs: plain, backend });
+    const result = own({ inputs: { ...inputs, a: left, b: right }, attrs: plain, backend });
     if (left !== a) heap.disposeData(left.dataId);
     if (right !== b) heap.disposeData(right.dataId);
     return result;
