@@ -46,6 +46,8 @@ interface Outcome {
 interface Generation {
   readonly site: InProcessSite;
   readonly outcomes: Outcome[];
+  /** Ranks that have done everything. */
+  readonly done: Set<number>;
   /** Ranks that may be named: killed, stopped, cut off, or called something else. */
   readonly harmed: Set<number>;
   /** Servers and stores, in the words of errors. */
@@ -129,6 +131,7 @@ class Run {
         join: () => this.#join(generation, rank),
         connect: this.#plan.servers > 0 ? () => this.#servers.connect(process) : undefined,
       });
+      generation.done.add(rank);
     } catch (thrown) {
       if (isShoalError(thrown)) generation.outcomes.push({ rank, error: thrown });
       throw thrown;
@@ -151,6 +154,7 @@ class Run {
     this.#generations[index] ??= {
       site: new InProcessSite(this.#plan.ranks, this.#siteOptions()),
       outcomes: [],
+      done: new Set(),
       harmed: new Set(this.#plan.differs === undefined ? [] : [this.#plan.differs.rank]),
       others: new Set(),
     };
@@ -265,6 +269,12 @@ class Run {
     if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && who.startsWith('rank'))) return;
     for (const { rank, error } of outcomes)
       if (error.code === 'timeout') this.#complain(`rank ${rank} has waited for who has ended: ${error.message}`);
+    // A server does not know of a worker that has not come yet. Whoever hears of nothing is ended by the launcher.
+    if (this.#plan.servers > 0 || actions.some(({ on }) => on === 'store')) return;
+    for (const { harmed, done, outcomes: ended } of this.#generations)
+      for (let rank = 0; rank < this.#plan.ranks; rank++)
+        if (!harmed.has(rank) && !done.has(rank) && !ended.some((each) => each.rank === rank))
+          this.#complain(`rank ${rank} has not been told that another rank has ended`);
   }
 
   /** It names a rank that really failed, or what else did. */
