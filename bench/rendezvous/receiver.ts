@@ -1,11 +1,11 @@
 /** Asks for the tensors of all cases, contestants in turn, and prints how long each sample took.
  *
- *    receiver.ts <host to listen on> <host | network> <scale> <addresses> */
+ *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
 import { systemClock } from '../../src/base/clock.ts';
-import type { TensorCounters } from '../../src/rendezvous/index.ts';
+import type { TensorCounters } from 'shoal/rendezvous';
 import { casesOf, firstStep, start, stepsOf, warmUps, type Case, type Contestant, type Place } from './workload.ts';
 
-const [host, place, scale, addressText] = process.argv.slice(2);
+const [host, place, scale, wanted, addressText] = process.argv.slice(2);
 const addresses = JSON.parse(addressText) as Record<string, string>;
 type Worker = Awaited<ReturnType<typeof start>>;
 
@@ -22,7 +22,7 @@ export interface Result {
 }
 
 const results: Result[] = [];
-for (const [index, each] of casesOf(place as Place, Number(scale)).entries()) results.push(...(await measure(each, index)));
+for (const [index, each] of casesOf(place as Place, Number(scale), wanted).entries()) results.push(...(await measure(each, index)));
 console.log(JSON.stringify(results));
 process.exit(0);
 

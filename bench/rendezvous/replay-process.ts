@@ -4,7 +4,7 @@
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { systemClock } from '../../src/base/clock.ts';
-import type { RendezvousWorker, WorkerIdentity } from '../../src/rendezvous/index.ts';
+import type { RendezvousWorker, WorkerIdentity } from 'shoal/rendezvous';
 import { contestants, replayLayers, schedule, type ReplayPlan, type Samples } from './replay-plan.ts';
 import { start } from './workload.ts';
 

@@ -21,6 +21,7 @@ const { values } = programArguments(import.meta.url, {
     network: { type: 'boolean', default: false },
     'rate-mbit': { type: 'string', default: '0' },
     scale: { type: 'string', default: '1' },
+    cases: { type: 'string', default: '' },
     out: { type: 'string' },
   },
 });
@@ -40,7 +41,7 @@ const at = (host: number): { enter: readonly string[]; address: string } =>
 async function startProgram(host: number, file: string, args: readonly string[]) {
   const { enter, address } = at(host);
   const program = fileURLToPath(new URL(file, import.meta.url));
-  const [command, ...rest] = [...enter, process.execPath, '--import', 'tsx', program, address, place, values.scale, ...args];
+  const [command, ...rest] = [...enter, process.execPath, '--import', 'tsx', program, address, place, values.scale, values.cases, ...args];
   const child = spawn(command, rest, { stdio: ['ignore', 'pipe', 'inherit'], cwd: fileURLToPath(new URL('../..', import.meta.url)) });
   const first = await createInterface({ input: child.stdout })[Symbol.asyncIterator]().next();
   if (first.done === true) throw new Error(`${file} ended without an answer`);

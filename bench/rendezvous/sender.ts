@@ -1,10 +1,10 @@
 /** Has the tensors of all cases, for all contestants: nothing moves before it is asked for.
  *
- *    sender.ts <host to listen on> <host | network> <scale> */
+ *    sender.ts <host to listen on> <host | network> <scale> <cases> */
 import { casesOf, firstStep, identities, start, stepsOf, window, type Case, type Place } from './workload.ts';
 
-const [host, place, scale] = process.argv.slice(2);
-const cases = casesOf(place as Place, Number(scale));
+const [host, place, scale, wanted] = process.argv.slice(2);
+const cases = casesOf(place as Place, Number(scale), wanted);
 const elements = Math.max(...cases.map(({ counts }) => Math.max(...counts)));
 // One array under all tensors: what is sent is only read.
 const source = new Float32Array(elements).map((_, k) => k % 1000);

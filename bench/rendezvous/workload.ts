@@ -1,5 +1,5 @@
 /** What is measured, and over what: both processes read it here. */
-import { RendezvousWorker, type WorkerIdentity } from '../../src/rendezvous/index.ts';
+import { RendezvousWorker, type WorkerIdentity } from 'shoal/rendezvous';
 
 export interface Case {
   readonly name: string;
@@ -49,8 +49,9 @@ const [shmCopies, tcpCopies] = (['shm', 'tcp'] as const).map((carrier): Contesta
 
 export type Place = 'host' | 'network';
 
-/** @param scale of tensors and samples: 1, or less for a trial. */
-export function casesOf(place: Place, scale: number): readonly Case[] {
+/** @param scale of tensors and samples: 1, or less for a trial.
+ *  @param wanted names of cases, with commas between them; '' for all. */
+export function casesOf(place: Place, scale: number, wanted: string): readonly Case[] {
   const scaled = (count: number): number => Math.max(2, Math.round(count * scale));
   const everything = place === 'host' ? [shm, tcp, grpc, shmCopies, tcpCopies] : [tcp, grpc, tcpCopies];
   const direct = place === 'host' ? [shm, tcp, grpc] : [tcp, grpc];
@@ -65,7 +66,7 @@ export function casesOf(place: Place, scale: number): readonly Case[] {
     },
     { name: '1 KiB', counts: [256], stepsPerSample: scaled(300), samples: scaled(15), unit: 'step', contestants: direct },
     {
-      name: '1,000 × 4 KiB',
+      name: '1000 × 4 KiB',
       counts: Array.from({ length: 1000 }, () => 1024),
       stepsPerSample: 1,
       samples: scaled(20),
@@ -83,7 +84,7 @@ export function casesOf(place: Place, scale: number): readonly Case[] {
     unit: 'step',
     contestants: [requests, standing],
   });
-  return cases;
+  return wanted === '' ? cases : cases.filter(({ name }) => wanted.split(/, */).includes(name));
 }
 
 export const warmUps = 2;

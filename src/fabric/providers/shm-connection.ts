@@ -128,6 +128,12 @@ export class ShmConnection extends StreamConnection {
     return this.#defer(0, () => super.postOrdered(type, fields, payload));
   }
 
+  protected override postMessage(joined: Buffer): Promise<void> {
+    if (this.#closing !== undefined) return Promise.reject(connectionClosed(this.stream.rank, this.peer.rank));
+    if (this.#deferred.length === 0) return super.postMessage(joined);
+    return this.#defer(0, () => super.postMessage(joined));
+  }
+
   // ── writing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #place(source: Span, target: RemoteSpan, immediate: number | undefined): Promise<void> {

@@ -28,9 +28,11 @@ export interface FrameSenderOptions {
 /** A frame on its way. */
 export interface OutgoingFrame extends FrameHeader {
   readonly payload: Uint8Array | undefined;
+  /** Instead of a payload: room for the header, and the payload behind it. */
+  readonly joined?: Buffer;
   /** Behind the payload. */
-  readonly more?: readonly Uint8Array[];
-  /** Of both. */
+  readonly more?: readonly Uint8Array[] | undefined;
+  /** Of all. */
   readonly payloadBytes: number;
   /** The kernel has it: the payload may change. */
   resolve(): void;
@@ -101,10 +103,13 @@ export class FrameSender {
       counters.framesSent++;
       const header = this.#encode(frame);
       if (wire?.onHeader(header, frame) === 'cut') {
-        this.#cut(header, frame.payload);
+        this.#cut(header, frame.joined?.subarray(headerBytes) ?? frame.payload);
         break;
       }
-      if (frame.payloadBytes === 0) {
+      if (frame.joined !== undefined) {
+        frame.joined.set(header);
+        this.#socket.write(frame.joined, this.#onWritten);
+      } else if (frame.payloadBytes === 0) {
         this.#socket.write(header, this.#onWritten);
       } else {
         this.#socket.write(header);

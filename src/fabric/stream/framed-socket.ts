@@ -5,8 +5,8 @@
  *
  *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
  *
- *  so that no byte of a payload ever passes through a buffer of ours. The kernel's copy is the only one. Sending is
- *  frame-sender.ts.
+ *  so that no byte of a write ever passes through a buffer of ours. The kernel's copy is the only one. Where no writes
+ *  come, but messages, which stay in buffers of ours anyway, a header and what is behind it are one read. Sending is frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
@@ -18,7 +18,7 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { PeerIdentity } from '../fabric.ts';
-import { FrameSender } from './frame-sender.ts';
+import { FrameSender, type OutgoingFrame } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -27,6 +27,10 @@ import type { WireTap } from './wire-tap.ts';
 const drainBytes = 64 * 1024;
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
+/** Read with a header where a write is not expected. */
+const aheadBytes = 288;
+/** After so many frames without a write among them none is. */
+const othersInRow = 2;
 
 export interface FramedSocketOptions {
   readonly rank: number;
@@ -71,10 +75,16 @@ export class FramedSocket {
 
   // Receiving.
   readonly #scratch = Buffer.alloc(handshakeBytesMax);
-  readonly #headerBuffer = Buffer.alloc(headerBytes);
-  readonly #headerView = new DataView(this.#headerBuffer.buffer, this.#headerBuffer.byteOffset, headerBytes);
+  /** A header, and behind it what was read ahead. */
+  readonly #ahead = Buffer.alloc(headerBytes + aheadBytes);
+  readonly #headerBuffer = this.#ahead.subarray(0, headerBytes);
+  readonly #aheadView = new DataView(this.#ahead.buffer, this.#ahead.byteOffset, this.#ahead.length);
   readonly #header = emptyHeader();
-  #headerFilled = 0;
+  /** Of `#ahead`, not looked at yet: the beginning of a header. */
+  #filled = 0;
+  /** Nobody holds the stream any more: what was read can be delivered. */
+  #readsAhead = false;
+  #othersInRow = 0;
   #payload: Uint8Array | undefined;
   #payloadFilled = 0;
   #drain: Buffer | undefined;
@@ -188,31 +198,36 @@ export class FramedSocket {
     if (!this.#holding) this.#socket.resume();
   }
 
-  /** Stops delivery after the current frame, until `release`. */
+  /** Stops delivery after the current frame, until `release`: once. */
   hold(): void {
+    assert(!this.#readsAhead, () => 'a stream is held before it is released');
     this.#holding = true;
   }
 
   release(): void {
     this.#holding = false;
+    this.#readsAhead = true;
     if (this.#phase !== 'closed') this.#socket.resume();
   }
 
   /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
    *  copied here. */
   post(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array, more?: readonly Uint8Array[]): Promise<void> {
-    const { rank, maxQueuedBytes } = this.#options;
-    if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
-    try {
-      checkBacklog(this.#peer, this.#sender.inFlight, maxQueuedBytes);
-    } catch (error) {
-      return Promise.reject(error);
-    }
-    return new Promise((resolve, reject) => {
-      let payloadBytes = payload?.length ?? 0;
-      if (more !== undefined) for (const each of more) payloadBytes += each.length;
-      const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payloadBytes } = fields;
-      this.#sender.push({ type, flags, immediate, rkey, offset, bytes, payload, ...(more && { more }), payloadBytes, resolve, reject });
+    let payloadBytes = payload?.length ?? 0;
+    if (more !== undefined) for (const each of more) payloadBytes += each.length;
+    const { flags = 0, immediate = 0, rkey = 0, offset = 0, bytes = payloadBytes } = fields;
+    return this.#post({ type, flags, immediate, rkey, offset, bytes, payload, more, payloadBytes });
+  }
+
+  /** As `post`, of bytes that have room for the header in front of them: they are one piece for the system. */
+  postJoined(type: number, joined: Buffer): Promise<void> {
+    return this.#post({
+      ...emptyHeader(),
+      type,
+      bytes: joined.length - headerBytes,
+      joined,
+      payload: undefined,
+      payloadBytes: joined.length - headerBytes,
     });
   }
 
@@ -301,6 +316,17 @@ export class FramedSocket {
     return taken;
   }
 
+  #post(frame: Omit<OutgoingFrame, 'resolve' | 'reject'>): Promise<void> {
+    const { rank, maxQueuedBytes } = this.#options;
+    if (!this.open) return Promise.reject(connectionClosed(rank, this.#peer.rank));
+    try {
+      checkBacklog(this.#peer, this.#sender.inFlight, maxQueuedBytes);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+    return new Promise((resolve, reject) => this.#sender.push({ ...frame, resolve, reject }));
+  }
+
   // ── receiving ──────────────────────────────────────────────────────────────────────────────────────────────────
 
   #nextBuffer(): Uint8Array {
@@ -311,8 +337,10 @@ export class FramedSocket {
       }
       case 'held':
       case 'open':
-        if (this.#payload === undefined)
-          return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
+        if (this.#payload === undefined) {
+          const buffer = this.#othersInRow < othersInRow ? this.#headerBuffer : this.#ahead;
+          return this.#filled === 0 ? buffer : buffer.subarray(this.#filled);
+        }
         return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
       default:
         return (this.#drain ??= Buffer.alloc(drainBytes));
@@ -349,36 +377,66 @@ export class FramedSocket {
     }
   }
 
+  /** @returns false to stop reading. */
   #onFrameBytes(bytes: number, buffer: Uint8Array): boolean {
-    try {
-      if (this.#payload === undefined) {
-        this.#headerFilled += bytes;
-        if (this.#headerFilled === headerBytes) {
-          this.#headerFilled = 0;
-          this.#onHeader();
-        }
-      } else {
-        this.#payloadFilled += bytes;
-        const { counters } = this.#options;
-        if (this.#header.type === FrameType.Write) {
-          // What the kernel was given, not what we meant to give it.
-          if (buffer.buffer === this.#payload.buffer) counters.bytesReceivedInPlace += bytes;
-          else counters.bytesCopied += bytes;
-        }
-        if (this.#payloadFilled === this.#payload.length) this.#onPayload(this.#payload);
-      }
-    } catch (thrown) {
-      if (!(thrown instanceof ShoalError)) throw thrown;
-      this.refuse(thrown);
+    if (this.#payload === undefined) {
+      this.#deliver(bytes);
+    } else {
+      // What the kernel was given, not what we meant to give it.
+      this.#count(bytes, buffer.buffer === this.#payload.buffer);
+      this.#payloadFilled += bytes;
+      if (this.#payloadFilled === this.#payload.length) this.#deliver(0);
     }
     if (this.#phase === 'closed') return false;
     return this.#phase !== 'open' || !this.#holding;
   }
 
+  /** A payload that is complete, and what was read of frames behind it. @param bytes more of these. */
+  #deliver(bytes: number): void {
+    try {
+      if (this.#payload !== undefined) this.#onPayload(this.#payload);
+      this.#filled += bytes;
+      if (this.#filled >= headerBytes) this.#onAhead();
+    } catch (thrown) {
+      if (!(thrown instanceof ShoalError)) throw thrown;
+      this.refuse(thrown);
+    }
+  }
+
+  /** Frames of which at least the header was read, up to the first that is not complete. */
+  #onAhead(): void {
+    let at = 0;
+    while (this.#filled - at >= headerBytes && this.#phase === 'open') {
+      decodeHeader(this.#aheadView, at, this.#header);
+      at += headerBytes;
+      this.#onHeader();
+      const payload = this.#payload;
+      if (payload === undefined) continue;
+      const bytes = Math.min(this.#filled - at, payload.length);
+      if (bytes > 0) {
+        payload.set(this.#ahead.subarray(at, at + bytes));
+        this.#count(bytes, false);
+      }
+      at += bytes;
+      this.#payloadFilled = bytes;
+      if (bytes === payload.length) this.#onPayload(payload);
+    }
+    if (at < this.#filled) this.#ahead.copyWithin(0, at, this.#filled);
+    this.#filled -= at;
+  }
+
+  #count(bytes: number, isInPlace: boolean): void {
+    if (this.#header.type !== FrameType.Write) return;
+    const { counters } = this.#options;
+    if (isInPlace) counters.bytesReceivedInPlace += bytes;
+    else counters.bytesCopied += bytes;
+  }
+
   #onHeader(): void {
     const header = this.#header;
-    decodeHeader(this.#headerView, 0, header);
     this.#options.counters.framesReceived++;
+    if (header.type === FrameType.Write) this.#othersInRow = 0;
+    else if (this.#readsAhead) this.#othersInRow++;
     if (header.type === FrameType.Goodbye) {
       this.#finish(undefined);
     } else if (header.bytes > 0 && header.type !== FrameType.Written) {

@@ -4,7 +4,7 @@ import { assert } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';
 import type { Connection, ConnectionHandlers, PeerIdentity, RemoteRegion, RemoteSpan, Span } from '../fabric.ts';
-import { flagSet, FrameType, type FrameHeader } from './frame.ts';
+import { flagSet, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import { checkMessage, maxMessageBytes } from '../limits.ts';
@@ -49,7 +49,9 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   async send(message: Uint8Array): Promise<void> {
     checkMessage(message);
     this.counters.bytesCopied += message.length;
-    return this.postOrdered(FrameType.Message, { bytes: message.length }, Buffer.from(message));
+    const joined = Buffer.allocUnsafe(headerBytes + message.length);
+    joined.set(message, headerBytes);
+    return this.postMessage(joined);
   }
 
   abstract write(source: Span, target: RemoteSpan, immediate?: number): Promise<void>;
@@ -122,6 +124,11 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
   /** Posts behind everything posted earlier. */
   protected postOrdered(type: number, fields: Partial<FrameHeader>, payload?: Uint8Array): Promise<void> {
     return this.stream.post(type, fields, payload);
+  }
+
+  /** As `postOrdered`. @param joined has room for the header. */
+  protected postMessage(joined: Buffer): Promise<void> {
+    return this.stream.postJoined(FrameType.Message, joined);
   }
 
   /** The write of a frame arrived and is in place. */

@@ -21,7 +21,7 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
   readonly #options: StepRendezvousOptions;
   /** What this step waits for from others, and how it is told. */
   readonly #waiting = new Set<(cause: ShoalError) => void>();
-  #aborted: ShoalError | undefined;
+  #aborted: (() => ShoalError) | undefined;
 
   constructor(options: StepRendezvousOptions) {
     this.#options = options;
@@ -37,7 +37,7 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
   /** @param sink told of pieces that come from another worker. */
   recvAsync(key: string, options?: RecvOptions, sink?: PieceSink): Promise<TensorValue | undefined> {
     const { stepId, local } = this.#options;
-    if (this.#aborted !== undefined) return Promise.reject(this.#aborted);
+    if (this.#aborted !== undefined) return Promise.reject(this.#aborted());
     let carrier: TensorCarrier | undefined;
     try {
       carrier = this.#options.carrierOf(parseRendezvousKey(key));
@@ -51,7 +51,7 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
 
   async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (TensorValue | undefined)[]> {
     const { stepId, local } = this.#options;
-    if (this.#aborted !== undefined) throw this.#aborted;
+    if (this.#aborted !== undefined) throw this.#aborted();
     if (keys.length === 0) throw new ShoalError('usage', 'a fused receive must have at least one key');
     const carriers = new Set(keys.map((key) => this.#options.carrierOf(parseRendezvousKey(key))));
     if (carriers.size > 1)
@@ -80,10 +80,17 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
   }
 
   startAbort(cause: ShoalError): void {
+    this.end(() => cause);
+  }
+
+  /** As `startAbort`. @param cause makes it when somebody is told. */
+  end(cause: () => ShoalError): void {
     if (this.#aborted !== undefined) return;
     this.#aborted = cause;
-    this.#options.local.startAbort(cause);
-    for (const tell of [...this.#waiting]) tell(cause);
+    this.#options.local.end(cause);
+    if (this.#waiting.size === 0) return;
+    const told = cause();
+    for (const tell of [...this.#waiting]) tell(told);
   }
 
   #wait<R>(

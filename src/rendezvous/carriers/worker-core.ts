@@ -1,7 +1,7 @@
 /** One worker's part in all steps: its table, and the carriers to other workers. Knows neither threads nor how carriers are made. */
 import { ShoalError } from '../../base/errors.ts';
 import { checkIncarnation } from '../table/incarnation.ts';
-import { StepTable, type StepTableOptions } from '../table/step-table.ts';
+import { stepEnded, StepTable, type StepTableOptions } from '../table/step-table.ts';
 import { formatRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
 import type { SentValue } from '../value/staged-tensor.ts';
 import type { TensorCarrier } from './carrier.ts';
@@ -15,11 +15,16 @@ interface Peer {
   lost: ShoalError | undefined;
 }
 
+/** Kept from one worker to another. */
+const keysMax = 65_536;
+
 export class WorkerCore {
   readonly self: WorkerIdentity;
   readonly steps: StepTable<SentValue>;
   readonly #peers = new Map<string, Peer>();
   readonly #open = new Map<number, StepRendezvous>();
+  /** By who sends, who receives, and name. */
+  readonly #keys = new WeakMap<WorkerIdentity, WeakMap<WorkerIdentity, Map<string, string>>>();
   #closed = false;
 
   constructor(self: WorkerIdentity, options: StepTableOptions = {}) {
@@ -50,8 +55,20 @@ export class WorkerCore {
 
   /** What a tensor is called that goes from one worker's device to another's. */
   key(name: string, from: WorkerIdentity, to: WorkerIdentity): string {
-    const { device: sendDevice, incarnation } = from;
-    return formatRendezvousKey({ sendDevice, incarnation, recvDevice: to.device, name, frame: 0, iteration: 0 });
+    // One string for all steps: tables find it by a hash that it has already.
+    let names = this.#keys.get(from)?.get(to);
+    if (names === undefined || names.size >= keysMax) {
+      names = new Map();
+      const receivers = this.#keys.get(from) ?? new WeakMap<WorkerIdentity, Map<string, string>>();
+      this.#keys.set(from, receivers.set(to, names));
+    }
+    let key = names.get(name);
+    if (key === undefined) {
+      const { device: sendDevice, incarnation } = from;
+      key = formatRendezvousKey({ sendDevice, incarnation, recvDevice: to.device, name, frame: 0, iteration: 0 });
+      names.set(name, key);
+    }
+    return key;
   }
 
   beginStep(stepId: number): StepRendezvous {
@@ -60,9 +77,11 @@ export class WorkerCore {
     return step;
   }
 
-  endStep(stepId: number, cause: ShoalError = new ShoalError('aborted', `step ${stepId} has ended`)): void {
-    this.steps.abort(stepId, cause);
-    this.#open.get(stepId)?.startAbort(cause);
+  /** @param cause default: that it has ended. */
+  endStep(stepId: number, cause?: ShoalError): void {
+    if (cause === undefined) this.steps.end(stepId);
+    else this.steps.abort(stepId, cause);
+    this.#open.get(stepId)?.end(() => cause ?? stepEnded(stepId));
     this.#open.delete(stepId);
     for (const { carrier, lost } of this.#peers.values()) if (lost === undefined) carrier.endStep(stepId);
   }

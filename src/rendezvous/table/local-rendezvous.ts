@@ -26,7 +26,7 @@ interface Meeting<V> {
 export class LocalRendezvous<V> implements Rendezvous<V> {
   readonly #options: LocalRendezvousOptions & DropOptions<V>;
   readonly #meetings = new Map<string, Meeting<V>>();
-  #aborted: ShoalError | undefined;
+  #aborted: (() => ShoalError) | undefined;
   #requests = 0;
 
   constructor(options: LocalRendezvousOptions & DropOptions<V>) {
@@ -44,7 +44,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
   }
 
   send(key: string, value: V | undefined): void {
-    if (this.#aborted !== undefined) throw this.#aborted;
+    if (this.#aborted !== undefined) throw this.#aborted();
     this.#check(key);
     const meeting = this.#meeting(key);
     if (meeting.isSent) throw twice(key, 'sent');
@@ -76,7 +76,7 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
   /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
    *  @throws ShoalError `usage` for a key that was asked for already, and the cause after an abort. */
   take(key: string, waiter: Waiter<V>): Cancel {
-    if (this.#aborted !== undefined) throw this.#aborted;
+    if (this.#aborted !== undefined) throw this.#aborted();
     this.#check(key);
     const meeting = this.#meeting(key);
     if (meeting.isAsked) throw twice(key, 'asked for');
@@ -96,15 +96,21 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
   }
 
   startAbort(cause: ShoalError): void {
+    this.end(() => cause);
+  }
+
+  /** As `startAbort`. @param cause makes it when somebody is told: of most steps nobody is. */
+  end(cause: () => ShoalError): void {
     if (this.#aborted !== undefined) return;
     this.#aborted = cause;
+    if (this.#meetings.size === 0) return;
     const meetings = [...this.#meetings.values()];
     this.#meetings.clear();
     for (const meeting of meetings) {
       const { waiter, value } = meeting;
       meeting.waiter = meeting.value = undefined;
       if (value !== undefined) this.#options.onDropped?.(value);
-      waiter?.fail(cause);
+      waiter?.fail(cause());
     }
   }
 

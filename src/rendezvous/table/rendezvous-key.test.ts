@@ -13,10 +13,21 @@ describe('rendezvous keys', () => {
     expect(parseRendezvousKey(text)).toEqual(key);
   });
 
-  it.each(['', 'a;b;c', `${ps[0]};1;${worker};x;0:0`, `${ps[0]};00000000deadbeef;${worker};x;0`, `;00000000deadbeef;b;x;0:0`])(
-    '%j is none',
-    (text) => {
-      expect(() => parseRendezvousKey(text)).toThrow(/is no rendezvous key/);
-    },
-  );
+  it.each([
+    '',
+    'a;b;c',
+    `${ps[0]};1;${worker};x;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};x;0`,
+    `;00000000deadbeef;b;x;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};x;0:0;`,
+    `${ps[0]};00000000DEADBEEF;${worker};x;0:0`,
+    `${ps[0]};00000000deadbeef;;x;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};a;b;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};x;-1:0`,
+    `${'d'.repeat(1001)};00000000deadbeef;${worker};x;0:0`,
+    `${ps[0]};00000000deadbeef;${worker};${'n'.repeat(4001)};0:0`,
+  ])('%j is none', (text) => {
+    expect(() => parseRendezvousKey(text)).toThrow(/is no rendezvous key/);
+  });
 });

@@ -27,7 +27,7 @@ export class StepTable<V> {
   readonly #steps = new Map<number, LocalRendezvous<V>>();
   readonly #parked = new Map<number, Set<Parked<V>>>();
   /** In the order in which they ended, with why. */
-  readonly #ended = new Map<number, ShoalError>();
+  readonly #ended = new Map<number, () => ShoalError>();
   #parkedCount = 0;
   #closed: ShoalError | undefined;
 
@@ -52,7 +52,7 @@ export class StepTable<V> {
     checkStepId(stepId);
     const { stepsMax, keysMax, incarnations, onDropped } = this.#options;
     if (this.#steps.has(stepId)) throw new ShoalError('usage', `step ${stepId} has begun already`);
-    const ended = this.#ended.get(stepId);
+    const ended = this.#ended.get(stepId)?.();
     if (ended !== undefined) throw new ShoalError('usage', `step ${stepId} cannot begin: ${ended.message}`, { cause: ended });
     if (this.#steps.size >= stepsMax)
       throw new ShoalError('out-of-memory', `${stepsMax} steps have begun and not ended; end some, or raise stepsMax`);
@@ -71,7 +71,7 @@ export class StepTable<V> {
   take(stepId: number, key: string, waiter: Waiter<V>): Cancel {
     const step = this.#steps.get(stepId);
     if (step !== undefined) return takeFrom(step, key, waiter);
-    const cause = this.#closed ?? this.#ended.get(stepId) ?? this.#full(stepId);
+    const cause = this.#closed ?? this.#ended.get(stepId)?.() ?? this.#full(stepId);
     if (cause !== undefined) {
       waiter.fail(cause);
       return () => {};
@@ -81,11 +81,22 @@ export class StepTable<V> {
 
   /** What still waits in the step fails with `aborted`. */
   end(stepId: number): void {
-    this.abort(stepId, new ShoalError('aborted', `step ${stepId} has ended`));
+    this.#end(stepId, () => stepEnded(stepId));
   }
 
   /** Ends a step with a cause; also one that has not begun: what is parked for it fails, and it will not begin. */
   abort(stepId: number, cause: ShoalError): void {
+    this.#end(stepId, () => cause);
+  }
+
+  /** Ends all steps; none will begin. */
+  close(cause: ShoalError): void {
+    this.#closed ??= cause;
+    for (const stepId of new Set([...this.#steps.keys(), ...this.#parked.keys()])) this.abort(stepId, cause);
+  }
+
+  /** @param cause makes it when somebody is told. */
+  #end(stepId: number, cause: () => ShoalError): void {
     checkStepId(stepId);
     if (this.#ended.has(stepId)) return;
     this.#ended.set(stepId, cause);
@@ -95,14 +106,8 @@ export class StepTable<V> {
     }
     const step = this.#steps.get(stepId);
     this.#steps.delete(stepId);
-    step?.startAbort(cause);
-    for (const { waiter } of this.#unpark(stepId)) waiter.fail(cause);
-  }
-
-  /** Ends all steps; none will begin. */
-  close(cause: ShoalError): void {
-    this.#closed ??= cause;
-    for (const stepId of new Set([...this.#steps.keys(), ...this.#parked.keys()])) this.abort(stepId, cause);
+    step?.end(cause);
+    for (const { waiter } of this.#unpark(stepId)) waiter.fail(cause());
   }
 
   #full(stepId: number): ShoalError | undefined {
@@ -130,8 +135,10 @@ export class StepTable<V> {
   }
 
   /** In the order in which they came. */
-  #unpark(stepId: number): Parked<V>[] {
-    const parked = [...(this.#parked.get(stepId) ?? [])];
+  #unpark(stepId: number): readonly Parked<V>[] {
+    const ofStep = this.#parked.get(stepId);
+    if (ofStep === undefined) return [];
+    const parked = [...ofStep];
     this.#parked.delete(stepId);
     this.#parkedCount -= parked.length;
     for (const each of parked) each.cancel = () => {};
@@ -152,4 +159,9 @@ function takeFrom<V>(step: LocalRendezvous<V>, key: string, waiter: Waiter<V>): 
 export function checkStepId(stepId: number): void {
   if (!Number.isSafeInteger(stepId) || stepId < 0)
     throw new ShoalError('usage', `${stepId} is no step id: it must be an integer from 0 to 2^53 − 1`);
+}
+
+/** What was asked for in it, or comes too late. */
+export function stepEnded(stepId: number): ShoalError {
+  return new ShoalError('aborted', `step ${stepId} has ended`);
 }
