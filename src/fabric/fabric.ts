@@ -18,6 +18,7 @@ import type { Clock } from '../base/clock.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { Region, RegionAllocator } from '../memory/region.ts';
+import type { EventPolling } from './event-polling.ts';
 
 export interface FabricCapabilities {
   /** Peer memory can be mapped: `Connection.map` works, loads and stores replace writes. */
@@ -108,6 +109,8 @@ export interface FabricOptions {
   readonly random: Random;
   /** Unsent bytes per connection beyond which senders wait. Default 64 MiB. */
   readonly maxQueuedBytes?: number;
+  /** `tcp` and `shm`: looks for frames before it sleeps until they come. Default: sleeps. */
+  readonly polling?: EventPolling;
   /** `tcp`: addresses to listen on; `0.0.0.0` and `::` offer every usable interface. Default: 127.0.0.1 only. */
   readonly listenHosts?: readonly string[];
   /** `tcp`, with `0.0.0.0` and `::`: which interfaces to offer (`eth0`, `ib*`, `10.0.0.0/8`, `^docker0`). Default: all but loopback. */

@@ -348,8 +348,19 @@ function carriersOf(wanted: readonly string[] | undefined, { providers }: Rendez
   return wanted;
 }
 
-function fabricOptions({ world, rank, secret, listenHosts }: Settled, { clock, random, regions }: RendezvousEnvironment): FabricOptions {
-  return { identity: { world, rank }, secret, clock, random, listenHosts, ...(regions.kind === 'shared' && { regions }) };
+function fabricOptions(
+  { world, rank, secret, listenHosts }: Settled,
+  { clock, random, regions, polling }: RendezvousEnvironment,
+): FabricOptions {
+  return {
+    identity: { world, rank },
+    secret,
+    clock,
+    random,
+    listenHosts,
+    ...(polling && { polling }),
+    ...(regions.kind === 'shared' && { regions }),
+  };
 }
 
 async function startGrpc({ world, secret, listenHosts }: Settled, { self, steps }: WorkerCore) {

@@ -130,12 +130,20 @@ export class ShmFabric implements Fabric {
   }
 
   async #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<ShmConnection> {
-    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { identity, clock, wire, polling, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { name, hostId } = parseCandidate(candidate);
     if (hostId !== this.#hostId) {
       throw new ShoalError('unsupported', `rank ${peer.rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);
     }
-    const options = { rank: identity.rank, description: 'shm', clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
+    const options = {
+      rank: identity.rank,
+      description: 'shm',
+      clock,
+      maxQueuedBytes,
+      counters: this.counters,
+      ...(wire && { wire }),
+      ...(polling && { polling }),
+    };
     const stream = new FramedSocket(options, (onread) => net.connect({ path: `\0${name}`, onread }));
     const meet = (): Promise<ShmConnection> =>
       new Promise((resolve, reject) => {

@@ -145,10 +145,18 @@ export class TcpFabric implements Fabric {
   }
 
   #attempt(candidate: string, peer: ConnectOptions['peer'], signal: AbortSignal): Promise<FramedSocket> {
-    const { identity, clock, wire, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
+    const { identity, clock, wire, polling, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { host, port } = parseCandidate('tcp', candidate);
     const description = `tcp ${candidate.slice('tcp://'.length)}`;
-    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, ...(wire && { wire }) };
+    const options = {
+      rank: identity.rank,
+      description,
+      clock,
+      maxQueuedBytes,
+      counters: this.counters,
+      ...(wire && { wire }),
+      ...(polling && { polling }),
+    };
     const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
     return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
   }

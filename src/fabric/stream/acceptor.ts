@@ -67,9 +67,17 @@ export class Acceptor {
 
   async #accept(accepted: net.Socket): Promise<void> {
     const { fabric, purpose, counters, wire, describe, onStream } = this.#options;
-    const { identity, secret, clock, random, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
+    const { identity, secret, clock, random, polling, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
     const description = describe(accepted);
-    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, ...(wire && { wire }) };
+    const options = {
+      rank: identity.rank,
+      description,
+      clock,
+      maxQueuedBytes,
+      counters,
+      ...(wire && { wire }),
+      ...(polling && { polling }),
+    };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     this.#pending.enter(stream);
     void stream.ended.then(() => this.#pending.leave(stream));

@@ -18,6 +18,7 @@ import type { Clock, Timer } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { PeerIdentity } from '../fabric.ts';
+import type { EventPolling } from '../event-polling.ts';
 import { FrameSender, type OutgoingFrame } from './frame-sender.ts';
 import { decodeHeader, emptyHeader, encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type InFlight } from '../limits.ts';
@@ -40,6 +41,7 @@ export interface FramedSocketOptions {
   readonly maxQueuedBytes: number;
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
+  readonly polling?: EventPolling;
   /** What is lost with the stream besides its frames. */
   readonly inFlight?: () => InFlight;
 }
@@ -324,6 +326,7 @@ export class FramedSocket {
     } catch (error) {
       return Promise.reject(error);
     }
+    this.#options.polling?.onPosted();
     return new Promise((resolve, reject) => this.#sender.push({ ...frame, resolve, reject }));
   }
 
@@ -435,6 +438,7 @@ export class FramedSocket {
   #onHeader(): void {
     const header = this.#header;
     this.#options.counters.framesReceived++;
+    this.#options.polling?.onFrame();
     if (header.type === FrameType.Write) this.#othersInRow = 0;
     else if (this.#readsAhead) this.#othersInRow++;
     if (header.type === FrameType.Goodbye) {
