@@ -3,7 +3,7 @@
  *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
 import { systemClock } from '../../src/base/clock.ts';
 import type { TensorCounters } from 'shoal/rendezvous';
-import { casesOf, firstStep, start, stepsOf, warmUps, type Case, type Contestant, type Place } from './workload.ts';
+import { casesOf, firstStep, start, stepsOf, type Case, type Contestant, type Place } from './workload.ts';
 
 const [host, place, scale, wanted, addressText] = process.argv.slice(2);
 const addresses = JSON.parse(addressText) as Record<string, string>;
@@ -29,7 +29,7 @@ process.exit(0);
 async function measure(of: Case, index: number): Promise<Result[]> {
   const runs = await Promise.all(of.contestants.map((contestant) => prepare(of, index, contestant)));
   // The machine's noise meets all alike.
-  for (let sample = 0; sample < of.samples + warmUps; sample++) for (const run of runs) await run.sample(sample >= warmUps);
+  for (let sample = 0; sample < of.samples + of.warmUps; sample++) for (const run of runs) await run.sample(sample >= of.warmUps);
   const measured = runs.map(({ result }) => result());
   for (const { worker } of runs) await worker.close();
   return measured;
@@ -61,9 +61,13 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
     async sample(counts_: boolean): Promise<void> {
       if (counts_ && before === undefined && !isGrpc) before = { ...worker.counters };
       const steps = Math.min(stepsPerSample, firstStep(index) + stepsOf(of) - stepId);
-      const startMs = systemClock.now();
-      for (let k = 0; k < steps; k++) await one();
-      if (counts_) stepMs.push((systemClock.now() - startMs) / steps);
+      const took: number[] = [];
+      for (let k = 0; k < steps; k++) {
+        const startMs = systemClock.now();
+        await one();
+        took.push(systemClock.now() - startMs);
+      }
+      if (counts_) stepMs.push(of.sampleOf === 'mean' ? mean(took) : median(took));
     },
     result(): Result {
       const after = isGrpc ? undefined : worker.counters;
@@ -79,4 +83,12 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
       };
     },
   };
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[values.length >> 1];
 }

@@ -5,8 +5,12 @@ export interface Case {
   readonly name: string;
   /** Float32 elements of each tensor of a step. */
   readonly counts: readonly number[];
-  /** Steps of one sample; the mean of them is one. */
+  /** Steps of one sample, one after the other. */
   readonly stepsPerSample: number;
+  /** What of them is the sample: their mean, or the median of how long each took, which does not see who else took the CPU. */
+  readonly sampleOf: 'mean' | 'median';
+  /** Samples before those that count. */
+  readonly warmUps: number;
   readonly samples: number;
   /** `step`: all tensors of a step are asked for at once. */
   readonly unit: 'step';
@@ -61,15 +65,28 @@ export function casesOf(place: Place, scale: number, wanted: string): readonly C
       counts: vgg16.map((count) => Math.max(1, Math.round(count * scale))),
       stepsPerSample: 1,
       samples: scaled(5),
+      sampleOf: 'mean',
+      warmUps: 2,
       unit: 'step',
       contestants: everything,
     },
-    { name: '1 KiB', counts: [256], stepsPerSample: scaled(300), samples: scaled(15), unit: 'step', contestants: direct },
+    {
+      name: '1 KiB',
+      counts: [256],
+      stepsPerSample: scaled(300),
+      samples: scaled(15),
+      sampleOf: 'median',
+      warmUps: 8,
+      unit: 'step',
+      contestants: direct,
+    },
     {
       name: '1000 × 4 KiB',
       counts: Array.from({ length: 1000 }, () => 1024),
       stepsPerSample: 1,
       samples: scaled(20),
+      sampleOf: 'mean',
+      warmUps: 2,
       unit: 'step',
       contestants: direct,
     },
@@ -81,13 +98,14 @@ export function casesOf(place: Place, scale: number, wanted: string): readonly C
     counts: [16_384],
     stepsPerSample: scaled(200),
     samples: scaled(15),
+    sampleOf: 'mean',
+    warmUps: 2,
     unit: 'step',
     contestants: [requests, standing],
   });
   return wanted === '' ? cases : cases.filter(({ name }) => wanted.split(/, */).includes(name));
 }
 
-export const warmUps = 2;
 /** Steps that the sender is ahead. */
 export const window = 16;
 
@@ -102,7 +120,7 @@ export function firstStep(caseIndex: number): number {
   return caseIndex * 1_000_000;
 }
 
-export function stepsOf({ samples, stepsPerSample }: Case): number {
+export function stepsOf({ samples, warmUps, stepsPerSample }: Case): number {
   return (samples + warmUps) * stepsPerSample;
 }
 
