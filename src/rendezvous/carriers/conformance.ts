@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
+import { seededRandom, systemRandom } from '../../base/random.ts';
 import { dtypes, viewOf } from '../../memory/dtype.ts';
 import { formatRendezvousKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { PieceSink } from '../protocol/tensor-request.ts';
@@ -352,6 +353,49 @@ export function describeRendezvous(
       await expect(b.recvAsync(ab('w'))).rejects.toMatchObject({ code: 'peer-lost' });
       expect(plain(await b.recvAsync(world.b.key('own', world.b.self, world.b.self)))).toEqual(plain(dense([3])));
       b.send(ba('unasked'), dense([1]));
+    });
+
+    test('writes nothing late into memory that another tensor was given', async () => {
+      const { begin, end, ab } = await start();
+      const seed = Number(process.env.RENDEZVOUS_SEED ?? systemRandom.integer(2 ** 31));
+      const random = seededRandom(seed);
+      const count = 4;
+      const elements = 16_384;
+      const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+      const turns = async (): Promise<void> => {
+        for (let left = random.integer(4); left > 0; left--) await turn();
+      };
+      const filled = (stepId: number): TensorValue => dense(new Array<number>(elements).fill(stepId));
+      let sendLate = (): void => {};
+      for (let stepId = 1; stepId <= 60; stepId++) {
+        const { a, b } = begin(stepId);
+        const abort = new AbortController();
+        const isGivenUp = stepId % 2 === 0;
+        const received = Array.from({ length: count }, (_, k) => b.recvAsync(ab(`x${k}`), isGivenUp ? { signal: abort.signal } : {}));
+        const outcomes = Promise.allSettled(received);
+        await turns();
+        const inTime = isGivenUp ? random.integer(count + 1) : count;
+        for (let k = 0; k < inTime; k++) a.send(ab(`x${k}`), filled(stepId));
+        await turns();
+        // Some have come, some are on their way, some are not sent yet; the next step's tensors take their memory.
+        if (isGivenUp) abort.abort();
+        const values = (await outcomes).flatMap((each) => (each.status === 'fulfilled' ? [each.value!] : []));
+        if (!isGivenUp) expect(values).toHaveLength(count);
+        sendLate();
+        for (let looks = 0; looks < 8; looks++, await turn())
+          for (const { data } of values)
+            expect(
+              (data as Float32Array).every((each) => each === stepId),
+              `step ${stepId}; RENDEZVOUS_SEED=${seed}`,
+            ).toBe(true);
+        for (const value of values) value.release?.();
+        sendLate = () => {
+          for (let k = inTime; k < count; k++) a.send(ab(`x${k}`), filled(stepId));
+        };
+        if (isGivenUp) continue;
+        end(stepId - 1);
+        end(stepId);
+      }
     });
 
     test('does what the model says, whatever the order of sends, receives, cancels and aborts', async () => {
