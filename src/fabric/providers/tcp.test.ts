@@ -75,6 +75,29 @@ describe('tcp', () => {
     expect(last.equals(Buffer.from(source.buffer, 15, 4 * 1024 * 1024 + 15))).toBe(true);
   });
 
+  it('reads small messages with their headers, and counts what it reads of a write that comes among them', async () => {
+    const [a, b] = [fabricOf(0), fabricOf(1)];
+    const source = threadRegion(4096);
+    new Uint8Array(source.buffer).forEach((_, k, all) => (all[k] = k * 31));
+    const target = threadRegion(4096);
+    const registered = b.register(target);
+    const { atA, atB } = await connected(a, b);
+    const sizes = Array.from({ length: 200 }, (_, k) => (k * 37) % 700);
+    const messages = sizes.map((bytes, k) => new Uint8Array(bytes).fill(k));
+    const sent = messages.map((message) => atA.connection.send(message));
+    for (let k = 0; k < 3; k++)
+      sent.push(atA.connection.write({ region: source, offset: k, bytes: 1000 }, { region: registered, offset: 1000 * k }, k));
+    await Promise.all(sent);
+    await atB.until(203);
+    const written = 3 * 1000;
+    expect(b.counters.bytesCopied + b.counters.bytesReceivedInPlace).toBe(written);
+    // Of the first write, and perhaps the header of the second.
+    expect(b.counters.bytesCopied).toBeLessThanOrEqual(288);
+    for (let k = 0; k < 3; k++)
+      expect(Buffer.from(target.buffer, 1000 * k, 1000).equals(Buffer.from(source.buffer, k, 1000)), `write ${k}`).toBe(true);
+    expect(atB.events.slice(0, 200)).toEqual(messages.map((message) => ({ message: Buffer.from(message).toString('latin1') })));
+  });
+
   it('counts the one copy a message costs', async () => {
     const [a, b] = [fabricOf(0), fabricOf(1)];
     const address = await b.listen((connection) => void new Inbox(connection));

@@ -5,7 +5,7 @@
  *
  *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
  *
- *  so that no byte of a write ever passes through a buffer of ours. The kernel's copy is the only one. Where no writes
+ *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes
  *  come, but messages, which stay in buffers of ours anyway, a header and what is behind it are one read. Sending is frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
@@ -31,7 +31,7 @@ const keepAliveMs = 10_000;
 /** Read with a header where a write is not expected. */
 const aheadBytes = 288;
 /** After so many frames without a write among them none is. */
-const othersInRow = 2;
+const othersInRow = 16;
 
 export interface FramedSocketOptions {
   readonly rank: number;
