@@ -115,6 +115,24 @@ export const measurements: readonly Measurement[] = [
     kind: 'report',
     command: ['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '2000', '--out', '{out}/rendezvous-network.json'],
   },
+  {
+    name: 'rendezvous-network-4gbit',
+    title: "VGG16's tensors between two hosts, 4 Gbit/s",
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '4000', '--cases', 'VGG16'],
+      ...['--out', '{out}/rendezvous-network-4gbit.json'],
+    ],
+  },
+  {
+    name: 'rendezvous-network-10gbit',
+    title: 'standing requests between two hosts, 10 Gbit/s',
+    kind: 'report',
+    command: [
+      ...['--import', 'tsx', 'bench/rendezvous/run.ts', '--network', '--rate-mbit', '10000', '--cases', '64 KiB'],
+      ...['--out', '{out}/rendezvous-network-10gbit.json'],
+    ],
+  },
   report('rendezvous-replay', 'training steps of VGG16 replayed, 1 parameter server and 1 to 8 workers', 'bench/rendezvous/replay.ts'),
   graph('graph-one-host', 'wide & deep, 1 parameter server and 5 workers of one host', 'run.ts', [
     '--rounds',

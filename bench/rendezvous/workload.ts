@@ -99,7 +99,7 @@ export function casesOf(place: Place, scale: number, wanted: string): readonly C
     stepsPerSample: scaled(200),
     samples: scaled(15),
     sampleOf: 'mean',
-    warmUps: 2,
+    warmUps: 4,
     unit: 'step',
     contestants: [requests, standing],
   });

@@ -1,8 +1,9 @@
 /** Who looks for frames stops soon when none come in time, and looks again now and then. */
-import { setImmediate as turn } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { VirtualClock } from '../base/clock.ts';
 import { EventPolling } from './event-polling.ts';
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 describe('event polling', () => {
   it('goes on looking while frames come in time', async () => {
