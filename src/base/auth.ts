@@ -92,7 +92,7 @@ export class Handshake {
     const hello = Buffer.alloc(helloBytes);
     writePrefix(hello, type.hello, roleCode(options.role));
     hello.write(purpose, 8, 'latin1');
-    createHash('sha256').update(options.world, 'utf8').digest().copy(hello, 24);
+    hashOf(options.world).copy(hello, 24);
     hello.writeUInt32LE(rank, 56);
     hello.writeUInt32LE(expectedPeer ?? anyRank, 60);
     hello.writeUInt32LE(worldSize, 64);
@@ -153,9 +153,9 @@ export class Handshake {
     return this.#phase === 'done';
   }
 
-  /** Size of the frame being received: the prefix first, then by its type. */
+  /** Size of the frame being received. Until its type is known, of the one that is expected: a refusal is longer than any. */
   #frameBytes(): number {
-    if (this.#receivedBytes < prefixBytes) return prefixBytes;
+    if (this.#receivedBytes < prefixBytes) return this.#phase === 'hello' ? helloBytes : proofBytes;
     const received = this.#received[6];
     return received === type.hello ? helloBytes : received === type.proof ? proofBytes : refusalBytes;
   }
@@ -201,8 +201,8 @@ export class Handshake {
   #checkHello(hello: Buffer): void {
     const { rank, expectedPeer, purpose, worldSize = 0, world } = this.#options;
     const peer = hello.readUInt32LE(56);
-    const peerPurpose = printable(hello.subarray(8, 24));
-    if (peerPurpose !== purpose) {
+    if (!hello.subarray(8, 24).equals(this.#ownHello.subarray(8, 24))) {
+      const peerPurpose = printable(hello.subarray(8, 24));
       throw this.#refused(
         'config',
         `${partyName(rank)} speaks '${purpose}' here, ${partyName(peer)} speaks '${peerPurpose}'; it dialled the wrong port`,
@@ -283,6 +283,14 @@ export class Handshake {
       operation: `handshake ${purpose}`,
     };
   }
+}
+
+/** The name that was hashed last: a rank meets every other one of its world. */
+const hashed = { world: '', hash: createHash('sha256').digest() };
+
+function hashOf(world: string): Buffer {
+  if (hashed.world !== world) Object.assign(hashed, { world, hash: createHash('sha256').update(world, 'utf8').digest() });
+  return hashed.hash;
 }
 
 /** Who says it has this number: `rank 3`, `the launcher of node 1`. */

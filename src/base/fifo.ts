@@ -15,6 +15,11 @@ export class Fifo<T> {
     return this.#items[this.#head];
   }
 
+  /** The item that `shift` returns after `index` others. */
+  at(index: number): T | undefined {
+    return this.#items[this.#head + index];
+  }
+
   shift(): T | undefined {
     if (this.length === 0) return undefined;
     const item = this.#items[this.#head];

@@ -12,11 +12,25 @@ export interface Random {
   bytes(count: number): Uint8Array;
 }
 
+/** Bytes asked of the machine at once: what is wanted is 8 or 32, some hundred times while ranks join. */
+const pool = { bytes: new Uint8Array(0), used: 0 };
+const poolBytes = 1024;
+
+/** Each byte is given once, and is not kept. */
+function randomOf(count: number): Uint8Array {
+  if (count > poolBytes / 4) return new Uint8Array(randomBytes(count));
+  if (pool.used + count > pool.bytes.length) Object.assign(pool, { bytes: randomBytes(poolBytes), used: 0 });
+  const taken = Uint8Array.from(pool.bytes.subarray(pool.used, pool.used + count));
+  pool.bytes.fill(0, pool.used, pool.used + count);
+  pool.used += count;
+  return taken;
+}
+
 /** Cryptographic randomness of the machine. */
 export const systemRandom: Random = {
   next: () => randomBytes(6).readUIntLE(0, 6) / 2 ** 48,
   integer: (bound) => Math.floor(systemRandom.next() * bound),
-  bytes: (count) => new Uint8Array(randomBytes(count)),
+  bytes: randomOf,
 };
 
 /** xoshiro128** seeded by SplitMix32: the same seed gives the same sequence on every machine.

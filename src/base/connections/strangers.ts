@@ -41,12 +41,10 @@ export class Strangers<S> {
       const crowd = `more than ${most} connections wait for their handshake; this one was the oldest`;
       this.#end(oldest, new ShoalError('aborted', crowd));
     }
-    const late = new ShoalError('timeout', `it did not finish its handshake in ${timeoutMs} ms`, { timeoutMs });
+    const onLate = (): void =>
+      this.#end(stranger, new ShoalError('timeout', `it did not finish its handshake in ${timeoutMs} ms`, { timeoutMs }));
     // Members whose processes, or ours, get little CPU are no strangers: what they have sent is read first.
-    this.#present.set(
-      stranger,
-      setServedTimer(clock, timeoutMs, () => this.#end(stranger, late), { keepAlive: false }),
-    );
+    this.#present.set(stranger, setServedTimer(clock, timeoutMs, onLate, { keepAlive: false }));
   }
 
   /** It has proved that it belongs here, and still counts: it is waited for as long as it takes. */

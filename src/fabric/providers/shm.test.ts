@@ -7,6 +7,7 @@ import { loadNative } from '../../memory/native.ts';
 import type { Region } from '../../memory/region.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { describeFabric, type FabricWorld } from '../conformance.ts';
+import type { Connection } from '../fabric.ts';
 import { connected } from '../testing/connected.ts';
 import { ShmFabric, shmUnavailable, type ShmOptions } from './shm.ts';
 
@@ -80,6 +81,29 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
       blind === 'acceptor' ? 'unsupported' : expect.stringMatching(/unsupported|peer-lost/),
     ]);
     on.close?.();
+  });
+
+  it('what is sent as soon as it can be, and read ahead, waits for its handlers, in order, whatever its size', async () => {
+    const on = shmWorld();
+    const [a, b] = [fabricOf(on, 0), fabricOf(on, 1)];
+    const accepted: Connection[] = [];
+    const address = await b.listen((connection) => accepted.push(connection));
+    const connection = await a.connect(address, { peer, timeoutMs: 20_000 });
+    connection.setHandlers({ onMessage() {}, onImmediate() {}, onClose() {} });
+    const sizes = [1, 0, 300, 5000, 3000, 70_000, 7, 2, 4096, 33];
+    const sent = sizes.map((size, k) => connection.send(Buffer.alloc(size, k)));
+    await expect.poll(() => accepted.length).toBe(1);
+    const arrived: string[] = [];
+    accepted[0].setHandlers({
+      onMessage: (message) => arrived.push(`${message.length} × ${message[0]}`),
+      onImmediate() {},
+      onClose() {},
+    });
+    expect(arrived).toEqual([]);
+    await Promise.all(sent);
+    await expect.poll(() => arrived.length).toBe(sizes.length);
+    expect(arrived).toEqual(sizes.map((size, k) => `${size} × ${size === 0 ? undefined : k}`));
+    await connection.close();
   });
 
   it('a deregistered region is unmapped at the peer, and one mapped too late is withdrawn without harm', async () => {

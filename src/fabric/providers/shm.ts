@@ -36,6 +36,7 @@ import type { StreamConnection } from '../stream/stream-connection.ts';
 import { nonceBytes, ShmConnection, type Opening } from './shm-connection.ts';
 
 const purpose = 'fabric-shm';
+const readAheadBytes = 4096;
 
 export interface ShmOptions extends FabricOptions {
   /** Faults on the wire, for tests. */
@@ -60,6 +61,8 @@ export class ShmFabric implements Fabric {
   readonly #connections = new Set<StreamConnection>();
   /** What peers map to see that they are on this host. */
   readonly #probe: { region: Region; text: Buffer };
+  /** Of all connections: frames are small here. */
+  readonly #readAhead = Buffer.allocUnsafeSlow(readAheadBytes);
   #acceptor: Acceptor | undefined;
   #closed = false;
 
@@ -95,6 +98,7 @@ export class ShmFabric implements Fabric {
       purpose,
       counters: this.counters,
       ...(wire && { wire }),
+      readAhead: this.#readAhead,
       describe: () => 'shm',
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
     });
@@ -141,6 +145,7 @@ export class ShmFabric implements Fabric {
       clock,
       maxQueuedBytes,
       counters: this.counters,
+      readAhead: this.#readAhead,
       ...(wire && { wire }),
       ...(polling && { polling }),
     };

@@ -16,6 +16,8 @@ export interface AcceptorOptions {
   readonly purpose: string;
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
+  /** As FramedSocketOptions has it. */
+  readonly readAhead?: Buffer;
   /** For people, of one accepted socket. */
   readonly describe: (socket: net.Socket) => string;
   /** The peer is authenticated. Resolves when the stream is ready for use; until then it counts as pending. */
@@ -66,7 +68,7 @@ export class Acceptor {
   }
 
   async #accept(accepted: net.Socket): Promise<void> {
-    const { fabric, purpose, counters, wire, describe, onStream } = this.#options;
+    const { fabric, purpose, counters, wire, readAhead, describe, onStream } = this.#options;
     const { identity, secret, clock, random, polling, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
     const description = describe(accepted);
     const options = {
@@ -77,6 +79,7 @@ export class Acceptor {
       counters,
       ...(wire && { wire }),
       ...(polling && { polling }),
+      ...(readAhead && { readAhead }),
     };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     this.#pending.enter(stream);

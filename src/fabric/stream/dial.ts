@@ -34,6 +34,7 @@ export async function dial<T>(
 ): Promise<T> {
   const { peer, timeoutMs, rank, clock, random, signal } = options;
   if (candidates.length === 0) throw new ShoalError('usage', `rank ${peer.rank} offers no address`, { rank, peer: peer.rank });
+  if (candidates.length === 1) return dialOnly(candidates[0], options, attempt);
   const startMs = clock.now();
   const stop = new AbortController();
   setMaxListeners(0, stop.signal);
@@ -47,7 +48,6 @@ export async function dial<T>(
   let winner: { value: T } | undefined;
   let grace: Timer | undefined;
 
-  const isFinal = (error: ShoalError): boolean => finalCodes.includes(error.code) || isExhaustion(error);
   const tryOne = async (candidate: string): Promise<void> => {
     const outcome = await retry({ clock, random, signal: stop.signal, isFinal }, (over) => attempt(candidate, over));
     if ('value' in outcome) {
@@ -70,19 +70,48 @@ export async function dial<T>(
   signal?.removeEventListener('abort', onAbort);
 
   if (winner !== undefined) return winner.value;
+  throw failure(options, candidates, { reasons, startMs });
+}
+
+/** As `dial`, of a peer that is reached in one way, as ranks of one host are: there is nothing to choose, and nobody to end. */
+async function dialOnly<T>(candidate: string, options: DialOptions, attempt: DialAttempt<T>): Promise<T> {
+  const { timeoutMs, clock, random, signal } = options;
+  const startMs = clock.now();
+  const outcome = await retry({ clock, random, timeoutMs, signal, isFinal }, (over) => attempt(candidate, over));
+  if ('value' in outcome) return outcome.value;
+  const { error, attempts } = outcome;
+  const reasons = new Map(error === undefined ? [] : [[candidate, { error, attempts }]]);
+  throw failure(options, [candidate], { reasons, startMs });
+}
+
+function isFinal(error: ShoalError): boolean {
+  return finalCodes.includes(error.code) || isExhaustion(error);
+}
+
+interface Attempted {
+  readonly reasons: ReadonlyMap<string, { readonly error: ShoalError; readonly attempts: number }>;
+  readonly startMs: number;
+}
+
+/** Why no candidate was reached. */
+function failure(
+  { rank, peer, timeoutMs, clock, signal }: DialOptions,
+  candidates: readonly string[],
+  { reasons, startMs }: Attempted,
+): ShoalError {
   const fields = { rank, peer: peer.rank, timeoutMs, operation: 'connect' };
   if (signal?.aborted)
-    throw new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
+    return new ShoalError('aborted', `rank ${rank} stopped connecting to rank ${peer.rank}: cancelled by the caller`, fields);
   const errors = [...reasons.values()].map(({ error }) => error);
   const exhausted = errors.find(isExhaustion);
-  if (exhausted) throw exhausted;
+  if (exhausted) return exhausted;
   const list = candidates.map((candidate) => {
     const last = reasons.get(candidate);
     return last === undefined ? `${candidate}: not tried` : `${candidate}: ${last.error.message} (${last.attempts} attempts)`;
   });
   const telling = finalCodes.flatMap((code) => errors.filter((error) => error.code === code))[0];
   const elapsedMs = Math.round(clock.now() - startMs);
-  throw new ShoalError(
+  return new ShoalError(
     telling?.code ?? 'timeout',
     `rank ${rank} cannot connect to rank ${peer.rank} after ${elapsedMs} of ${timeoutMs} ms: ${list.join('; ')}`,
     { ...fields, cause: telling ?? errors[0] },

@@ -4,10 +4,15 @@
  *    push ─▶ queue ───────────▶ handed ───────▶ kernel
  *            references only    ≤ 256 frames, about 2 MiB: what Node's socket holds
  *
- *  Headers live in a ring of 256 slots. A slot is free again when its frame left `handed`, which is in order. */
+ *  Small frames that follow each other are copied into one run of bytes: a system call costs as much as copying thousands of them.
+ *  Payloads of writes are not copied.
+ *
+ *  Headers live in a ring of slots, as many as there have been frames in `handed`. A slot is free again when its frame left that,
+ *  which is in order. */
 import type net from 'node:net';
 import type { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
+import { dataViewOf } from '../../base/files/bytes.ts';
 import { encodeHeader, FrameType, headerBytes, type FrameHeader } from './frame.ts';
 import type { InFlight } from '../limits.ts';
 import type { StreamCounters } from './stream-counters.ts';
@@ -15,7 +20,13 @@ import type { WireTap } from './wire-tap.ts';
 
 /** Frames handed to Node's socket and not yet taken by the kernel: enough to keep it busy. */
 const handedFrames = 256;
+/** Slots at first: most connections of a large world never have more frames on their way. */
+const firstSlots = 16;
 const handedBytesMax = 2 * 1024 * 1024;
+/** Of a run. */
+const runBytesMax = 2048;
+/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
+const settled = Promise.resolve();
 
 export interface FrameSenderOptions {
   readonly maxQueuedBytes: number;
@@ -45,8 +56,11 @@ export class FrameSender {
   readonly #handedBytesLimit: number;
   readonly #queue = new Fifo<OutgoingFrame>();
   readonly #handed = new Fifo<OutgoingFrame>();
-  readonly #slots = Buffer.alloc(handedFrames * headerBytes);
-  readonly #slotsView = new DataView(this.#slots.buffer, this.#slots.byteOffset, this.#slots.length);
+  /** Frames of each write that has a callback. */
+  readonly #written = new Fifo<number>();
+  #slots = Buffer.allocUnsafe(firstSlots * headerBytes);
+  #slotsView = dataViewOf(this.#slots);
+  #slotCount = firstSlots;
   #nextSlot = 0;
   #handedBytes = 0;
   #pendingBytes = 0;
@@ -72,16 +86,17 @@ export class FrameSender {
     if (this.#pumpScheduled) return;
     this.#pumpScheduled = true;
     // One writev for all that is posted in this turn.
-    queueMicrotask(this.#onTurn);
+    void settled.then(this.#onTurn);
   }
 
   /** Hands nothing over any more; every frame that the kernel does not have yet is rejected. */
-  stop(error: ShoalError): void {
+  stop(errorOf: () => ShoalError): void {
     this.#stopped = true;
+    let error: ShoalError | undefined;
     for (const queue of [this.#handed, this.#queue]) {
       for (let frame = queue.shift(); frame !== undefined; frame = queue.shift()) {
         this.#forget(frame);
-        frame.reject(error);
+        frame.reject((error ??= errorOf()));
       }
     }
   }
@@ -94,13 +109,17 @@ export class FrameSender {
   /** Hands frames to the socket, up to the limits. */
   #pump(): void {
     if (this.#stopped || this.#queue.length === 0) return;
-    const { counters, wire } = this.#options;
-    this.#socket.cork();
+    const { wire } = this.#options;
+    const corks = this.#runOf() < this.#queue.length;
+    if (corks) this.#socket.cork();
     while (this.#queue.length > 0 && this.#handed.length < handedFrames && this.#handedBytes < this.#handedBytesLimit) {
-      const frame = this.#queue.shift()!;
-      this.#handed.push(frame);
-      this.#handedBytes += frame.payloadBytes;
-      counters.framesSent++;
+      const run = this.#runOf();
+      if (run > 0) {
+        this.#handRun(run);
+        continue;
+      }
+      const frame = this.#handNext();
+      this.#written.push(1);
       const header = this.#encode(frame);
       if (wire?.onHeader(header, frame) === 'cut') {
         this.#cut(header, frame.joined?.subarray(headerBytes) ?? frame.payload);
@@ -118,23 +137,80 @@ export class FrameSender {
         this.#socket.write(more.at(-1) ?? payload!, this.#onWritten);
       }
     }
-    this.#socket.uncork();
+    if (corks) this.#socket.uncork();
+  }
+
+  #handNext(): OutgoingFrame {
+    const frame = this.#queue.shift()!;
+    this.#handed.push(frame);
+    this.#handedBytes += frame.payloadBytes;
+    this.#options.counters.framesSent++;
+    return frame;
+  }
+
+  /** How many of the frames that are next are one run. */
+  #runOf(): number {
+    if (this.#options.wire !== undefined) return 0;
+    const most = Math.min(this.#queue.length, handedFrames - this.#handed.length);
+    let bytes = 0;
+    for (let count = 0; count < most; count++) {
+      const { type, more, payloadBytes } = this.#queue.at(count)!;
+      bytes += headerBytes + payloadBytes;
+      if (bytes > runBytesMax || more !== undefined || (type === FrameType.Write && payloadBytes > 0)) return this.#runIfMany(count);
+    }
+    return this.#runIfMany(most);
+  }
+
+  /** One that is in one piece already needs no copy. */
+  #runIfMany(count: number): number {
+    return count === 1 && this.#queue.at(0)!.joined !== undefined ? 0 : count;
+  }
+
+  #handRun(count: number): void {
+    let total = 0;
+    for (let k = 0; k < count; k++) total += headerBytes + this.#queue.at(k)!.payloadBytes;
+    const bytes = Buffer.allocUnsafe(total);
+    const view = dataViewOf(bytes);
+    let at = 0;
+    for (let k = 0; k < count; k++) {
+      const frame = this.#handNext();
+      encodeHeader(view, at, frame);
+      at += headerBytes;
+      const payload = frame.joined?.subarray(headerBytes) ?? frame.payload;
+      if (payload !== undefined) bytes.set(payload, at);
+      at += frame.payloadBytes;
+    }
+    this.#written.push(count);
+    this.#socket.write(bytes, this.#onWritten);
   }
 
   #encode(frame: OutgoingFrame): Buffer {
+    if (this.#handed.length > this.#slotCount) this.#addSlots();
     const at = this.#nextSlot * headerBytes;
-    this.#nextSlot = (this.#nextSlot + 1) % handedFrames;
+    this.#nextSlot = (this.#nextSlot + 1) % this.#slotCount;
     encodeHeader(this.#slotsView, at, frame);
     return this.#slots.subarray(at, at + headerBytes);
   }
 
-  /** The kernel has the frame: callbacks come in the order of the writes. Errors are told by the socket's end. */
+  /** Headers that are on their way stay where they are. */
+  #addSlots(): void {
+    this.#slotCount *= 2;
+    this.#slots = Buffer.allocUnsafe(this.#slotCount * headerBytes);
+    this.#slotsView = dataViewOf(this.#slots);
+    this.#nextSlot = 0;
+  }
+
+  /** The kernel has what was written: callbacks come in the order of the writes. Errors are told by the socket's end. */
   readonly #onWritten = (error?: Error | null): void => {
-    const frame = error ? undefined : this.#handed.shift();
-    if (frame === undefined) return;
-    this.#handedBytes -= frame.payloadBytes;
-    this.#forget(frame);
-    frame.resolve();
+    const frames = error ? undefined : this.#written.shift();
+    if (frames === undefined) return;
+    for (let k = 0; k < frames; k++) {
+      const frame = this.#handed.shift();
+      if (frame === undefined) return;
+      this.#handedBytes -= frame.payloadBytes;
+      this.#forget(frame);
+      frame.resolve();
+    }
     // Refill in batches: a writev of one frame per completion would cost a system call each.
     if (this.#handed.length <= handedFrames / 2 && this.#handedBytes <= handedBytesMax / 2) this.#pump();
   };

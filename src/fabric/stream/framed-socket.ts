@@ -5,8 +5,9 @@
  *
  *     handshake bytes still missing │ 32 header bytes │ exactly the payload, at its destination │ 32 header bytes │ …
  *
- *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes
- *  come, but messages, which stay in buffers of ours anyway, a header and what is behind it are one read. Sending is frame-sender.ts.
+ *  so that no byte of a write passes through a buffer of ours. The kernel's copy is the only one. Where no writes come, but messages,
+ *  which stay in buffers of ours anyway, small frames are read ahead: a header, and what is behind it, are one read, and are copied from
+ *  there. Sending is frame-sender.ts.
  *
  *     opening ──authenticate──▶ held ──start──▶ open ──close──▶ closing ──▶ closed
  *                                │                │ refuse(): ERROR frame, then what still comes is drained unread
@@ -25,13 +26,17 @@ import { checkBacklog, connectionClosed, defaultCloseTimeoutMs, peerLost, type I
 import type { StreamCounters } from './stream-counters.ts';
 import type { WireTap } from './wire-tap.ts';
 
-const drainBytes = 64 * 1024;
 const errorTextBytes = 512;
 const keepAliveMs = 10_000;
-/** Read with a header where a write is not expected. */
-const aheadBytes = 288;
-/** After so many frames without a write among them none is. */
+/** After so many frames without a write among them none is expected. */
 const othersInRow = 16;
+
+/** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
+const settled = Promise.resolve();
+/** Where bytes go that nobody reads: of all sockets that are closing. */
+const dropped = Buffer.allocUnsafeSlow(64 * 1024);
+/** What is read ahead where a write is not expected: of all sockets, as it is looked at before anything else is read. */
+const usualAhead = Buffer.allocUnsafeSlow(headerBytes + 288);
 
 export interface FramedSocketOptions {
   readonly rank: number;
@@ -42,6 +47,9 @@ export interface FramedSocketOptions {
   readonly counters: StreamCounters;
   readonly wire?: WireTap;
   readonly polling?: EventPolling;
+  /** What is read ahead from the first frame on, of a stream that is known to have small frames alone. It may be that of many sockets.
+   *  Default: what comes is read where it belongs until some frames in a row have been no writes. */
+  readonly readAhead?: Buffer;
   /** What is lost with the stream besides its frames. */
   readonly inFlight?: () => InFlight;
 }
@@ -76,21 +84,17 @@ export class FramedSocket {
   #exhausted: ShoalError | undefined;
 
   // Receiving.
-  readonly #scratch = Buffer.alloc(handshakeBytesMax);
-  /** A header, and behind it what was read ahead. */
-  readonly #ahead = Buffer.alloc(headerBytes + aheadBytes);
-  readonly #headerBuffer = this.#ahead.subarray(0, headerBytes);
-  readonly #aheadView = new DataView(this.#ahead.buffer, this.#ahead.byteOffset, this.#ahead.length);
+  readonly #scratch = Buffer.allocUnsafe(handshakeBytesMax);
+  readonly #headerBuffer = Buffer.allocUnsafe(headerBytes);
+  readonly #headerView = new DataView(this.#headerBuffer.buffer, this.#headerBuffer.byteOffset, headerBytes);
   readonly #header = emptyHeader();
-  /** Of `#ahead`, not looked at yet: the beginning of a header. */
-  #filled = 0;
-  /** Nobody holds the stream any more: what was read can be delivered. */
-  #readsAhead = false;
-  #othersInRow = 0;
+  #headerFilled = 0;
   #payload: Uint8Array | undefined;
   #payloadFilled = 0;
-  #drain: Buffer | undefined;
+  #othersInRow = 0;
   #holding = false;
+  /** Was read ahead when the stream was held. */
+  #kept: Buffer | undefined;
 
   // Sending.
   readonly #sender: FrameSender;
@@ -200,16 +204,22 @@ export class FramedSocket {
     if (!this.#holding) this.#socket.resume();
   }
 
-  /** Stops delivery after the current frame, until `release`: once. */
+  /** Stops delivery after the current frame, until `release`. */
   hold(): void {
-    assert(!this.#readsAhead, () => 'a stream is held before it is released');
     this.#holding = true;
   }
 
   release(): void {
     this.#holding = false;
-    this.#readsAhead = true;
-    if (this.#phase !== 'closed') this.#socket.resume();
+    if (this.#kept !== undefined) void settled.then(() => this.#onKept());
+    else if (this.#phase !== 'closed') this.#socket.resume();
+  }
+
+  #onKept(): void {
+    const kept = this.#kept;
+    if (kept === undefined || this.#holding) return;
+    this.#kept = undefined;
+    if (this.#onAhead(kept, kept.length) && this.#phase !== 'closed') this.#socket.resume();
   }
 
   /** Sends a frame after all earlier ones. Resolves when the kernel has taken it: `payload` may change then. It is not
@@ -339,14 +349,15 @@ export class FramedSocket {
         return this.#scratch.subarray(0, Math.max(1, wanted));
       }
       case 'held':
-      case 'open':
-        if (this.#payload === undefined) {
-          const buffer = this.#othersInRow < othersInRow ? this.#headerBuffer : this.#ahead;
-          return this.#filled === 0 ? buffer : buffer.subarray(this.#filled);
-        }
+      case 'open': {
+        const ahead = this.#ahead;
+        if (ahead !== undefined && this.#missingBytes < ahead.length) return ahead;
+        if (this.#payload === undefined)
+          return this.#headerFilled === 0 ? this.#headerBuffer : this.#headerBuffer.subarray(this.#headerFilled);
         return this.#payloadFilled === 0 ? this.#payload : this.#payload.subarray(this.#payloadFilled);
+      }
       default:
-        return (this.#drain ??= Buffer.alloc(drainBytes));
+        return dropped;
     }
   }
 
@@ -356,7 +367,7 @@ export class FramedSocket {
       case 'opening':
         return this.#onHandshakeBytes(buffer.subarray(0, bytes));
       case 'open':
-        return this.#onFrameBytes(bytes, buffer);
+        return buffer === usualAhead || buffer === this.#options.readAhead ? this.#onAhead(buffer, bytes) : this.#onFrameBytes(bytes, buffer);
       case 'held':
         throw new Error('assertion failed: a held stream was read');
       default:
@@ -372,6 +383,7 @@ export class FramedSocket {
       if (done === undefined) return true;
       assert(done.rest.length === 0, () => 'the handshake reads no further than its frames');
       this.#phase = 'held';
+      this.#opening = undefined;
       resolve(done.peerRank);
       return false;
     } catch (thrown) {
@@ -380,67 +392,64 @@ export class FramedSocket {
     }
   }
 
-  /** @returns false to stop reading. */
+  get #ahead(): Buffer | undefined {
+    return this.#options.readAhead ?? (this.#othersInRow < othersInRow ? undefined : usualAhead);
+  }
+
+  /** Of the header or payload that is being received. */
+  get #missingBytes(): number {
+    return this.#payload === undefined ? headerBytes - this.#headerFilled : this.#payload.length - this.#payloadFilled;
+  }
+
+  /** As if each part had been read by itself. @returns false to stop reading. */
+  #onAhead(ahead: Uint8Array, bytes: number): boolean {
+    let reads = true;
+    for (let at = 0; at < bytes && this.#phase === 'open';) {
+      if (this.#holding) {
+        this.#kept = Buffer.from(ahead.subarray(at, bytes));
+        return false;
+      }
+      const taken = Math.min(this.#missingBytes, bytes - at);
+      const filled = this.#payload === undefined ? this.#headerFilled : this.#payloadFilled;
+      (this.#payload ?? this.#headerBuffer).set(ahead.subarray(at, at + taken), filled);
+      reads = this.#onFrameBytes(taken, ahead);
+      at += taken;
+    }
+    return reads;
+  }
+
   #onFrameBytes(bytes: number, buffer: Uint8Array): boolean {
-    if (this.#payload === undefined) {
-      this.#deliver(bytes);
-    } else {
-      // What the kernel was given, not what we meant to give it.
-      this.#count(bytes, buffer.buffer === this.#payload.buffer);
-      this.#payloadFilled += bytes;
-      if (this.#payloadFilled === this.#payload.length) this.#deliver(0);
+    try {
+      if (this.#payload === undefined) {
+        this.#headerFilled += bytes;
+        if (this.#headerFilled === headerBytes) {
+          this.#headerFilled = 0;
+          this.#onHeader();
+        }
+      } else {
+        this.#payloadFilled += bytes;
+        const { counters } = this.#options;
+        if (this.#header.type === FrameType.Write) {
+          // What the kernel was given, not what we meant to give it.
+          if (buffer.buffer === this.#payload.buffer) counters.bytesReceivedInPlace += bytes;
+          else counters.bytesCopied += bytes;
+        }
+        if (this.#payloadFilled === this.#payload.length) this.#onPayload(this.#payload);
+      }
+    } catch (thrown) {
+      if (!(thrown instanceof ShoalError)) throw thrown;
+      this.refuse(thrown);
     }
     if (this.#phase === 'closed') return false;
     return this.#phase !== 'open' || !this.#holding;
   }
 
-  /** A payload that is complete, and what was read of frames behind it. @param bytes more of these. */
-  #deliver(bytes: number): void {
-    try {
-      if (this.#payload !== undefined) this.#onPayload(this.#payload);
-      this.#filled += bytes;
-      if (this.#filled >= headerBytes) this.#onAhead();
-    } catch (thrown) {
-      if (!(thrown instanceof ShoalError)) throw thrown;
-      this.refuse(thrown);
-    }
-  }
-
-  /** Frames of which at least the header was read, up to the first that is not complete. */
-  #onAhead(): void {
-    let at = 0;
-    while (this.#filled - at >= headerBytes && this.#phase === 'open') {
-      decodeHeader(this.#aheadView, at, this.#header);
-      at += headerBytes;
-      this.#onHeader();
-      const payload = this.#payload;
-      if (payload === undefined) continue;
-      const bytes = Math.min(this.#filled - at, payload.length);
-      if (bytes > 0) {
-        payload.set(this.#ahead.subarray(at, at + bytes));
-        this.#count(bytes, false);
-      }
-      at += bytes;
-      this.#payloadFilled = bytes;
-      if (bytes === payload.length) this.#onPayload(payload);
-    }
-    if (at < this.#filled) this.#ahead.copyWithin(0, at, this.#filled);
-    this.#filled -= at;
-  }
-
-  #count(bytes: number, isInPlace: boolean): void {
-    if (this.#header.type !== FrameType.Write) return;
-    const { counters } = this.#options;
-    if (isInPlace) counters.bytesReceivedInPlace += bytes;
-    else counters.bytesCopied += bytes;
-  }
-
   #onHeader(): void {
     const header = this.#header;
+    decodeHeader(this.#headerView, 0, header);
     this.#options.counters.framesReceived++;
     this.#options.polling?.onFrame();
-    if (header.type === FrameType.Write) this.#othersInRow = 0;
-    else if (this.#readsAhead) this.#othersInRow++;
+    this.#othersInRow = header.type === FrameType.Write ? 0 : this.#othersInRow + 1;
     if (header.type === FrameType.Goodbye) {
       this.#finish(undefined);
     } else if (header.bytes > 0 && header.type !== FrameType.Written) {
@@ -486,6 +495,10 @@ export class FramedSocket {
     return peerLost({ rank, peer: this.#peer.rank, description, inFlight: this.inFlight, reason: this.#reason });
   }
 
+  #closed(): ShoalError {
+    return connectionClosed(this.#options.rank, this.#peer.rank);
+  }
+
   #finish(error: ShoalError | undefined): void {
     if (this.#phase === 'closed') return;
     const settled = this.#phase === 'refusing';
@@ -498,8 +511,9 @@ export class FramedSocket {
 
   /** Tells everyone who waits; the socket may still be at its last words. */
   #settle(error: ShoalError | undefined): void {
-    this.#opening?.reject(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
-    this.#sender.stop(error ?? connectionClosed(this.#options.rank, this.#peer.rank));
+    this.#opening?.reject(error ?? this.#closed());
+    this.#opening = undefined;
+    this.#sender.stop(() => error ?? this.#closed());
     const receiver = this.#receiver;
     this.#receiver = undefined;
     if (receiver !== undefined) queueMicrotask(() => receiver.onClose(error));

@@ -9,8 +9,9 @@ import type { FramedSocket, FrameReceiver } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import { checkMessage, maxMessageBytes } from '../limits.ts';
 
-/** Messages up to this size are received into one buffer per connection; larger ones get their own. */
+/** Messages up to this size are received into one buffer per connection, which is as large as they have been; larger ones get their own. */
 const smallMessageBytes = 64 * 1024;
+const smallMessageLeast = 512;
 
 export abstract class StreamConnection implements Connection, FrameReceiver {
   protected readonly stream: FramedSocket;
@@ -82,10 +83,16 @@ export abstract class StreamConnection implements Connection, FrameReceiver {
         if (header.bytes > maxMessageBytes)
           throw new ShoalError('protocol', `message of ${header.bytes} bytes; at most ${maxMessageBytes} are allowed`);
         if (header.bytes > smallMessageBytes) return Buffer.alloc(header.bytes);
-        return (this.#small ??= Buffer.alloc(smallMessageBytes)).subarray(0, header.bytes);
+        return this.#smallBuffer(header.bytes).subarray(0, header.bytes);
       default:
         return this.placeOther(header);
     }
+  }
+
+  #smallBuffer(bytes: number): Buffer {
+    if (this.#small !== undefined && this.#small.length >= bytes) return this.#small;
+    this.#small = Buffer.allocUnsafe(Math.max(smallMessageLeast, 2 ** Math.ceil(Math.log2(bytes))));
+    return this.#small;
   }
 
   onFrame(header: Readonly<FrameHeader>, payload: Uint8Array | undefined): void {
