@@ -19,6 +19,8 @@
  *
  *  A slot may be used again once every rank has completed the operation before: hence `completed`.
  *  Layout only; who writes when is the business of the group. */
+import { must } from '../base/assert.ts';
+import { dataViewOf } from '../base/files/bytes.ts';
 import { hasReached, serialOf, type Serial } from '../base/serial.ts';
 import { mailboxBytes, type BufferName } from '../plan/ir.ts';
 
@@ -39,6 +41,7 @@ const pageBytes = 4096;
 /** Calls that the log holds: a power of two. */
 const loggedCalls = 64;
 const contractWords = contractBytes / 4;
+const nothing = new Uint8Array(0);
 
 /** Byte offset of a signal within a slot. */
 export function signalOffset(signal: number): number {
@@ -91,31 +94,47 @@ export function beginBufferOffset(buffer: BufferName): number {
   }
 }
 
-/** Views of one block, made once: whole-block words, and per slot the bytes the machine works on. */
+/** Views of one block: of all its words, and of the bytes of a slot that the machine works on. The latter are made when they are
+ *  first asked for: a rank has a block of every other one, and most slots of most of them are never looked at. */
 export class ControlBlock {
   readonly header: Uint8Array;
-  readonly slots: readonly Uint8Array[];
-  /** Memory that operations of the host paths pass blocks through; who uses which when is their business. */
-  readonly staging: readonly Uint8Array[];
+  readonly #whole: Uint8Array;
+  readonly #shape: ControlBlockShape;
   readonly #words: Int32Array;
   readonly #called: Float64Array;
-  readonly #lines: readonly DataView[];
+  readonly #slots: (Uint8Array | undefined)[] = [];
+  readonly #staging: (Uint8Array | undefined)[] = [];
+  readonly #lines: (DataView | undefined)[] = [];
   readonly #log: Uint32Array;
   readonly #slotBytes: number;
 
   constructor(buffer: ArrayBufferLike, byteOffset: number, shape: ControlBlockShape) {
-    const { slotCount, signalMax, staging = { bytes: 0, count: 0 } } = shape;
-    this.#slotBytes = slotBytes(signalMax);
+    this.#shape = shape;
+    this.#slotBytes = slotBytes(shape.signalMax);
+    this.#whole = new Uint8Array(buffer, byteOffset, controlBlockBytes(shape));
     this.#words = new Int32Array(buffer, byteOffset, slotsEnd(shape) / 4);
     this.#called = new Float64Array(buffer, byteOffset + headerCalledOffset, 1);
-    this.header = new Uint8Array(buffer, byteOffset, headerBytes);
-    const slotStart = (slot: number): number => byteOffset + headerBytes + slot * this.#slotBytes;
-    this.slots = Array.from({ length: slotCount }, (_, slot) => new Uint8Array(buffer, slotStart(slot), this.#slotBytes));
-    this.staging = Array.from({ length: staging.count }, (_, index) => {
-      return new Uint8Array(buffer, byteOffset + stagingStart(shape) + index * staging.bytes, staging.bytes);
-    });
+    this.header = this.#whole.subarray(0, headerBytes);
     this.#log = new Uint32Array(buffer, byteOffset + slotsEnd(shape), loggedCalls * contractWords);
-    this.#lines = this.slots.map((view) => new DataView(view.buffer, view.byteOffset, beginLineBytes));
+  }
+
+  slot(slot: number): Uint8Array {
+    return (this.#slots[slot] ??= this.#part(headerBytes + slot * this.#slotBytes, this.#slotBytes));
+  }
+
+  /** Memory that operations of the host paths pass blocks through; who uses which when is their business. */
+  staging(index: number): Uint8Array {
+    const { bytes } = must(this.#shape.staging, () => 'the block has staging');
+    return (this.#staging[index] ??= this.#part(stagingStart(this.#shape) + index * bytes, bytes));
+  }
+
+  /** Of a block whose memory has been given back: nothing. */
+  #part(offset: number, bytes: number): Uint8Array {
+    return this.#whole.length === 0 ? nothing : this.#whole.subarray(offset, offset + bytes);
+  }
+
+  #line(slot: number): DataView {
+    return (this.#lines[slot] ??= dataViewOf(this.slot(slot)));
   }
 
   /** The owner has finished so many operations. */
@@ -195,24 +214,24 @@ export class ControlBlock {
   }
 
   contract(slot: number): Uint8Array {
-    return this.slots[slot].subarray(beginContractOffset, beginContractOffset + contractBytes);
+    return this.slot(slot).subarray(beginContractOffset, beginContractOffset + contractBytes);
   }
 
   /** Where the owner's buffer of the operation in this slot lies. */
   bufferAddress(slot: number, buffer: BufferName): { rkey: number; offset: number } {
     const at = beginBufferOffset(buffer);
-    return { rkey: this.#lines[slot].getFloat64(at, true), offset: this.#lines[slot].getFloat64(at + 8, true) };
+    return { rkey: this.#line(slot).getFloat64(at, true), offset: this.#line(slot).getFloat64(at + 8, true) };
   }
 
   setBufferAddress(slot: number, buffer: BufferName, address: { rkey: number; offset: number }): void {
     const at = beginBufferOffset(buffer);
-    this.#lines[slot].setFloat64(at, address.rkey, true);
-    this.#lines[slot].setFloat64(at + 8, address.offset, true);
+    this.#line(slot).setFloat64(at, address.rkey, true);
+    this.#line(slot).setFloat64(at + 8, address.offset, true);
   }
 
   /** What ranks of other hosts are sent of a slot: addresses, announcement and contract, and the mailbox's first bytes. */
   announced(slot: number, mailboxFilled: number): Uint8Array {
-    return this.slots[slot].subarray(0, mailboxFilled === 0 ? beginLineBytes : mailboxOffset + mailboxFilled);
+    return this.slot(slot).subarray(0, mailboxFilled === 0 ? beginLineBytes : mailboxOffset + mailboxFilled);
   }
 
   raise(slot: number, signal: number): void {

@@ -177,6 +177,7 @@ export class Msg {
     this.addFrame(bytes);
   }
 
+  /** The place that `addPlacedFrame` was given for a frame, 0-based; undefined for any other. For sockets. */
   placeOf(frame: number): FramePlace | undefined {
     return this.#places?.[frame];
   }

@@ -41,7 +41,7 @@ function run(
   const blocks = data.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape));
   const scratch = plan.programs.map(({ scratchCount }) => new Uint8Array(scratchCount * elementBytes).fill(0xee));
   const memory = ({ kind, rank, ...name }: SegmentName): Uint8Array => {
-    if (kind === 'slot') return blocks[rank].slots[0];
+    if (kind === 'slot') return blocks[rank].slot(0);
     if (kind === 'header') return blocks[rank].header;
     return 'buffer' in name && name.buffer === 'scratch' ? scratch[rank] : data[rank];
   };

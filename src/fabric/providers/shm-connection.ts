@@ -64,7 +64,7 @@ export class ShmConnection extends StreamConnection {
   /** A close that waits for what is deferred. */
   #closing: Promise<void> | undefined;
   #onDrained: (() => void) | undefined;
-  readonly #controlText = Buffer.alloc(controlTextBytes);
+  readonly #controlText = Buffer.allocUnsafe(controlTextBytes);
 
   constructor(stream: FramedSocket, options: ShmConnectionOptions) {
     super(stream, options.counters, options.onEnded);
@@ -112,7 +112,7 @@ export class ShmConnection extends StreamConnection {
         peer: this.peer.rank,
       });
     }
-    const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share));
+    const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share, { kept: true }));
     // So that the peer tells us when the region goes.
     this.stream.postControl(FrameType.Claim, { rkey: remote.rkey });
     return region;
@@ -246,8 +246,8 @@ export class ShmConnection extends StreamConnection {
   protected override onEnded(error: ShoalError | undefined): void {
     this.#opening?.failed(error ?? connectionClosed(this.stream.rank, this.peer.rank));
     this.#opening = undefined;
-    const pendingError = error ?? connectionClosed(this.stream.rank, this.peer.rank);
-    this.#rejectDeferred(pendingError);
+    if (this.#deferred.length > 0) this.#rejectDeferred(error ?? connectionClosed(this.stream.rank, this.peer.rank));
+    else this.#onDrained?.();
     // The peer may have ended well while results it took part in are still being read here.
     this.#options.retire([...this.#mappings.values()].map(({ region }) => region));
     this.#mappings.clear();
@@ -270,7 +270,7 @@ export class ShmConnection extends StreamConnection {
     if (mapping !== undefined && mapping.region.id !== share.id)
       throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
     try {
-      mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
+      mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share, { kept: true }));
     } catch (thrown) {
       if (!isExhaustion(thrown)) throw thrown;
       // The peer has done nothing wrong: what waits for the memory fails, and nothing is sent out of order.

@@ -6,8 +6,7 @@
  *      host-path-queue.ts, group-network-path.ts   what the main thread began and left to this one
  *      watchdog.ts          what is slow or too late      inquiry.ts, call-history.ts   what to say of it, and of a mismatch
  *
- *  It must not know algorithms, sockets or user objects. Sources: contract check, DESIGN §7; the sleeping flag is Dekker's
- *  store-then-load on both sides. */
+ *  It must not know algorithms, sockets or user objects. Contract check: DESIGN §7. Sleeping flag: Dekker's store-then-load. */
 import { must } from '../../base/assert.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
@@ -91,7 +90,7 @@ export class GroupEngine implements OperationHost {
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
   /** Who waits until this rank can leave is told. */
   readonly settled = (): void => {
-    if (this.#idle !== undefined && !this.#busy()) this.#idle();
+    if (this.#idle !== undefined && !this.waitsToLeave) this.#idle();
   };
   readonly #world: GroupWorld;
   readonly #members: Members;
@@ -216,7 +215,7 @@ export class GroupEngine implements OperationHost {
   /** Takes no more calls, waits (bounded) for those in flight, then tells the others. Resolves always. */
   async leave(timeoutMs: number): Promise<void> {
     if (this.#status === 'closed') return;
-    if (this.#status === 'open' && this.#busy()) {
+    if (this.waitsToLeave) {
       let timer: Timer | undefined;
       await new Promise<void>((resolve) => {
         this.#idle = resolve;
@@ -378,9 +377,10 @@ export class GroupEngine implements OperationHost {
     this.#progress.run();
   }
 
-  #busy(): boolean {
-    for (const queue of this.#queues) if (queue.size > 0) return true;
-    return this.#world.pointToPoint.isSending(this);
+  /** There are calls in flight: leaving takes more than this turn. */
+  get waitsToLeave(): boolean {
+    for (const queue of this.#queues) if (queue.size > 0) return this.#status === 'open';
+    return this.#status === 'open' && this.#world.pointToPoint.isSending(this);
   }
 
   // ── what operations ask of their group ──────────────────────────────────────────────────────────────────────────
@@ -503,7 +503,7 @@ export class GroupEngine implements OperationHost {
 
   #checkOpen(): void {
     // Others may have opened before this rank has said so itself.
-    if (this.#status !== 'opening' || !this.#opened || this.#members.missing.length > 0) return;
+    if (this.#status !== 'opening' || !this.#opened || !this.#members.complete) return;
     const { unusable } = this.#members;
     if (unusable) {
       this.suspect(unusable);

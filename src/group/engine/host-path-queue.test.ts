@@ -26,7 +26,7 @@ function twoQueues({ patient, traced }: { readonly patient: boolean; readonly tr
   const specs = globalRanks.map((rank): GroupSpec => ({ id: 0, name: 'test', globalRanks, rank, topology: oneHost(2) }));
   const shape = blockShape(specs[0], { slotCount: 1, signalMax: 4 });
   const blocks = globalRanks.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape));
-  for (const block of blocks) for (const slot of block.slots.keys()) block.publish(slot, 0);
+  for (const block of blocks) for (let slot = 0; slot < shape.slotCount; slot++) block.publish(slot, 0);
   const bytes = 4 * count;
   const regions = globalRanks.map(() => createRegionAllocator().create(bytes));
   const machines = globalRanks.map(() => createStepMachine({ clock: systemClock }));

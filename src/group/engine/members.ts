@@ -51,6 +51,8 @@ export class Members {
   /** Ranks of this host whose control blocks could not be mapped, and why. */
   readonly #unmapped = new Map<number, ShoalError>();
   readonly #callsAtLeave: (number | undefined)[];
+  /** Ranks that have joined, this one included. */
+  #joined = 1;
   #rung = 0;
 
   constructor(options: MembersOptions) {
@@ -84,6 +86,7 @@ export class Members {
     this.#blockKeys[rank] = key;
     const mapped = link.loadStore ? this.#mapBlock(rank, key, offset) : undefined;
     this.#blocks[rank] = mapped ?? this.#beginAt(this.#block(new ArrayBuffer(this.#blockBytes), 0));
+    this.#joined += 1;
   }
 
   /** Undefined where the rank's memory is gone: it may have left by now, or died, which its link tells later. */
@@ -107,6 +110,11 @@ export class Members {
   get unusable(): ShoalError | undefined {
     for (const [rank, error] of this.#unmapped) if (this.#callsAtLeave[rank] === undefined) return error;
     return undefined;
+  }
+
+  /** All ranks have joined. */
+  get complete(): boolean {
+    return this.#joined === this.links.length;
   }
 
   /** World ranks that have not joined. */
@@ -264,7 +272,7 @@ export class Members {
     if (slot >= this.#slotCount) throw new ShoalError('protocol', `begin message for slot ${slot}, which does not exist`);
     block.completed = completed;
     // The announcement itself is stored last, by publish; nobody but this thread reads the mirror.
-    block.slots[slot].set(announced);
+    block.slot(slot).set(announced);
     block.publish(slot, published);
   }
 

@@ -176,7 +176,7 @@ export class Operation implements ExecutionContext {
 
   view(segment: SegmentName): Uint8Array {
     const { rank } = segment;
-    if (segment.kind === 'slot') return this.#host.blocks[rank].slots[this.slot];
+    if (segment.kind === 'slot') return this.#host.blocks[rank].slot(this.slot);
     if (segment.kind === 'header') return this.#host.blocks[rank].header;
     if (rank === this.#host.rank) {
       const { region, offset, bytes } = this.#own(segment.buffer);

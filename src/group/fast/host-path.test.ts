@@ -39,7 +39,7 @@ class Host {
     this.#spec = (rank) => ({ id: 0, name: 'test', globalRanks, rank, topology: oneHost(ranks) });
     const shape = blockShape(this.#spec(0), { slotCount, signalMax: 2 * ranks });
     this.blocks = globalRanks.map(() => new ControlBlock(new ArrayBuffer(controlBlockBytes(shape)), 0, shape));
-    for (const block of this.blocks) for (const slot of block.slots.keys()) block.publish(slot, before);
+    for (const block of this.blocks) for (let slot = 0; slot < shape.slotCount; slot++) block.publish(slot, before);
   }
 
   add(rank: number, key: number, view: Uint8Array): void {

@@ -268,7 +268,7 @@ export class HostPath {
 
   /** A peer's addresses, as announced, go to the card. */
   #note({ card }: HostPathOperation, peer: number, slot: number): void {
-    this.#expected(card, peer).set(this.#options.blocks[peer].slots[slot].subarray(0, addressesBytes));
+    this.#expected(card, peer).set(this.#options.blocks[peer].slot(slot).subarray(0, addressesBytes));
   }
 
   /** By what is known of all ranks. */
@@ -319,9 +319,9 @@ export class HostPath {
 
   #view(name: SegmentName, slot: number, buffers: HostPathBuffers): Uint8Array | undefined {
     const { blocks, rank, name: hostPath } = this.#options;
-    if (name.kind === 'slot') return blocks[name.rank].slots[slot];
+    if (name.kind === 'slot') return blocks[name.rank].slot(slot);
     if (name.kind === 'header') return blocks[name.rank].header;
-    if (name.buffer === 'scratch') return blocks[name.rank].staging[hostPathNames.indexOf(hostPath)];
+    if (name.buffer === 'scratch') return blocks[name.rank].staging(hostPathNames.indexOf(hostPath));
     if (name.rank !== rank) return undefined;
     return must(buffers[name.buffer], () => `the call has a ${name.buffer} buffer`).view;
   }

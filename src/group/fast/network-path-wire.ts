@@ -65,7 +65,7 @@ export class NetworkPathWire {
     const slots = descriptors.map((_, peer) =>
       turns.map((turn) => memory.subarray((peer * networkPathSlots + turn) * slotBytes, (peer * networkPathSlots + turn + 1) * slotBytes)),
     );
-    const ownSlots = turns.map((turn) => own.slots[firstSlot + turn]);
+    const ownSlots = turns.map((turn) => own.slot(firstSlot + turn));
     const scratchAt = descriptors.length * networkPathSlots * slotBytes;
     this.scratch = turns.map((turn) =>
       memory.subarray(scratchAt + turn * networkPathScratchBytes, scratchAt + (turn + 1) * networkPathScratchBytes),

@@ -26,8 +26,9 @@ export class PeerLink {
   trouble: ShoalError | undefined;
   /** Why a group of the peer has failed, as it said last: if it ends, that is the reason for every other group, too. */
   failure: ErrorData | undefined;
-  #closed: ShoalError | undefined;
+  #closed = false;
   #left = false;
+  #loss: ShoalError | undefined;
 
   constructor(connection: Connection, fabric: { name: string; capabilities: { loadStore: boolean } }) {
     this.rank = connection.peer.rank;
@@ -37,19 +38,20 @@ export class PeerLink {
   }
 
   get closed(): boolean {
-    return this.#closed !== undefined;
+    return this.#closed;
   }
 
   /** Why it ended; undefined: it has not, or in an orderly way. */
   get loss(): ShoalError | undefined {
-    return this.#left ? undefined : this.#closed;
+    return this.#loss;
   }
 
   /** @param error undefined: in an orderly way. */
   markClosed(error: ShoalError | undefined): void {
     if (this.#closed) return;
+    this.#closed = true;
     this.#left = error === undefined;
-    this.#closed = error ?? new ShoalError('closed', `rank ${this.rank} has left`, { peer: this.rank });
+    this.#loss = error;
   }
 
   announce(key: number, remote: RemoteRegion): void {
@@ -108,7 +110,7 @@ export class PeerLink {
   }
 
   write(source: Span, target: RemoteSpan, immediate: number): Promise<void> {
-    if (this.#closed) return Promise.reject(this.#closed);
+    if (this.#closed) return Promise.reject(this.#loss ?? new ShoalError('closed', `rank ${this.rank} has left`, { peer: this.rank }));
     return this.connection.write(source, target, immediate);
   }
 }

@@ -13,6 +13,11 @@ interface SharedRegion {
   readonly registered: ReadonlyMap<string, RegisteredRegion>;
 }
 
+/** By its key: its owner's main thread has made the memory, not its comm thread. */
+export function isOfMainThread(key: number): boolean {
+  return key % 2 === 0;
+}
+
 export class SharedRegions {
   readonly #allocator: RegionAllocator;
   readonly #fabrics: readonly Fabric[];
@@ -46,7 +51,7 @@ export class SharedRegions {
   /** A region of another thread of this process, mapped here and announced. Where it cannot be, whoever needs it hears why. */
   adopt(key: number, share: RegionShare): void {
     try {
-      this.#add(key, this.#allocator.open(share));
+      this.#add(key, this.#allocator.open(share, { kept: true }));
     } catch (thrown) {
       this.#unmapped.set(share.id, ShoalError.from(thrown));
     }

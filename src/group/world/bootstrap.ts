@@ -138,7 +138,7 @@ const silentStoreMs = 10_000;
 
 /** For a connection, and for the moment in which memory is mapped; how often to look for them. */
 const spareDescriptors = 2;
-const descriptorsLookMs = 200;
+const descriptorsLookMs = 1000;
 
 /** Ranks that a rank dials at once: who is dialled bounds the connections that have not proved themselves, and drops the oldest. */
 export const dialsMax = 8;

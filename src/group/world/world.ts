@@ -35,7 +35,7 @@ import { PeerLink } from '../links/peer-link.ts';
 import { PointToPoint } from '../engine/point-to-point.ts';
 import { Schedules } from '../schedule/schedules.ts';
 import { ScratchPool } from '../links/scratch-pool.ts';
-import { SharedRegions } from '../links/shared-regions.ts';
+import { isOfMainThread, SharedRegions } from '../links/shared-regions.ts';
 import { WaitChains, type Culprit, type Wait } from '../diagnosis/wait-chain.ts';
 import { decodeControl, encodeControl, type ControlMessage } from '../links/control-message.ts';
 import { announcedOf, decodeGroupHeader, decodeImmediate, MessageType } from '../links/wire.ts';
@@ -129,6 +129,8 @@ export class World {
   readonly #onScheduledBy: WorldOptions['onScheduledBy'];
   #linkAdded: (() => void) | undefined;
   #closing = false;
+  /** Its links are closing: nobody is told of memory any more. */
+  #unlinking = false;
 
   constructor(options: WorldOptions) {
     this.name = options.name;
@@ -161,7 +163,7 @@ export class World {
     this.#backend = options.backend;
     const { rank, size, clock, kernels } = options;
     this.#mpi = new MpiCollectives({ rank, size, clock, kernels, native: options.settings.native });
-    this.regions = new SharedRegions(options.allocator, options.fabrics, () => this.#links.values());
+    this.regions = new SharedRegions(options.allocator, options.fabrics, () => (this.#unlinking ? [] : this.#links.values()));
     this.scratch = new ScratchPool(this.regions, options.settings.stagingBytes);
     this.#waitChains = new WaitChains({
       rank,
@@ -221,7 +223,9 @@ export class World {
   // ── groups ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   async openGroup(spec: GroupSpec, timeoutMs: number): Promise<GroupEngine> {
-    const group = await this.#newGroup(spec);
+    // Where all goes well without a turn in between: what is announced and said of the group leaves together.
+    const made = this.#newGroup(spec);
+    const group = made instanceof GroupEngine ? made : await made;
     this.#groups.set(spec.id, group);
     this.schedules.open(group);
     this.recorder.addGroup(spec);
@@ -242,20 +246,24 @@ export class World {
   }
 
   /** Where there is no room for it, its other ranks hear of that. */
-  async #newGroup(spec: GroupSpec): Promise<GroupEngine> {
+  #newGroup(spec: GroupSpec): GroupEngine | Promise<never> {
     try {
       return new GroupEngine(this, spec);
     } catch (thrown) {
-      const doing = `opening group '${spec.name}'`;
-      const error = exhaustion(`rank ${this.rank}`, thrown, doing, { rank: this.rank }) ?? ShoalError.from(thrown);
-      const { id: group } = spec;
-      this.lastWords.tell(spec.globalRanks, { type: 'abort', group, error: error.toData() });
-      const leave = encodeControl({ type: 'leave', group, calls: 0 });
-      for (const link of this.links) if (spec.globalRanks.includes(link.rank)) link.post(leave);
-      this.recordFailure(spec, error);
-      await this.lastWords.heard();
-      throw error;
+      return this.#haveNoRoom(spec, thrown);
     }
+  }
+
+  async #haveNoRoom(spec: GroupSpec, thrown: unknown): Promise<never> {
+    const doing = `opening group '${spec.name}'`;
+    const error = exhaustion(`rank ${this.rank}`, thrown, doing, { rank: this.rank }) ?? ShoalError.from(thrown);
+    const { id: group } = spec;
+    this.lastWords.tell(spec.globalRanks, { type: 'abort', group, error: error.toData() });
+    const leave = encodeControl({ type: 'leave', group, calls: 0 });
+    for (const link of this.links) if (spec.globalRanks.includes(link.rank)) link.post(leave);
+    this.recordFailure(spec, error);
+    await this.lastWords.heard();
+    throw error;
   }
 
   /** This rank cannot go on: all its groups fail. */
@@ -331,8 +339,14 @@ export class World {
   async close(timeoutMs: number): Promise<void> {
     if (this.#closing) return;
     this.#closing = true;
-    await Promise.all([...this.#groups.keys()].map((id) => this.closeGroup(id, timeoutMs)));
-    await Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
+    const waits = [...this.#groups.values()].some((group) => group.waitsToLeave);
+    const left = Promise.all([...this.#groups.keys()].map((id) => this.closeGroup(id, timeoutMs)));
+    // Else all has been said in this turn, and goes with the end of the connections.
+    if (waits) await left;
+    this.#unlinking = true;
+    const unlinked = Promise.all(this.links.map((link) => link.connection.close(timeoutMs)));
+    await left;
+    await unlinked;
     await Promise.all(this.fabrics.map((fabric) => fabric.close()));
     this.#mpi.close();
     this.schedules.end();
@@ -405,13 +419,14 @@ export class World {
     switch (message.type) {
       case 'region':
         link.announce(message.key, message.remote);
-        if (link.loadStore && message.remote.handle !== '')
+        // The main thread looks at what main threads have announced.
+        if (link.loadStore && message.remote.handle !== '' && isOfMainThread(message.key))
           this.#onPeerRegion?.(link.rank, message.key, decodeHandle(message.remote.handle));
         for (const group of this.#groups.values()) group.pump();
         return;
       case 'withdraw':
         link.withdraw(message.key);
-        this.#onPeerRegion?.(link.rank, message.key, undefined);
+        if (isOfMainThread(message.key)) this.#onPeerRegion?.(link.rank, message.key, undefined);
         return;
       case 'ping':
         link.post(encodeControl({ type: 'pong', sentMs: message.sentMs, atMs: this.clock.wallNow() }));
