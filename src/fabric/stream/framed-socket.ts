@@ -367,7 +367,9 @@ export class FramedSocket {
       case 'opening':
         return this.#onHandshakeBytes(buffer.subarray(0, bytes));
       case 'open':
-        return buffer === usualAhead || buffer === this.#options.readAhead ? this.#onAhead(buffer, bytes) : this.#onFrameBytes(bytes, buffer);
+        return buffer === usualAhead || buffer === this.#options.readAhead
+          ? this.#onAhead(buffer, bytes)
+          : this.#onFrameBytes(bytes, buffer);
       case 'held':
         throw new Error('assertion failed: a held stream was read');
       default:
