@@ -236,25 +236,12 @@ napi_value close_region(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-/// weighMemory(bytes): so many bytes outside the heap more, or fewer, are a reason to collect garbage. Returns how many are then.
-napi_value weigh_memory(napi_env env, napi_callback_info info) {
-  napi_value values[1];
-  double bytes;
-  int64_t weight = 0;
-  if (!arguments(env, info, values) || !get(env, values[0], bytes) || !(bytes > -0x1p52 && bytes < 0x1p52)) return fail_arguments(env);
-  napi_value result;
-  napi_adjust_external_memory(env, static_cast<int64_t>(bytes), &weight);
-  napi_create_double(env, static_cast<double>(weight), &result);
-  return result;
-}
-
 }  // namespace
 
 void export_regions(napi_env env, napi_value exports) {
   set_function(env, exports, "createRegion", create_region);
   set_function(env, exports, "openRegion", open_region);
   set_function(env, exports, "closeRegion", close_region);
-  set_function(env, exports, "weighMemory", weigh_memory);
 }
 
 }  // namespace shoal

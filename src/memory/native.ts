@@ -85,8 +85,6 @@ export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
   createRegion(bytes: number): NativeMapping;
   openRegion(path: string, bytes: number, device: number, inode: number): NativeMapping;
   closeRegion(handle: MappingHandle, buffer: ArrayBuffer): void;
-  /** So many bytes outside the heap more, or fewer, are a reason to collect garbage. Returns how many are then. */
-  weighMemory(bytes: number): number;
   copy(target: Uint8Array, source: Uint8Array): void;
   /** Asks for the first of `names` that the kernel grants to a TCP socket. Returns what is in force; undefined: not a TCP socket. */
   congestionControl(descriptor: number, names: readonly string[]): string | undefined;

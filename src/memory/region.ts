@@ -42,11 +42,5 @@ export interface RegionAllocator {
   /** Whether the budget has room for another `bytes`; the host is not asked. @throws ShoalError `out-of-memory` as `create`. */
   checkBudget(bytes: number): void;
   /** @throws ShoalError `unsupported` when the region cannot be mapped from here (another host, container or user). */
-  open(share: RegionShare, how?: OpenedHow): Region;
-}
-
-export interface OpenedHow {
-  /** Whoever opens it closes it, or retires it, and it is somebody else's memory: until then it is no reason to collect garbage, however
-   *  large it is. Default: it is one from the start. */
-  readonly kept?: boolean;
+  open(share: RegionShare): Region;
 }

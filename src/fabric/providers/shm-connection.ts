@@ -112,7 +112,7 @@ export class ShmConnection extends StreamConnection {
         peer: this.peer.rank,
       });
     }
-    const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share, { kept: true }));
+    const { region } = this.#addMapping(remote.rkey, this.#options.allocator.open(share));
     // So that the peer tells us when the region goes.
     this.stream.postControl(FrameType.Claim, { rkey: remote.rkey });
     return region;
@@ -270,7 +270,7 @@ export class ShmConnection extends StreamConnection {
     if (mapping !== undefined && mapping.region.id !== share.id)
       throw new ShoalError('protocol', `rkey ${rkey} is granted for another region than was mapped`);
     try {
-      mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share, { kept: true }));
+      mapping ??= this.#addMapping(rkey, this.#options.allocator.open(share));
     } catch (thrown) {
       if (!isExhaustion(thrown)) throw thrown;
       // The peer has done nothing wrong: what waits for the memory fails, and nothing is sent out of order.

@@ -57,7 +57,7 @@ export function openHostPath(opening: HostPathOpening, spec: GroupSpec): OpenFas
 function openAll(allocator: RegionAllocator, shares: readonly RegionShare[]): Region[] | undefined {
   const regions: Region[] = [];
   try {
-    for (const share of shares) regions.push(allocator.open(share, { kept: true }));
+    for (const share of shares) regions.push(allocator.open(share));
     return regions;
   } catch (thrown) {
     for (const region of regions) region.close();

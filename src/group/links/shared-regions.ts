@@ -51,7 +51,7 @@ export class SharedRegions {
   /** A region of another thread of this process, mapped here and announced. Where it cannot be, whoever needs it hears why. */
   adopt(key: number, share: RegionShare): void {
     try {
-      this.#add(key, this.#allocator.open(share, { kept: true }));
+      this.#add(key, this.#allocator.open(share));
     } catch (thrown) {
       this.#unmapped.set(share.id, ShoalError.from(thrown));
     }

@@ -218,24 +218,6 @@ describe.skipIf(native === undefined)(`shared memory between processes and threa
     expect(await mappingsOf(region.share)).toBe(0);
   });
 
-  it('is no reason to collect garbage where it is kept, until it is left to the garbage collector', () => {
-    const bytes = 256 * 2 ** 20;
-    const region = regions.create(bytes);
-    const external = (): number => native!.weighMemory(0);
-    const before = external();
-    // Other allocations come and go, too.
-    const differs = (by: number): boolean => Math.abs(external() - before - by) < bytes / 2;
-    const kept = regions.open(region.share, { kept: true });
-    expect(differs(0)).toBe(true);
-    kept.close();
-    expect(differs(0)).toBe(true);
-    const retired = regions.open(region.share, { kept: true });
-    retired.retire();
-    expect(differs(bytes)).toBe(true);
-    expect(retired.buffer.byteLength).toBe(bytes);
-    region.close();
-  });
-
   it('cannot be shrunk under its mappings, and is private to the user', async () => {
     const { openSync, closeSync, ftruncateSync, fstatSync } = await import('node:fs');
     const region = regions.create(8192);

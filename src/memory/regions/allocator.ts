@@ -1,7 +1,7 @@
 /** Picks the allocator of this thread: shared memory with the addon, SharedArrayBuffers without. */
 import { systemRandom, type Random } from '../../base/random.ts';
 import type { Native } from '../native.ts';
-import type { OpenedHow, RegionAllocator, RegionShare } from '../region.ts';
+import type { RegionAllocator, RegionShare } from '../region.ts';
 import { availableMemory, type AvailableMemory } from './available-memory.ts';
 import { RegionBudget } from './region-budget.ts';
 import { SharedRegionAllocator } from './shared.ts';
@@ -30,6 +30,6 @@ export function createRegionAllocator(options: RegionAllocatorOptions = {}): Reg
     kind: 'shared',
     create: (bytes) => shared.create(bytes),
     checkBudget: (bytes: number) => budget.check(bytes),
-    open: (share: RegionShare, how?: OpenedHow) => (share.kind === 'thread' ? thread.open(share) : shared.open(share, how)),
+    open: (share: RegionShare) => (share.kind === 'thread' ? thread : shared).open(share),
   };
 }

@@ -11,7 +11,7 @@ import { ShoalError, messageOf } from '../../base/errors.ts';
 import { checkDescriptors, exhaustion } from '../../base/exhaustion.ts';
 import type { Random } from '../../base/random.ts';
 import type { Native, NativeError, NativeMapping } from '../native.ts';
-import type { OpenedHow, Region, RegionAllocator, RegionShare } from '../region.ts';
+import type { Region, RegionAllocator, RegionShare } from '../region.ts';
 import { checkRegionBytes, type RegionBudget } from './region-budget.ts';
 
 export interface SharedRegionOptions {
@@ -59,7 +59,7 @@ export class SharedRegionAllocator implements RegionAllocator {
     this.#budget.check(bytes);
   }
 
-  open(share: RegionShare, { kept = false }: OpenedHow = {}): Region {
+  open(share: RegionShare): Region {
     if (share.kind !== 'shared') {
       throw new ShoalError('unsupported', `region ${share.id} belongs to the threads of one process and cannot be mapped as shared memory`);
     }
@@ -75,10 +75,7 @@ export class SharedRegionAllocator implements RegionAllocator {
     }
     try {
       const mapping = this.#native.openRegion(`/proc/${share.pid}/fd/${share.fd}`, Math.max(share.bytes, 1), device, inode);
-      if (!kept) return new SharedRegion(this.#native, mapping, share, () => {});
-      const weight = mapping.buffer.byteLength;
-      this.#native.weighMemory(-weight);
-      return new SharedRegion(this.#native, mapping, share, () => void this.#native.weighMemory(weight));
+      return new SharedRegion(this.#native, mapping, share, () => {});
     } catch (error) {
       throw this.#openError(error as NativeError, share);
     }
