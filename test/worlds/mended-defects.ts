@@ -101,6 +101,12 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: 'if (Number(topology.replicas) === 3) {',
   },
   {
+    name: 'a send that a lost connection breaks off ends before the others have heard why',
+    file: 'src/group/engine/point-to-point.ts',
+    mended: "if (error.code === 'peer-lost') group.suspect(error);\n        else this.#end(transfer, error);",
+    broken: 'this.#end(transfer, error);',
+  },
+  {
     name: 'a wait that its client has given up is never answered',
     file: 'src/store/store-server.ts',
     mended: "this.#send(client, target, { kind: 'missing', keys });",

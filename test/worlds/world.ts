@@ -184,9 +184,12 @@ class Run {
   #hit(fault: Fault): void {
     const { who } = fault;
     const process = this.#host.named(who);
-    const generation = this.#generations.at(-1);
-    if (process === undefined || generation === undefined) return;
+    if (process === undefined) return;
     const rank = who.startsWith('rank') ? Number(who.slice(5)) : undefined;
+    // It may be the first thing that happens to its generation.
+    const index = rank === undefined ? this.#generations.length - 1 : Number(process.environment['TORCHELASTIC_RESTART_COUNT']);
+    if (index < 0) return;
+    const generation = this.#generation(index);
     const blame = (): void => {
       this.#hits++;
       if (rank === undefined) generation.others.add(who.replace('standby', 'server'));
@@ -233,7 +236,10 @@ class Run {
       }
       // A transfer or a round that one rank keeps from ending fails for whoever waits for it, not for its groups.
       for (const { rank, error } of outcomes)
-        if (harmed.size > 0 && /took part in a transfer|cannot be completed/.test(error.message)) harmed.add(rank);
+        if (harmed.size > 0 && /took part in a transfer|cannot be completed|ha(s|ve) not pushed/.test(error.message)) harmed.add(rank);
+      // Where messages take seconds, a server's word on whom it waits for may come too late.
+      for (const { rank, error } of outcomes)
+        if (harmed.size > 0 && this.#plan.delayMs > 50 && error.message.endsWith('has not answered')) harmed.add(rank);
       // Ranks that disagree fail alike.
       for (const { rank, error } of outcomes) if (this.#plan.differs !== undefined && error.code === 'mismatch') harmed.add(rank);
       for (const outcome of outcomes) this.#judgeError(outcome, generation, index);

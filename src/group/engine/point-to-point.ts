@@ -179,11 +179,16 @@ export class PointToPoint {
     const { id, key, offset } = decodeAccept(message);
     const transfer = this.#takeOffered(link, id);
     if (!transfer) return;
-    const { buffer } = transfer;
+    const { buffer, group } = transfer;
     const target = { region: link.remote(key), offset };
     link.write({ region: buffer.region, offset: buffer.offset, bytes: buffer.bytes }, target, transferImmediate(id)).then(
       () => this.#end(transfer, undefined),
-      (thrown: unknown) => this.#end(transfer, ShoalError.from(thrown, 'peer-lost')),
+      (thrown: unknown) => {
+        const error = ShoalError.from(thrown, 'peer-lost');
+        // The end of a rank ends its groups, which tell all others why before any script hears of it.
+        if (error.code === 'peer-lost') group.suspect(error);
+        else this.#end(transfer, error);
+      },
     );
   }
 
