@@ -79,12 +79,14 @@ describe('the first failure', () => {
     expect(await firstCause(0, [0, 1, 2, 3], causes)).toEqual(failureOf(1));
   });
 
-  it('is one of those that blame each other', async () => {
+  it('is that of the first one of a circle whose ranks blame each other', async () => {
     const causes = [
+      [3, 0],
       [0, 1],
-      [1, 0],
+      [1, 2],
+      [2, 0],
     ] as const;
-    expect(await firstCause(0, [0, 1], causes)).toEqual(failureOf(1));
+    expect(await firstCause(3, [0, 1, 2, 3], causes)).toEqual(failureOf(0));
   });
 
   it('names who is to blame and has not failed', async () => {

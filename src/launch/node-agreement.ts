@@ -138,17 +138,19 @@ export class NodeAgreement {
   }
 
   /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
-   *  seen first. A process that others have lost may take a while to end: at most `graceMs`. */
+   *  seen first. Of ranks that blame each other in a circle it is the one whose end led there. A process that others have lost may take a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
     const store = this.#ranksPart(generation);
-    const followed = new Set<number>();
+    const followed = new Map<number, JobFailure>();
     for (let last = failure; ;) {
       const { rank } = last;
       if (rank === undefined || followed.has(rank)) return last;
-      followed.add(rank);
+      followed.set(rank, last);
       const peer = await withinServed(clock, onItsWayMs, (signal) => causeOf(store, rank, signal));
-      if (peer === undefined || followed.has(peer)) return last;
+      if (peer === undefined) return last;
+      const before = followed.get(peer);
+      if (before !== undefined) return before;
       const cause = await withinServed(clock, graceMs, (signal) => this.#rankFailure(generation, peer, signal));
       if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which has not failed` };
       last = cause;

@@ -3,7 +3,8 @@
  *
  *  Whom a timeout names, the most certain first:
  *
- *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ called too late */
+ *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ had not called, as an earlier call
+ *      has not ended ─▶ called too late */
 import { ShoalError, type ErrorCode } from '../../base/errors.ts';
 
 export interface Report {
@@ -17,6 +18,8 @@ export interface Report {
   readonly calls?: number;
   /** It has left the group. */
   readonly left?: boolean;
+  /** It has not made this call, and an earlier one has not ended: it waits for somebody itself. */
+  readonly waiting?: boolean;
 }
 
 /** A rank, by group rank, and what it said; undefined: nothing. */
@@ -89,7 +92,8 @@ export class Diagnosis {
       silent.length > 0 && `${absent.length > 0 ? '' : 'waiting '}perhaps for rank ${this.#names(silent)}, which did not answer`,
       late.length > 0 && `rank ${this.#names(late)} called it too late`,
     ].filter((part) => part !== false);
-    const first = [...absent, ...silent, ...late, ...mute].at(0);
+    const [idle, waiting] = [absent.filter(({ report }) => !report!.waiting), absent.filter(({ report }) => report!.waiting)];
+    const first = [...idle, ...silent, ...waiting, ...late, ...mute].at(0);
     if (parts.length > 0) return { who: parts.join('; '), first };
     if (mute.length > 0) return { who: `all had called it, but rank ${this.#names(mute)} did not answer any more`, first };
     return { who: 'all ranks arrived, but the data did not', first };

@@ -21,9 +21,14 @@ interface Member {
 /** Ranks whose messages arrive at once, but for those in `silent`, which neither hear nor speak. */
 function createGroup(
   size: number,
-  options: { silent?: readonly number[]; seen?: readonly number[]; left?: Readonly<Record<number, number>> } = {},
+  options: {
+    silent?: readonly number[];
+    seen?: readonly number[];
+    waiting?: readonly number[];
+    left?: Readonly<Record<number, number>>;
+  } = {},
 ): { clock: VirtualClock; members: Member[]; sent: ControlMessage[] } {
-  const { silent = [], seen = [], left = {} } = options;
+  const { silent = [], seen = [], waiting = [], left = {} } = options;
   const clock = new VirtualClock();
   const members: Member[] = [];
   const sent: ControlMessage[] = [];
@@ -47,6 +52,7 @@ function createGroup(
         history,
         callsAtLeave: Array.from({ length: size }, (_, each) => left[each]),
         hasAnnounced: (other) => seen.includes(other),
+        waitsBefore: () => waiting.includes(rank),
         isOpen: () => member.open,
         tellOthers: (message) => {
           if (silent.includes(rank)) return;
@@ -152,6 +158,14 @@ describe('Inquiry', () => {
         /waiting for rank 2 \(world rank 12\); perhaps for rank 1 \(world rank 11\), which did not answer:\n/,
       );
     }
+  });
+
+  it('names who does not answer before who had not called because an earlier call of it has not ended', () => {
+    const { clock, members } = createGroup(4, { silent: [1], waiting: [2] });
+    for (const rank of [0, 3]) members[rank].history.remember(0, call);
+    members[0].inquiry.begin('timeout', 0, 1000);
+    clock.advance(answerMs);
+    for (const rank of [0, 2, 3]) expect(members[rank].errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
   });
 
   it('names those first who had left, then those who had called least', () => {

@@ -26,6 +26,8 @@ export interface InquiryOptions {
   readonly callsAtLeave: readonly (number | undefined)[];
   /** The rank's call number `sequence` has been seen here. */
   readonly hasAnnounced: (rank: number, sequence: number) => boolean;
+  /** A call of this rank before that number has not ended. */
+  readonly waitsBefore: (sequence: number) => boolean;
   /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
   /** Sends to every other rank of the group. */
@@ -96,12 +98,12 @@ export class Inquiry {
 
   /** Tells the others, once, what this rank called. */
   #reportOwn(): void {
-    const { group, history, isOpen, tellOthers } = this.#options;
+    const { group, history, isOpen, tellOthers, waitsBefore } = this.#options;
     const diagnosis = this.#diagnosis;
     if (!diagnosis || diagnosis.has(group.rank) || !isOpen()) return;
     const { code, sequence, timeoutMs } = diagnosis;
     const report = history.report(sequence);
-    const own = { ...report, late: report.arrived && this.#late };
+    const own = { ...report, late: report.arrived && this.#late, waiting: !report.arrived && waitsBefore(sequence) };
     diagnosis.add(group.rank, own);
     tellOthers({ type: 'report', group: group.id, code, sequence, timeoutMs, ...own });
     this.#concludeIfComplete();

@@ -604,6 +604,7 @@ export class GroupEngine implements OperationHost {
       history: this.#history,
       callsAtLeave: this.#members.callsAtLeave,
       hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
+      waitsBefore: (sequence) => this.#pending.some((each) => each.sequence < sequence),
       isOpen: () => this.#status === 'open',
       tellOthers: (message) => this.#members.tellOthers(message),
       onConcluded: (error) => this.fail(this.#reasonOf(error)),

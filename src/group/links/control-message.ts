@@ -63,6 +63,7 @@ const controlMessage = tagged({
     arrived: flag(),
     late: optional(flag()),
     calls: optional(number()),
+    waiting: optional(flag()),
     timeoutMs: number(),
   },
   /** What I have for the order of a scheduled group (order-agreement.ts). */

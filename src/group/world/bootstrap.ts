@@ -132,8 +132,9 @@ export interface Joined {
   readonly linkFrom: 'start' | 'tuning' | undefined;
 }
 
-/** How long a store that may have stopped is waited for: by who gives up, and by who has heard nothing for so long beyond its limit. */
-const storeAnswerMs = 2000;
+/** How long a store that may have stopped is waited for: by who gives up, which launchers wait a little longer for, and by who has heard
+ *  nothing for so long beyond its limit. */
+const storeAnswerMs = 4000;
 const silentStoreMs = 10_000;
 
 /** For a connection, and for the moment in which memory is mapped; how often to look for them. */
