@@ -1,7 +1,9 @@
-// Watching: an event loop is told when something can be read on any socket of a wire (wire.h), or on one descriptor.
+// Watching: an event loop is told when something can be read on any socket of a wire (wire.h), or on one descriptor. A timer is a
+// descriptor that another thread of this process may set.
 #include <cerrno>
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -130,6 +132,37 @@ napi_value close_watch(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
+/// createTimer(): a descriptor that can be read once its time has come.
+napi_value create_timer(napi_env env, napi_callback_info) {
+  const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  napi_value result;
+  if (fd < 0) return fail(env, errno == EMFILE || errno == ENFILE ? "EMFILE" : "ENOSYS", "timerfd_create failed");
+  if (napi_create_int32(env, fd, &result) == napi_ok) return result;
+  close(fd);
+  return nullptr;
+}
+
+/// setTimer(timer, nanoseconds): from now; 0: never. What had come before is forgotten.
+napi_value set_timer(napi_env env, napi_callback_info info) {
+  napi_value values[2];
+  int fd;
+  double nanoseconds;
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd) || !get_whole(env, values[1], 0, 1e9 - 1, nanoseconds))
+    return fail_arguments(env);
+  const itimerspec spec{{}, {0, static_cast<long>(nanoseconds)}};
+  if (timerfd_settime(fd, 0, &spec, nullptr) != 0) return fail(env, "EINVAL", "timerfd_settime failed");
+  return nullptr;
+}
+
+/// closeTimer(timer)
+napi_value close_timer(napi_env env, napi_callback_info info) {
+  napi_value values[1];
+  int fd;
+  if (!arguments(env, info, values) || !get_descriptor(env, values[0], fd)) return fail_arguments(env);
+  close(fd);
+  return nullptr;
+}
+
 }  // namespace
 }  // namespace wire
 
@@ -139,6 +172,9 @@ void export_watches(napi_env env, napi_value exports) {
   set_function(env, exports, "watchDescriptor", watch_descriptor);
   set_function(env, exports, "setWatching", set_watching);
   set_function(env, exports, "closeWatch", close_watch);
+  set_function(env, exports, "createTimer", create_timer);
+  set_function(env, exports, "setTimer", set_timer);
+  set_function(env, exports, "closeTimer", close_timer);
 }
 
 }  // namespace shoal

@@ -2,7 +2,7 @@
  *  waits without the event loop. It must not know what the commands mean. */
 import { systemClock } from '../base/clock.ts';
 import { ShoalError, type ErrorData } from '../base/errors.ts';
-import type { CommHost, CommHostHandlers } from './comm-host.ts';
+import type { CommHost, CommHostHandlers, TakeBack } from './comm-host.ts';
 import { PendingWork, type WorkHooks, type WorkWaiter } from './work.ts';
 
 /** What any guest says. */
@@ -71,10 +71,30 @@ export class CommChannel<Command extends Typed, Info, Told extends Typed = never
       pending.settle(this.#lost, { begun: false });
       return;
     }
+    this.#host.post(this.#number(pending, command));
+  }
+
+  /** Sends it in a moment, or before the next one. What is taken back has not been sent: `pending` is the caller's again. */
+  submitLater(pending: PendingWork, command: Unnumbered<Command>): TakeBack {
+    if (this.#lost) {
+      pending.settle(this.#lost, { begun: false });
+      return () => false;
+    }
+    const numbered = this.#number(pending, command);
+    const takeBack = this.#host.postLater(numbered);
+    return () => {
+      if (!takeBack()) return false;
+      this.#pending.delete((numbered as Command & { readonly work: number }).work);
+      if (this.#pending.size === 0) this.#host.keepAlive(false);
+      return true;
+    };
+  }
+
+  #number(pending: PendingWork, command: Unnumbered<Command>): Command {
     const work = this.#nextWork++;
     if (this.#pending.size === 0) this.#host.keepAlive(true);
     this.#pending.set(work, pending);
-    this.#host.post({ ...command, work } as unknown as Command);
+    return { ...command, work } as unknown as Command;
   }
 
   /** Everything pending, and everything later, fails; the guest ends. */

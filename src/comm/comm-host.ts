@@ -2,13 +2,18 @@
  *
  *      main thread                         comm thread
  *        post(command) ───── port ─────────▶ GuestPort: onCommand
+ *        postLater ───────── timer ────────▶ GuestPort: onCommand, unless taken back (postponed.ts)
  *        drain / onEvent ◀── port ────────── GuestPort: emit, then events += 1 and notify      (block sleeps on `events`) */
 import { existsSync } from 'node:fs';
 import { receiveMessageOnPort, type MessagePort, type Transferable } from 'node:worker_threads';
+import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { postponedNs, type Postponed, type PostponedShare } from './postponed.ts';
 
 export interface CommHost<Command> {
   post(command: Command, transfer?: readonly Transferable[]): void;
+  /** In a moment, or as soon as another one is posted. */
+  postLater(command: Command): TakeBack;
   /** Delivers what has arrived, now, without returning to the event loop. */
   drain(): void;
   /** Blocks until something arrives, at most `timeoutMs`; false when this host cannot block. */
@@ -18,6 +23,9 @@ export interface CommHost<Command> {
   /** Nothing is delivered any more. A guest that has not ended does so now; resolves when it has. */
   leave(): Promise<void>;
 }
+
+/** False: it is on its way. */
+export type TakeBack = () => boolean;
 
 export interface CommHostHandlers<Event> {
   onEvent(event: Event): void;
@@ -31,6 +39,8 @@ export interface PortEnd {
   readonly port: MessagePort;
   /** Two Int32 that both ends have: how many events were posted; the comm thread's number in the system, 0: unknown. */
   readonly events: SharedArrayBuffer;
+  /** Undefined: nothing is postponed. */
+  readonly postponed?: PostponedShare;
 }
 
 export const eventCount = 0;
@@ -40,27 +50,60 @@ export function eventMemory(): SharedArrayBuffer {
   return new SharedArrayBuffer(2 * Int32Array.BYTES_PER_ELEMENT);
 }
 
+const onItsWay: TakeBack = () => false;
+
 /** Whoever blocks cannot be told that the comm thread has died: it looks so often. */
 const lookMs = 1000;
+
+interface PortHostOptions {
+  readonly onLeave?: (() => Promise<void>) | undefined;
+  readonly postponed?: Postponed | undefined;
+}
 
 export class PortHost<Command, Event> implements CommHost<Command> {
   readonly #port: MessagePort;
   readonly #events: Int32Array;
   readonly #handlers: CommHostHandlers<Event>;
   readonly #onLeave: () => Promise<void>;
+  readonly #postponed: Postponed | undefined;
+  /** Postponed, unless the other end has it. */
+  #later: Command | undefined;
   #seen = 0;
   #ended = false;
 
-  constructor({ port, events }: PortEnd, handlers: CommHostHandlers<Event>, onLeave: () => Promise<void> = async () => {}) {
+  constructor({ port, events }: PortEnd, handlers: CommHostHandlers<Event>, { onLeave = async () => {}, postponed }: PortHostOptions = {}) {
     this.#port = port;
     this.#events = new Int32Array(events);
     this.#handlers = handlers;
     this.#onLeave = onLeave;
+    this.#postponed = postponed;
     port.on('message', (event: Event) => this.#deliver(event));
   }
 
   post(command: Command, transfer: readonly Transferable[] = []): void {
+    this.#flush();
     this.#port.postMessage(command, transfer);
+  }
+
+  postLater(command: Command): TakeBack {
+    this.#flush();
+    if (!this.#postponed?.put(command)) {
+      this.#port.postMessage(command);
+      return onItsWay;
+    }
+    this.#later = command;
+    return () => this.#later === command && this.#takeBack();
+  }
+
+  /** Commands arrive in their order. */
+  #flush(): void {
+    const later = this.#later;
+    if (later !== undefined && this.#takeBack()) this.#port.postMessage(later);
+  }
+
+  #takeBack(): boolean {
+    this.#later = undefined;
+    return this.#postponed!.takeBack();
   }
 
   drain(): void {
@@ -91,8 +134,10 @@ export class PortHost<Command, Event> implements CommHost<Command> {
 
   async leave(): Promise<void> {
     this.#ended = true;
+    this.#flush();
     this.#port.close();
     await this.#onLeave();
+    this.#postponed?.close();
   }
 
   #deliver(event: Event): void {
@@ -121,16 +166,45 @@ interface InlineGuest<Command> {
 
 /** The guest on the calling thread. Nothing can block for it. */
 export class InlineHost<Command, Event> implements CommHost<Command> {
+  readonly #clock: Clock | undefined;
   #guest: InlineGuest<Command> | undefined;
+  #later: { readonly command: Command; readonly timer: Timer } | undefined;
 
-  constructor(create: (emit: (event: Event) => void) => InlineGuest<Command>, handlers: CommHostHandlers<Event>) {
+  /** @param clock of what is postponed. Default: nothing is. */
+  constructor(create: (emit: (event: Event) => void) => InlineGuest<Command>, handlers: CommHostHandlers<Event>, clock?: Clock) {
+    this.#clock = clock;
     // Events are delivered in a later turn, as from a thread: never inside the call that caused them.
     this.#guest = create((event) => queueMicrotask(() => this.#guest && handlers.onEvent(event)));
     void this.#guest.start();
   }
 
   post(command: Command): void {
+    this.#flush();
     queueMicrotask(() => this.#guest?.handle(command));
+  }
+
+  postLater(command: Command): TakeBack {
+    this.#flush();
+    const timer = this.#clock?.setTimer(postponedNs / 1e6, () => this.#flush());
+    if (timer === undefined) {
+      this.post(command);
+      return onItsWay;
+    }
+    const later = { command, timer };
+    this.#later = later;
+    return () => this.#later === later && this.#takeBack() !== undefined;
+  }
+
+  #flush(): void {
+    const command = this.#takeBack();
+    if (command !== undefined) this.post(command);
+  }
+
+  #takeBack(): Command | undefined {
+    const later = this.#later;
+    this.#later = undefined;
+    later?.timer.cancel();
+    return later?.command;
   }
 
   drain(): void {}
@@ -142,6 +216,7 @@ export class InlineHost<Command, Event> implements CommHost<Command> {
   keepAlive(): void {}
 
   leave(): Promise<void> {
+    this.#takeBack();
     this.#guest = undefined;
     return Promise.resolve();
   }

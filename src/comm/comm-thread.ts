@@ -12,7 +12,9 @@ import { exhaustion } from '../base/exhaustion.ts';
 import { builtEntry } from '../base/packages/package-root.ts';
 import { ThreadGate } from '../messaging/thread-gate.ts';
 import { Arbiter } from '../scheduler/arbiter.ts';
-import { eventMemory, PortHost, type CommHost, type CommHostHandlers } from './comm-host.ts';
+import { loadNative } from '../memory/native.ts';
+import { eventMemory, PortHost, type CommHost, type CommHostHandlers, type PortEnd } from './comm-host.ts';
+import { Postponed } from './postponed.ts';
 import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';
 
 /** What the comm thread makes is gone at once. Node's default lets 48 MiB of that pile up in each process before it looks. */
@@ -27,6 +29,8 @@ export interface GuestOptions {
   readonly plan: unknown;
   /** In messages: `rank 2`. */
   readonly who: string;
+  /** Its commands may be postponed, by the addon's timer. */
+  readonly postpones?: boolean;
   /** When: whoever wanted it has left; or as it says itself, for others use it as well. Default `left`. */
   readonly ends?: 'left' | 'itself';
 }
@@ -82,13 +86,16 @@ class CommThread {
     process.once('exit', this.#onExit);
   }
 
-  host<Command, Event>({ entry, plan, who, ends }: GuestOptions, handlers: CommHostHandlers<Event>): CommHost<Command> {
+  host<Command, Event>({ entry, plan, who, ends, postpones = false }: GuestOptions, handlers: CommHostHandlers<Event>): CommHost<Command> {
     const guest = this.#nextGuest++;
     const { port1, port2 } = new MessageChannel();
     const events = eventMemory();
-    this.#post({ type: 'host', guest, who, entry, plan, end: { port: port2, events } }, [port2]);
+    const native = loadNative({ enabled: postpones });
+    const postponed = native && new Postponed(native);
+    const end: PortEnd = { port: port2, events, ...(postponed && { postponed: postponed.share }) };
+    this.#post({ type: 'host', guest, who, entry, plan, end }, [port2]);
     const onLeave = ends === 'itself' ? undefined : (): Promise<void> => this.#leave(guest);
-    const host = new PortHost<Command, Event>({ port: port1, events }, handlers, onLeave);
+    const host = new PortHost<Command, Event>({ port: port1, events }, handlers, { onLeave, postponed });
     let onLeft!: () => void;
     const left = new Promise<void>((resolve) => {
       onLeft = resolve;

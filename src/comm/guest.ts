@@ -1,11 +1,14 @@
 /** What the comm thread hosts: the contract of a guest, and what its thread gives it. A guest is a built module of a layer above, which
  *  exports `startGuest`; what two of them import is one, so that they can share it. */
-import type { MessagePort } from 'node:worker_threads';
+import { receiveMessageOnPort, type MessagePort } from 'node:worker_threads';
+import { must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
 import type { ThreadGate } from '../messaging/thread-gate.ts';
 import type { Arbiter } from '../scheduler/arbiter.ts';
 import type { GuestEvent } from './comm-channel.ts';
+import { loadNative } from '../memory/native.ts';
 import { eventCount, type PortEnd } from './comm-host.ts';
+import { takePostponed, type PostponedShare } from './postponed.ts';
 
 /** The comm thread, as its guests see it. */
 export interface CommThreadContext {
@@ -43,14 +46,33 @@ type Answered = GuestEvent<unknown, unknown>;
 export class GuestPort<Command, Event> {
   readonly #port: MessagePort;
   readonly #events: Int32Array;
+  readonly #postponed: PostponedShare | undefined;
+  #stopWatching: (() => void) | undefined;
 
-  constructor({ port, events }: PortEnd) {
+  constructor({ port, events, postponed }: PortEnd) {
     this.#port = port;
     this.#events = new Int32Array(events);
+    this.#postponed = postponed;
   }
 
   onCommand(handle: (command: Command) => void): void {
     this.#port.on('message', handle);
+    if (this.#postponed) this.#stopWatching = this.#watch(this.#postponed, handle);
+  }
+
+  /** What is postponed comes after what was posted before. */
+  #watch(postponed: PostponedShare, handle: (command: Command) => void): () => void {
+    const native = must(loadNative({ enabled: true }), () => 'whoever postpones has the addon');
+    const watch = native.watchDescriptor(postponed.timer, () => {
+      native.setTimer(postponed.timer, 0);
+      const command = takePostponed(postponed);
+      if (command === undefined) return;
+      for (let next = receiveMessageOnPort(this.#port); next !== undefined; next = receiveMessageOnPort(this.#port))
+        handle(next.message as Command);
+      handle(command as Command);
+    });
+    native.setWatching(watch, true);
+    return () => native.closeWatch(watch);
   }
 
   emit(event: Event | Answered): void {
@@ -70,6 +92,7 @@ export class GuestPort<Command, Event> {
   }
 
   close(): void {
+    this.#stopWatching?.();
     this.#port.close();
   }
 }

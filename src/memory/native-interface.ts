@@ -1,2 +1,2 @@
 /** Generated from native/ by `npm run docs`: the interface of the addon that this code was written against. */
-export const nativeInterface = '301f5635c7d3';
+export const nativeInterface = '77790d0429dd';

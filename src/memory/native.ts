@@ -91,6 +91,11 @@ export interface Native extends NativeLoops, NativeMpi, NativeOfi, NativeWire {
   /** Fills `counts` with the segments of data a TCP socket has sent so far, with those sent again, and those sent again alone.
    *  False when the kernel does not say. */
   socketSegments(descriptor: number, counts: Float64Array): boolean;
+  /** A descriptor to be watched: it can be read once its time has come. Any thread of this process may set it. */
+  createTimer(): number;
+  /** From now, less than a second; 0: never. What had come before is forgotten. */
+  setTimer(timer: number, nanoseconds: number): void;
+  closeTimer(timer: number): void;
   createSegments(count: number): SegmentsHandle;
   /** Remembers the address of `view`: the caller must keep it alive and attached while programs run. */
   setSegment(segments: SegmentsHandle, index: number, view: Uint8Array): void;

@@ -31,7 +31,7 @@ import type { ProcessGroup, ScheduledGroup, SchedulingOptions } from '../call/ty
 /** Freed large tensors whose memory is kept for the next ones. */
 const cacheBytesMax = 256 * 2 ** 20;
 /** What a world of several ranks takes beside the connections. A thread that starts reads many files at once. */
-const workerDescriptors = 12;
+const workerDescriptors = 14;
 const inlineDescriptors = 6;
 /** Time for links and threads to end after the work has. */
 const graceMs = 2000;
@@ -100,7 +100,9 @@ export async function initProcessGroup(options: InitOptions = noOptions): Promis
     // The comm thread starts before this call returns: a script that computes next does not keep it from joining.
     const inline = settings.commThread === 'worker' ? undefined : await inlineHost(plan);
     client = new CommClient(
-      (handlers) => inline?.(handlers) ?? hostGuest({ entry: 'group/thread/world-guest.js', plan, who: `rank ${rank}` }, handlers),
+      (handlers) =>
+        inline?.(handlers) ??
+        hostGuest({ entry: 'group/thread/world-guest.js', plan, who: `rank ${rank}`, postpones: settings.native }, handlers),
     );
     const group = openWorldGroup(options, plan, client, await client.ready());
     const scheduling = given ?? settings.scheduling;

@@ -4,8 +4,7 @@
  *
  *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, at once; claimed back by whoever has nothing to do but wait for it, if that is
- *                                      before the other thread has begun
+ *      large call on shared buffers ─▶ comm thread, in a moment; taken back by whoever has nothing to do but wait for it
  *
  *  What is not waited for makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
@@ -18,11 +17,13 @@ import { catchUp, type FastPath, type FastRequest } from './fast-path.ts';
 import { largestBlockBytes, type TensorMemory } from './tensor-memory.ts';
 import { assert } from '../../base/assert.ts';
 import type { TraceRecorder } from '../../trace/recorder.ts';
+import type { Unnumbered } from '../../comm/comm-channel.ts';
+import type { TakeBack } from '../../comm/comm-host.ts';
+import type { Command } from '../engine/comm-protocol.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import { waitName, workName } from '../diagnosis/collective-spans.ts';
 import { callKey, type CollectiveCall } from '../call/contract.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import { HostPathClaim } from '../fast/host-path-claim.ts';
 import {
   blockShape,
   hasPrivate,
@@ -70,7 +71,7 @@ interface Place {
 }
 
 /** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
-const nsPerClaimedByte = 0.2;
+const nsPerWaitedByte = 0.2;
 /** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
 const nsPerAwaitedByte = 0.05;
 /** Larger ones would keep the event loop for longer than their wait is shortened by: a hand-over is a few percent of them. */
@@ -78,12 +79,15 @@ const awaitedBytesMax = 64 * 1024 * 1024;
 
 const completedWork = new CompletedWork();
 
-/** An operation that the comm thread has and has not finished. */
+type HostPathCommand = Extract<Command, { readonly type: 'host-path' }>;
+
+/** An operation that the comm thread has, or will have in a moment, and has not finished. */
 interface HandedOver extends Place {
   readonly operation: HostPathOperation;
   readonly site: CallSite;
-  /** Undefined: it cannot come back. */
-  readonly claim: HostPathClaim | undefined;
+  /** False: the comm thread has it. */
+  takeBack: TakeBack;
+  readonly request: FastRequest;
   readonly work: PendingWork;
   /** This thread has announced it. */
   begun: boolean;
@@ -191,28 +195,22 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     return status === 'done';
   }
 
-  /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread has not begun it. */
+  /** This thread has nothing to do but wait for `work`: it runs that if it is the next, and the comm thread does not have it. */
   #runHere({ hostPath, handedOver }: Track, work: PendingWork, nsPerByte: number): void {
-    const { client, spec, spinNs } = this.#options;
     // Of several the comm thread is awake already: taking turns with it would cost a wake-up for each, on every rank.
     if (handedOver.length !== 1 || handedOver[0].work !== work) return;
     const [head] = handedOver;
-    const { operation, sequence, ordinal, claim, site } = head;
-    if (this.#own.failed || !claim?.take('main')) return;
+    const { operation, sequence, ordinal, site } = head;
+    if (this.#own.failed || !head.takeBack()) return;
     head.begun = true;
-    let position: HostPathPosition | undefined;
+    let ended = false;
     try {
-      const ended = this.#attempt(hostPath, operation, sequence, ordinal, spinNs + operation.bytes * nsPerByte, site);
-      position = ended ? undefined : hostPath.positionOf(operation);
+      ended = this.#attempt(hostPath, operation, sequence, ordinal, this.#options.spinNs + operation.bytes * nsPerByte, site);
     } catch {
       // The comm thread comes to the same, and ends the group with it.
-      position = hostPath.positionOf(operation);
     }
-    if (!position) {
-      claim.end();
-      work.settle(undefined);
-    }
-    client.post({ type: 'host-path-claimed', group: spec.id, hostPath: operation.hostPath, ordinal, position });
+    if (ended) work.settle(undefined);
+    else this.#options.client.submit(work, this.#command(head, hostPath.positionOf(operation)));
   }
 
   close(): void {}
@@ -234,36 +232,43 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     request: () => FastRequest,
   ): SettlingWork {
     const { spec, client } = this.#options;
-    const announced = hasPrivate(operation.buffers) ? 'private' : 'shared';
-    const { call, buffers, timeoutMs, site, hooks } = request();
-    const { sequence, ordinal, position, begun } = at;
-    const claim = position.pc === 0 && announced === 'shared' ? new HostPathClaim() : undefined;
+    const { position, ...place } = at;
+    const asked = request();
+    const { call, hooks } = asked;
+    const mayComeBack = position.pc === 0 && !hasPrivate(operation.buffers) && track.handedOver.length === 0;
     const work: PendingWork = new PendingWork(client, `${call.kind} of group '${spec.name}'`, {
       ...hooks,
       onSettled: (touched, error) => {
-        settled(track, ordinal);
+        settled(track, at.ordinal);
         hooks.onSettled?.(touched || (error !== undefined && handedOver.begun), error);
       },
-      ...(claim && {
-        onWait: () => this.#runHere(track, work, nsPerClaimedByte),
+      ...(mayComeBack && {
+        onWait: () => this.#runHere(track, work, nsPerWaitedByte),
         onAwaited: () => this.#onAwaited(track, operation, work),
       }),
     });
-    const handedOver: HandedOver = { operation, site, sequence, ordinal, claim, work, begun };
+    const handedOver: HandedOver = { ...place, operation, site: asked.site, request: asked, work, takeBack: () => false };
     track.handedOver.push(handedOver);
-    const command = {
+    const command = this.#command(handedOver, position);
+    if (mayComeBack) handedOver.takeBack = client.submitLater(work, command);
+    else client.submit(work, command);
+    return work;
+  }
+
+  #command({ operation, request, sequence, ordinal }: HandedOver, position: HostPathPosition): Unnumbered<HostPathCommand> {
+    const { call, buffers, timeoutMs, site } = request;
+    return {
       type: 'host-path',
-      group: spec.id,
+      group: this.#options.spec.id,
       hostPath: operation.hostPath,
       sequence,
       ordinal,
       position,
+      call: { ...call, site: site() },
       buffers,
-      announced,
+      announced: hasPrivate(operation.buffers) ? 'private' : 'shared',
       timeoutMs,
-    } as const;
-    client.submit(work, { ...command, call: { ...call, site: site() }, claim: claim?.memory });
-    return work;
+    };
   }
 
   /** True when some bell has been rung. */

@@ -83,17 +83,7 @@ export type Command =
       readonly buffers: Partial<Record<BufferName, SharedBuffer>>;
       /** `private`: the buffers are copies of memory that only the main thread reaches, which the call has announced. */
       readonly announced: 'shared' | 'private';
-      /** Either thread may run it from the start (HostPathClaim). */
-      readonly claim?: SharedArrayBuffer;
       readonly timeoutMs: number;
-    }
-  /** The main thread, which had claimed an operation of a host path, has ended it, or has come to `position` and leaves it. */
-  | {
-      readonly type: 'host-path-claimed';
-      readonly group: number;
-      readonly hostPath: HostPathName;
-      readonly ordinal: number;
-      readonly position?: HostPathPosition;
     }
   /** An operation of the network path that the main thread leaves to the comm thread. */
   | {

@@ -20,7 +20,6 @@ import { AdaptiveSpin } from './adaptive-spin.ts';
 import { ProgressLoop } from './progress-loop.ts';
 import { CallHistory } from '../diagnosis/call-history.ts';
 import type { CallQueue } from '../call/call-queue.ts';
-import type { Command } from './comm-protocol.ts';
 import { describeCall, type CollectiveCall } from '../call/contract.ts';
 import type { NetworkPathCommand, NetworkPathEntry } from './network-path-queue.ts';
 import { GroupNetworkPath, type NetworkPathWorld } from './group-network-path.ts';
@@ -77,7 +76,6 @@ export interface GroupWorld extends NetworkPathWorld {
 }
 
 type PendingCall = Operation | HostPathEntry | NetworkPathEntry;
-type HostPathClaimed = Pick<Extract<Command, { type: 'host-path-claimed' }>, 'hostPath' | 'ordinal' | 'position'>;
 
 type GroupStatus = 'opening' | 'open' | 'failed' | 'closed';
 
@@ -318,12 +316,6 @@ export class GroupEngine implements OperationHost {
       const plans = must(this.#plans.prepare(request.call).hostPath, () => 'operations of the host path run whole');
       return this.#hostPathQueues[request.hostPath].add({ ...request, complete }, plans, nowMs);
     });
-  }
-
-  /** The main thread ran an operation of a host path that it had left here before. */
-  onHostPathClaimed({ hostPath, ordinal, position }: HostPathClaimed): void {
-    if (position) this.#hostPathQueues[hostPath].takeBack(ordinal, position);
-    this.pump();
   }
 
   /** Takes over an operation of the network path where the main thread left it. Only its head runs. @throws as `submit`. */

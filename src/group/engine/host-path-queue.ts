@@ -1,14 +1,12 @@
 /** Operations of the host path that the main thread left to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
- *                   is not to wait     ─▶ queue ─▶ claimed by this thread ─▶ start … ─▶ done
- *                                           └────▶ claimed by the main thread after all: skipped when that has ended it
+ *                   is not to wait     ─▶ queue ─▶ start … ─▶ done
  *
  *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';
-import type { HostPathClaim } from '../fast/host-path-claim.ts';
 import {
   HostPath,
   operationKey,
@@ -38,13 +36,11 @@ export interface HostPathCall {
   readonly buffers: Buffers;
   /** Whether the buffers are what stands here for private memory of the main thread, and are announced as that. */
   readonly announced: 'shared' | 'private';
-  /** Undefined: it is this thread's. */
-  readonly claim?: HostPathClaim | undefined;
   readonly timeoutMs: number;
   complete(error?: ShoalError): void;
 }
 
-export interface HostPathEntry extends Omit<HostPathCall, 'claim'>, Watched {
+export interface HostPathEntry extends HostPathCall, Watched {
   readonly slot: number;
   readonly plans: HostPathPlans;
   readonly path: 'host path';
@@ -55,9 +51,8 @@ export interface HostPathEntry extends Omit<HostPathCall, 'claim'>, Watched {
   /** What the code it is in was made from. */
   readonly algorithm: string;
   readonly movements: readonly Movement[];
-  /** Undefined until it is the head, and this thread's. */
+  /** Undefined until it is the head. */
   operation: HostPathOperation | undefined;
-  claim: HostPathClaim | undefined;
   position: HostPathPosition;
   /** Peers' memory is bound as this thread maps it. */
   adopted: boolean;
@@ -118,7 +113,6 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
       slot: this.#hostPath.slotOf(request.ordinal),
       plans,
       operation: undefined,
-      claim: request.claim,
       warned: false,
       path: 'host path',
       started: false,
@@ -136,30 +130,14 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     return entry;
   }
 
-  /** The head is not with the main thread. */
   get runnable(): boolean {
-    return this.#entries.length > 0 && !this.#entries[0].claim?.isAtMain;
-  }
-
-  /** The main thread gives back what it had claimed, at `position`. */
-  takeBack(ordinal: number, position: HostPathPosition): void {
-    const entry = this.#entries.find((each) => each.ordinal === ordinal);
-    if (!entry) return; // the group has failed meanwhile
-    entry.claim = undefined;
-    entry.position = position;
-    entry.adopted = position.pc === 0;
+    return this.#entries.length > 0;
   }
 
   /** Continues the head. */
   advance(): boolean {
     if (this.#entries.length === 0) return false;
     const entry = this.#entries[0];
-    if (!owns(entry)) {
-      if (!entry.claim?.ended) return false;
-      this.#entries.shift();
-      entry.complete();
-      return true;
-    }
     const { sequence, ordinal } = entry;
     const { ring, onMismatch, onThrown } = this.#options;
     const hostPath = this.#hostPath;
@@ -255,12 +233,6 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
       (_, rank) => rank !== hostPath.rank && (members.leftBefore(rank, sequence) || members.tookOther(rank, sequence, hostPath.name)),
     );
   }
-}
-
-/** Claims the operation if it is still open. */
-function owns(entry: HostPathEntry): boolean {
-  if (entry.claim?.take('comm')) entry.claim = undefined;
-  return entry.claim === undefined;
 }
 
 function hostPathBuffers({ buffers, announced }: Pick<HostPathCall, 'buffers' | 'announced'>): HostPathBuffers {

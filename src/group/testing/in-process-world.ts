@@ -189,7 +189,7 @@ export class InProcessSite {
       settings,
       callsBefore: options.callsBefore,
     };
-    const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers));
+    const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers, clock));
     const info = await client.ready();
     const memory = new TensorMemory({
       allocator,

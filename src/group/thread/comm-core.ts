@@ -22,7 +22,6 @@ import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm
 import { noteCause } from '../world/ended-ranks.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
-import { HostPathClaim } from '../fast/host-path-claim.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
 import { MemorySamples } from '../diagnosis/memory-samples.ts';
 import type { OperationLog } from '../diagnosis/operation-log.ts';
@@ -156,9 +155,6 @@ export class CommCore {
       case 'host-path':
         this.#attempt(command, () => this.#hostPath(command));
         return;
-      case 'host-path-claimed':
-        this.#open.group(command.group)?.onHostPathClaimed(command);
-        return;
       case 'network-path':
         this.#attempt(command, () => this.#networkPath(command));
         return;
@@ -275,7 +271,7 @@ export class CommCore {
   }
 
   #hostPath(command: Extract<Command, { type: 'host-path' }>): void {
-    const { work, sequence, hostPath, ordinal, position, call, announced, claim, timeoutMs } = command;
+    const { work, sequence, hostPath, ordinal, position, call, announced, timeoutMs } = command;
     const buffers = this.#buffers(command.buffers);
     this.#group(command.group).submitHostPath({
       sequence,
@@ -285,7 +281,6 @@ export class CommCore {
       call,
       buffers,
       announced,
-      claim: claim && new HostPathClaim(claim),
       timeoutMs,
       complete: (error) => this.#done(work, error),
     });

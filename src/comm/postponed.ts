@@ -1,0 +1,80 @@
+/** A command on its way to the comm thread that its sender may still take back. Whoever has nothing to do but wait for what it asked of
+ *  that thread may do it itself: no message is packed, and no thread is woken. If it does something else, whatever that is, the command
+ *  arrives a moment later.
+ *
+ *      empty ── put, timer is set ──▶ waiting ──┬── taken back ──────────────────────────────▶ empty
+ *                                               └── time has come: the other end ── reads ───▶ empty
+ *
+ *  One command at a time. It must not know what commands mean. */
+import { deserialize, serialize } from 'node:v8';
+import type { Native } from '../memory/native.ts';
+
+/** Long enough to come to a wait from a call that is followed by nothing else, short beside what large collectives take. */
+export const postponedNs = 50_000;
+
+const empty = 0;
+const waiting = 1;
+const reading = 2;
+
+const stateWord = 0;
+const lengthWord = 1;
+const headBytes = 2 * Int32Array.BYTES_PER_ELEMENT;
+/** Larger commands are not postponed. */
+const bytesMax = 16 * 1024;
+
+/** What both ends have. */
+export interface PostponedShare {
+  readonly memory: SharedArrayBuffer;
+  /** Of this process. */
+  readonly timer: number;
+}
+
+export type PostponedTimer = Pick<Native, 'createTimer' | 'setTimer' | 'closeTimer'>;
+
+/** The sender's end. */
+export class Postponed {
+  readonly share: PostponedShare;
+  readonly #native: PostponedTimer;
+  readonly #words: Int32Array;
+  readonly #bytes: Uint8Array;
+
+  constructor(native: PostponedTimer) {
+    this.#native = native;
+    this.share = { memory: new SharedArrayBuffer(headBytes + bytesMax), timer: native.createTimer() };
+    this.#words = new Int32Array(this.share.memory, 0, 2);
+    this.#bytes = new Uint8Array(this.share.memory, headBytes);
+  }
+
+  /** False: it is to be posted, as it does not fit, or the other end is reading another one. */
+  put(command: unknown): boolean {
+    if (Atomics.load(this.#words, stateWord) !== empty) return false;
+    const bytes = serialize(command);
+    if (bytes.length > bytesMax) return false;
+    this.#bytes.set(bytes);
+    this.#words[lengthWord] = bytes.length;
+    Atomics.store(this.#words, stateWord, waiting);
+    this.#native.setTimer(this.share.timer, postponedNs);
+    return true;
+  }
+
+  /** False: the other end has it. */
+  takeBack(): boolean {
+    if (Atomics.compareExchange(this.#words, stateWord, waiting, empty) !== waiting) return false;
+    this.#native.setTimer(this.share.timer, 0);
+    return true;
+  }
+
+  /** Once the other end has been closed. */
+  close(): void {
+    this.#native.closeTimer(this.share.timer);
+  }
+}
+
+/** The receiver's end: what has come is taken once. Undefined: it has been taken back. */
+export function takePostponed({ memory }: PostponedShare): unknown {
+  const words = new Int32Array(memory, 0, 2);
+  if (Atomics.compareExchange(words, stateWord, waiting, reading) !== waiting) return undefined;
+  const command: unknown = deserialize(Buffer.from(new Uint8Array(memory, headBytes, words[lengthWord])));
+  Atomics.store(words, stateWord, empty);
+  return command;
+}
