@@ -57,6 +57,7 @@ const unavailable = 3;
 const steps: readonly Step[] = [
   { text: 'npm test', command: ['vitest', 'run'] },
   { text: `npm run test:nonative -- ${withoutAddon.join(' ')}`, command: ['vitest', 'run', ...withoutAddon], env: { SHOAL_NATIVE: '0' } },
+  { text: 'npx tsx test/soaks/worlds.ts --seeds 1000', command: ['tsx', 'test/soaks/worlds.ts', '--seeds', '1000'] },
   onNode('22'),
   onNode('24'),
   { text: 'npm run check', command: ['tsx', 'scripts/check.ts'] },

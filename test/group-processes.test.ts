@@ -209,7 +209,8 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
       expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);
-      expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
+      const pids = world.ranks.map(({ child }) => child.pid);
+      expect(readdirSync('/dev/shm').filter((name) => pids.some((pid) => name.includes(`-${pid}-`)))).toEqual([]);
     },
   );
 
