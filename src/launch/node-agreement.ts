@@ -145,7 +145,7 @@ export class NodeAgreement {
     const followed = new Map<number, JobFailure>();
     for (let last = failure; ;) {
       const { rank } = last;
-      if (rank === undefined || followed.has(rank)) return last;
+      if (rank === undefined) return last;
       followed.set(rank, last);
       const peer = await withinServed(clock, onItsWayMs, (signal) => causeOf(store, rank, signal));
       if (peer === undefined) return last;

@@ -189,7 +189,7 @@ export class StoreClient implements Store {
       timeoutMs,
       () => {
         cancel();
-        timer = clock.setTimer(cancelGraceMs, () => giveUp(this.#silent(timeoutMs)), { keepAlive: true });
+        timer = setServedTimer(clock, cancelGraceMs, () => giveUp(this.#silent(timeoutMs)));
       },
       { keepAlive: true },
     );

@@ -19,20 +19,20 @@ interface Found {
   readonly problem: string | undefined;
 }
 
-const chosen = mendedDefects.filter((_, index) => given.only === undefined || Number(given.only) === index);
-const found = chosen.map((defect) => find(defect, given.seeds ?? '1000'));
+const chosen = [...mendedDefects.entries()].filter(([index]) => given.only === undefined || Number(given.only) === index);
+const found = chosen.map(([index, defect]) => find(defect, ['--seeds', given.seeds ?? '1000', '--among', String(index)]));
 for (const { defect, seed, problem } of found)
   console.log(`${seed === undefined ? 'NOT FOUND' : `seed ${seed}`}: ${defect}${problem === undefined ? '' : `\n  ${problem}`}`);
 if (given.result !== undefined) writeFileSync(given.result, `${JSON.stringify(found, null, 2)}\n`);
 process.exitCode = found.every(({ seed }) => seed !== undefined) ? 0 : 1;
 
-function find(defect: MendedDefect, seeds: string): Found {
+function find(defect: MendedDefect, worlds: readonly string[]): Found {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-mutant-'));
   try {
     for (const name of ['src', 'test', 'package.json', 'tsconfig.json']) cpSync(packageFile(name), join(folder, name), { recursive: true });
     for (const name of ['node_modules', 'build', 'native']) symlinkSync(packageFile(name), join(folder, name));
     putBack(defect, join(folder, defect.file));
-    const run = spawnSync(process.execPath, ['--import', 'tsx', 'test/soaks/worlds.ts', '--seeds', seeds, '--until-wrong'], {
+    const run = spawnSync(process.execPath, ['--import', 'tsx', 'test/soaks/worlds.ts', ...worlds, '--until-wrong'], {
       cwd: folder,
       encoding: 'utf8',
     });

@@ -1,5 +1,5 @@
 /** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, in `--jobs 2` processes, counted in `--result file.json`.
- *  One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
+ *  `--among 9`: only those in which mended defect 9 could show. One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
  *  does not shrink. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -9,6 +9,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { systemClock } from '../../src/base/clock.ts';
 import { describeWrong } from '../worlds/check-world.ts';
+import { mendedDefects } from '../worlds/mended-defects.ts';
 import { runWorld } from '../worlds/world.ts';
 import { worldOf, type WorldPlan } from '../worlds/world-plan.ts';
 
@@ -25,6 +26,7 @@ const { values: given } = parseArgs({
     minutes: text,
     jobs: text,
     result: text,
+    among: text,
     'until-wrong': { type: 'boolean', default: false },
   },
 });
@@ -48,9 +50,12 @@ function nothing(): Total {
 async function runHere(): Promise<void> {
   const from = Number(given.from ?? 1);
   const count = Number(given.seeds ?? 1000);
+  const among = given.among === undefined ? undefined : mendedDefects[Number(given.among)].among;
   const total = nothing();
-  for (let seed = from; seed < from + count; seed++) {
-    const { problems, hits, failed, generations, events } = await runWorld(worldOf(seed));
+  for (let seed = from; total.worlds < count; seed++) {
+    const plan = worldOf(seed);
+    if (among?.(plan) === false) continue;
+    const { problems, hits, failed, generations, events } = await runWorld(plan);
     total.worlds++;
     total.withFaults += hits > 0 ? 1 : 0;
     total.faults += hits;

@@ -1,4 +1,5 @@
 /** Defects that were mended once, put back by small changes of the text: the worlds must find each. */
+import type { WorldPlan } from './world-plan.ts';
 
 export interface MendedDefect {
   /** What went wrong. */
@@ -7,7 +8,12 @@ export interface MendedDefect {
   /** Stands in the file exactly once. */
   readonly mended: string;
   readonly broken: string;
+  /** Worlds in which it could show. Default: all. */
+  readonly among?: (plan: WorldPlan) => boolean;
 }
+
+const losesServer = ({ replicas, faults }: WorldPlan): boolean =>
+  replicas === 2 && faults.some(({ kind, who }) => kind === 'kill' && /server|standby/.test(who));
 
 export const mendedDefects: readonly MendedDefect[] = [
   {
@@ -31,7 +37,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'the launcher blames the rank whose end it sees first',
     file: 'src/launch/node-agreement.ts',
-    mended: 'if (rank === undefined || followed.has(rank)) return last;',
+    mended: 'if (rank === undefined) return last;',
     broken: 'if (rank !== -1) return last;',
   },
   {
@@ -69,6 +75,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/job/server-seat.ts',
     mended: 'if (view?.standby?.incarnation === own.incarnation) return',
     broken: 'if (view !== undefined) return',
+    among: losesServer,
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
@@ -87,6 +94,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/diagnosis/inquiry.ts',
     mended: 'arrived: calls > sequence,',
     broken: 'arrived: false,',
+    among: ({ differs, faults }) => differs?.how === 'leaves' && faults.some((fault) => fault.kind === 'stop' && fault.forMs > 8000),
   },
   {
     name: 'a rank that waits for the data of one that is stopped waits for nobody',
@@ -99,12 +107,21 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/client/node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
+    among: losesServer,
   },
   {
     name: 'a send that a lost connection breaks off ends before the others have heard why',
     file: 'src/group/engine/point-to-point.ts',
     mended: "if (error.code === 'peer-lost') group.suspect(error);\n        else this.#end(transfer, error);",
     broken: 'this.#end(transfer, error);',
+    among: ({ actions, faults }) => actions.some(({ on }) => on === 'ring') && faults.some(({ kind }) => kind !== 'stop'),
+  },
+  {
+    name: 'a process that was stopped takes the store for silent',
+    file: 'src/store/store-client.ts',
+    mended: 'setServedTimer(clock, cancelGraceMs, ',
+    broken: 'clock.setTimer(cancelGraceMs, ',
+    among: ({ actions, faults }) => actions.some(({ on }) => on === 'store') && faults.some(({ kind }) => kind === 'stop'),
   },
   {
     name: 'a wait that its client has given up is never answered',
