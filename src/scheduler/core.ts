@@ -449,10 +449,15 @@ export class Core implements TaskListener {
   }
 
   #checkBytes(role: string, bytes: number): number {
-    checkPositive(role, bytes);
-    if (bytes <= this.#memoryBytes) return bytes;
-    throw new ShoalError('usage', `${role}: ${bytes} bytes are more than this machine's memory of ${this.#memoryBytes}`);
+    return checkBytes(role, bytes, this.#memoryBytes);
   }
+}
+
+/** A credit or a partition. @param role who says which: `setCredit`, `scheduled: creditBytes`. @throws ShoalError `usage`. */
+export function checkBytes(role: string, bytes: number, memoryBytes: number): number {
+  checkPositive(role, bytes);
+  if (bytes <= memoryBytes) return bytes;
+  throw new ShoalError('usage', `${role}: ${bytes} bytes are more than this machine's memory of ${memoryBytes}`);
 }
 
 function checkPositive(role: string, value: number): number {

@@ -98,6 +98,12 @@ it("reads ByteScheduler's variables as it means them", () => {
   expect(readSettings({ BYTESCHEDULER_DEBUG: '1' }).logLevel).toBe('debug');
   expect(readSettings({ BYTESCHEDULER_DEBUG: '0' }).logLevel).toBe('warn');
   expect(() => readSettings({ BYTESCHEDULER_DEBUG: 'loud' })).toThrow('BYTESCHEDULER_DEBUG');
+  expect(readSettings({ BYTESCHEDULER_PARTITION: '5' }).schedulePartitionBytes).toBe(20);
+  expect(() => readSettings({ BYTESCHEDULER_PARTITION: '-5' })).toThrow('BYTESCHEDULER_PARTITION: "-5" is not valid');
+});
+
+it('quotes what is not valid as it was written', () => {
+  expect(() => readSettings({ BYTESCHEDULER_CREDIT: '1e30' })).toThrow('BYTESCHEDULER_CREDIT: "1e30" is not valid');
 });
 
 describe('resolveSettings', () => {

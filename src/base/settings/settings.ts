@@ -582,14 +582,15 @@ function resolveOne(definition: SettingDefinition, environment: Environment): { 
   for (const { name, translate } of definition.aliases) {
     const other = environment[name];
     if (other === undefined || other === '') continue;
-    const value = parseSetting(definition, translate === undefined ? other : translate(other), name);
+    const value = parseSetting(definition, translate === undefined ? other : translate(other), name, other);
     return { value, source: { from: 'alias', variable: name } };
   }
   return { value: definition.fallback, source: { from: 'default', variable: definition.name } };
 }
 
-function parseSetting(definition: SettingDefinition, written: string, variable: string): SettingValue {
-  const value = parseValue(definition, written.trim());
+/** @param written in the environment; `text` is what it means here. */
+function parseSetting(definition: SettingDefinition, text: string, variable: string, written = text): SettingValue {
+  const value = parseValue(definition, text.trim());
   if (value !== undefined) return value;
   const shown = definition.sensitive ? 'its value' : JSON.stringify(written);
   throw new ShoalError('config', `${variable}: ${shown} is not valid; expected ${describeAccepted(definition)}`);

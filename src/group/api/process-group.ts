@@ -44,7 +44,7 @@ import { callOptions, destroyOptions, newGroupOptions, scheduledOptions, splitOp
 import { checkBatch, startBatch, type BatchGroup } from './batch.ts';
 import { CallSignals } from './call-signals.ts';
 import { allGatherObject, broadcastObject, gatherObject, scatterObject } from './objects.ts';
-import { checkedScheduling, ScheduledCommGroup } from './scheduled-group.ts';
+import { checkedScheduling, checkSettings, ScheduledCommGroup } from './scheduled-group.ts';
 import { span } from './span.ts';
 import { groupOfRanks, splitGroup, subgroupOf } from './subgroups.ts';
 
@@ -259,6 +259,7 @@ export class CommGroup implements ProcessGroup {
     checkTimeout(timeoutMs);
     this.#checkUsable();
     const scheduling = { ...this.#world.scheduling, ...checkedScheduling('scheduled', options) };
+    checkSettings(scheduling);
     const ranks = this.globalRanks.map((_, rank) => rank);
     const spec = must(await groupOfRanks(this, this.#world, ranks, { timeoutMs, scheduling }), () => 'this rank is one of all');
     await this.#world.client.start({ type: 'open-group', spec, timeoutMs }, `opening group '${spec.name}'`);

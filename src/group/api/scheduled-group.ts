@@ -34,6 +34,7 @@ import type {
 import type { JobStore } from '../../store/job-store.ts';
 import { CallSignals } from './call-signals.ts';
 import type { SharedBuffer } from '../engine/comm-protocol.ts';
+import { checkBytes } from '../../scheduler/core.ts';
 import { tuningOf } from '../../scheduler/tuner/tuner.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 import type { TensorMemory } from '../dispatch/tensor-memory.ts';
@@ -258,16 +259,17 @@ export class ScheduledCommGroup implements ScheduledGroup {
 export function checkedScheduling(call: string, options: SchedulingOptions): Partial<Scheduling> {
   checkFields(call, options, schedulingOptions);
   const { creditBytes, partitionBytes, tuning } = options;
-  for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes })) {
-    if (bytes === undefined) continue;
-    if (!Number.isSafeInteger(bytes) || bytes <= 0)
-      throw new ShoalError('usage', `${call}: ${name} must be a positive integer, not ${describeValue(bytes)}`);
-    if (bytes > totalmem())
-      throw new ShoalError('usage', `${call}: ${name} is ${bytes} bytes, more than this machine's memory of ${totalmem()}`);
-  }
+  for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes }))
+    if (bytes !== undefined) checkBytes(`${call}: ${name}`, bytes, totalmem());
   return {
     ...(creditBytes === undefined ? {} : { creditBytes }),
     ...(partitionBytes === undefined ? {} : { partitionBytes }),
     ...(tuning === undefined ? {} : { tuning: tuningOf(call, tuning, { kind: 'all-reduce', memoryBytes: totalmem() }) }),
   };
+}
+
+/** What a program says is checked: what is wrong now comes from the settings. @throws ShoalError `usage`. */
+export function checkSettings({ creditBytes, partitionBytes }: Scheduling): void {
+  checkBytes('SHOAL_SCHEDULE_CREDIT_BYTES', creditBytes, totalmem());
+  checkBytes('SHOAL_SCHEDULE_PARTITION_BYTES', partitionBytes, totalmem());
 }

@@ -311,6 +311,18 @@ it('several scheduled groups share a process', async () => {
   expect(await Promise.all([...first, ...second].map(run))).toEqual([12, 12, 12, 12]);
 });
 
+it.each([
+  ['credit', 'SHOAL_SCHEDULE_CREDIT_BYTES', { scheduleCreditBytes: 2 ** 50 }],
+  ['partition', 'SHOAL_SCHEDULE_PARTITION_BYTES', { schedulePartitionBytes: 2 ** 50 }],
+])('a %s larger than memory is refused where the settings say it, and not where a program says another', async (_, name, settings) => {
+  await using world = await startRanks(1, { settings });
+  const [group] = world.groups;
+  const message = expect.stringMatching(`^${name}: ${2 ** 50} bytes are more than this machine's memory`) as string;
+  await expect(group.scheduled()).rejects.toMatchObject({ code: 'usage', message });
+  const scheduled = await group.scheduled({ creditBytes: 100, partitionBytes: 10 });
+  await scheduled.destroy();
+});
+
 it.each<[string, object]>([
   ['a credit of zero', { creditBytes: 0 }],
   ['a negative partition', { partitionBytes: -1 }],

@@ -7,13 +7,14 @@ import { VirtualClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
-import { CompletedWork, PendingWork } from '../../comm/work.ts';
+import { PendingWork } from '../../comm/work.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import { parseChromeTrace } from '../../trace/merge.ts';
 import type { Task } from '../../scheduler/task.ts';
 import { create } from '../stores/create.ts';
 import type { KVStore, KVWork } from '../values/types.ts';
 import { ScheduledKVStore } from './scheduled-kvstore.ts';
+import type { ScheduledKVStoreOptions } from './scheduled-store.ts';
 
 interface Call {
   readonly operation: string;
@@ -395,17 +396,32 @@ describe('a scheduled store', () => {
       },
       'unsupported',
     ],
-    [
-      'a credit of zero',
-      () => new ScheduledKVStore({ pushPull: () => new CompletedWork() } as unknown as KVStore, { creditBytes: 0 }),
-      'usage',
-    ],
     ['what is no store', () => new ScheduledKVStore(5 as unknown as KVStore), 'usage'],
   ])('refuses %s', async (_, run, code) => {
     const store = new ScheduledKVStore(await create('local'), { creditBytes: 8, partitionBytes: 8 });
     await store.init('w', new Float32Array(4));
     await expect(Promise.resolve().then(() => run(store))).rejects.toMatchObject({ code });
     await store.close();
+  });
+
+  it.each<[ScheduledKVStoreOptions, string]>([
+    [{ creditBytes: 0 }, 'ScheduledKVStore: creditBytes must be a positive integer, not 0'],
+    [{ partitionBytes: -1 }, 'ScheduledKVStore: partitionBytes must be a positive integer, not -1'],
+    [{ partitionBytes: 2 ** 50 }, `ScheduledKVStore: partitionBytes: ${2 ** 50} bytes are more than this machine's memory`],
+    [{ environment: { SHOAL_SCHEDULE_CREDIT_BYTES: '1024TiB' } }, `ScheduledKVStore: creditBytes: ${2 ** 50} bytes are more than`],
+    [{ timeoutMs: 0 }, 'ScheduledKVStore: timeoutMs must be positive, not 0'],
+    [{ timeoutMs: -3000 }, 'ScheduledKVStore: timeoutMs must be positive, not -3000'],
+    [
+      { tuning: { space: { creditBytes: { least: 9, most: 8 } } } },
+      'creditBytes goes from a number of bytes to a larger one, not from 9 to 8',
+    ],
+  ])('refuses %j, and says who does not take what', async (options, message) => {
+    const store = await create('local');
+    expect(() => new ScheduledKVStore(store, options)).toThrow(
+      expect.objectContaining({ code: 'usage', message: expect.stringContaining(message) as string }),
+    );
+    await using whole = new ScheduledKVStore(store, { timeoutMs: 0.5 });
+    expect(whole.scheduling.tuning).toBe('fixed');
   });
 
   it('finds rows in parts: pushed in order, pulled in any, of arrays and of tensors', async () => {

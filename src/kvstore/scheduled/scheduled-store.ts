@@ -25,7 +25,7 @@ import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
 import { countOf, Tensor } from '../../memory/tensor.ts';
-import { Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
+import { checkBytes, Core, type CoreObserver, type ShutdownMode } from '../../scheduler/core.ts';
 import { observeAll, TaskProfiler } from '../../scheduler/profiler.ts';
 import type { TuningOptions } from '../../scheduler/tuner/tuner.ts';
 import type { SchedulingStatus } from '../../group/call/types.ts';
@@ -111,6 +111,8 @@ export class ScheduledStore implements KVStore {
     const settings = readSettings(options.environment ?? process.env);
     const { clock = systemClock, creditBytes = settings.scheduleCreditBytes, partitionBytes = settings.schedulePartitionBytes } = options;
     const { timeoutMs = settings.timeoutMs, observer } = options;
+    for (const [name, bytes] of Object.entries({ creditBytes, partitionBytes })) checkBytes(`ScheduledKVStore: ${name}`, bytes, totalmem());
+    if (!(timeoutMs > 0)) throw new ShoalError('usage', `ScheduledKVStore: timeoutMs must be positive, not ${timeoutMs}`);
     const needsOthers = store.numWorkers > 1 && (store.type === 'dist_sync' || store.type === 'collective');
     if (needsOthers && options.creditBytes !== undefined) {
       const why = 'whose operations end when other workers have made theirs, cannot hold a credit without waiting for ever';
@@ -125,14 +127,14 @@ export class ScheduledStore implements KVStore {
       clock,
       creditBytes,
       partitionBytes,
-      timeoutMs: timeoutMs + laterMs,
+      timeoutMs: Math.ceil(timeoutMs) + laterMs,
       memoryBytes: totalmem(),
       observer: observeAll([observer, ...this.#timelines.map(({ recorder }) => new TaskProfiler(recorder))]),
     });
     if (needsOthers) this.core.setLink(link, { creditBytes: totalmem() });
     this.core.start();
     this.#keepsOrder = needsOthers && store.type === 'collective';
-    this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: timeoutMs + laterMs });
+    this.engine = options.engine ?? new DependencyEngine({ clock, timeoutMs: Math.ceil(timeoutMs) + laterMs });
     this.#scheduling = new StoreScheduling({ store, core: this.core, clock, settings, tuning: options.tuning, timeoutMs, needsOthers });
     this.#keys = new PartitionedKeys(this.#scheduling.partLimitBytes);
     this.#store = store;

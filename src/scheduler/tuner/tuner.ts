@@ -76,7 +76,7 @@ export const stepsPerPointMin = firstSteps + lastSteps + 1;
 /** The document counts in parameters of float32. */
 const million = 4e6;
 
-/** Of the document's space, what is to be tuned; The partition's is the same for both kinds. */
+/** Of the document's space, what is to be tuned; the partition's is the same for both kinds. */
 export function spaceOf(
   kind: 'parameter-server' | 'all-reduce',
   tuned: { readonly credit: boolean; readonly partition: boolean },
@@ -171,8 +171,11 @@ export class Tuner {
     this.#names = (['creditBytes', 'partitionBytes'] as const).filter((name) => options.space[name] !== undefined);
     if (this.#names.length === 0) throw new ShoalError('usage', 'Tuner: the space has neither creditBytes nor partitionBytes');
     this.ranges = this.#names.flatMap((name) => options.space[name] ?? []);
-    for (const { least } of this.ranges) {
+    for (const [index, { least, most }] of this.ranges.entries()) {
       if (!(least >= 1)) throw new ShoalError('usage', `Tuner: credit and partition are at least one byte, not ${describeValue(least)}`);
+      if (least < most && most < Infinity) continue;
+      const range = `from ${describeValue(least)} to ${describeValue(most)}`;
+      throw new ShoalError('usage', `Tuner: ${this.#names[index]} goes from a number of bytes to a larger one, not ${range}`);
     }
     this.#search = this.#newSearch();
   }
