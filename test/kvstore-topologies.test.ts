@@ -10,7 +10,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 const root = fileURLToPath(new URL('..', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'shoal-topologies-'));
 /** Nobody dies here: who is late or silent is busy. */
-const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000' };
+const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000', SHOAL_SCHEDULE_PARTITION_BYTES: '3000' };
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
@@ -53,6 +53,9 @@ describe('the model of the demo is trained', () => {
     served.forEach(({ losses }, worker) => {
       losses.forEach((loss, step) => expect(loss).toBeCloseTo(reduced[worker].losses[step], 4));
     });
+    // In parts and by priority: the same bits.
+    expect(await train('sync-scheduled', 2, ['--workers', '2', '--servers', '2'], ['--schedule'])).toEqual(served);
+    expect(await train('collective-scheduled', 2, ['-n', '2'], ['--store', 'collective', '--schedule'])).toEqual(reduced);
   });
 
   test('by dist_async: nobody waits', async () => {

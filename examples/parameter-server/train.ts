@@ -1,6 +1,7 @@
 /** Trains the character model of examples/char-lm with its parameters on servers. The same script, by the type of its store:
  *
  *    shoal run --workers 2 --servers 2 examples/parameter-server/train.ts                         one version at a time
+ *    shoal run --workers 2 --servers 2 examples/parameter-server/train.ts -- --schedule           the first layers travel first, in parts
  *    shoal run --workers 2 --servers 2 examples/parameter-server/train.ts -- --store dist_async   nobody waits
  *    shoal run --workers 4 --worker-groups 2 --servers 2 --server-groups 2 …                      groups with copies of their own
  *    shoal run -n 2 examples/parameter-server/train.ts -- --store collective                      no servers: all-reduce
@@ -11,13 +12,15 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { DistributedSampler, seededRandom } from 'shoal/ddp';
-import { create, type KVStoreType } from 'shoal/kvstore'; // ◆
+import { create, ScheduledKVStore, type KVStoreType } from 'shoal/kvstore'; // ◆
 import { loadCorpus, windowCount, windows } from '../char-lm/corpus.ts';
 import { createModel, createParameters, type ModelConfig } from '../char-lm/model.ts';
 
 const { values } = parseArgs({
   options: {
     store: { type: 'string', default: 'dist_sync' },
+    /** Pushes and pulls go in parts, by priority. */
+    schedule: { type: 'boolean', default: false },
     text: { type: 'string', multiple: true, default: [] },
     steps: { type: 'string', default: '60' },
     batch: { type: 'string', default: '8' },
@@ -37,7 +40,8 @@ const model = createModel(config);
 const initial = createParameters(config, seededRandom(seed));
 const structure = tree.structure<np.Array>(initial);
 
-const kv = await create(values.store as KVStoreType); // ◆
+const store = await create(values.store as KVStoreType); // ◆
+const kv = values.schedule ? new ScheduledKVStore(store) : store; // ◆
 const leaves = tree.leaves<np.Array>(initial);
 const keys = leaves.map((_, index) => index); // ◆ a parameter per leaf
 const shapes = leaves.map((leaf) => [...leaf.shape]);
