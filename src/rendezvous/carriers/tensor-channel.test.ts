@@ -306,6 +306,22 @@ describe('a standing request', () => {
     expect(pair.b.memory.usage.inUse).toBeLessThan(4 * 20_000);
   });
 
+  it.each(['asked for', 'on its way'])('tells who waits when what has come is no tensor, asked for when it was %s', (when) => {
+    const pair = fakePair();
+    exchange(pair, 1, { x: strings('abc') });
+    pair.b.channel.stand(pair.key('x'), 2, 4);
+    pair.settle();
+    const early = when === 'asked for' ? recv(pair, 2, 'x') : undefined;
+    pair.a.core.beginStep(2).send(pair.key('x'), strings('xyz'));
+    pair.a.endTurn();
+    const written = pair.a.connection.posted.find((each) => each.kind === 'write')!;
+    const { region, offset, bytes } = written.source;
+    new Uint8Array(region.buffer, offset, bytes).fill(0xff);
+    if (early === undefined) pair.settle();
+    else expect(() => pair.settle()).toThrow(expect.objectContaining({ code: 'protocol' }));
+    expect((early ?? recv(pair, 2, 'x')).told).toEqual(['protocol']);
+  });
+
   it('ends with its connection, and refuses what it cannot be', () => {
     const pair = fakePair();
     expect(() => pair.b.channel.stand(pair.key('x'), 1, 0)).toThrow(/1 to 1024 steps/);

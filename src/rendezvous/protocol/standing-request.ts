@@ -98,6 +98,7 @@ export class StandingRequest {
   recv(stepId: number, waiter: Waiter<TensorValue>): Cancel {
     const slot = this.#slotOfStep(stepId)!;
     slot.waiter = waiter;
+    // What came before it was asked for is looked at now.
     if (slot.state === 'came') this.#deliver(slot);
     return () => {
       if (slot.waiter === waiter) slot.waiter = undefined;
@@ -166,16 +167,28 @@ export class StandingRequest {
     slot.state = 'came';
     slot.end = end;
     if (slot.isUnwanted) this.#free(slot);
-    else if (slot.waiter !== undefined) this.#deliver(slot);
+    else if (slot.waiter !== undefined) {
+      const malformed = this.#deliver(slot);
+      if (malformed !== undefined) throw malformed;
+    }
   }
 
-  #deliver(slot: Slot): void {
+  /** @returns why what has come is no tensor; the waiter has been told. */
+  #deliver(slot: Slot): ShoalError | undefined {
     const { waiter, end, metadata } = slot;
+    let value: TensorValue | undefined;
+    let malformed: ShoalError | undefined;
+    try {
+      if (end === undefined) value = this.#read(slot, metadata!);
+    } catch (thrown) {
+      malformed = ShoalError.from(thrown);
+    }
     slot.waiter = undefined;
-    const value = end === undefined ? this.#read(slot, metadata!) : undefined;
     if (value?.release === undefined) this.#free(slot);
-    if (end?.cause === undefined) waiter!.receive(value);
-    else waiter!.fail(end.cause);
+    const cause = malformed ?? end?.cause;
+    if (cause === undefined) waiter!.receive(value);
+    else waiter!.fail(cause);
+    return malformed;
   }
 
   /** What stays in the slot until it is released has a `release`. */

@@ -1,6 +1,6 @@
 /** Hostile control messages: real traffic of two workers in which messages and immediates are changed, cut, repeated, mixed and invented. */
-import { ShoalError } from '../../base/errors.ts';
-import type { Random } from '../../base/random.ts';
+import { messageOf, ShoalError } from '../../base/errors.ts';
+import { seededRandom, type Random } from '../../base/random.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { FakeConnection } from './fake-connection.ts';
 import { fakePair } from './fake-pair.ts';
@@ -16,8 +16,17 @@ export interface FuzzCount {
  *  told its end twice or never, or when memory of others changes. */
 export function fuzz(random: Random, inputs: number): FuzzCount {
   const count: FuzzCount = { inputs: 0, refused: 0 };
-  while (count.inputs < inputs) play(random, count);
+  while (count.inputs < inputs) playSeed(random.integer(2 ** 31), count);
   return count;
+}
+
+/** One connection of them, by the number that its failure names. */
+export function playSeed(seed: number, count: FuzzCount = { inputs: 0, refused: 0 }): void {
+  try {
+    play(seededRandom(seed), count);
+  } catch (thrown) {
+    throw new Error(`connection ${seed}: ${messageOf(thrown)}`, { cause: thrown });
+  }
 }
 
 const inPieces = { dtype: 'uint8', shape: [150_000], bytes: 150_000 } as const;
