@@ -192,7 +192,9 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     return this.#closing;
   }
 
+  /** When it returns nothing is read or written for it any more: memory that the peer was writing to may be used for other things. */
   abort(): void {
+    this.#closeEndpoint();
     this.stream.abort();
   }
 
@@ -637,15 +639,19 @@ export class LibfabricConnection implements Connection, FrameReceiver, EndpointL
     const polled = this.#phase === 'open' || this.#phase === 'closing';
     if (polled && error?.code !== 'protocol') while (this.endpoint.open && this.#pollLast() > 0);
     this.#phase = 'closed';
-    this.endpoint.close();
+    this.#closeEndpoint();
     this.#ended = { error };
     const pendingError = error ?? connectionClosed(this.stream.rank, this.peer.rank);
     for (const operation of this.#pending) operation.reject(pendingError);
     this.#pending.clear();
-    for (const done of this.#granted.values()) done?.();
-    this.#granted.clear();
     this.#options.onEnded();
     this.#handlers?.onClose(error);
+  }
+
+  #closeEndpoint(): void {
+    this.endpoint.close();
+    for (const done of this.#granted.values()) done?.();
+    this.#granted.clear();
   }
 
   #pollLast(): number {

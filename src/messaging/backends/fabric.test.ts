@@ -1,15 +1,18 @@
 /** fabric:// over every fabric: the conformance suite, landing space, lent frames, peers that break the rules. */
 import fc from 'fast-check';
-import { describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
 import { systemRandom } from '../../base/random.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
+import { libfabricUnavailable } from '../../fabric/providers/libfabric-devices.ts';
+import { LibfabricFabric } from '../../fabric/providers/libfabric.ts';
 import { TcpFabric } from '../../fabric/providers/tcp.ts';
 import { desertedTcpAddress } from '../../fabric/testing/deserted.ts';
 import { LoopbackNetwork } from '../../fabric/providers/loopback.ts';
 import { ShmFabric, shmUnavailable } from '../../fabric/providers/shm.ts';
 import type { Fabric, FabricOptions } from '../../fabric/fabric.ts';
+import { loadNative } from '../../memory/native.ts';
 import { createRegionAllocator } from '../../memory/regions/allocator.ts';
-import { describeMessaging } from '../conformance.ts';
+import { describeMessaging, hostileTest } from '../conformance.ts';
 import { MessagingContext, type MessagingOptions } from '../context.ts';
 import { Dealer } from '../dealer.ts';
 import { Msg, type FramePlace } from '../msg.ts';
@@ -58,6 +61,20 @@ describe.skipIf(noShm !== undefined)(`shm${noShm === undefined ? '' : ` (skipped
     rebinds: false,
   }));
 });
+
+const libfabrics = ['tcp;ofi_rxm', 'shm'] as const;
+const libfabricOf = (provider: string) => (options: FabricOptions) =>
+  new LibfabricFabric({ ...options, hostId: 'here', libfabric: { provider } });
+const missingOf = (provider: string): string | undefined => libfabricUnavailable({ provider });
+
+for (const provider of libfabrics) {
+  const missing = missingOf(provider);
+  describe.skipIf(missing !== undefined)(`libfabric${missing === undefined ? '' : ` (skipped: ${missing})`}`, () => {
+    const skips = [{ test: hostileTest, reason: 'a pipe is an endpoint, which takes long to make; what refuses them is above the fabric' }];
+    const make = () => ({ ...makeWorld(libfabricOf(provider)), url: () => 'fabric://libfabric', rebinds: false });
+    describeMessaging(`fabric over libfabric, ${provider}`, make, { skips });
+  });
+}
 
 describe('lent frames', () => {
   const pair = async (landing: 'copy' | 'borrow'): Promise<{ dealer: Dealer; router: Router; close: () => Promise<void> }> => {
@@ -118,26 +135,44 @@ describe('lent frames', () => {
   });
 });
 
-const planes: Record<string, () => (options: FabricOptions) => Fabric> = {
-  loopback: () => {
-    const network = new LoopbackNetwork();
-    return (options) => network.createFabric(options);
-  },
-  tcp: () => (options) => new TcpFabric(options),
-};
+interface Plane {
+  readonly title: string;
+  readonly name: string;
+  readonly missing?: string | undefined;
+  make(): (options: FabricOptions) => Fabric;
+}
 
-describe.each(Object.keys(planes))('placed frames over %s', (plane) => {
+const planes: readonly Plane[] = [
+  {
+    title: 'loopback',
+    name: 'loopback',
+    make: () => {
+      const network = new LoopbackNetwork();
+      return (options) => network.createFabric(options);
+    },
+  },
+  { title: 'tcp', name: 'tcp', make: () => (options) => new TcpFabric(options) },
+  ...libfabrics.map((provider) => ({
+    title: `libfabric, ${provider}`,
+    name: 'libfabric',
+    missing: missingOf(provider),
+    make: () => libfabricOf(provider),
+  })),
+];
+
+describe.each(planes)('placed frames over $title', ({ name, missing, make }) => {
+  beforeEach((context) => missing !== undefined && context.skip(missing));
   const bytes = 200_000;
 
   /** Frames go to the router's process. */
   const pair = async () => {
-    const on = makeWorld(planes[plane]());
+    const on = makeWorld(make());
     const [a, b] = [on.context(), on.context()];
     const router = new Router(a);
     const dealer = new Dealer(b, { address: 1n });
-    await dealer.connect(await router.bind(`fabric://${plane}`));
+    await dealer.connect(await router.bind(`fabric://${name}`));
     const places = a.places!;
-    const region = createRegionAllocator().create(3 * bytes);
+    const region = createRegionAllocator({ native: name === 'libfabric' ? loadNative({ enabled: true }) : undefined }).create(3 * bytes);
     const send = (value: number, place?: FramePlace): void => {
       const msg = new Msg(1n, 0n);
       msg.addFrame('head');
