@@ -1,5 +1,6 @@
 /** Inputs of which ranks have different numbers. */
 import { describe, expect, it } from 'vitest';
+import type { ShoalError } from '../base/errors.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
 import { join } from './join.ts';
 import { SGD } from './optimizers.ts';
@@ -85,6 +86,30 @@ describe('join', () => {
     for (const { steps, error } of outcomes) {
       expect(steps).toBe(2);
       expect(error).toMatchObject({ code: 'mismatch', message: 'join: rank 1 ran out of inputs after 2 steps, and others have more' });
+    }
+  });
+
+  it.each([
+    [1, 'all ranks', [0, 1]],
+    [3, 'one rank', [1]],
+  ])('gradients of noSync that step %i of %s leaves for the next are refused on every rank', async (last, _who, unfinished) => {
+    await using world = await startRanks(2);
+    const outcomes = await world.each(async (group) => {
+      const reducer = new Reducer(group, [specs[0]], { environment: {} });
+      let steps = 0;
+      const error = await join(group, [reducer], Array(group.rank === 1 ? last : 4).fill(0), async () => {
+        steps++;
+        if (steps > 1 || last > 1) await reducer.average([Float32Array.of(1, 1)]);
+        if (steps === last && unfinished.includes(group.rank)) reducer.noSync(() => reducer.gradientReady(0, Float32Array.of(1, 1)));
+      }).catch((thrown: unknown) => thrown as ShoalError);
+      return { steps, error };
+    });
+    for (const [rank, { steps, error }] of outcomes.entries()) {
+      expect(steps).toBe(last);
+      expect(error).toMatchObject({ code: 'usage', message: expect.stringMatching(/^join: a step .*as one input$/) });
+      expect(error).toMatchObject({
+        message: expect.stringContaining(unfinished.includes(rank) ? "noSync, as of parameter 'a'" : 'a step of rank 1 has left'),
+      });
     }
   });
 

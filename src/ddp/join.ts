@@ -17,6 +17,8 @@ export interface JoinHook {
   mainHook(): Promise<void>;
   /** When all ranks are out. @param lastJoiner a rank that made the most steps. */
   postHook?(lastJoiner: number): Promise<void>;
+  /** What a step of this rank has left for a later one, where ranks that have run out could not take part in it: gradients of `noSync`. */
+  leftover?(): string | undefined;
 }
 
 /** What has collectives in a step: a `Reducer`, a `ZeroRedundancyOptimizer`. */
@@ -45,14 +47,20 @@ export interface JoinResult {
   readonly lastJoiner: number;
 }
 
+/** Said in the place of 0 or 1, so that all ranks stop. */
+const hasLeftover = 2;
+const oneInput = 'give all micro-batches of a step as one input';
+
 /** What `join` needs of a process group. */
 export type JoinGroup = Pick<ProcessGroup, 'rank' | 'size' | 'allGather' | 'broadcast'>;
 
 const joinOptions = optionTable<JoinOptions>({ throwOnEarlyTermination: 'boolean', parameters: 'list', timeoutMs: 'number' });
 
 /** Runs `step` with each input of this rank; when those are over, the hooks of `joinables`, in their order, until every rank is out.
- *  Collective. Every collective of a step must be one of the joinables'.
- *  @throws ShoalError `mismatch`, on every rank, naming those that are out, with `throwOnEarlyTermination`; what steps and hooks throw. */
+ *  Collective. Every collective of a step must be one of the joinables', and every step must make them: micro-batches of `noSync` and the
+ *  one that they are averaged with are one input.
+ *  @throws ShoalError `mismatch`, on every rank, naming those that are out, with `throwOnEarlyTermination`; `usage`, on every rank, when a
+ *          step leaves gradients of `noSync` for the next; what steps and hooks throw. */
 export async function join<T>(
   group: JoinGroup,
   joinables: readonly Joinable[],
@@ -79,7 +87,11 @@ export async function join<T>(
 
   /** Whether any rank has an input. */
   const notify = async (own: 0 | 1, steps: number): Promise<boolean> => {
-    await group.allGather(active, Uint8Array.of(own), { ...call, name: 'ddp/join' });
+    const left = hooks.map((hook) => hook.leftover?.()).find((each) => each !== undefined);
+    await group.allGather(active, Uint8Array.of(left === undefined ? own : hasLeftover), { ...call, name: 'ddp/join' });
+    if (left !== undefined) throw new ShoalError('usage', `join: a step has left ${left}; ${oneInput}`, { rank: group.rank });
+    const unfinished = active.indexOf(hasLeftover);
+    if (unfinished >= 0) throw new ShoalError('usage', `join: a step of rank ${unfinished} has left something for the next; ${oneInput}`);
     const out = [...active.keys()].filter((rank) => active[rank] === 0);
     if (throwOnEarlyTermination && out.length > 0 && out.length < group.size) {
       const message = `join: ${rangesText(out)} ran out of inputs after ${steps} steps, and others have more`;

@@ -375,6 +375,10 @@ export class Reducer {
           this.#ranOut = false;
         }
       },
+      leftover: () => {
+        const { name } = this.#parameters.find(({ filled }) => filled) ?? {};
+        return name === undefined ? undefined : `gradients of noSync, as of parameter '${name}'`;
+      },
     };
   }
 
