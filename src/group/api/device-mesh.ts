@@ -7,7 +7,8 @@
  *      ▼   3 4 5                            mesh.group('dp') of rank 4: 1 4
  *
  *  It must not know how groups are made. */
-import { ShoalError } from '../../base/errors.ts';
+import { must } from '../../base/assert.ts';
+import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { checkFields, checkKind, checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import type { ProcessGroup } from '../call/types.ts';
 
@@ -22,8 +23,10 @@ export interface MeshOptions {
 const meshOptions = optionTable<MeshOptions>({ names: 'list', timeoutMs: 'number' });
 const dimensionsMax = 8;
 
-/** Lays the ranks of a group out as a grid, the last dimension fastest. Collective over the group.
- *  @throws ShoalError `usage` for a shape that does not hold every rank once; what `newSubgroups` throws. */
+/** Lays the ranks of a group out as a grid, the last dimension fastest. Collective over the group. Where a rank cannot open one of its
+ *  groups, every rank throws, and none keeps any.
+ *  @throws ShoalError `usage` for a shape that does not hold every rank once; what `newSubgroups` throws; `aborted`, naming the rank, where
+ *          another one has failed. */
 export async function initDeviceMesh(group: ProcessGroup, shape: readonly number[], options: MeshOptions = noOptions): Promise<DeviceMesh> {
   if (typeof group?.newSubgroups !== 'function')
     throw new ShoalError('usage', `initDeviceMesh needs a process group, not ${describeValue(group)}`);
@@ -31,14 +34,49 @@ export async function initDeviceMesh(group: ProcessGroup, shape: readonly number
   checkOptions('initDeviceMesh', options, meshOptions);
   checkShape(shape, group.size);
   const names = checkedNames(options.names, shape.length);
+  const call = options.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs };
   const groups: ProcessGroup[] = [];
-  for (let dimension = 0; dimension < shape.length; dimension++) {
-    const ranks = lines(shape, dimension);
-    const along = await group.newSubgroups({ ranks, ...(options.timeoutMs === undefined ? {} : { timeoutMs: options.timeoutMs }) });
-    if (along === null) throw new ShoalError('usage', 'every rank is in one group of each dimension');
-    groups.push(along);
+  try {
+    for (let dimension = 0; dimension < shape.length; dimension++) {
+      const along = await openAlong(group, lines(shape, dimension), call);
+      if (!isShoalError(along)) groups.push(along);
+      await checkAll(group, names[dimension] ?? dimension, { ...call, own: isShoalError(along) ? along : undefined });
+    }
+  } catch (thrown) {
+    await Promise.allSettled(groups.map((each) => each.destroy()));
+    throw thrown;
   }
   return new DeviceMesh({ rank: group.rank, shape: [...shape], names, groups });
+}
+
+/** This rank's group along a dimension, or why it is not open: the others are to know before anything else. */
+async function openAlong(
+  group: ProcessGroup,
+  ranks: readonly number[][],
+  call: { timeoutMs?: number },
+): Promise<ProcessGroup | ShoalError> {
+  const along = await group.newSubgroups({ ...call, ranks }).catch((thrown: unknown) => ShoalError.from(thrown));
+  return must(along, () => 'every rank is in one group of each dimension');
+}
+
+/** @throws ShoalError this rank's own, or `aborted` with what another rank says. */
+async function checkAll(
+  group: ProcessGroup,
+  dimension: string | number,
+  { own, ...call }: { readonly own: ShoalError | undefined; readonly timeoutMs?: number },
+): Promise<void> {
+  let said: readonly (string | null)[];
+  try {
+    said = await group.allGatherObject(own?.message ?? null, { ...call, name: 'mesh' });
+  } catch (thrown) {
+    // What came first.
+    throw own ?? thrown;
+  }
+  if (own !== undefined) throw own;
+  const failed = said.findIndex((message) => message !== null);
+  if (failed < 0) return;
+  const message = `initDeviceMesh: rank ${failed} cannot open its group of dimension ${dimension}: ${said[failed]}`;
+  throw new ShoalError('aborted', message, { peer: group.globalRanks[failed] });
 }
 
 interface MeshParts {
