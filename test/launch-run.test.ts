@@ -90,7 +90,7 @@ describe('shoal run: failures', () => {
     const { stderr } = await shoalRun('-n', '2', '--grace', '50ms', rankScript, 'throw', '1').ended;
     const report = stderr.slice(stderr.indexOf('failed first'));
     expect(report).toMatch(
-      /^failed first: it exited with code 1 \d+\.\d s after the start \(pid \d+\)\nshoal: what rank 1 wrote to stderr:\n/,
+      /^failed first: it exited with code 1 \d+\.\d s after the start \(pid \d+\): Error: rank 1 cannot go on\nshoal: what rank 1 wrote to stderr:\n/,
     );
     const lines = report.trimEnd().split('\n').slice(2);
     for (const line of lines) expect(line).toMatch(/^shoal: {3}\|/);

@@ -85,7 +85,9 @@ export class ShoalError extends Error {
   /** As plain data, for another thread or process. */
   toData(): ErrorData {
     const { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource } = this;
-    const cause = this.cause === undefined ? undefined : messageOf(this.cause);
+    const text = this.cause === undefined ? undefined : messageOf(this.cause);
+    // Where the message repeats it, it would be printed twice.
+    const cause = text !== undefined && message.includes(text) ? undefined : text;
     return { code, message, rank, peer, operation, sequence, bytes, timeoutMs, resource, cause };
   }
 

@@ -355,9 +355,10 @@ class Run {
   /** The failure, and what its rank wrote last, after everything else. */
   #tell(failure: JobFailure, failed: FailedProcess | undefined): JobFailure {
     const own = failed !== undefined && failure.node === this.#node;
-    for (const line of [describeFailure(failure, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
     const error = own ? lastError(failed.tail().text) : undefined;
-    return error === undefined ? failure : { ...failure, error };
+    const told = error === undefined ? failure : { ...failure, error };
+    for (const line of [describeFailure(told, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
+    return told;
   }
 
   #event(line: string): void {
@@ -372,7 +373,8 @@ class Run {
 
 function describeFailure(failure: JobFailure, node: number): string {
   const where = failure.node === node ? '' : ` on node ${failure.node} (${failure.host})`;
-  if (failure.rank !== undefined) return `rank ${failure.rank}${where} failed first: it ${failure.text}`;
+  if (failure.rank !== undefined)
+    return `rank ${failure.rank}${where} failed first: it ${failure.text}${failure.error === undefined ? '' : `: ${failure.error}`}`;
   return failure.node === node ? `the job ended: ${failure.text}` : `node ${failure.node} (${failure.host}) failed: ${failure.text}`;
 }
 

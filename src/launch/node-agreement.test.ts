@@ -26,6 +26,7 @@ async function firstCause(
   failed: readonly number[],
   causes: readonly (readonly [number, number])[],
   late: readonly number[] = [],
+  well: readonly number[] = [],
 ): Promise<JobFailure> {
   const agreement = await NodeAgreement.join({
     clock: systemClock,
@@ -47,6 +48,7 @@ async function firstCause(
     for (const [rank, peer] of causes) await noteCause(ranks, rank, new ShoalError('peer-lost', 'gone', { peer }));
     const end = (rank: number): Promise<void> => agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
     for (const rank of failed) await end(rank);
+    for (const rank of well) await agreement.rankEnded(0, { rank, ending: 'exited with code 0', failure: undefined });
     const coming = sleep(systemClock, lateMs).then(() => Promise.all(late.map(end)));
     const cause = await agreement.firstCause(0, failureOf(first), late.length > 0 ? patientMs : graceMs);
     await coming;
@@ -90,7 +92,12 @@ describe('the first failure', () => {
   });
 
   it('names who is to blame and has not failed', async () => {
-    const text = 'exited with code 10, because of rank 1, which has not failed';
+    const text = 'exited with code 10, because of rank 1, which had not ended';
     expect(await firstCause(0, [0], [[0, 1]])).toEqual({ ...failureOf(0), text });
+  });
+
+  it('names who left the others without a word, with code 0', async () => {
+    const text = 'exited with code 10, because of rank 1, which ended before it, with code 0';
+    expect(await firstCause(0, [0], [[0, 1]], [], [1])).toEqual({ ...failureOf(0), text });
   });
 });

@@ -152,16 +152,17 @@ export class NodeAgreement {
       const before = followed.get(peer);
       if (before !== undefined) return before;
       const cause = await withinServed(clock, graceMs, (signal) => this.#rankFailure(generation, peer, signal));
-      if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which has not failed` };
+      if (cause === 'none') return { ...last, text: `${last.text}, because of rank ${peer}, which ended before it, with code 0` };
+      if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which had not ended` };
       last = cause;
     }
   }
 
-  /** Undefined when the rank ends well, or not before `signal`. */
-  async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | undefined> {
+  /** `none` when the rank ends well; undefined when it does not end before `signal`. */
+  async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | 'none' | undefined> {
     try {
       const end = await this.#store.get(rankEndKey(generation, rank), { timeoutMs: foreverMs, signal });
-      return isNull(end) ? undefined : decodeFailure(end);
+      return isNull(end) ? 'none' : decodeFailure(end);
     } catch {
       return undefined;
     }

@@ -72,13 +72,29 @@ export class Diagnosis {
       .join('\n');
     const fields = { sequence: this.sequence, operation: this.#operation };
     if (this.code === 'mismatch') {
-      const message = `ranks of group '${group}' disagree on collective #${this.sequence}:\n${lines}\nEvery rank must make the same calls in the same order.`;
-      return new ShoalError('mismatch', message, fields);
+      const odd = this.#odd(statements);
+      const who =
+        odd.length === 0
+          ? ''
+          : ` ${odd.length === 1 ? 'rank' : 'ranks'} ${this.#names(odd)} ${odd.length === 1 ? 'differs' : 'differ'} from the others`;
+      const message = `ranks of group '${group}' disagree on collective #${this.sequence}:${who}\n${lines}\nEvery rank must make the same calls in the same order.`;
+      return new ShoalError('mismatch', message, { ...fields, peer: odd.length === 1 ? this.#globalRanks[odd[0].rank] : undefined });
     }
     const { who, first } = this.#missing(statements, hasAnnounced);
     const message = `collective #${this.sequence} of group '${group}' timed out after ${this.timeoutMs} ms, ${who}:\n${lines}`;
     const peer = first === undefined ? undefined : this.#globalRanks[first.rank];
     return new ShoalError('timeout', message, { ...fields, timeoutMs: this.timeoutMs, peer });
+  }
+
+  /** Who does not call what most ranks call; nobody where most ranks call nothing in common. */
+  #odd(statements: readonly Statement[]): readonly Statement[] {
+    const classes = new Map<string, Statement[]>();
+    for (const statement of statements) {
+      const call = statement.report?.text.replace(/ at \S+:\d+$/, '') ?? '';
+      classes.set(call, [...(classes.get(call) ?? []), statement]);
+    }
+    const most = [...classes.values()].find((same) => 2 * same.length > statements.length);
+    return most === undefined ? [] : statements.filter((statement) => !most.includes(statement));
   }
 
   /** Whom the others waited for, as far as that is known, and who is named as the one. */

@@ -471,9 +471,7 @@ export class GroupEngine implements OperationHost {
     const lost = `rank ${global} was lost ${during} of group '${this.spec.name}'`;
     // Because of another rank, in a group that this one may not be in.
     const because = failure?.peer !== undefined && failure.peer !== this.#world.rank ? failure : undefined;
-    const why = because
-      ? `it had failed: ${because.message}`
-      : `${error?.message ?? 'it closed its connection'}; see that rank's own output`;
+    const why = because ? `it had failed: ${because.message}` : (error?.message ?? "it closed its connection; see that rank's own output");
     this.fail(
       new ShoalError('peer-lost', `${lost}: ${why}`, {
         peer: because?.peer ?? global,
