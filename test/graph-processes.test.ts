@@ -1,5 +1,5 @@
 /** Graphs over processes: workers and parameter servers that `shoal run` starts, over the fabric and gRPC; one that is killed. */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -111,6 +111,32 @@ describe('a graph over processes', () => {
       for (const { heldUs } of besides)
         if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
         else expect(heldUs).toBeLessThan(lateMs * 500);
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+  });
+
+  it('processes that are in a group as well leave both timelines, as one rank each', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'graph-trace-'));
+    try {
+      const both = fileURLToPath(new URL('fixtures/graph-and-group.ts', import.meta.url));
+      const { code, stderr } = await shoalRun('--ps', '1', '--workers', '1', '--report-dir', folder, both).ended;
+      expect(code, stderr).toBe(0);
+      expect(readdirSync(folder).filter((name) => name.startsWith('trace-'))).toEqual([
+        'trace-rank-0-graph.json',
+        'trace-rank-0.json',
+        'trace-rank-1-graph.json',
+        'trace-rank-1.json',
+      ]);
+      const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+      const { ranks, rows, steps, operations, warnings } = JSON.parse(report.stdout) as ReportData;
+      expect(warnings).toEqual([]);
+      expect(ranks.map(({ rank }) => rank)).toEqual([0, 1]);
+      expect(steps).toMatchObject([{ rank: 0, steps: 2 }]);
+      expect(operations.reduce((sum, { calls }) => sum + calls, 0)).toBeGreaterThanOrEqual(2);
+      for (const rank of [0, 1]) expect(rows.filter((row) => row.rank === rank).length).toBeGreaterThanOrEqual(2);
+      const merged = await start([process.execPath, 'dist/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
+      expect(JSON.parse(merged.stdout)).toMatchObject({ ranks: 2 });
     } finally {
       rmSync(folder, { recursive: true });
     }

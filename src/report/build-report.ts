@@ -46,7 +46,7 @@ export function buildReport(name: string, run: RunFolder, limits: TimelineLimits
     } catch (thrown) {
       warnings.push(`${isShoalError(thrown) ? thrown.message : `${trace.name}: ${messageOf(thrown)}`}; what comes after it is not shown`);
     }
-    for (const { rank } of trace.metadata.processes) collectives.endRank(rank);
+    for (const { rank, part } of trace.metadata.processes) if (part === undefined) collectives.endRank(rank);
   }
   const { leftOut, ...drawn } = timeline.finish();
   const { every, ...told } = collectives.finish();

@@ -3,6 +3,7 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
+import { rankTraceName } from '../trace/chrome.ts';
 import type { FlightDump } from '../trace/flight-recorder.ts';
 import { openTraceFile, type TraceFile } from '../trace/trace-file.ts';
 import type { ReportCurve } from './data/report-data.ts';
@@ -27,7 +28,7 @@ export interface LauncherRecord {
 }
 
 /** What a page is made of. */
-export const runFile = /^((trace|flight)-rank-\d+|launcher|summary)\.json$/;
+export const runFile = /^(trace-rank-\d+(-graph)?|flight-rank-\d+|launcher|summary)\.json$/;
 
 /** Of what is read whole: all but traces. */
 const fileBytesMax = 64 * 1024 * 1024;
@@ -40,7 +41,7 @@ export function readRunFolder(folder: string, running?: LauncherRecord): RunFold
     names.filter((name) => pattern.test(name)).flatMap((name) => orWarning(() => readOne(join(folder, name), name), name, warnings) ?? []);
   const read = <T>(pattern: RegExp, parse: (text: string, origin: string) => T): T[] =>
     readEach(pattern, (path, name) => parse(textOf(path, name), name));
-  const traces = readEach(/^trace-rank-\d+\.json$/, openTraceFile);
+  const traces = readEach(rankTraceName, openTraceFile);
   const flights = read(/^flight-rank-\d+\.json$/, parseFlight);
   const losses = read(/^summary\.json$/, parseLosses).flat();
   const [launcher = running] = read(/^launcher\.json$/, parseLauncherRecord);

@@ -170,6 +170,29 @@ describe('mergeTraces', () => {
     expect(mergeTraces([merged])).toEqual(merged);
   });
 
+  it('takes the parts of a process for one rank, on the clock of its group', () => {
+    const graph = { ...rankProcess(1), part: 'graph' as const };
+    const traces = [
+      chromeTrace(rankProcess(0), [oneSpan('a', { originMs: 1030, fromMs: 5, toMs: 6 })]),
+      chromeTrace(graph, [oneSpan('step', { originMs: 50, fromMs: 2, toMs: 3 })]),
+      chromeTrace(rankProcess(1, 1000), [oneSpan('b', { originMs: 40, fromMs: 0, toMs: 1 })]),
+    ];
+    const merged = mergeTraces(traces);
+    expect(spansOf(merged).map(({ name, pid, ts }) => [name, pid, ts])).toEqual([
+      ['a', 0, 5000],
+      ['b', 1, 10_000],
+      ['step', 1, 22_000],
+    ]);
+    expect(new Set(spansOf(merged).map(({ pid, tid }) => `${pid} ${tid}`)).size).toBe(3);
+    expect(merged.otherData.processes.map(({ rank, part }) => [rank, part])).toEqual([
+      [0, undefined],
+      [1, undefined],
+    ]);
+    expect(mergeTraces([merged])).toEqual(merged);
+    expect(() => mergeTraces([...traces, chromeTrace(graph, [])])).toThrow(/rank 1/);
+    expect(() => mergeTraces([traces[1], chromeTrace({ ...rankProcess(1), pid: 7 }, [])])).toThrow(/rank 1/);
+  });
+
   it('refuses nothing to merge and two traces of one rank', () => {
     expect(() => mergeTraces([])).toThrow(/no traces/);
     const trace = chromeTrace(rankProcess(2), []);

@@ -15,7 +15,15 @@ export interface TraceProcess {
   /** Ranks of the same number share memory. Absent: it is in no group. */
   readonly memory?: number;
   readonly rates?: TraceRates;
+  /** What the file has of a process that may leave another one about its group. Absent: the group's. */
+  readonly part?: 'graph';
 }
+
+/** What ranks leave in a folder. */
+export const rankTraceName = /^trace-rank-\d+(-graph)?\.json$/;
+
+/** Rows of parts come after those of the group, whose number nobody knows beforehand. */
+export const firstRowOfPart = 1_000_000;
 
 /** What was measured of a world, seconds per byte: what bandwidths are compared with. */
 export interface TraceRates {
@@ -70,7 +78,7 @@ export function chromeTrace(process: TraceProcess, snapshots: readonly TraceSnap
     { ph: 'M', name: 'process_name', pid, tid: 0, ts: 0, args: { name: `rank ${process.rank} (${process.host}, pid ${process.pid})` } },
     { ph: 'M', name: 'process_sort_index', pid, tid: 0, ts: 0, args: { sort_index: process.rank } },
   ];
-  let tid = 0;
+  let tid = process.part === undefined ? 0 : firstRowOfPart;
   for (const snapshot of snapshots) {
     tid += appendThread(traceEvents, snapshot, { pid, tid, zeroMs: first.startMs });
   }
@@ -95,10 +103,11 @@ export function* formatChromeTrace(trace: ChromeTrace): Generator<string> {
   yield '\n]}\n';
 }
 
-/** Writes `<folder>/trace-rank-<rank>.json`, whole or not at all, and returns its path.
+/** Writes `<folder>/trace-rank-<rank>.json`, of a part `trace-rank-<rank>-<part>.json`, whole or not at all, and returns its path.
  *  @throws ShoalError `system` when the folder cannot be written. */
 export function writeChromeTrace(folder: string, process: TraceProcess, snapshots: readonly TraceSnapshot[]): string {
-  return writeFileWhole(folder, `trace-rank-${process.rank}.json`, formatChromeTrace(chromeTrace(process, snapshots)));
+  const part = process.part === undefined ? '' : `-${process.part}`;
+  return writeFileWhole(folder, `trace-rank-${process.rank}${part}.json`, formatChromeTrace(chromeTrace(process, snapshots)));
 }
 
 /** Appends one thread's events and returns how many rows (tids) it took. */

@@ -3,39 +3,60 @@
 import { readFileSync } from 'node:fs';
 import { basename, dirname } from 'node:path';
 import { messageOf, ShoalError } from '../base/errors.ts';
-import { formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
+import { firstRowOfPart, formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
 import { writeFileWhole } from '../base/files/write-file.ts';
 
 type Processes = TraceMetadata['processes'];
 
 /** How clocks of several processes become one. */
 export interface Alignment {
-  /** As those of one trace. */
+  /** As those of one trace: a rank's parts are one. */
   readonly processes: Processes;
   /** Microseconds, by rank: what is added to the times of its events. */
   readonly shiftOf: ReadonlyMap<number, number>;
+  /** The same, of those of a part, where it has a clock start of its own. */
+  readonly shiftOfPart: ReadonlyMap<number, number>;
 }
 
 /** @throws ShoalError `usage` when two claim the same rank. */
 export function alignProcesses(processes: Processes): Alignment {
-  const startMs = new Map<number, number>();
-  for (const { rank, clockStartMs, offsetMs } of processes) {
-    if (startMs.has(rank))
-      throw new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
-    startMs.set(rank, clockStartMs + offsetMs);
+  const groups = byRank(processes.filter(({ part }) => part === undefined));
+  const parts = byRank(processes.filter(({ part }) => part !== undefined));
+  for (const [rank, { host, pid }] of parts) {
+    const group = groups.get(rank);
+    if (group !== undefined && (group.host !== host || group.pid !== pid)) throw twice(rank);
   }
-  const zeroMs = processes.reduce((least, { clockStartMs, offsetMs }) => Math.min(least, clockStartMs + offsetMs), Infinity);
-  const aligned = processes.map((one) => {
+  // Of a process in a group the offset has been measured.
+  const startOf = (one: Processes[number]): number => one.clockStartMs + (groups.get(one.rank) ?? one).offsetMs;
+  const zeroMs = processes.reduce((least, one) => Math.min(least, startOf(one)), Infinity);
+  const shifts = (of: typeof groups): Map<number, number> => new Map([...of].map(([rank, one]) => [rank, (startOf(one) - zeroMs) * 1e3]));
+  const whole = [...groups.values(), ...[...parts.values()].filter(({ rank }) => !groups.has(rank))];
+  const aligned = whole.map((one) => {
     const clockStartMs = zeroMs - one.offsetMs;
     const wallStart = new Date(Date.parse(one.wallStart) + clockStartMs - one.clockStartMs).toISOString();
-    return { ...one, clockStartMs, wallStart };
+    const dropped = groups.has(one.rank) ? one.dropped + (parts.get(one.rank)?.dropped ?? 0) : one.dropped;
+    return { ...one, clockStartMs, wallStart, dropped };
   });
-  return { processes: aligned, shiftOf: new Map([...startMs].map(([rank, ms]) => [rank, (ms - zeroMs) * 1e3])) };
+  return { processes: aligned, shiftOf: shifts(groups), shiftOfPart: shifts(parts) };
+}
+
+function byRank(processes: Processes): Map<number, Processes[number]> {
+  const found = new Map<number, Processes[number]>();
+  for (const one of processes) {
+    if (found.has(one.rank)) throw twice(one.rank);
+    found.set(one.rank, one);
+  }
+  return found;
+}
+
+function twice(rank: number): ShoalError {
+  return new ShoalError('usage', `two of the traces are of rank ${rank}; merge the traces of one run only`, { rank });
 }
 
 /** On the clock of all. */
-export function aligned(event: ChromeEvent, { shiftOf }: Alignment): ChromeEvent {
-  const shift = shiftOf.get(event.pid) ?? 0;
+export function aligned(event: ChromeEvent, { shiftOf, shiftOfPart }: Alignment): ChromeEvent {
+  const ofPart = event.tid >= firstRowOfPart ? shiftOfPart.get(event.pid) : undefined;
+  const shift = ofPart ?? shiftOf.get(event.pid) ?? 0;
   return event.ph === 'M' ? event : { ...event, ts: Math.round((event.ts + shift) * 1e3) / 1e3 };
 }
 
@@ -91,8 +112,9 @@ export function isMetadata(value: unknown): value is TraceMetadata {
 }
 
 function isProcess(value: unknown): boolean {
-  const { host, wallStart, traffic, memory, rates } = asRecord(value);
+  const { host, wallStart, traffic, memory, rates, part } = asRecord(value);
   return (
+    (part === undefined || part === 'graph') &&
     areNumbers(value, ['rank', 'pid', 'clockStartMs', 'offsetMs', 'dropped']) &&
     typeof host === 'string' &&
     isDate(wallStart) &&

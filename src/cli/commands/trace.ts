@@ -1,9 +1,10 @@
 /** `shoal trace merge`: the ranks' trace files of one run as one file, on one clock. */
 import { Command } from 'commander';
 import { ShoalError } from '../../base/errors.ts';
+import { rankTraceName } from '../../trace/chrome.ts';
 
 /** Of processes; where there are none, of the workers of a scheduled store. */
-const fileNames = [/^trace-rank-\d+\.json$/, /^trace-worker-\d+\.json$/];
+const fileNames = [rankTraceName, /^trace-worker-\d+\.json$/];
 const mergedName = 'trace.json';
 
 export function traceCommand(setExitCode: (code: number) => void): Command {
@@ -25,8 +26,10 @@ export function traceCommand(setExitCode: (code: number) => void): Command {
         files.map((name) => join(folder, name)),
         target,
       );
-      if (flags.json === true) process.stdout.write(`${JSON.stringify({ version: 1, ranks: files.length, output: target })}\n`);
-      else process.stdout.write(`merged ${files.length} ${files.length === 1 ? 'rank' : 'ranks'} into ${target}\n`);
+      // A rank may have left two.
+      const ranks = new Set(files.map((name) => /\d+/.exec(name)?.[0])).size;
+      if (flags.json === true) process.stdout.write(`${JSON.stringify({ version: 1, ranks, output: target })}\n`);
+      else process.stdout.write(`merged ${ranks} ${ranks === 1 ? 'rank' : 'ranks'} into ${target}\n`);
       setExitCode(0);
     });
   return trace;

@@ -93,11 +93,12 @@ export class TaskTrace {
     this.#write();
   }
 
-  /** Clocks count from the same moment on every host: by what these hold for the time. */
+  /** Clocks count from the same moment on every host: by what these hold for the time. Where the process is in a group as well, that one's
+   *  file says better. */
   #write(): void {
     if (this.#file === undefined) return;
     const { folder, rank } = this.#file;
-    writeChromeTrace(folder, { rank, host: hostname(), pid: process.pid, offsetMs: 0 }, [this.#recorder.snapshot()]);
+    writeChromeTrace(folder, { rank, host: hostname(), pid: process.pid, offsetMs: 0, part: 'graph' }, [this.#recorder.snapshot()]);
   }
 
   #nameOf(names: Map<string, NameId>, key: string, verb: string, second: string): NameId {
