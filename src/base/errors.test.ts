@@ -1,4 +1,5 @@
 import { inspect } from 'node:util';
+import { runInThisContext } from 'node:vm';
 import { expect, it } from 'vitest';
 import { ShoalError } from './errors.ts';
 
@@ -12,4 +13,18 @@ it('an error of another thread shows its message and its fields, and nothing of 
   expect(Error.stackTraceLimit).toBe(limit);
   // Where a program has made a mistake is shown.
   expect(stack).toContain('errors.test.ts');
+});
+
+it('what a program has done wrong shows its frames, and none of the installed package', () => {
+  const own = runInThisContext('(make) => make()', { filename: '/home/me/node_modules/shoal/dist/index.js' }) as <T>(make: () => T) => T;
+  const { stack } = own(() => new ShoalError('usage', 'no such option'));
+  expect(stack).toContain('errors.test.ts');
+  expect(stack).not.toContain('node_modules/shoal');
+  expect(own(() => new ShoalError('peer-lost', 'gone')).stack).toContain('node_modules/shoal');
+});
+
+it('a cause that the message repeats does not travel', () => {
+  const cause = new Error('connection reset');
+  expect(new ShoalError('peer-lost', 'rank 1 was lost: connection reset', { cause }).toData().cause).toBeUndefined();
+  expect(new ShoalError('peer-lost', 'rank 1 was lost', { cause }).toData().cause).toBe('connection reset');
 });

@@ -80,6 +80,7 @@ export class ShoalError extends Error {
     this.code = code;
     for (const name of ['rank', 'peer', 'operation', 'sequence', 'bytes', 'timeoutMs', 'resource'] as const)
       if (fields[name] !== undefined) Object.assign(this, { [name]: fields[name] });
+    if (ofTheCaller.has(code)) this.stack = withoutOwnFrames(this.stack);
   }
 
   /** As plain data, for another thread or process. */
@@ -108,6 +109,15 @@ export class ShoalError extends Error {
     if (isShoalError(thrown)) return thrown;
     return new this(code, messageOf(thrown), { ...fields, cause: thrown });
   }
+}
+
+/** What to look at is the caller's line; none of these is made often. */
+const ofTheCaller: ReadonlySet<ErrorCode> = new Set(['usage', 'config', 'unsupported', 'out-of-memory']);
+
+/** Frames of the package where it is installed; one is left where there is no other. */
+function withoutOwnFrames(stack: string | undefined): string | undefined {
+  const others = stack?.replace(/\n {4}at [^\n]*\/node_modules\/shoal\/[^\n]*/g, '');
+  return others?.includes('\n    at ') ? others : stack;
 }
 
 /** Also of errors that another copy of the package made, which `instanceof` does not recognise. */

@@ -232,7 +232,7 @@ class Run {
       }
       await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await supervisor.finish();
-      return this.#tell(failure, supervisor.failed(failure.rank));
+      return this.#tell(this.#withError(failure, supervisor), supervisor.failed(failure.rank));
     } finally {
       over.abort();
       await supervisor.finish();
@@ -250,7 +250,7 @@ class Run {
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
     if (failed !== undefined) {
       const failure = await agreement.firstCause(run.generation, this.#failureOf(failed), graceMs);
-      return { failure: await agreement.fail(run.generation, failure) };
+      return { failure: await agreement.fail(run.generation, this.#withError(failure, run.supervisor)) };
     }
     try {
       await agreement.done(run.generation, run.signal);
@@ -348,6 +348,13 @@ class Run {
     };
   }
 
+  /** With what its rank has written so far, if that is one of this node. */
+  #withError(failure: JobFailure, supervisor: Supervisor): JobFailure {
+    const failed = failure.node === this.#node ? supervisor.failed(failure.rank) : undefined;
+    const error = failed && lastError(failed.tail().text);
+    return error === undefined ? failure : { ...failure, error };
+  }
+
   #interruption({ exitCode, text }: Interruption): JobFailure {
     return { node: this.#node, host: hostname(), exitCode, text, final: true };
   }
@@ -355,10 +362,8 @@ class Run {
   /** The failure, and what its rank wrote last, after everything else. */
   #tell(failure: JobFailure, failed: FailedProcess | undefined): JobFailure {
     const own = failed !== undefined && failure.node === this.#node;
-    const error = own ? lastError(failed.tail().text) : undefined;
-    const told = error === undefined ? failure : { ...failure, error };
-    for (const line of [describeFailure(told, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
-    return told;
+    for (const line of [describeFailure(failure, this.#node), ...(own ? tailLines(failed) : [])]) this.#say(line);
+    return failure;
   }
 
   #event(line: string): void {

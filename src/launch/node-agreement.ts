@@ -53,7 +53,7 @@ export interface JobFailure {
   readonly rank?: number;
   readonly exitCode: number;
   readonly text: string;
-  /** The error that the rank wrote to stderr last, where it was a rank of this node. */
+  /** The error that the rank wrote to stderr last, as far as its launcher has read it. */
   readonly error?: string;
   /** No restart helps: a launcher is gone, or the user ended the job. */
   readonly final: boolean;
@@ -329,11 +329,12 @@ function isNull(bytes: Uint8Array): boolean {
 
 /** @throws ShoalError `protocol` on what no launcher of this version writes. */
 function decodeFailure(bytes: Uint8Array): JobFailure {
-  const { node, host, rank, exitCode, text, final } = decodeObject(bytes);
+  const { node, host, rank, exitCode, text, error, final } = decodeObject(bytes);
   const blamed = rank === undefined || isCount(rank);
-  if (isCount(node) && typeof host === 'string' && blamed && isCount(exitCode) && typeof text === 'string' && typeof final === 'boolean') {
-    return { node, host, ...(rank === undefined ? {} : { rank }), exitCode, text, final };
-  }
+  const told = error === undefined || typeof error === 'string';
+  const names = typeof host === 'string' && typeof text === 'string' && typeof final === 'boolean';
+  if (isCount(node) && names && blamed && told && isCount(exitCode))
+    return { node, host, ...(rank === undefined ? {} : { rank }), exitCode, text, ...(error === undefined ? {} : { error }), final };
   throw notOurs();
 }
 

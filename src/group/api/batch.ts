@@ -47,7 +47,7 @@ export function checkBatch(calls: readonly BatchCall[], checks: CallChecks, { ti
       return checkOne(call, checks, options);
     } catch (thrown) {
       const { code, message } = ShoalError.from(thrown, 'usage');
-      throw new ShoalError(code, `batch: call ${index}: ${message}`, { cause: thrown });
+      throw new ShoalError(code, `batch: call ${index}: ${message}`);
     }
   });
   checkApart(checked);
