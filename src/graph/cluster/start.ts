@@ -79,8 +79,9 @@ export async function startGraphServer(options: StartOptions = {}): Promise<Grap
   });
 }
 
-function startTrace(rank: number, { traceDir: folder, traceEvents }: Settings): TaskTrace {
-  return new TaskTrace(createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents }), { folder, rank });
+function startTrace(rank: number, { traceDir: folder, traceEvents, traceIntervalMs: intervalMs }: Settings): TaskTrace {
+  const recorder = createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents });
+  return new TaskTrace(recorder, { folder, rank, intervalMs, clock: systemClock });
 }
 
 interface Seat {

@@ -5,22 +5,33 @@
  *      sender           ├───── wait h1 ─────┤
  *                 request            ready · answer leaves    arrival */
 import { hostname } from 'node:os';
+import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../../rendezvous/table/rendezvous-key.ts';
 import { writeChromeTrace } from '../../trace/chrome.ts';
 import { nullRecorder, type LaneId, type NameId, type NameOptions, type TraceRecorder } from '../../trace/recorder.ts';
+import { RepeatedWrite } from '../../trace/repeated-write.ts';
 import type { Slot } from '../wire/values.ts';
 
 /** Tensors whose names are kept ready; the recorder has no more either. */
 const namesMax = 4096;
 const category = 'graph';
 
+export interface TraceTarget {
+  readonly folder: string;
+  readonly rank: number;
+  /** How often it is written before the end, too; 0: not. */
+  readonly intervalMs: number;
+  readonly clock: Clock;
+}
+
 export class TaskTrace {
   readonly #recorder: TraceRecorder;
   readonly #lanes: { readonly steps: LaneId; readonly requests: LaneId; readonly receives: LaneId; readonly sends: LaneId };
   readonly #received = new Map<string, NameId>();
   readonly #sent = new Map<string, NameId>();
-  readonly #file: { readonly folder: string; readonly rank: number } | undefined;
+  readonly #file: TraceTarget | undefined;
+  readonly #repeated: RepeatedWrite | undefined;
   readonly #atExit = (): void => {
     try {
       this.#write();
@@ -30,12 +41,14 @@ export class TaskTrace {
   };
 
   /** @param file where the trace is written, at the latest when the process ends. Default: nowhere. */
-  constructor(recorder: TraceRecorder = nullRecorder, file?: { readonly folder: string; readonly rank: number }) {
+  constructor(recorder: TraceRecorder = nullRecorder, file?: TraceTarget) {
     this.#recorder = recorder;
     const lane = (name: string): LaneId => recorder.lane(name);
     this.#lanes = { steps: lane('steps'), requests: lane('requests'), receives: lane('receives'), sends: lane('sends') };
     this.#file = file;
-    if (file !== undefined) process.once('exit', this.#atExit);
+    if (file === undefined) return;
+    process.once('exit', this.#atExit);
+    this.#repeated = new RepeatedWrite({ ...file, write: () => this.#write() });
   }
 
   get enabled(): boolean {
@@ -89,6 +102,7 @@ export class TaskTrace {
   /** @throws ShoalError `system` when the file cannot be written. */
   write(): void {
     if (this.#file === undefined) return;
+    this.#repeated?.end();
     process.off('exit', this.#atExit);
     this.#write();
   }

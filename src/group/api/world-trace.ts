@@ -1,17 +1,15 @@
 /** The timeline of a rank, of both its threads: written when it leaves the world or, by a script that fails, when its process ends; and
  *  meanwhile, where somebody watches. */
 import { hostname } from 'node:os';
-import { systemClock, type Timer } from '../../base/clock.ts';
+import { systemClock } from '../../base/clock.ts';
 import { writeChromeTrace, type TraceRates } from '../../trace/chrome.ts';
 import { createRecorder, nullRecorder, type TraceRecorder, type TraceSnapshot } from '../../trace/recorder.ts';
+import { RepeatedWrite } from '../../trace/repeated-write.ts';
 import type { WorldInfo, WorldPlan } from '../engine/comm-protocol.ts';
 import type { CommClient } from '../thread/comm-client.ts';
 
 /** What the comm thread may take to give its part to a process that is ending. */
 const lastMs = 1000;
-
-/** A full ring takes a second to write: a script that is watched loses a tenth of its time at most. */
-const restsPerWrite = 9;
 
 export class WorldTrace {
   readonly recorder: TraceRecorder;
@@ -19,47 +17,33 @@ export class WorldTrace {
   readonly #client: CommClient;
   readonly #info: WorldInfo;
   readonly #isOn: boolean;
-  #next: Timer | undefined;
-  #isOver = false;
+  #repeated: RepeatedWrite | undefined;
   readonly #atExit = (): void => this.#writeAtExit();
 
   constructor(plan: WorldPlan, client: CommClient, info: WorldInfo) {
     this.#plan = plan;
     this.#client = client;
     this.#info = info;
-    const { traceDir, traceEvents } = plan.settings;
+    const { traceDir, traceEvents, traceIntervalMs } = plan.settings;
     this.#isOn = traceDir !== '';
     this.recorder = this.#isOn ? createRecorder({ clock: systemClock, thread: 'main', eventsMax: traceEvents }) : nullRecorder;
     if (!this.#isOn) return;
     process.once('exit', this.#atExit);
-    this.#writeLater();
+    this.#repeated = new RepeatedWrite({ clock: systemClock, intervalMs: traceIntervalMs, write: (begun) => this.#writeNow(begun) });
   }
 
   /** @throws ShoalError `system` when the file cannot be written; what ended the comm thread. */
   async write(): Promise<void> {
-    this.#isOver = true;
-    this.#next?.cancel();
+    this.#repeated?.end();
     process.off('exit', this.#atExit);
     if (this.#isOn) this.#write(await this.#client.takeTrace());
   }
 
-  /** A script that computes without a break is written in its next one. @param tookMs what the last time has cost. */
-  #writeLater(tookMs = 0): void {
-    const { traceIntervalMs } = this.#plan.settings;
-    if (traceIntervalMs === 0 || this.#isOver) return;
-    this.#next = systemClock.setTimer(Math.max(traceIntervalMs, restsPerWrite * tookMs), () => void this.#writeNow());
-  }
-
-  async #writeNow(): Promise<void> {
-    try {
-      const comm = await this.#client.takeTrace();
-      if (this.#isOver) return;
-      const beginMs = systemClock.now();
-      this.#write(comm);
-      this.#writeLater(systemClock.now() - beginMs);
-    } catch {
-      // What is wrong is said at the end.
-    }
+  async #writeNow(begun: () => void): Promise<void> {
+    const comm = await this.#client.takeTrace();
+    if (this.#repeated?.isOver === true) return;
+    begun();
+    this.#write(comm);
   }
 
   #writeAtExit(): void {
