@@ -2,9 +2,11 @@
 import { describe, expect, it } from 'vitest';
 import { Diagnosis } from './diagnosis.ts';
 
+/** @param calls Undefined: no answer; `…`: not yet. */
 function mismatch(calls: readonly (string | undefined)[], globalRanks = calls.map((_, rank) => rank)) {
   const diagnosis = new Diagnosis({ code: 'mismatch', sequence: 5, timeoutMs: 1000, operation: 'all-reduce', globalRanks });
-  for (const [rank, text] of calls.entries()) if (text !== undefined) diagnosis.add(rank, { text, arrived: true });
+  for (const [rank, text] of calls.entries())
+    if (text !== undefined) diagnosis.add(rank, { text, arrived: text !== '…', left: text === 'left' });
   const { message, peer } = diagnosis.error('world', () => false);
   return { first: message.split('\n')[0], peer };
 }
@@ -21,7 +23,7 @@ describe('the first line of a mismatch', () => {
   });
 
   it('names several', () => {
-    const calls = [sum, 'all-reduce #5 float32[9] sum at train.ts:7', sum, sum, undefined];
+    const calls = [sum, 'all-reduce #5 float32[9] sum at train.ts:7', sum, undefined, 'left', sum, '…'];
     expect(mismatch(calls)).toEqual({
       first: "ranks of group 'world' disagree on collective #5: ranks 1, 4 differ from the others",
       peer: undefined,

@@ -86,15 +86,16 @@ export class Diagnosis {
     return new ShoalError('timeout', message, { ...fields, timeoutMs: this.timeoutMs, peer });
   }
 
-  /** Who does not call what most ranks call; nobody where most ranks call nothing in common. */
+  /** Who does not call what most ranks call; nobody where most have nothing in common. Who has not called yet is of no mind. */
   #odd(statements: readonly Statement[]): readonly Statement[] {
+    const known = statements.filter(({ report }) => report?.left === true || (report?.arrived === true && report.text.includes(' #')));
     const classes = new Map<string, Statement[]>();
-    for (const statement of statements) {
-      const call = statement.report?.text.replace(/ at \S+:\d+$/, '') ?? '';
+    for (const statement of known) {
+      const call = statement.report!.text.replace(/ at \S+:\d+$/, '');
       classes.set(call, [...(classes.get(call) ?? []), statement]);
     }
-    const most = [...classes.values()].find((same) => 2 * same.length > statements.length);
-    return most === undefined ? [] : statements.filter((statement) => !most.includes(statement));
+    const most = [...classes.values()].find((same) => 2 * same.length > known.length);
+    return most === undefined ? [] : known.filter((statement) => !most.includes(statement));
   }
 
   /** Whom the others waited for, as far as that is known, and who is named as the one. */
