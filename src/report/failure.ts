@@ -21,7 +21,9 @@ export function failureOf(flights: readonly FlightDump[], launcher: string | nul
   const blamed = Number(/^rank (\d+) /.exec(launcher ?? '')?.[1] ?? Number.NaN);
   const isFirst = !Number.isNaN(blamed) && !told.some(([, found]) => found.some(({ rank }) => rank === blamed));
   const launcherSays = launcher === null ? [] : [launcher];
+  const [, left] = /because of rank (\d+), which ended before it, with code 0/.exec(launcher ?? '') ?? [];
   const causes = [
+    ...(left === undefined ? [] : [`rank ${left} ended with code 0 while others still called`]),
     ...(isFirst ? launcherSays : []),
     ...told.map(([error, found]) => `${names([...new Set(found.map(({ rank }) => rank))])}: ${error}`),
     ...behind,
