@@ -117,6 +117,13 @@ export const mendedDefects: readonly MendedDefect[] = [
     among: ({ actions, faults }) => actions.some(({ on }) => on === 'ring') && faults.some(({ kind }) => kind !== 'stop'),
   },
   {
+    name: 'a rank that ends because of a group that others are not in is the reason for them',
+    file: 'src/group/world/world.ts',
+    mended: "this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);",
+    broken: 'void others;',
+    among: ({ actions, faults }) => actions.some(({ on }) => on === 'subgroup') && faults.length > 0,
+  },
+  {
     name: 'a process that was stopped takes the store for silent',
     file: 'src/store/store-client.ts',
     mended: 'setServedTimer(clock, cancelGraceMs, ',

@@ -60,10 +60,9 @@ export interface GroupWorld extends NetworkPathWorld {
   readonly kernels: Kernels;
   readonly recorder: OperationLog;
   readonly pointToPoint: Pick<PointToPoint, 'abandon' | 'isSending'>;
-  readonly lastWords: {
-    tell(ranks: readonly number[], message: Extract<ControlMessage, { type: 'abort' }>, silent?: number): void;
-    heard(): Promise<void>;
-  };
+  readonly lastWords: { heard(): Promise<void> };
+  /** All ranks hear why the group fails. */
+  tellFailure(group: GroupSpec, error: ShoalError): void;
   /** To another world rank. */
   link(rank: number): PeerLink;
   /** What runs the calls of a group whose collectives are MPI's; undefined: they are this group's own. */
@@ -270,9 +269,7 @@ export class GroupEngine implements OperationHost {
     this.#watchdog.stop();
     this.#world.recorder.found(this.spec, this.#history.calledAlone());
     this.#world.recordFailure(this.spec, error);
-    const { lastWords } = this.#world;
-    const abort = { type: 'abort', group: this.spec.id, error: error.toData() } as const;
-    lastWords.tell(this.spec.globalRanks, abort, error.peer);
+    this.#world.tellFailure(this.spec, error);
     void this.#endAllHeard(error);
   }
 

@@ -50,6 +50,8 @@ const controlMessage = tagged({
   leave: { group, calls: number() },
   /** The group has failed. */
   abort: { group, error: errorData, id: optional(integer()) },
+  /** A group that you are not in has failed: that may be why I end. */
+  'abort-elsewhere': { error: errorData, id: optional(integer()) },
   /** What may be the reason if I end; none: it is over. */
   trouble: { error: optional(errorData), id: optional(integer()) },
   /** Your message `id` has been read. */

@@ -8,7 +8,7 @@ import { setServedTimer, type Clock } from '../../base/clock.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';
 
-type LastWord = Extract<ControlMessage, { id?: number | undefined; type: 'abort' | 'trouble' }>;
+type LastWord = Extract<ControlMessage, { id?: number | undefined; type: 'abort' | 'abort-elsewhere' | 'trouble' }>;
 
 /** Whoever is stopped does not answer. */
 export const answerMs = 1000;

@@ -257,9 +257,8 @@ export class World {
   async #haveNoRoom(spec: GroupSpec, thrown: unknown): Promise<never> {
     const doing = `opening group '${spec.name}'`;
     const error = exhaustion(`rank ${this.rank}`, thrown, doing, { rank: this.rank }) ?? ShoalError.from(thrown);
-    const { id: group } = spec;
-    this.lastWords.tell(spec.globalRanks, { type: 'abort', group, error: error.toData() });
-    const leave = encodeControl({ type: 'leave', group, calls: 0 });
+    this.tellFailure(spec, error);
+    const leave = encodeControl({ type: 'leave', group: spec.id, calls: 0 });
     for (const link of this.links) if (spec.globalRanks.includes(link.rank)) link.post(leave);
     this.recordFailure(spec, error);
     await this.lastWords.heard();
@@ -269,6 +268,14 @@ export class World {
   /** This rank cannot go on: all its groups fail. */
   fail(error: ShoalError): void {
     for (const group of this.#groups.values()) group.fail(error);
+  }
+
+  /** Ranks that are not in the group hear of it, too: this process may end because of it. Nobody waits for the rank that is to blame. */
+  tellFailure({ id: group, globalRanks }: GroupSpec, thrown: ShoalError): void {
+    const error = thrown.toData();
+    const others = this.links.map(({ rank }) => rank).filter((rank) => !globalRanks.includes(rank));
+    this.lastWords.tell(globalRanks, { type: 'abort', group, error }, error.peer);
+    this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);
   }
 
   /** Tells all ranks what may be the reason if this one ends; undefined: it is over. */
@@ -413,10 +420,12 @@ export class World {
 
   #onControl(link: PeerLink, message: ControlMessage): void {
     // Who says this waits for the answer, and may end then.
-    if ((message.type === 'abort' || message.type === 'trouble') && message.id !== undefined)
+    if ((message.type === 'abort' || message.type === 'abort-elsewhere' || message.type === 'trouble') && message.id !== undefined)
       link.post(encodeControl({ type: 'heard', id: message.id }));
-    if (message.type === 'abort') link.failure = message.error;
+    if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;
     switch (message.type) {
+      case 'abort-elsewhere':
+        return;
       case 'region':
         link.announce(message.key, message.remote);
         // The main thread looks at what main threads have announced.
