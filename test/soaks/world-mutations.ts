@@ -20,23 +20,25 @@ interface Found {
 }
 
 const chosen = [...mendedDefects.entries()].filter(([index]) => given.only === undefined || Number(given.only) === index);
-const found = chosen.map(([index, defect]) => find(defect, ['--seeds', given.seeds ?? '1000', '--among', String(index)]));
+const found = chosen.map(([index, defect]) => find(defect, index));
 for (const { defect, seed, problem } of found)
   console.log(`${seed === undefined ? 'NOT FOUND' : `seed ${seed}`}: ${defect}${problem === undefined ? '' : `\n  ${problem}`}`);
 if (given.result !== undefined) writeFileSync(given.result, `${JSON.stringify(found, null, 2)}\n`);
 process.exitCode = found.every(({ seed }) => seed !== undefined) ? 0 : 1;
 
-function find(defect: MendedDefect, worlds: readonly string[]): Found {
+function find(defect: MendedDefect, index: number): Found {
   const folder = mkdtempSync(join(tmpdir(), 'shoal-mutant-'));
   try {
     for (const name of ['src', 'test', 'package.json', 'tsconfig.json']) cpSync(packageFile(name), join(folder, name), { recursive: true });
     for (const name of ['node_modules', 'build', 'native']) symlinkSync(packageFile(name), join(folder, name));
     putBack(defect, join(folder, defect.file));
-    const run = spawnSync(process.execPath, ['--import', 'tsx', 'test/soaks/worlds.ts', ...worlds, '--until-wrong'], {
-      cwd: folder,
-      encoding: 'utf8',
-    });
-    const [, seed, problem] = /^seed (\d+): (.*)$/m.exec(run.stdout) ?? [];
+    const run = (...worlds: string[]): string => {
+      const args = ['--import', 'tsx', 'test/soaks/worlds.ts', ...worlds, '--until-wrong'];
+      return spawnSync(process.execPath, args, { cwd: folder, encoding: 'utf8' }).stdout;
+    };
+    const known = defect.seed === undefined ? '' : run('--from', String(defect.seed), '--seeds', '1');
+    const said = known.startsWith('seed') ? known : run('--seeds', given.seeds ?? '1000', '--among', String(index));
+    const [, seed, problem] = /^seed (\d+): (.*)$/m.exec(said) ?? [];
     return { defect: defect.name, seed: seed === undefined ? undefined : Number(seed), problem: problem?.slice(0, 300) };
   } finally {
     rmSync(folder, { recursive: true, force: true });
