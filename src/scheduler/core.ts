@@ -383,13 +383,14 @@ export class Core implements TaskListener {
 
   readonly #onTimer = (): void => {
     this.#timer = undefined;
-    const nowMs = this.#clock.now();
-    for (let task = this.#running.first; task !== undefined; task = this.#running.first) {
-      const leftMs = task.startedMs + this.#timeoutMs - nowMs;
-      if (leftMs > 0) {
-        this.#timer ??= this.#clock.setTimer(leftMs, this.#onTimer);
-        return;
-      }
+    this.endOverdue();
+    const { first } = this.#running;
+    if (first !== undefined) this.#timer ??= this.#clock.setTimer(this.#leftMs(first), this.#onTimer);
+  };
+
+  /** Tasks that should have finished end, as they do by themselves: for threads that wait without their event loop. */
+  endOverdue(): void {
+    for (let task = this.#running.first; task !== undefined && this.#leftMs(task) <= 0; task = this.#running.first) {
       const message = `${describeTask(task)} did not finish within ${this.#timeoutMs} ms`;
       const next = `${task.link === '' ? '' : `link '${task.link}'; `}its credit is given back; is its peer alive?`;
       this.#end(
@@ -397,7 +398,11 @@ export class Core implements TaskListener {
         new ShoalError('timeout', `${message}: ${next}`, { operation: task.name, bytes: task.bytes, timeoutMs: this.#timeoutMs }),
       );
     }
-  };
+  }
+
+  #leftMs(task: Task): number {
+    return task.startedMs + this.#timeoutMs - this.#clock.now();
+  }
 
   /** Of a shutdown: ends when nothing is left, and makes an end when nothing moves. */
   #rest(): void {

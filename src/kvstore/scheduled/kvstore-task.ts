@@ -55,6 +55,8 @@ export class KVStoreTask extends Task {
   readonly #barrier: Variable | undefined;
   /** Ends the start op. */
   #proceed: OnComplete | undefined;
+  /** Ends the communication. */
+  #arrive: OnComplete | undefined;
   #hasStarted = false;
   /** Of a parent. */
   #startBarrierPosted = false;
@@ -104,9 +106,10 @@ export class KVStoreTask extends Task {
     this.#proceed?.();
   }
 
-  /** What waits for the proxy hears why. */
+  /** What waits for the proxy, or the communication, hears why. */
   protected override onAbandon(error: ShoalError): void {
-    if (!this.#hasStarted) this.#proceed?.(error);
+    if (this.#arrive !== undefined) this.#arrive(error);
+    else if (!this.#hasStarted) this.#proceed?.(error);
   }
 
   // ── what the engine is given ───────────────────────────────────────────────────────────────────────────────────
@@ -146,7 +149,21 @@ export class KVStoreTask extends Task {
 
   #postCommunication(): void {
     const { engine, communicate, operation } = this.#options;
-    engine.pushAsync((onComplete) => communicate(this.#index, onComplete), [], [this.#avatar], this.#as(operation, operationPriority));
+    const run = (onComplete: OnComplete): void => {
+      if (this.state === 'ended') {
+        onComplete(this.failure);
+        return;
+      }
+      let hasEnded = false;
+      // What was given up may end late.
+      this.#arrive = (error) => {
+        if (hasEnded) return;
+        hasEnded = true;
+        onComplete(error);
+      };
+      communicate(this.#index, this.#arrive);
+    };
+    engine.pushAsync(run, [], [this.#avatar], this.#as(operation, operationPriority));
   }
 
   #postEndOp(): void {

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
-import { VirtualClock } from '../../base/clock.ts';
+import { VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -283,6 +283,41 @@ describe('a scheduled store', () => {
     expect(store.core.statusOf('kvstore').inFlightBytes).toBe(0);
     calls[0].end();
     await turns();
+    await store.close();
+  });
+
+  it('tells those who depend on an operation that never ends', async () => {
+    const clock = new VirtualClock();
+    const { store, calls } = await held({ clock, timeoutMs: 1000 });
+    await store.init('w', new Float32Array(4));
+    const values = new Float32Array(4);
+    const { engine } = store;
+    const [variable, result] = [store.variableOf(values), engine.newVariable('result')];
+    const work = store.pushPull('w', values);
+    const ran = vi.fn();
+    engine.pushSync(ran, [variable], [result]);
+    await turns();
+    const waits = Promise.allSettled([work, engine.waitForVar(variable), engine.waitForVar(result)]);
+    clock.advance(6000);
+    for (const each of await waits) expect(each).toMatchObject({ status: 'rejected', reason: { code: 'timeout' } });
+    expect(ran).not.toHaveBeenCalled();
+    // What ends late has no effect.
+    for (const call of calls) call.end();
+    await turns();
+    await store.close();
+  });
+
+  it('ends an operation that never ends also where the thread waits, or looks, without its event loop', async () => {
+    let nowMs = 0;
+    const clock: Clock = { now: () => (nowMs += 50), wallNow: () => 0, setTimer: () => ({ cancel: () => undefined }) };
+    const { store } = await held({ clock, timeoutMs: 1000 });
+    await store.init('w', new Float32Array(2));
+    const late = expect.objectContaining({ code: 'timeout', message: expect.stringContaining("pull of 'w' did not finish") as string });
+    expect(() => store.pull('w', new Float32Array(2)).waitSync()).toThrow(late);
+    const looked = store.pull('w', new Float32Array(2));
+    for (let looks = 0; looks < 1000 && !looked.done; looks++);
+    expect(looked.error).toEqual(late);
+    expect(store.core.statusOf('kvstore')).toMatchObject({ inFlight: 0, queued: 0 });
     await store.close();
   });
 

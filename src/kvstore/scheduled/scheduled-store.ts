@@ -452,6 +452,7 @@ export class ScheduledStore implements KVStore {
   /** What has arrived, and what follows from it; who looks does not return to the event loop. @returns whether there was anything. */
   #advance(): boolean {
     this.#flushAll();
+    this.core.endOverdue();
     return this.#goOn();
   }
 
