@@ -118,12 +118,18 @@ describe("ByteScheduler's classes", () => {
   it.each([
     ['ScheduledKVStore', 'ScheduledKVStore init push pull'],
     ['ByteCore', 'ByteCore start _loop post _queue _credit _credit_limit _partition _running _pending _first_key _step'],
-    ['ByteTask', 'ByteTask partition immediate_do prepare do notify_ready notify_finish _prepare_callback _do_callback'],
+    [
+      'ByteTask',
+      'ByteTask partition immediate_do prepare do notify_ready notify_finish _prepare_callback _do_callback _start_callback _end_callback',
+    ],
     ['KVStoreTask', 'KVStoreTask _immediate_do _prepare _do _post_start_barrier _post_start_op _post_push_pull_barrier'],
-    ['KVStoreTask', '_post_communication _post_end_op _post_end_barrier'],
-    ['the library', 'bytescheduler_mxnet_on_complete bytescheduler_mxnet_op bytescheduler_mxnet_barrier bytescheduler_get_ndarray_avatar'],
+    ['KVStoreTask', '_post_communication _post_end_op _post_end_barrier _partition_single_tensor'],
+    [
+      'the library',
+      'BYTESCHEDULER_LIB bytescheduler_mxnet_on_complete bytescheduler_mxnet_op bytescheduler_mxnet_barrier bytescheduler_get_ndarray_avatar',
+    ],
     ['tuning', 'Tuner record _tune space max_num_steps BYTESCHEDULER_CREDIT_TUNING BYTESCHEDULER_PARTITION_TUNING'],
-    ['variables', 'BYTESCHEDULER_PARTITION BYTESCHEDULER_CREDIT'],
+    ['variables', 'BYTESCHEDULER_PARTITION BYTESCHEDULER_CREDIT BYTESCHEDULER_TIMELINE BYTESCHEDULER_DEBUG USE_BYTESCHEDULER'],
   ])('%s: all have a row', (_, names) => {
     const named = wordsOf(rows.map(({ theirs }) => theirs).join(' '));
     expect(names.split(' ').filter((name) => !named.has(name))).toEqual([]);

@@ -1,8 +1,9 @@
 /** What tuning finds beside a grid of points: a training of a model's sizes on hosts made of network namespaces (root) whose network is
- *  as fast as makes communication take as long as the passes. The tuner searches the document's space, scaled as the model is; then its
- *  point and a grid over that space are measured in rounds within the same processes.
+ *  as fast as makes communication take as long as the passes. The tuner, as it is by default, searches the document's space, scaled as the model is; then its
+ *  point and a grid over that space are measured in rounds within the same processes. Two points are compared round by round, by the median of
+ *  the ratios: what else the machine did in a round is in both.
  *
- *    npx tsx bench/scheduler/tuned.ts [--model vgg16] [--scale 0.02] [--hosts 2] [--rate-mbit 500] [--rounds 6]
+ *    npx tsx bench/scheduler/tuned.ts [--model vgg16] [--scale 0.02] [--hosts 2] [--rate-mbit 500] [--rounds 8]
  *        [--out bench/results/scheduler-tuned.json]
  *
  *  Build first. */
@@ -23,9 +24,9 @@ const { values } = programArguments(import.meta.url, {
     scale: { type: 'string', default: '0.02' },
     hosts: { type: 'string', default: '2' },
     'rate-mbit': { type: 'string', default: '500' },
-    rounds: { type: 'string', default: '6' },
+    rounds: { type: 'string', default: '8' },
     steps: { type: 'string', default: '6' },
-    'steps-per-point': { type: 'string', default: '20' },
+    'steps-per-point': { type: 'string', default: '100' },
     out: { type: 'string' },
   },
 });
@@ -68,10 +69,13 @@ const programs = network.hosts.map(({ enter }, rank) => ({
     TRAINING: JSON.stringify({ layers, space, grid, rounds, steps, stepsPerPoint }),
   },
 }));
-const stdout = await runTogether(programs, { timeoutMs: 1_200_000 });
+const stdout = await runTogether(programs, { timeoutMs: 2_400_000 });
 const line = stdout.split('\n').find((each) => each.startsWith('{"points"')) ?? '';
 const { points, turns } = JSON.parse(line) as { points: (typeof grid)[number][]; turns: number[][] };
-const median = (list: readonly number[]): number => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
+const median = (list: readonly number[]): number => {
+  const sorted = list.toSorted((a, b) => a - b);
+  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
+};
 const measured = points.map((point, index) => ({
   ...point,
   bestMs: Math.min(...turns[index]),
@@ -80,9 +84,13 @@ const measured = points.map((point, index) => ({
 }));
 const [tuned, ...others] = measured;
 // The fastest of 25 noisy medians is faster than it is: half of the rounds choose it, the other half compare.
-const half = ({ turnsMs }: { turnsMs: readonly number[] }, which: 0 | 1): number =>
-  median(turnsMs.filter((_, round) => round % 2 === which));
-const byChoice = others.toSorted((a, b) => half(a, 0) - half(b, 0));
+interface Turns {
+  readonly turnsMs: readonly number[];
+}
+const choice = ({ turnsMs }: Turns): number => median(turnsMs.filter((_, round) => round % 2 === 0));
+const asFast = (point: Turns, reference: Turns): number =>
+  median(point.turnsMs.map((ms, round) => reference.turnsMs[round] / ms).filter((_, round) => round % 2 === 1));
+const byChoice = others.toSorted((a, b) => choice(a) - choice(b));
 const [best, worst] = [byChoice[0], byChoice[byChoice.length - 1]];
 console.log(
   `${values.model} × ${scale}, ${(bytes / 1e6).toFixed(1)} MB, ${hosts} hosts at ${rateMbit} Mbit/s; load ${loadBefore.toFixed(1)}`,
@@ -91,7 +99,7 @@ for (const [name, point] of Object.entries({ tuned, 'best of grid': best, 'worst
   console.log(
     `${name.padEnd(14)} credit ${formatBytes(point.creditBytes)}, partition ${formatBytes(point.partitionBytes)}: best ${point.bestMs.toFixed(1)} ms, median ${point.medianMs.toFixed(1)} ms a step`,
   );
-const [ofBest, worstOfBest] = [half(best, 1) / half(tuned, 1), half(best, 1) / half(worst, 1)];
+const [ofBest, worstOfBest] = [asFast(tuned, best), asFast(worst, best)];
 console.log(`tuned is ${ofBest.toFixed(3)} × as fast as the best point of the grid, the worst is ${worstOfBest.toFixed(3)} ×`);
 if (values.out !== undefined) {
   const machine = { cpu: os.cpus()[0]?.model, cpus: os.cpus().length, node: process.version, loadBefore, loadAfter: os.loadavg()[0] };

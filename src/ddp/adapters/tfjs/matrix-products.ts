@@ -1,5 +1,5 @@
 /** Products of transposed matrices for TensorFlow.js' wasm backend. Backward passes of dense layers are nothing else, and its kernels
- *  compute them 5 to 60 times as slowly as the product without transposition, which XNNPACK computes. Here a matrix is transposed
+ *  compute large ones 6 to 60 times as slowly as the product without transposition, which XNNPACK computes. Here a matrix is transposed
  *  first, whichever takes the fewest moves:
  *
  *      Aᵀ·B    (Aᵀ)·B, of some rows of both after the other, so that they stay in the cache
