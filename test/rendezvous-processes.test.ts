@@ -4,7 +4,9 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
+import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
+import { systemEnvironment } from '../src/rendezvous/environment.ts';
 import { RendezvousWorker } from '../src/rendezvous/index.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -15,8 +17,12 @@ afterEach(async () => {
   for (const worker of workers.splice(0)) await worker.close();
 });
 
-function start(args: readonly string[]) {
-  const child = spawn(process.execPath, ['--import', 'tsx', ...args], { cwd: root, stdio: ['ignore', 'pipe', 'inherit'] });
+function start(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
+  const child = spawn(process.execPath, ['--import', 'tsx', ...args], {
+    cwd: root,
+    env: { ...process.env, ...env },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   children.push(child);
   return child;
 }
@@ -36,13 +42,18 @@ describe('rendezvous between processes', () => {
     expect({ code, lines: output.trim().split('\n') }).toEqual({ code: 0, lines });
   });
 
-  const shm = shmUnavailable();
-  for (const [carrier, reason] of [['tcp'], ['shm', shm]] as const) {
+  const places: readonly (readonly [carrier: string, reason: string | undefined, provider?: string])[] = [
+    ['tcp', undefined],
+    ['shm', shmUnavailable()],
+    ...['tcp;ofi_rxm', 'shm'].map((provider) => ['libfabric', libfabricUnavailable({ provider }), provider] as const),
+  ];
+  for (const [carrier, reason, provider = ''] of places) {
+    const env = { SHOAL_LIBFABRIC_PROVIDER: provider };
     it.skipIf(reason !== undefined)(
-      `over ${carrier}, a killed sender fails those who wait for it, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
+      `over ${carrier} ${provider}, a killed sender fails those who wait for it, and nobody else${reason === undefined ? '' : ` (skipped: ${reason})`}`,
       async () => {
-        const senders = [0, 1].map((rank) => start(['test/rendezvous-sender.ts', String(rank), carrier]));
-        const worker = await RendezvousWorker.start({ rank: 9, secret: 'test', carriers: [carrier] });
+        const senders = [0, 1].map((rank) => start(['test/rendezvous-sender.ts', String(rank), carrier], env));
+        const worker = await RendezvousWorker.start({ rank: 9, secret: 'test', carriers: [carrier] }, systemEnvironment(env));
         workers.push(worker);
         const peers = await Promise.all(
           senders.map(async ({ stdout }) =>

@@ -1,8 +1,10 @@
 /** What a rendezvous worker takes from the machine: everything it does runs the same in another thread, given another of these. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { systemRandom, type Random } from '../base/random.ts';
+import { readSettings, type Environment } from '../base/settings/settings.ts';
 import { EventPolling } from '../fabric/event-polling.ts';
-import type { FabricProvider } from '../fabric/fabric.ts';
+import type { FabricOptions, FabricProvider } from '../fabric/fabric.ts';
+import { libfabricChoice } from '../fabric/providers/libfabric-devices.ts';
 import { fabricProviders } from '../fabric/providers.ts';
 import { loadNative } from '../memory/native.ts';
 import type { RegionAllocator } from '../memory/region.ts';
@@ -12,12 +14,22 @@ export interface RendezvousEnvironment {
   readonly clock: Clock;
   readonly random: Random;
   readonly providers: readonly FabricProvider[];
+  /** What the settings say of the network. */
+  readonly network: Pick<FabricOptions, 'libfabric' | 'interfaces'>;
   readonly regions: RegionAllocator;
   /** Default: threads sleep until something comes. */
   readonly polling?: EventPolling;
 }
 
-export function systemEnvironment(): RendezvousEnvironment {
-  const regions = createRegionAllocator({ native: loadNative({ enabled: true }) });
-  return { clock: systemClock, random: systemRandom, providers: fabricProviders, regions, polling: new EventPolling(systemClock) };
+/** @throws ShoalError `config` when a setting is malformed. */
+export function systemEnvironment(variables: Environment = process.env): RendezvousEnvironment {
+  const settings = readSettings(variables);
+  return {
+    clock: systemClock,
+    random: systemRandom,
+    providers: fabricProviders,
+    network: { libfabric: libfabricChoice(settings), interfaces: settings.interfaces },
+    regions: createRegionAllocator({ native: loadNative({ enabled: settings.native }) }),
+    polling: new EventPolling(systemClock),
+  };
 }

@@ -4,6 +4,7 @@ import { systemClock } from '../base/clock.ts';
 import { isShoalError, ShoalError } from '../base/errors.ts';
 import { systemRandom } from '../base/random.ts';
 import type { Fabric, FabricOptions } from '../fabric/fabric.ts';
+import { libfabricUnavailable } from '../fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../fabric/providers/shm.ts';
 import { TcpFabric } from '../fabric/providers/tcp.ts';
 import { Tensor } from '../memory/tensor.ts';
@@ -32,6 +33,16 @@ async function pair(options: Partial<RendezvousWorkerOptions> = {}) {
 }
 
 const shm = shmUnavailable();
+
+it.each(['tcp;ofi_rxm', 'shm'])('the settings say which provider of libfabric carries tensors: %s', async (provider) => {
+  const choice = { SHOAL_LIBFABRIC_PROVIDER: provider };
+  const starting = RendezvousWorker.start({ rank: 0, secret: 's', carriers: ['libfabric'] }, systemEnvironment(choice));
+  if (libfabricUnavailable({ provider }) !== undefined) return expect(starting).rejects.toMatchObject({ code: 'unsupported' });
+  const worker = await starting;
+  workers.push(worker);
+  const [{ candidates }] = parseWorkerAddress(worker.address).fabrics;
+  expect(new URLSearchParams(candidates[0].split('?')[1]).get('provider')).toBe(provider);
+});
 
 describe.each([
   ['tcp', undefined],

@@ -26,7 +26,7 @@ export interface RendezvousWorkerOptions {
   readonly world?: string;
   /** What its tensors are sent from. Default `/job:worker/task:<rank>/device:CPU:0`. */
   readonly device?: string;
-  /** What carries tensors, in order of preference: `shm`, `tcp`, `grpc`. Default: shm where it is possible, and tcp. */
+  /** What carries tensors, in order of preference: `shm`, `tcp`, `libfabric`, `grpc`. Default: shm where it is possible, and tcp. */
   readonly carriers?: readonly string[];
   /** Addresses to listen on; `0.0.0.0` offers every interface. Default: 127.0.0.1. */
   readonly listenHosts?: readonly string[];
@@ -331,7 +331,7 @@ export class RendezvousWorker {
 }
 
 /** @throws ShoalError `unsupported` for one that is asked for and not possible. */
-function carriersOf(wanted: readonly string[] | undefined, { providers }: RendezvousEnvironment): readonly string[] {
+function carriersOf(wanted: readonly string[] | undefined, { providers, network }: RendezvousEnvironment): readonly string[] {
   if (wanted === undefined)
     return ['shm', 'tcp'].filter((name) => providers.some((each) => each.name === name && each.unavailable() === undefined));
   for (const name of wanted) {
@@ -342,7 +342,7 @@ function carriersOf(wanted: readonly string[] | undefined, { providers }: Rendez
         'usage',
         `there is no carrier '${name}'; there are ${[...providers.map((each) => each.name), 'grpc'].join(', ')}`,
       );
-    const reason = provider.unavailable();
+    const reason = provider.unavailable(network);
     if (reason !== undefined) throw new ShoalError('unsupported', `carrier ${name} is not possible here: ${reason}`);
   }
   return wanted;
@@ -350,7 +350,7 @@ function carriersOf(wanted: readonly string[] | undefined, { providers }: Rendez
 
 function fabricOptions(
   { world, rank, secret, listenHosts }: Settled,
-  { clock, random, regions, polling }: RendezvousEnvironment,
+  { clock, random, regions, polling, network }: RendezvousEnvironment,
 ): FabricOptions {
   return {
     identity: { world, rank },
@@ -358,6 +358,7 @@ function fabricOptions(
     clock,
     random,
     listenHosts,
+    ...network,
     ...(polling && { polling }),
     ...(regions.kind === 'shared' && { regions }),
   };
