@@ -356,10 +356,10 @@ export function describeRendezvous(
     });
 
     test('writes nothing late into memory that another tensor was given', async () => {
-      const { begin, end, ab } = await start();
+      const { begin, end, ab, ba } = await start();
       const seed = Number(process.env.RENDEZVOUS_SEED ?? systemRandom.integer(2 ** 31));
       const random = seededRandom(seed);
-      const count = 4;
+      const count = 3;
       const elements = 16_384;
       const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
       const turns = async (): Promise<void> => {
@@ -373,12 +373,20 @@ export function describeRendezvous(
         const isGivenUp = stepId % 2 === 0;
         const received = Array.from({ length: count }, (_, k) => b.recvAsync(ab(`x${k}`), isGivenUp ? { signal: abort.signal } : {}));
         const outcomes = Promise.allSettled(received);
+        const returned = isGivenUp ? Array.from({ length: count }, (_, k) => a.recvAsync(ba(`back${k}`))) : [];
         await turns();
         const inTime = isGivenUp ? random.integer(count + 1) : count;
         for (let k = 0; k < inTime; k++) a.send(ab(`x${k}`), filled(stepId));
         await turns();
-        // Some have come, some are on their way, some are not sent yet; the next step's tensors take their memory.
-        if (isGivenUp) abort.abort();
+        // Some have come, some are on their way, some are not sent yet. What takes their memory is read into it now and leaves later, and
+        // the next step's tensors.
+        if (isGivenUp) {
+          abort.abort();
+          const rest = async (): Promise<void> => {
+            for (let left = 6; left > 0; left--) await turn();
+          };
+          for (let k = 0; k < count; k++) b.send(ba(`back${k}`), stagedTensor(filled(-stepId), { turn: () => Promise.resolve(), rest }));
+        }
         const values = (await outcomes).flatMap((each) => (each.status === 'fulfilled' ? [each.value!] : []));
         if (!isGivenUp) expect(values).toHaveLength(count);
         sendLate();
@@ -388,6 +396,13 @@ export function describeRendezvous(
               (data as Float32Array).every((each) => each === stepId),
               `step ${stepId}; RENDEZVOUS_SEED=${seed}`,
             ).toBe(true);
+        for (const value of await Promise.all(returned)) {
+          expect(
+            (value!.data as Float32Array).every((each) => each === -stepId),
+            `back in step ${stepId}; RENDEZVOUS_SEED=${seed}`,
+          ).toBe(true);
+          value!.release?.();
+        }
         for (const value of values) value.release?.();
         sendLate = () => {
           for (let k = inTime; k < count; k++) a.send(ab(`x${k}`), filled(stepId));

@@ -12,12 +12,12 @@ export interface TestTensor extends StagedTensor {
   readonly reads: number[];
 }
 
-/** @param options.fails what reads end with; `turn`: what a read waits for. */
+/** @param options.fails what reads end with; `turn`: what a read waits for; `rest`: what it waits for when the bytes are there. */
 export function stagedTensor(
   value: TensorValue,
-  options: { readonly fails?: ShoalError; readonly turn?: (at: number) => Promise<void> } = {},
+  options: { readonly fails?: ShoalError; readonly turn?: (at: number) => Promise<void>; readonly rest?: () => Promise<void> } = {},
 ): TestTensor {
-  const { fails, turn = () => new Promise<void>((resolve) => void setImmediate(resolve)) } = options;
+  const { fails, turn = () => new Promise<void>((resolve) => void setImmediate(resolve)), rest } = options;
   const { buffer, byteOffset, byteLength } = value.data as ArrayBufferView;
   const released: (ShoalError | undefined)[] = [];
   const reads: number[] = [];
@@ -34,6 +34,7 @@ export function stagedTensor(
       await turn(at);
       if (fails) throw fails;
       target.set(new Uint8Array(buffer, byteOffset + at, target.length));
+      await rest?.();
     },
     release: (cause) => void released.push(cause),
   };
