@@ -43,6 +43,15 @@ describe('shoal run --nnodes', () => {
     expect(ended[1].stderr).toMatch(/rank 0 on node 0 \(.+\) failed first: it exited with code 5/);
   });
 
+  it('the error of the rank that failed is told on all nodes', async () => {
+    const port = await freePort();
+    await using first = node({ port, node: 0 }, rankScript, 'throw', '0');
+    await using second = node({ port, node: 1 }, rankScript, 'stay');
+    const ended = await Promise.all([first.ended, second.ended]);
+    expect(ended[0].stderr).toMatch(/shoal: rank 0 failed first: .+: Error: rank 0 cannot go on\n/);
+    expect(ended[1].stderr).toMatch(/shoal: rank 0 on node 0 \(.+\) failed first: .+: Error: rank 0 cannot go on\n/);
+  });
+
   it('a rank that ends well before it joins is named on all nodes', async () => {
     const port = await freePort();
     await using first = node({ port, node: 0 }, absentScript);
