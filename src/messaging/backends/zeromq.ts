@@ -34,7 +34,8 @@ export interface ZeromqOptions extends BackendOptions {
 type Package = typeof Zmq;
 
 const zapEndpoint = 'inproc://zeromq.zap.01';
-const lingerMs = 500;
+/** Less than the 500 ms after which the package zeromq complains on stderr, of a process that ends while a peer takes nothing. */
+const lingerMs = 300;
 /** For ZeroMQ to give an address back, at most. */
 const releaseMs = 2000;
 const releaseLookMs = 5;
