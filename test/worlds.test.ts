@@ -1,7 +1,10 @@
 /** Whole worlds from seeds: launcher, ranks, stores and parameter servers in one process, on virtual time, networks and memory. `WORLD_SEEDS=n`
  *  runs other than 100; what fails is shrunk, and printed with the line that replays it. */
+import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
+import { packageFile } from '../src/base/packages/package-root.ts';
 import { describeWrong, shrink } from './worlds/check-world.ts';
+import { mendedDefects } from './worlds/mended-defects.ts';
 import { runWorld } from './worlds/world.ts';
 import { paths, worldOf, type WorldPlan } from './worlds/world-plan.ts';
 
@@ -45,6 +48,11 @@ it('a world that goes wrong is made smaller until nothing can be left out', asyn
   );
   expect(small).toMatchObject({ ranks: 3, servers: 0, replicas: 1, maxRestarts: 0, delayedOneIn: 0 });
   expect([small.actions.length, small.faults.map((fault) => fault.kind)]).toEqual([1, [kind]]);
+});
+
+it('every mended defect can be put back', () => {
+  const texts = mendedDefects.map(({ file, mended }) => readFileSync(packageFile(file), 'utf8').split(mended).length - 1);
+  expect(mendedDefects.filter((_, index) => texts[index] !== 1).map(({ name }) => name)).toEqual([]);
 });
 
 function firstSeed(fits: (plan: WorldPlan) => boolean): number {

@@ -88,7 +88,7 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'a rank that ends because of another one is taken for the reason in groups of which that one is no member',
     file: 'src/group/world/world.ts',
-    mended: "if (message.type === 'abort') link.failure = message.error;",
+    mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
   },
   {
