@@ -75,6 +75,20 @@ describe('two workers and two servers', () => {
     expect(sums).toEqual(stores.map(() => keys.map(() => 3)));
   });
 
+  it('workers that cut a parameter in other ways are told at once', async () => {
+    await using other = await KVJob.start({ workers: 2, servers: 1, env });
+    const cut = (await other.stores('dist_sync')).map(
+      (store, worker) => new ScheduledKVStore(store, { partitionBytes: 1000 * (worker + 1) }),
+    );
+    const inits = await Promise.allSettled(cut.map((kv) => kv.init('w', new Float32Array(1000))));
+    expect(inits.filter(({ status }) => status === 'rejected')).not.toHaveLength(0);
+    for (const init of inits) {
+      if (init.status === 'fulfilled') continue;
+      expect(init.reason).toMatchObject({ code: 'mismatch', message: expect.stringContaining("'w/part-0'") as string });
+    }
+    await Promise.all(cut.map((kv) => kv.close()));
+  });
+
   it('tune credit and partition together, and a worker that tunes alone is told', async () => {
     const space = { creditBytes: { least: 65_536, most: 2 ** 20 }, partitionBytes: { least: 16_384, most: 2 ** 18 } };
     // Measured on a machine that others use as well: no drift begins it anew.
