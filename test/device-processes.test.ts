@@ -1,6 +1,7 @@
 /** Devices of a Vulkan driver, in processes of their own: SwiftShader's, where chromium has brought it. */
 import { spawnSync } from 'node:child_process';
 import { describe, expect, it, vi } from 'vitest';
+import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { softwareDriver } from '../src/memory/device/software-driver.ts';
 import { fixtureCommand } from './support/fixtures.ts';
@@ -26,7 +27,7 @@ describe.skipIf(driver === undefined)(`collectives on buffers of WebGPU${why}`, 
 });
 
 describe.skipIf(driver === undefined)(`tensors between buffers of WebGPU, by rendezvous${why}`, () => {
-  for (const [carrier, reason] of [['tcp'], ['shm', shmUnavailable()]] as const) {
+  for (const [carrier, reason] of [['tcp'], ['shm', shmUnavailable()], ['libfabric', libfabricUnavailable()]] as const) {
     const skipped = reason === undefined ? '' : ` (skipped: ${reason})`;
     it.skipIf(reason !== undefined)(
       `come as they were over ${carrier}, and fail for both ends when the device is lost${skipped}`,
