@@ -5,6 +5,8 @@ import type { Region, RegionAllocator, RegionShare } from '../../memory/region.t
 
 export class InProcessMemory {
   readonly #regions = new Map<string, SharedArrayBuffer>();
+  /** Ranks whose processes were killed: they go on until the end of their turn. */
+  readonly #gone = new Set<number>();
   #next = 1;
 
   /** Regions that their makers have not closed. */
@@ -14,6 +16,7 @@ export class InProcessMemory {
 
   /** As when the rank's process is killed: what others have mapped stays with them. */
   forget(rank: number): void {
+    this.#gone.add(rank);
     for (const id of this.#regions.keys()) if (id.startsWith(`${rank}:`)) this.#regions.delete(id);
   }
 
@@ -24,7 +27,7 @@ export class InProcessMemory {
       create: (bytes) => {
         const [fd, buffer] = [this.#next++, new SharedArrayBuffer(bytes)];
         const id = `${rank}:${fd}`;
-        this.#regions.set(id, buffer);
+        if (!this.#gone.has(rank)) this.#regions.set(id, buffer);
         return regionOf({ kind: 'shared', id, pid: rank, fd, bytes }, buffer, () => this.#regions.delete(id));
       },
       checkBudget: () => {},

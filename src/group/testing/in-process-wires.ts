@@ -151,6 +151,8 @@ export class InProcessSockets {
   readonly #turn: TurnOf;
   readonly #listening = new Map<string, { readonly source: SocketSource; readonly identity: PeerIdentity }>();
   readonly #open = new Map<number, End>();
+  /** Of processes that were killed, which go on until the end of their turn. */
+  readonly #lost = new Map<number, End>();
   #descriptors = 100;
 
   /** @param turn default: the next turn, in the order of the calls. */
@@ -198,13 +200,14 @@ export class InProcessSockets {
       if (end.owner !== rank) continue;
       end.end();
       this.#open.delete(descriptor);
+      this.#lost.set(descriptor, end);
     }
   }
 
   /** What runs them. */
   readonly native: NativeWire = {
     wireMemoryBytes: () => 0,
-    takeSocket: (descriptor) => this.#add(this.#end(descriptor)),
+    takeSocket: (descriptor) => this.#add(this.#end(descriptor), this.#lost.has(descriptor) ? this.#lost : this.#open),
     socketRoundTrip: () => undefined,
     closeSocket: (descriptor) => this.#close(descriptor),
     createWire: (descriptors, _memory, own, peerSlots, scratch, [announcedOffset, , signalsOffset]) => {
@@ -283,18 +286,18 @@ export class InProcessSockets {
     closeWatch: (handle) => watchOf(handle).close(),
   };
 
-  #add(end: End): number {
-    this.#open.set(++this.#descriptors, end.open());
+  #add(end: End, ends = this.#open): number {
+    ends.set(++this.#descriptors, end.open());
     return this.#descriptors;
   }
 
   #end(descriptor: number): End {
-    return must(this.#open.get(descriptor), () => `descriptor ${descriptor} is open`);
+    return must(this.#open.get(descriptor) ?? this.#lost.get(descriptor), () => `descriptor ${descriptor} is open`);
   }
 
   #close(descriptor: number): void {
     this.#end(descriptor).close();
-    this.#open.delete(descriptor);
+    if (!this.#open.delete(descriptor)) this.#lost.delete(descriptor);
   }
 }
 
