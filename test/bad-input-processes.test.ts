@@ -7,6 +7,7 @@ import { afterAll, describe, expect, it, type TestContext } from 'vitest';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { allGone, isRunning, shoal } from './fixtures/launch-harness.ts';
 import { startRanks, type Outcome } from './support/ranks.ts';
+import { filesLeftBy } from './support/shared-memory-files.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
 
 const fixture = 'bad-input';
@@ -59,7 +60,7 @@ describe('memory that is not there', () => {
       expect(error.message).toMatch(/memory budget|rank [01]/);
       expect(outcome.code).toBe(3);
     }
-    expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
+    expect(filesLeftBy(world.ranks.map(({ child }) => child.pid))).toEqual([]);
   });
 
   it('a soft limit on file sizes (ulimit -f) does not count against shared memory', async () => {
@@ -305,6 +306,6 @@ describe('shoal run', () => {
     }
     await allGone(pids);
     expect(pids.some(isRunning)).toBe(false);
-    expect(readdirSync('/dev/shm').filter((name) => name.includes('shoal'))).toEqual([]);
+    expect(filesLeftBy(pids)).toEqual([]);
   });
 });

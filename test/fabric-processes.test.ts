@@ -1,7 +1,7 @@
 /** Fabrics between real processes: bytes arrive, death is seen at once and by name, nothing stays behind. */
 import { spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { afterEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
@@ -9,6 +9,7 @@ import { fabricProviders } from '../src/fabric/providers.ts';
 import { libfabricProvider } from '../src/fabric/providers/libfabric.ts';
 import { sweepSharedMemory } from '../src/fabric/providers/libfabric-shm-files.ts';
 import { fixtureCommand } from './support/fixtures.ts';
+import { filesLeftBy } from './support/shared-memory-files.ts';
 
 /** A bound on the mechanism, not on the machine's speed: less than it takes until a silent connection is asked for a sign of life. */
 const deathMs = 9000;
@@ -86,7 +87,7 @@ for (const { title: name, unavailable } of providers) {
           // As the next fabric of that kind does.
           sweepSharedMemory();
           const pids = [ranks.dialler.process.pid, ranks.listener.process.pid];
-          expect(readdirSync('/dev/shm').filter((file) => pids.some((pid) => file.includes(`-${pid}-`)))).toEqual([]);
+          expect(filesLeftBy(pids)).toEqual([]);
           return;
         }
         const socket = /^shm:\/\/([^?]+)/.exec(ranks.address.candidates[0])?.[1];

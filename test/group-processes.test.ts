@@ -10,6 +10,7 @@ import { expectConformance } from './support/expect-conformance.ts';
 import { startRanks } from './support/ranks.ts';
 import { testWorlds } from './support/start-worlds.ts';
 import type { TestWorld } from './support/worlds.ts';
+import { filesLeftBy } from './support/shared-memory-files.ts';
 
 interface Report {
   what: string;
@@ -209,8 +210,7 @@ describe.each(fabricLists)('kill -9 of a rank, fabrics "%s"', (fabrics) => {
       }
       await Promise.all(world.ranks.map((rank) => rank.exited));
       expect([...names].filter((name) => unixTable().some((line) => line.includes(name)))).toEqual([]);
-      const pids = world.ranks.map(({ child }) => child.pid);
-      expect(readdirSync('/dev/shm').filter((name) => pids.some((pid) => name.includes(`-${pid}-`)))).toEqual([]);
+      expect(filesLeftBy(world.ranks.map(({ child }) => child.pid))).toEqual([]);
     },
   );
 
