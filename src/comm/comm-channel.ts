@@ -74,14 +74,14 @@ export class CommChannel<Command extends Typed, Info, Told extends Typed = never
     this.#host.post(this.#number(pending, command));
   }
 
-  /** Sends it in a moment, or before the next one. What is taken back has not been sent: `pending` is the caller's again. */
-  submitLater(pending: PendingWork, command: Unnumbered<Command>): TakeBack {
+  /** Sends it after `delayNs`, or before the next one. What is taken back has not been sent: `pending` is the caller's again. */
+  submitLater(pending: PendingWork, command: Unnumbered<Command>, delayNs: number): TakeBack {
     if (this.#lost) {
       pending.settle(this.#lost, { begun: false });
       return () => false;
     }
     const numbered = this.#number(pending, command);
-    const takeBack = this.#host.postLater(numbered);
+    const takeBack = this.#host.postLater(numbered, delayNs);
     return () => {
       if (!takeBack()) return false;
       this.#pending.delete((numbered as Command & { readonly work: number }).work);

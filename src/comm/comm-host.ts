@@ -8,12 +8,12 @@ import { existsSync } from 'node:fs';
 import { receiveMessageOnPort, type MessagePort, type Transferable } from 'node:worker_threads';
 import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
-import { postponedNs, type Postponed, type PostponedShare } from './postponed.ts';
+import type { Postponed, PostponedShare } from './postponed.ts';
 
 export interface CommHost<Command> {
   post(command: Command, transfer?: readonly Transferable[]): void;
-  /** In a moment, or as soon as another one is posted. */
-  postLater(command: Command): TakeBack;
+  /** After `delayNs`, less than a second, or as soon as another one is posted. */
+  postLater(command: Command, delayNs: number): TakeBack;
   /** Delivers what has arrived, now, without returning to the event loop. */
   drain(): void;
   /** Blocks until something arrives, at most `timeoutMs`; false when this host cannot block. */
@@ -85,9 +85,9 @@ export class PortHost<Command, Event> implements CommHost<Command> {
     this.#port.postMessage(command, transfer);
   }
 
-  postLater(command: Command): TakeBack {
+  postLater(command: Command, delayNs: number): TakeBack {
     this.#flush();
-    if (!this.#postponed?.put(command)) {
+    if (!this.#postponed?.put(command, delayNs)) {
       this.#port.postMessage(command);
       return onItsWay;
     }
@@ -183,9 +183,9 @@ export class InlineHost<Command, Event> implements CommHost<Command> {
     queueMicrotask(() => this.#guest?.handle(command));
   }
 
-  postLater(command: Command): TakeBack {
+  postLater(command: Command, delayNs: number): TakeBack {
     this.#flush();
-    const timer = this.#clock?.setTimer(postponedNs / 1e6, () => this.#flush());
+    const timer = this.#clock?.setTimer(delayNs / 1e6, () => this.#flush());
     if (timer === undefined) {
       this.post(command);
       return onItsWay;

@@ -47,8 +47,8 @@ describe('a postponed command', () => {
       [true, undefined],
       [false, { factor: Number.NaN, none: undefined, text: 'µ' }],
     ] as const) {
-      expect(postponed.put({ factor: Number.NaN, none: undefined, text: 'µ' })).toBe(true);
-      expect(postponed.put('another')).toBe(false);
+      expect(postponed.put({ factor: Number.NaN, none: undefined, text: 'µ' }, 50)).toBe(true);
+      expect(postponed.put('another', 50)).toBe(false);
       if (back) expect(postponed.takeBack()).toBe(true);
       expect(takePostponed(postponed.share)).toEqual(command);
       expect(postponed.takeBack()).toBe(false);
@@ -58,13 +58,13 @@ describe('a postponed command', () => {
   it('sets its timer, and stops it when it is taken back', () => {
     const { native, set } = stillTimers();
     const postponed = new Postponed(native);
-    postponed.put(1);
+    postponed.put(1, 50_000);
     postponed.takeBack();
     expect(set).toEqual([50_000, 0]);
   });
 
   it('is not postponed when it is too large', () => {
-    expect(new Postponed(stillTimers().native).put('x'.repeat(20_000))).toBe(false);
+    expect(new Postponed(stillTimers().native).put('x'.repeat(20_000), 50)).toBe(false);
   });
 });
 
@@ -75,7 +75,7 @@ describe.skipIf(!native)('a channel that postpones', () => {
     const work = channel.start({ type: 'ask', text: 'first' }, 'a question');
     await work;
     const later = new PendingWork(channel, 'a question');
-    const takeBack = channel.submitLater(later, { type: 'ask', text: 'later' });
+    const takeBack = channel.submitLater(later, { type: 'ask', text: 'later' }, 50_000);
     await later;
     expect(takeBack()).toBe(false);
     expect(heard).toEqual(['first', 'later']);
@@ -86,7 +86,7 @@ describe.skipIf(!native)('a channel that postpones', () => {
     const { channel, heard, leave } = connected();
     for (let k = 0; k < 50; k++) {
       channel.post({ type: 'tell', text: `${3 * k}` });
-      channel.submitLater(new PendingWork(channel, 'a question'), { type: 'ask', text: `${3 * k + 1}` });
+      channel.submitLater(new PendingWork(channel, 'a question'), { type: 'ask', text: `${3 * k + 1}` }, 50_000);
       // Now and then its time comes first.
       if (k % 3 === 0) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1);
       await channel.start({ type: 'ask', text: `${3 * k + 2}` }, 'a question');
@@ -98,7 +98,7 @@ describe.skipIf(!native)('a channel that postpones', () => {
   it('delivers nothing of what was taken back, whose work is the caller’s again', async () => {
     const { channel, heard, leave } = connected();
     const work = new PendingWork(channel, 'a question');
-    const takeBack = channel.submitLater(work, { type: 'ask', text: 'back' });
+    const takeBack = channel.submitLater(work, { type: 'ask', text: 'back' }, 1_000_000);
     expect(takeBack()).toBe(true);
     expect(takeBack()).toBe(false);
     await sleep(systemClock, 5);

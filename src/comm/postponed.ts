@@ -9,9 +9,6 @@
 import { deserialize, serialize } from 'node:v8';
 import type { Native } from '../memory/native.ts';
 
-/** Long enough to come to a wait from a call that is followed by nothing else, short beside what large collectives take. */
-export const postponedNs = 50_000;
-
 const empty = 0;
 const waiting = 1;
 const reading = 2;
@@ -46,14 +43,14 @@ export class Postponed {
   }
 
   /** False: it is to be posted, as it does not fit, or the other end is reading another one. */
-  put(command: unknown): boolean {
+  put(command: unknown, delayNs: number): boolean {
     if (Atomics.load(this.#words, stateWord) !== empty) return false;
     const bytes = serialize(command);
     if (bytes.length > bytesMax) return false;
     this.#bytes.set(bytes);
     this.#words[lengthWord] = bytes.length;
     Atomics.store(this.#words, stateWord, waiting);
-    this.#native.setTimer(this.share.timer, postponedNs);
+    this.#native.setTimer(this.share.timer, delayNs);
     return true;
   }
 

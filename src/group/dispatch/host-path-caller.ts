@@ -4,7 +4,7 @@
  *
  *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, in a moment; taken back by whoever has nothing to do but wait for it
+ *      large call on shared buffers ─▶ comm thread, a moment later; taken back by whoever has nothing to do but wait for it
  *
  *  What is not waited for makes progress whatever this thread does next, and whatever it did before.
  *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
@@ -70,6 +70,11 @@ interface Place {
   readonly ordinal: number;
 }
 
+/** Until the comm thread has a large call: long enough to come to a wait from a call that is followed by nothing else. Where the tensor
+ *  has taken the caches that takes longer. */
+const handOverNs = 50_000;
+const handOverNsPerByte = 0.01;
+const handOverNsMax = 1e6;
 /** Of running a large call: whoever blocks for one waits as long for late peers before the comm thread does. */
 const nsPerWaitedByte = 0.2;
 /** The same for a call that is awaited. The event loop has other things to do: about as long as the call itself takes. */
@@ -250,7 +255,8 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     const handedOver: HandedOver = { ...place, operation, site: asked.site, request: asked, work, takeBack: () => false };
     track.handedOver.push(handedOver);
     const command = this.#command(handedOver, position);
-    if (mayComeBack) handedOver.takeBack = client.submitLater(work, command);
+    const delayNs = Math.min(handOverNsMax, Math.floor(handOverNs + operation.bytes * handOverNsPerByte));
+    if (mayComeBack) handedOver.takeBack = client.submitLater(work, command, delayNs);
     else client.submit(work, command);
     return work;
   }
