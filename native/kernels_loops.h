@@ -269,7 +269,7 @@ template <class T>
 void store_all(const ReduceCall& call, const T* values, size_t from, size_t count) {
   if (count * sizeof(T) == kChunkBytes) {
     for (size_t t = 0; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, values, kChunkBytes);
-  } else {
+  } else if (count > 0) {
     for (size_t t = 0; t < call.target_count; t++) std::memcpy(reinterpret_cast<T*>(call.targets[t]) + from, values, count * sizeof(T));
   }
 }

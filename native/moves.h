@@ -55,7 +55,8 @@ inline void copy_bytes(uint8_t* target, const uint8_t* source, size_t count) {
       Moved(source + at).store(target + at);
     }
   }
-  std::memcpy(target + at, source + at, count - at);
+  // Of nothing, the address may be null, which memcpy does not take.
+  if (at < count) std::memcpy(target + at, source + at, count - at);
 }
 
 /// Ranges are apart.

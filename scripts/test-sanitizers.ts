@@ -56,9 +56,20 @@ for (const ranks of [2, 3, 4]) {
 }
 
 /** What is compiled, and what vitest needs to run suites of src/. */
-const copied = ['native', 'scripts', 'src', 'test', 'layers.json', 'package.json', 'tsconfig.json', 'vitest.config.ts'];
+const copied = [
+  'bench',
+  'examples',
+  'native',
+  'scripts',
+  'src',
+  'test',
+  'layers.json',
+  'package.json',
+  'tsconfig.json',
+  'vitest.config.ts',
+];
 const addressFlags = '-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all';
-const addressSuites = ['src/memory', 'src/fabric', 'src/rendezvous', 'src/group/fast', 'src/kvstore/values'];
+const addressSuites = ['src/memory', 'src/fabric', 'src/group/fast', 'src/kvstore/values'];
 
 /** Of native-build.mjs, as far as it is used here. */
 interface NativeBuild {
