@@ -63,6 +63,14 @@ describe('a postponed command', () => {
     expect(set).toEqual([50_000, 0]);
   });
 
+  it('closes its timer once', () => {
+    const closed: number[] = [];
+    const postponed = new Postponed({ ...stillTimers().native, closeTimer: (timer) => closed.push(timer) });
+    postponed.close();
+    postponed.close();
+    expect(closed).toEqual([7]);
+  });
+
   it('is not postponed when it is too large', () => {
     expect(new Postponed(stillTimers().native).put('x'.repeat(20_000), 50)).toBe(false);
   });

@@ -34,6 +34,7 @@ export class Postponed {
   readonly #native: PostponedTimer;
   readonly #words: Int32Array;
   readonly #bytes: Uint8Array;
+  #closed = false;
 
   constructor(native: PostponedTimer) {
     this.#native = native;
@@ -61,8 +62,10 @@ export class Postponed {
     return true;
   }
 
-  /** Once the other end has been closed. */
+  /** Once the other end has been closed. Idempotent: somebody else may have been given the descriptor's number. */
   close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
     this.#native.closeTimer(this.share.timer);
   }
 }

@@ -138,7 +138,8 @@ export class NodeAgreement {
   }
 
   /** What a failure of a rank comes from: a rank that has failed because of another one has not failed first, whichever end is
-   *  seen first. Of ranks that blame each other in a circle it is the one whose end led there. A process that others have lost may take a while to end: at most `graceMs`. */
+   *  seen first. Of ranks that blame each other in a circle it is the one whose end led there. A process that others have lost may take
+   *  a while to end: at most `graceMs`. */
   async firstCause(generation: number, failure: JobFailure, graceMs: number): Promise<JobFailure> {
     const { clock } = this.#options;
     const store = this.#ranksPart(generation);
