@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
 import { hostGuest, processArbiter, type GuestOptions } from '../src/comm/comm-thread.ts';
+import { PendingWork } from '../src/comm/work.ts';
 import type { Asked, GuestPlan, Question } from './fixtures/comm-guest.ts';
 
 const closed = new ShoalError('closed', 'the test is over');
@@ -49,6 +50,27 @@ it('guests share one thread, which ends with the last of them; the next has anot
   await next.leave(closed);
   await next.leave(closed);
   expect(workers()).toBe(before);
+});
+
+// Only the addon's timer postpones; without it commands are posted at once, and this holds as well.
+it('commands arrive in their order, also while the thread reads a postponed one', async () => {
+  const guest = Guest.start({ name: 'a' }, { postpones: true });
+  await guest.ready();
+  const note = { type: 'ask', what: 'note' } as const;
+  const rounds = 3000;
+  for (let round = 0; round < rounds; round++) {
+    const works = [guest.start(note, 'before'), new PendingWork(guest, 'later')];
+    guest.submitLater(works[1], note, 30_000);
+    // From well before its time to well after.
+    const until = process.hrtime.bigint() + BigInt((round % 30) * 3000);
+    while (process.hrtime.bigint() < until);
+    for (let k = 0; k < 3; k++) works.push(guest.start(note, 'since'));
+    if (round % 10 === 9) await Promise.all(works);
+  }
+  const noted = (await guest.ask('noted')) as number[];
+  expect(noted).toHaveLength(5 * rounds);
+  expect(noted.filter((work, k) => k > 0 && work < noted[k - 1])).toEqual([]);
+  await guest.leave(closed);
 });
 
 it('what guests have in flight counts for each other, and for the main thread', async () => {

@@ -68,6 +68,8 @@ export class PortHost<Command, Event> implements CommHost<Command> {
   readonly #postponed: Postponed | undefined;
   /** Postponed, unless the other end has it. */
   #later: Command | undefined;
+  /** By the port, modulo 2³². */
+  #posted = 0;
   #seen = 0;
   #ended = false;
 
@@ -82,13 +84,13 @@ export class PortHost<Command, Event> implements CommHost<Command> {
 
   post(command: Command, transfer: readonly Transferable[] = []): void {
     this.#flush();
-    this.#port.postMessage(command, transfer);
+    this.#send(command, transfer);
   }
 
   postLater(command: Command, delayNs: number): TakeBack {
     this.#flush();
-    if (!this.#postponed?.put(command, delayNs)) {
-      this.#port.postMessage(command);
+    if (!this.#postponed?.put(command, delayNs, this.#posted)) {
+      this.#send(command);
       return onItsWay;
     }
     this.#later = command;
@@ -98,7 +100,12 @@ export class PortHost<Command, Event> implements CommHost<Command> {
   /** Commands arrive in their order. */
   #flush(): void {
     const later = this.#later;
-    if (later !== undefined && this.#takeBack()) this.#port.postMessage(later);
+    if (later !== undefined && this.#takeBack()) this.#send(later);
+  }
+
+  #send(command: Command, transfer: readonly Transferable[] = []): void {
+    this.#posted = (this.#posted + 1) | 0;
+    this.#port.postMessage(command, transfer);
   }
 
   #takeBack(): boolean {

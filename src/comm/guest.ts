@@ -47,6 +47,8 @@ export class GuestPort<Command, Event> {
   readonly #port: MessagePort;
   readonly #events: Int32Array;
   readonly #postponed: PostponedShare | undefined;
+  /** By the port, modulo 2³². */
+  #received = 0;
   #stopWatching: (() => void) | undefined;
 
   constructor({ port, events, postponed }: PortEnd) {
@@ -56,20 +58,26 @@ export class GuestPort<Command, Event> {
   }
 
   onCommand(handle: (command: Command) => void): void {
-    this.#port.on('message', handle);
-    if (this.#postponed) this.#stopWatching = this.#watch(this.#postponed, handle);
+    const receive = (command: Command): void => {
+      this.#received = (this.#received + 1) | 0;
+      handle(command);
+    };
+    this.#port.on('message', receive);
+    if (this.#postponed) this.#stopWatching = this.#watch(this.#postponed, receive, handle);
   }
 
-  /** What is postponed comes after what was posted before. */
-  #watch(postponed: PostponedShare, handle: (command: Command) => void): () => void {
+  /** What is postponed comes after what was posted before, and before what was posted since. */
+  #watch(postponed: PostponedShare, receive: (command: Command) => void, handle: (command: Command) => void): () => void {
     const native = must(loadNative({ enabled: true }), () => 'whoever postpones has the addon');
     const watch = native.watchDescriptor(postponed.timer, () => {
       native.setTimer(postponed.timer, 0);
-      const command = takePostponed(postponed);
-      if (command === undefined) return;
-      for (let next = receiveMessageOnPort(this.#port); next !== undefined; next = receiveMessageOnPort(this.#port))
-        handle(next.message as Command);
-      handle(command as Command);
+      const taken = takePostponed(postponed);
+      if (taken === undefined) return;
+      while (this.#received !== taken.posted) {
+        const next = must(receiveMessageOnPort(this.#port), () => 'what was posted before is there');
+        receive(next.message as Command);
+      }
+      handle(taken.command as Command);
     });
     native.setWatching(watch, true);
     return () => native.closeWatch(watch);

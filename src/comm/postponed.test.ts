@@ -47,10 +47,10 @@ describe('a postponed command', () => {
       [true, undefined],
       [false, { factor: Number.NaN, none: undefined, text: 'µ' }],
     ] as const) {
-      expect(postponed.put({ factor: Number.NaN, none: undefined, text: 'µ' }, 50)).toBe(true);
-      expect(postponed.put('another', 50)).toBe(false);
+      expect(postponed.put({ factor: Number.NaN, none: undefined, text: 'µ' }, 50, -3)).toBe(true);
+      expect(postponed.put('another', 50, 4)).toBe(false);
       if (back) expect(postponed.takeBack()).toBe(true);
-      expect(takePostponed(postponed.share)).toEqual(command);
+      expect(takePostponed(postponed.share)).toEqual(command && { command, posted: -3 });
       expect(postponed.takeBack()).toBe(false);
     }
   });
@@ -58,7 +58,7 @@ describe('a postponed command', () => {
   it('sets its timer, and stops it when it is taken back', () => {
     const { native, set } = stillTimers();
     const postponed = new Postponed(native);
-    postponed.put(1, 50_000);
+    postponed.put(1, 50_000, 0);
     postponed.takeBack();
     expect(set).toEqual([50_000, 0]);
   });
@@ -72,7 +72,7 @@ describe('a postponed command', () => {
   });
 
   it('is not postponed when it is too large', () => {
-    expect(new Postponed(stillTimers().native).put('x'.repeat(20_000), 50)).toBe(false);
+    expect(new Postponed(stillTimers().native).put('x'.repeat(20_000), 50, 0)).toBe(false);
   });
 });
 

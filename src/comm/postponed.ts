@@ -5,7 +5,8 @@
  *      empty ── put, timer is set ──▶ waiting ──┬── taken back ──────────────────────────────▶ empty
  *                                               └── time has come: the other end ── reads ───▶ empty
  *
- *  One command at a time. It must not know what commands mean. */
+ *  One command at a time. It says how many were posted before it, by the port that carries the others: the other end has handled these
+ *  first, and none that was posted later. It must not know what commands mean. */
 import { deserialize, serialize } from 'node:v8';
 import type { Native } from '../memory/native.ts';
 
@@ -15,7 +16,9 @@ const reading = 2;
 
 const stateWord = 0;
 const lengthWord = 1;
-const headBytes = 2 * Int32Array.BYTES_PER_ELEMENT;
+const postedWord = 2;
+const headWords = 3;
+const headBytes = headWords * Int32Array.BYTES_PER_ELEMENT;
 /** Larger commands are not postponed. */
 const bytesMax = 16 * 1024;
 
@@ -39,17 +42,19 @@ export class Postponed {
   constructor(native: PostponedTimer) {
     this.#native = native;
     this.share = { memory: new SharedArrayBuffer(headBytes + bytesMax), timer: native.createTimer() };
-    this.#words = new Int32Array(this.share.memory, 0, 2);
+    this.#words = new Int32Array(this.share.memory, 0, headWords);
     this.#bytes = new Uint8Array(this.share.memory, headBytes);
   }
 
-  /** False: it is to be posted, as it does not fit, or the other end is reading another one. */
-  put(command: unknown, delayNs: number): boolean {
+  /** False: it is to be posted, as it does not fit, or the other end is reading another one.
+   *  @param posted commands before it, modulo 2³². */
+  put(command: unknown, delayNs: number, posted: number): boolean {
     if (Atomics.load(this.#words, stateWord) !== empty) return false;
     const bytes = serialize(command);
     if (bytes.length > bytesMax) return false;
     this.#bytes.set(bytes);
     this.#words[lengthWord] = bytes.length;
+    this.#words[postedWord] = posted;
     Atomics.store(this.#words, stateWord, waiting);
     this.#native.setTimer(this.share.timer, delayNs);
     return true;
@@ -71,10 +76,11 @@ export class Postponed {
 }
 
 /** The receiver's end: what has come is taken once. Undefined: it has been taken back. */
-export function takePostponed({ memory }: PostponedShare): unknown {
-  const words = new Int32Array(memory, 0, 2);
+export function takePostponed({ memory }: PostponedShare): { readonly command: unknown; readonly posted: number } | undefined {
+  const words = new Int32Array(memory, 0, headWords);
   if (Atomics.compareExchange(words, stateWord, waiting, reading) !== waiting) return undefined;
   const command: unknown = deserialize(Buffer.from(new Uint8Array(memory, headBytes, words[lengthWord])));
+  const posted = words[postedWord];
   Atomics.store(words, stateWord, empty);
-  return command;
+  return { command, posted };
 }
