@@ -2,6 +2,8 @@
  *  runs other than 100; what fails is shrunk, and printed with the line that replays it. */
 import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
+import { seededRandom } from '../src/base/random.ts';
+import { SeededWorld } from '../src/base/testing/seeded-world.ts';
 import { packageFile } from '../src/base/packages/package-root.ts';
 import { describeWrong, shrink } from './worlds/check-world.ts';
 import { mendedDefects } from './worlds/mended-defects.ts';
@@ -48,6 +50,20 @@ it('a world that goes wrong is made smaller until nothing can be left out', asyn
   );
   expect(small).toMatchObject({ ranks: 3, servers: 0, replicas: 1, maxRestarts: 0, delayedOneIn: 0 });
   expect([small.actions.length, small.faults.map((fault) => fault.kind)]).toEqual([1, [kind]]);
+});
+
+const shown = mendedDefects.flatMap(({ name, seed }) => (seed === undefined ? [] : [{ name, seed }]));
+it.each(shown)('world $seed, which has shown that $name, is right', async ({ seed }) => {
+  const { problems } = await runWorld(worldOf(seed));
+  if (problems.length > 0) throw new Error(await describeWrong(seed, problems));
+});
+
+it('time that does not pass is an error', async () => {
+  const world = new SeededWorld({ random: seededRandom(1) });
+  const role = world.role('busy');
+  const again = (): void => role.turn(again);
+  again();
+  await expect(world.until(new Promise(() => undefined), 1000)).rejects.toThrow('busy for ever');
 });
 
 it('every mended defect can be put back', () => {

@@ -145,4 +145,20 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: "this.#send(client, target, { kind: 'missing', keys });",
     broken: 'void keys;',
   },
+  {
+    name: 'a thread whose group suspects a rank is woken without end by what nobody reads',
+    file: 'src/group/engine/group-engine.ts',
+    mended: 'else this.#networkPath.rest();',
+    broken: '',
+    seed: 8935,
+    among: ({ path, faults }) => path === 'network fast path' && faults.length > 0,
+  },
+  {
+    name: 'a rank that was stopped while it joined blames who gave it up',
+    file: 'src/group/thread/comm-core.ts',
+    mended: 'withdrawCause(this.#store, rank)',
+    broken: 'Promise.resolve()',
+    seed: 12532,
+    among: ({ faults }) => faults.some(({ kind, after }) => kind === 'stop' && after === 'start'),
+  },
 ];

@@ -4,6 +4,8 @@
 import { VirtualClock, type Clock, type Timer } from '../clock.ts';
 import type { Random } from '../random.ts';
 
+/** Turns at one point in time after which somebody is taken to go round in circles. */
+const turnsMax = 200_000;
 /** Turns of the event loop after which nobody has anything to do any more. */
 const quietTurns = 3;
 
@@ -104,6 +106,8 @@ export class SeededWorld {
   readonly #marks: { readonly at: number; readonly callback: () => void }[] = [];
   #trace = 0x811c9dc5;
   #events = 0;
+  /** Since time has passed. */
+  #turnsNow = 0;
 
   constructor(options: SeededWorldOptions) {
     this.#options = options;
@@ -142,8 +146,8 @@ export class SeededWorld {
     this.#trace = Math.imul(this.#trace ^ Math.round(this.time.now() * 1000), 0x01000193);
   }
 
-  /** Lets things happen until the promise has settled. @throws Error when it has not, although nothing can happen any more or `limitMs`
-   *  have passed. */
+  /** Lets things happen until the promise has settled. @throws Error when it has not, although nothing can happen any more, `limitMs` have
+   *  passed, or time does not pass. */
   async until<T>(promise: Promise<T>, limitMs: number): Promise<T> {
     let settled = false;
     const end = (): void => {
@@ -172,10 +176,12 @@ export class SeededWorld {
         const { nextMs } = this.time;
         if (nextMs === undefined || nextMs > endMs) return false;
         this.time.fireNext();
+        this.#turnsNow = 0;
         break;
       }
       await eventLoopTurn();
     }
+    if (this.#turnsNow++ === turnsMax) throw new Error(`busy for ever: ${turnsMax} turns at ${this.time.now()} ms`);
     this.#takeTurn();
     await eventLoopTurn();
     return true;

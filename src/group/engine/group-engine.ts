@@ -366,6 +366,15 @@ export class GroupEngine implements OperationHost {
     this.#progress.run();
   }
 
+  get #mayRun(): boolean {
+    return this.#status === 'open' && this.#suspicion === undefined;
+  }
+
+  #onReadable(): void {
+    if (this.#mayRun) this.pump();
+    else this.#networkPath.rest();
+  }
+
   /** There are calls in flight: leaving takes more than this turn. */
   get waitsToLeave(): boolean {
     for (const queue of this.#queues) if (queue.size > 0) return this.#status === 'open';
@@ -550,7 +559,7 @@ export class GroupEngine implements OperationHost {
       queues: this.#queues,
       // Of looks at what ranks of this host write; other hosts wake this thread through the system.
       spin: new AdaptiveSpin(hosts === 0 ? 0 : this.#spinMs, { adapts: hosts + 1 < this.size }),
-      mayRun: () => this.#status === 'open' && this.#suspicion === undefined,
+      mayRun: () => this.#mayRun,
       giveWay,
       onSettled: this.settled,
     });
@@ -577,7 +586,7 @@ export class GroupEngine implements OperationHost {
       members: this.#members,
       planner: this.#plans instanceof Planner && this.spec.scheduling === undefined ? this.#plans : undefined,
       onUnopened: (thrown) => this.suspect(thrown),
-      onReadable: () => this.pump(),
+      onReadable: () => this.#onReadable(),
       onStarted: (entry) => this.#world.recorder.started(this.spec, entry),
       onMismatch: ({ sequence, timeoutMs }) => this.#inquiry.begin('mismatch', sequence, timeoutMs),
       onThrown: (thrown, sequence) => this.suspect(thrown, sequence),

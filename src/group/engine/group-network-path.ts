@@ -142,6 +142,10 @@ export class GroupNetworkPath implements CallQueue<NetworkPathEntry> {
     return this.#queue?.late(entry) ?? [];
   }
 
+  rest(): void {
+    this.#queue?.rest();
+  }
+
   abandon(error: ShoalError): void {
     this.#opening.abandon();
     this.#queue?.abandon(error);

@@ -122,7 +122,7 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
         this.#start(entry);
         this.#entries.shift();
         // Before the main thread hears of it: the sockets are its again then.
-        if (this.#entries.length === 0) wire.watch(onReadable, { on: false });
+        if (this.#entries.length === 0) this.rest();
         entry.complete();
         return true;
       }
@@ -152,9 +152,14 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
     return this.#options.members.worldRanks(this.#networkPath.late(ordinal));
   }
 
+  /** Until it advances again. Nobody reads what comes now, and the loop would call without end. */
+  rest(): void {
+    const { networkPath, onReadable } = this.#options;
+    networkPath.wire.watch(onReadable, { on: false });
+  }
+
   abandon(error: ShoalError): void {
-    const { wire } = this.#options.networkPath;
-    wire.watch(this.#options.onReadable, { on: false });
+    this.rest();
     for (const entry of this.#entries.splice(0)) entry.complete(error);
   }
 
@@ -163,10 +168,9 @@ export class NetworkPathQueue implements CallQueue<NetworkPathEntry> {
   }
 
   #lost(entry: NetworkPathEntry): void {
-    const { onReadable, onThrown, networkPath } = this.#options;
+    const { onThrown } = this.#options;
     const late = this.late(entry);
-    // Nothing more will come of it, and the loop would call without end.
-    networkPath.wire.watch(onReadable, { on: false });
+    this.rest();
     const error = new ShoalError('peer-lost', `the network path sockets of rank ${late.join(', ')} have ended`, { peer: late.at(0) });
     onThrown(error, entry.sequence);
   }
