@@ -35,8 +35,20 @@ export interface Call {
   check(): void;
 }
 
+/** A call that has its data. */
+export interface PreparedCall {
+  /** @throws ShoalError when the group has failed. */
+  begin(): Work;
+  check(): void;
+}
+
 /** What a rank calls in this step, the `index`th of its program. @throws ShoalError when the group has failed. */
 export function callOf(group: CommGroup, step: Step, index: number): Call {
+  const { begin, check } = prepareCall(group, step, index);
+  return { work: begin(), check };
+}
+
+export function prepareCall(group: CommGroup, step: Step, index: number): PreparedCall {
   const { rank, size } = group;
   const { kind, count, op, root } = step;
   const array = (length: number): { value: TensorLike; data: Float32Array } => {
@@ -69,16 +81,16 @@ export function callOf(group: CommGroup, step: Step, index: number): Call {
   switch (kind) {
     case 'all-reduce': {
       const { value, data } = filled(count);
-      return { work: group.allReduce(value, { op }), check: () => expectRange(data, reduced) };
+      return { begin: () => group.allReduce(value, { op }), check: () => expectRange(data, reduced) };
     }
     case 'broadcast': {
       const { value, data } = filled(count);
-      return { work: group.broadcast(value, { root }), check: () => expectRange(data, (i) => given(root, index, i)) };
+      return { begin: () => group.broadcast(value, { root }), check: () => expectRange(data, (i) => given(root, index, i)) };
     }
     case 'all-gather': {
       const [input, output] = [filled(count), array(count * size)];
       return {
-        work: group.allGather(output.value, input.value),
+        begin: () => group.allGather(output.value, input.value),
         check: () => {
           for (let r = 0; r < size; r++) expectRange(output.data.subarray(r * count, (r + 1) * count), (i) => given(r, index, i));
         },
@@ -87,11 +99,11 @@ export function callOf(group: CommGroup, step: Step, index: number): Call {
     case 'reduce-scatter': {
       const [input, output] = [filled(count * size), array(count)];
       return {
-        work: group.reduceScatter(output.value, input.value, { op }),
+        begin: () => group.reduceScatter(output.value, input.value, { op }),
         check: () => expectRange(output.data, reduced, rank * count),
       };
     }
     default:
-      return { work: group.barrier(), check: () => {} };
+      return { begin: () => group.barrier(), check: () => {} };
   }
 }
