@@ -1,15 +1,17 @@
 /** The comm thread of a process and its guests: who shares it, when it ends, what becomes of whom when one of them or the thread fails. */
+import { MessageChannel } from 'node:worker_threads';
 import { expect, it } from 'vitest';
 import { ShoalError } from '../src/base/errors.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
+import { eventMemory, joinGuest } from '../src/comm/comm-host.ts';
 import { hostGuest, processArbiter, type GuestOptions } from '../src/comm/comm-thread.ts';
 import { PendingWork } from '../src/comm/work.ts';
-import type { Asked, GuestPlan, Question } from './fixtures/comm-guest.ts';
+import type { Asked, Attach, GuestPlan, Question } from './fixtures/comm-guest.ts';
 
 const closed = new ShoalError('closed', 'the test is over');
 
 /** What the answers to `ask` are, by question. */
-class Guest extends CommChannel<Asked, string> {
+class Guest extends CommChannel<Asked | Attach, string> {
   static start(plan: GuestPlan, options: Partial<GuestOptions> = {}): Guest {
     const entry = '../.built/comm-guest.mjs';
     return new Guest((handlers) => hostGuest({ entry, plan, who: plan.name, ...options }, handlers));
@@ -163,4 +165,17 @@ it('a thread that is lost while this one waits without its event loop', async ()
   expect(() => work.waitSync()).toThrow(expect.objectContaining({ code: 'system', message: 'the comm thread has ended' }));
   expect(() => fatal.waitSync()).toThrow(expect.objectContaining({ code: 'system' }));
   await Promise.all([guest.leave(closed), other.leave(closed)]);
+});
+
+it('a thread that is lost while another one, which has joined, waits without its event loop', async () => {
+  const guest = await start('a');
+  const { port1, port2 } = new MessageChannel();
+  const events = eventMemory();
+  guest.post({ type: 'attach', end: { port: port2, events } }, [port2]);
+  const joined = new Guest((handlers) => joinGuest({ port: port1, events }, handlers));
+  expect(await joined.ready()).toBe('a');
+  const work = joined.start({ type: 'ask', what: 'nothing' }, 'an answer that never comes');
+  guest.start({ type: 'ask', what: 'exit' }, 'its end').then(undefined, () => undefined);
+  expect(() => work.waitSync(60_000)).toThrow(expect.objectContaining({ code: 'system', message: 'the comm thread has ended' }));
+  await Promise.all([joined.leave(closed), guest.leave(closed)]);
 });

@@ -1,7 +1,5 @@
 /** Entry of the comm thread: hosts guests, each loaded when it is wanted. One that cannot start is told to whoever wants it and
  *  disturbs no other. */
-import { readlinkSync } from 'node:fs';
-import { basename } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parentPort, workerData } from 'node:worker_threads';
 import { must } from '../base/assert.ts';
@@ -10,7 +8,6 @@ import { ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import { ThreadGate } from '../messaging/thread-gate.ts';
 import { Arbiter } from '../scheduler/arbiter.ts';
-import { threadNumber } from './comm-host.ts';
 import { GuestPort, type CommThreadContext, type Guest, type StartGuest } from './guest.ts';
 import { Turns } from './turns.ts';
 import type { FromThread, ThreadData, ToThread } from './thread-protocol.ts';
@@ -19,7 +16,6 @@ type Hosting = Extract<ToThread, { type: 'host' }>;
 
 const main = must(parentPort, () => 'the comm thread is a worker');
 const { gate, inFlight } = workerData as ThreadData;
-const number = ownNumber();
 const guests = new Map<number, { readonly port: GuestPort<unknown, unknown>; readonly started: Promise<Guest | undefined> }>();
 const thread: CommThreadContext = {
   gate: new ThreadGate(gate),
@@ -34,7 +30,6 @@ main.on('message', (message: ToThread) => {
 
 function host(hosting: Hosting): void {
   const { guest, end } = hosting;
-  Atomics.store(new Int32Array(end.events), threadNumber, number);
   const port = new GuestPort<unknown, unknown>(end);
   guests.set(guest, { port, started: start(hosting, port) });
 }
@@ -65,13 +60,4 @@ function left(guest: number): void {
   if (!guests.delete(guest)) return;
   const told: FromThread = { guest };
   main.postMessage(told);
-}
-
-/** 0 where the system does not say. */
-function ownNumber(): number {
-  try {
-    return Number(basename(readlinkSync('/proc/thread-self')));
-  } catch {
-    return 0;
-  }
 }

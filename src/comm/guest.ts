@@ -1,5 +1,7 @@
 /** What the comm thread hosts: the contract of a guest, and what its thread gives it. A guest is a built module of a layer above, which
  *  exports `startGuest`; what two of them import is one, so that they can share it. */
+import { readlinkSync } from 'node:fs';
+import { basename } from 'node:path';
 import { receiveMessageOnPort, type MessagePort } from 'node:worker_threads';
 import { must } from '../base/assert.ts';
 import type { ShoalError } from '../base/errors.ts';
@@ -7,7 +9,7 @@ import type { ThreadGate } from '../messaging/thread-gate.ts';
 import type { Arbiter } from '../scheduler/arbiter.ts';
 import type { GuestEvent } from './comm-channel.ts';
 import { loadNative } from '../memory/native.ts';
-import { eventCount, type PortEnd } from './comm-host.ts';
+import { eventCount, threadNumber, type PortEnd } from './comm-host.ts';
 import { takePostponed, type PostponedShare } from './postponed.ts';
 
 /** The comm thread, as its guests see it. */
@@ -55,6 +57,7 @@ export class GuestPort<Command, Event> {
     this.#port = port;
     this.#events = new Int32Array(events);
     this.#postponed = postponed;
+    Atomics.store(this.#events, threadNumber, ownNumber());
   }
 
   onCommand(handle: (command: Command) => void): void {
@@ -102,5 +105,14 @@ export class GuestPort<Command, Event> {
   close(): void {
     this.#stopWatching?.();
     this.#port.close();
+  }
+}
+
+/** Of this thread, in the system; 0 where that does not say. */
+function ownNumber(): number {
+  try {
+    return Number(basename(readlinkSync('/proc/thread-self')));
+  } catch {
+    return 0;
   }
 }
