@@ -104,8 +104,9 @@ export class PortHost<Command, Event> implements CommHost<Command> {
   }
 
   #send(command: Command, transfer: readonly Transferable[] = []): void {
-    this.#posted = (this.#posted + 1) | 0;
     this.#port.postMessage(command, transfer);
+    // What cannot be posted throws, and is not waited for at the other end.
+    this.#posted = (this.#posted + 1) | 0;
   }
 
   #takeBack(): boolean {

@@ -103,6 +103,16 @@ describe.skipIf(!native)('a channel that postpones', () => {
     await leave();
   });
 
+  it('does not wait for what could not be posted', async () => {
+    const { channel, heard, leave } = connected();
+    expect(() => channel.post({ type: 'tell', text: (() => 'no data') as unknown as string })).toThrow('could not be cloned');
+    const work = new PendingWork(channel, 'a question');
+    channel.submitLater(work, { type: 'ask', text: 'later' }, 50_000);
+    await work;
+    expect(heard).toEqual(['later']);
+    await leave();
+  });
+
   it('delivers nothing of what was taken back, whose work is the caller’s again', async () => {
     const { channel, heard, leave } = connected();
     const work = new PendingWork(channel, 'a question');
