@@ -89,6 +89,21 @@ describe('a rank that leaves in order', () => {
     await Promise.all([left, receiver.destroy()]);
   });
 
+  it('waits once for what it sent when a group and its world are destroyed together', async () => {
+    // No limit passes.
+    const world = await startRanks(2, { kind: 'network', clock: new VirtualClock() });
+    const [[sender, receiver], parts] = [world.groups, await world.each((group) => group.newGroup([0, 1]))];
+    const large = Float32Array.from({ length: 100_000 }, (_, index) => index);
+    void parts[0]!.send(large, 1);
+    const left = Promise.all([parts[0]!.destroy(), sender.destroy()]);
+    await delivered();
+    const taken = new Float32Array(large.length);
+    await parts[1]!.recv(taken, 0);
+    expect(taken).toEqual(large);
+    await left;
+    await receiver.destroy();
+  });
+
   it('does not wait for ever for whoever takes nothing', async () => {
     const { groups } = await startRanks(2, { kind: 'network' });
     const work = groups[0].send(new Float32Array(100_000), 1);

@@ -87,7 +87,7 @@ export class GroupEngine implements OperationHost {
   readonly departed = (peer: number | undefined): ShoalError | undefined => this.#members.departed(peer);
   /** Who waits until this rank can leave is told. */
   readonly settled = (): void => {
-    if (this.#idle !== undefined && !this.waitsToLeave) this.#idle();
+    if (this.#leaving.length > 0 && !this.waitsToLeave) this.#endWaits();
   };
   readonly #world: GroupWorld;
   readonly #members: Members;
@@ -111,7 +111,8 @@ export class GroupEngine implements OperationHost {
   /** A timer holds on to the group. */
   #openTimer: Timer | undefined;
   #opened: { resolve: () => void; reject: (error: ShoalError) => void } | undefined;
-  #idle: (() => void) | undefined;
+  /** Who waits until this rank can leave: the group's own destruction, its world's, or both. */
+  readonly #leaving: (() => void)[] = [];
 
   constructor(world: GroupWorld, spec: GroupSpec) {
     this.#world = world;
@@ -215,11 +216,16 @@ export class GroupEngine implements OperationHost {
     if (this.waitsToLeave) {
       let timer: Timer | undefined;
       await new Promise<void>((resolve) => {
-        this.#idle = resolve;
+        this.#leaving.push(resolve);
         timer = this.#world.clock.setTimer(timeoutMs, resolve);
       });
       timer?.cancel();
     }
+    this.#close();
+  }
+
+  #close(): void {
+    if (this.#status === 'closed') return;
     this.#members.tellOthers({ type: 'leave', group: this.spec.id, calls: this.#own.called });
     this.#abandonAll(this.#failure ?? new ShoalError('closed', `group '${this.spec.name}' was destroyed`, { rank: this.rank }));
     this.#status = 'closed';
@@ -544,7 +550,11 @@ export class GroupEngine implements OperationHost {
   #abandonAll(error: ShoalError): void {
     for (const queue of this.#queues) queue.abandon(error);
     this.#world.pointToPoint.abandon(this, error);
-    this.#idle?.();
+    this.#endWaits();
+  }
+
+  #endWaits(): void {
+    for (const resolve of this.#leaving.splice(0)) resolve();
   }
 
   // ── how the parts are wired ─────────────────────────────────────────────────────────────────────────────────────

@@ -307,7 +307,8 @@ export class World {
     const group = this.#groups.get(id);
     if (!group) return;
     await group.leave(timeoutMs);
-    this.#groups.delete(id);
+    // Whoever closes its world may have been waiting, too.
+    if (!this.#groups.delete(id)) return;
     this.schedules.close(id);
     if (group.failure === undefined) this.#mpi.closeGroup(group.spec);
     this.recorder.removeGroup(group.spec);
