@@ -62,6 +62,8 @@ export class NetworkPathOpening {
   readonly #links: NetworkPathLinks | undefined;
   #descriptors: number[] | undefined;
   #onAgreed: ((agreed: AgreedNetworkPath | undefined) => void) | undefined;
+  /** Whose the sockets are is decided. */
+  #hasEnded = false;
 
   constructor(options: NetworkPathOpeningOptions) {
     this.#options = options;
@@ -97,12 +99,14 @@ export class NetworkPathOpening {
   /** To be called when all ranks have been noted. Tells once; undefined: no network path. */
   agree(onAgreed: (agreed: AgreedNetworkPath | undefined) => void): void {
     const links = this.#links;
+    this.#onAgreed = onAgreed;
     if (links === undefined || this.#candidatesOf.some(({ length }) => length === 0)) {
-      onAgreed(undefined);
+      this.#end(undefined);
       return;
     }
-    this.#onAgreed = onAgreed;
-    void this.#connect(links);
+    // A rank that had all of them noted before may have said by then that it has no network path.
+    this.#settle();
+    if (this.#onAgreed !== undefined) void this.#connect(links);
   }
 
   /** Ranks that have not said what they must say next. */
@@ -112,9 +116,10 @@ export class NetworkPathOpening {
     return silent.length > 0 ? silent : others.filter((rank) => !this.#timed.has(rank));
   }
 
-  /** The group is gone before all agreed. */
+  /** The group is gone. Before all have been noted, lower ranks may have dialled already. */
   abandon(): void {
-    if (this.#onAgreed === undefined) return;
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
     this.#onAgreed = undefined;
     this.#links?.close();
   }
@@ -204,6 +209,7 @@ export class NetworkPathOpening {
   #end(agreed: AgreedNetworkPath | undefined): void {
     const onAgreed = this.#onAgreed;
     this.#onAgreed = undefined;
+    this.#hasEnded = true;
     if (agreed === undefined) this.#links?.close();
     onAgreed?.(agreed);
   }
