@@ -104,6 +104,32 @@ describe('a rank that leaves in order', () => {
     await receiver.destroy();
   });
 
+  it('is not waited for when its connection does not take a message', async () => {
+    /** Refuses one message when told so, as with too much before it. */
+    class RefusingConnection extends ForwardingConnection {
+      refuses = false;
+
+      override send(message: Uint8Array): Promise<void> {
+        if (!this.refuses) return super.send(message);
+        this.refuses = false;
+        return Promise.reject(new ShoalError('out-of-memory', 'rank 1 does not take what is posted'));
+      }
+    }
+    const toRank1: RefusingConnection[] = [];
+    const wrap = (fabric: Fabric, rank: number): Fabric =>
+      decorateFabric(fabric, (connection) => {
+        const refusing = new RefusingConnection(connection);
+        if (rank === 0 && connection.peer.rank === 1) toRank1.push(refusing);
+        return refusing;
+      });
+    await using world = await startRanks(3, { kind: 'network', wrap });
+    for (const connection of toRank1) connection.refuses = true;
+    const works = world.groups.map((group) => group.allReduce(new Float32Array(4)));
+    const message = expect.stringMatching(/rank 1 was lost .*: rank 1 does not take what is posted/) as string;
+    await expect(works[0]).rejects.toMatchObject({ code: 'peer-lost', peer: 1, message });
+    for (const work of works.slice(1)) await expect(work).rejects.toMatchObject({ code: 'peer-lost' });
+  });
+
   it('does not wait for ever for whoever takes nothing', async () => {
     const { groups } = await startRanks(2, { kind: 'network' });
     const work = groups[0].send(new Float32Array(100_000), 1);

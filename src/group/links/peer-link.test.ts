@@ -8,7 +8,7 @@ const region: RemoteRegion = { rkey: 2, bytes: 3, handle: '' };
 
 function linkTo(map: Connection['map']): PeerLink {
   const connection = { peer: { world: 'test', rank: 1 }, map } as Connection;
-  return new PeerLink(connection, { name: 'test', capabilities: { loadStore: true } });
+  return new PeerLink(connection, { name: 'test', capabilities: { loadStore: true } }, () => undefined);
 }
 
 const mapped = linkTo.bind(undefined, () => ({

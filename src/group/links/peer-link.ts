@@ -20,6 +20,7 @@ export class PeerLink {
   /** The peer's memory can be mapped: it is on this host. */
   readonly loadStore: boolean;
   readonly connection: Connection;
+  readonly #onRefused: (error: ShoalError) => void;
   readonly #regions = new Map<number, RemoteRegion>();
   readonly #withdrawn = new Set<number>();
   /** What may be the reason if the peer ends. */
@@ -30,9 +31,15 @@ export class PeerLink {
   #left = false;
   #loss: ShoalError | undefined;
 
-  constructor(connection: Connection, fabric: { name: string; capabilities: { loadStore: boolean } }) {
+  /** @param onRefused the connection has not taken a message, and goes on: what comes next would have a gap before it. */
+  constructor(
+    connection: Connection,
+    fabric: { name: string; capabilities: { loadStore: boolean } },
+    onRefused: (error: ShoalError) => void,
+  ) {
     this.rank = connection.peer.rank;
     this.connection = connection;
+    this.#onRefused = onRefused;
     this.fabric = fabric.name;
     this.loadStore = fabric.capabilities.loadStore;
   }
@@ -99,10 +106,13 @@ export class PeerLink {
     }
   }
 
-  /** Fire and forget: loss of the connection is reported by its close, not by each message. */
+  /** Fire and forget: loss of the connection is reported by its close, not by each message; a message that it does not take, to
+   *  whoever made the link. */
   post(message: Uint8Array): void {
     if (this.closed) return;
-    this.connection.send(message).catch(() => undefined);
+    this.connection.send(message).catch((thrown: unknown) => {
+      if (isShoalError(thrown) && thrown.code === 'out-of-memory' && !this.closed) this.#onRefused(thrown);
+    });
   }
 
   ring(): void {

@@ -188,7 +188,7 @@ export class World {
       void connection.close(0);
       return;
     }
-    const link = new PeerLink(connection, fabric);
+    const link: PeerLink = new PeerLink(connection, fabric, (error) => this.#breakOff(link, error));
     this.#links.set(rank, link);
     connection.setHandlers({
       onMessage: (message) => this.#guard(link, () => this.#onMessage(link, message)),
@@ -526,15 +526,14 @@ export class World {
         return;
       }
       const error = ShoalError.from(thrown, 'system', { peer: link.rank });
-      this.#onClose(
-        link,
-        new ShoalError(error.code, `what rank ${link.rank} sent could not be handled: ${error.message}`, {
-          peer: link.rank,
-          cause: thrown,
-        }),
-      );
-      void link.connection.close(0);
+      const message = `what rank ${link.rank} sent could not be handled: ${error.message}`;
+      this.#breakOff(link, new ShoalError(error.code, message, { peer: link.rank, cause: thrown }));
     }
+  }
+
+  #breakOff(link: PeerLink, error: ShoalError): void {
+    this.#onClose(link, error);
+    void link.connection.close(0);
   }
 
   /** Told of links that end; used while the ranks join. */
