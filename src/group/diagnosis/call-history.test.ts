@@ -59,6 +59,26 @@ describe('CallHistory', () => {
     expect(history.called).toBe(6);
   });
 
+  it('takes back no call that the main thread makes while it hears of another', () => {
+    /** Its owner's main thread makes a call right after it has been read. */
+    class BusyBlock extends ControlBlock {
+      override get called(): number {
+        const called = super.called;
+        super.called = called + 1;
+        return called;
+      }
+
+      override set called(count: number) {
+        super.called = count;
+      }
+    }
+    const memory = new SharedArrayBuffer(controlBlockBytes(shape));
+    const quiet = new ControlBlock(memory, 0, shape);
+    quiet.called = 6;
+    new CallHistory(new BusyBlock(memory, 0, shape), { callsMax: 3 }).remember(5, call);
+    expect(quiet.called).toBe(7);
+  });
+
   it('finds the latest calls that the main thread made alone, for the flight recorder', () => {
     const { history, alone } = createHistory();
     expect(history.calledAlone()).toEqual([]);

@@ -30,7 +30,8 @@ export class CallHistory {
   }
 
   remember(sequence: number, call: CollectiveCall): void {
-    this.#own.called = Math.max(this.#own.called, sequence + 1);
+    // A main thread that maps the block has counted the call before it told of it, and may be counting the next one now.
+    if (this.#own.called <= sequence) this.#own.called = sequence + 1;
     this.#calls.push({ sequence, call });
     if (this.#calls.length > this.#callsMax) this.#calls.shift();
   }
