@@ -130,7 +130,7 @@ PollResult Wire::poll_until(uint32_t turn, uint32_t value, double spin_ns, int s
 
 void Wire::post(Peer& peer, std::initializer_list<iovec> parts) {
   PeerState& state = *peer.state;
-  if (state.ended != 0) return;
+  if (state.ended != 0 || state.deaf != 0) return;
   size_t whole = 0;
   for (const iovec& each : parts) whole += each.iov_len;
   size_t sent = 0;
@@ -140,7 +140,7 @@ void Wire::post(Peer& peer, std::initializer_list<iovec> parts) {
     message.msg_iovlen = parts.size();
     const ssize_t count = sendmsg(peer.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && !would_block()) {
-      state.ended = 1;
+      state.deaf = 1;
       return;
     }
     sent = count < 0 ? 0 : static_cast<size_t>(count);
@@ -166,7 +166,9 @@ void Wire::keep(Peer& peer, const uint8_t* bytes, size_t count) {
 void Wire::flush(Peer& peer) {
   const ssize_t count = send(peer.fd, peer.outbox, peer.state->unsent, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (count < 0) {
-    if (!would_block()) peer.state->ended = 1;
+    if (would_block()) return;
+    peer.state->deaf = 1;
+    peer.state->unsent = 0;
     return;
   }
   peer.state->unsent -= static_cast<uint32_t>(count);

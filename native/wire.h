@@ -53,6 +53,7 @@ struct PeerState {
   uint32_t ended;     // nothing more will come
   uint32_t put_left;  // bytes of `put` that have not come
   Header put;         // the write that is being received
+  uint32_t deaf;      // takes nothing more; what it has sent before may still be read
 };
 
 struct Peer {

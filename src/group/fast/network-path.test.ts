@@ -117,6 +117,23 @@ function bind({ networkPath, planner }: Side, call: CollectiveCall, data: Float3
 }
 
 describe.skipIf(reason !== undefined)(`networkPath${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
+  it('reads what a rank sent before it went, also when that takes no more', async () => {
+    const { sides } = await twoSides();
+    const [gone, left] = sides;
+    const announce = ({ rank, wire }: Side, turn: number, value: number): void => {
+      wire.line(rank, turn)[0] = value;
+      wire.announce(turn, 0, 1 << (1 - rank));
+    };
+    // Left unread, it makes the end of the socket a reset.
+    announce(left, 0, 1);
+    announce(gone, 0, 1);
+    gone.wire.close();
+    announce(left, 1, 2);
+    announce(left, 1, 2);
+    expect(left.wire.poll(0, 1, patient)).toBe('there');
+    expect(left.wire.poll(1, 2, patient)).toBe('ended');
+  });
+
   it('knows the round trip of its sockets, and of nothing else', async () => {
     const { native, descriptors } = await twoSides();
     for (const descriptor of descriptors) expect(native.socketRoundTrip(descriptor)).toBeGreaterThan(0);
