@@ -3,7 +3,8 @@ import { describe, expect, it } from 'vitest';
 import { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
 import type { TransferEntry } from './client/options.ts';
-import { SimulatedCluster } from './testing/simulated-cluster.ts';
+import type { SnapshotStore } from '../checkpoint/snapshot.ts';
+import { SimulatedCluster, SimulatedDisk } from './testing/simulated-cluster.ts';
 import { serverAddress, type KVTopology } from './protocol/topology.ts';
 
 const topology: KVTopology = { workerGroups: 1, workersPerGroup: 2, serverGroups: 1, serversPerGroup: 1, replicas: 2 };
@@ -11,8 +12,10 @@ const apart: KVTopology = { ...topology, workerGroups: 2, workersPerGroup: 1 };
 const elements = 4;
 
 /** Two workers with one parameter; a push adds one. */
-async function begin(options: { topology?: KVTopology; mappable?: boolean } = {}): Promise<SimulatedCluster> {
-  const cluster = await SimulatedCluster.start({ topology, random: seededRandom(1), ...options });
+async function begin(options: { topology?: KVTopology; mappable?: boolean; folder?: SnapshotStore } = {}): Promise<SimulatedCluster> {
+  const { folder, ...others } = options;
+  const server = folder === undefined ? {} : { storeAt: () => folder };
+  const cluster = await SimulatedCluster.start({ topology, random: seededRandom(1), server, ...others });
   await cluster.settle();
   for (const worker of [0, 1]) {
     const { core, values } = cluster.clientOf(worker);
@@ -97,6 +100,59 @@ describe('standbys', () => {
     await fallBack(cluster);
     expect(await pulled(cluster, 0)).toEqual(all(1));
     expect(cluster.faults).toEqual([]);
+  });
+});
+
+describe('a primary that reads files', () => {
+  /** It has no standby, and goes on when the promise is kept. */
+  async function reading(): Promise<{ cluster: SimulatedCluster; goOn: () => Promise<void> }> {
+    const disk = new SimulatedDisk();
+    disk.immediate = true;
+    let goOn: (() => void) | undefined;
+    const folder: SnapshotStore = {
+      save: (snapshot) => disk.save(snapshot),
+      saves: () => disk.saves(),
+      load: async (save) => {
+        if (goOn === undefined) await new Promise<void>((resolve) => void (goOn = resolve));
+        return disk.load(save);
+      },
+    };
+    const cluster = await begin({ folder, mappable: false });
+    const { core } = cluster.clients[0];
+    await cluster.run<void>((done) => core.saveState(0, 'folder', done));
+    cluster.killStandby(cluster.servers[0]);
+    let loaded: ShoalError | 'waits' | undefined = 'waits';
+    core.loadState(0, 'folder', (error) => (loaded = error));
+    await cluster.settle();
+    expect(loaded).toBe('waits');
+    return {
+      cluster,
+      goOn: async () => {
+        goOn?.();
+        await cluster.settle();
+        expect(loaded).toBe(undefined);
+      },
+    };
+  }
+
+  it('tells a standby that comes meanwhile what it has not heard itself', async () => {
+    const { cluster, goOn } = await reading();
+    await cluster.addStandby(cluster.servers[0]);
+    expect(await push(cluster, [0, 1])).toEqual(['waits', 'waits']);
+    await goOn();
+    await fallBack(cluster);
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    expect(await pulled(cluster, 0)).toEqual(all(2));
+    expect(cluster.faults).toEqual([]);
+  });
+
+  it('does not wait for a standby that came and went meanwhile', async () => {
+    const { cluster, goOn } = await reading();
+    await cluster.addStandby(cluster.servers[0]);
+    cluster.killStandby(cluster.servers[0]);
+    await goOn();
+    expect(await push(cluster, [0, 1])).toEqual(well);
+    expect(await pulled(cluster, 0)).toEqual(all(2));
   });
 });
 

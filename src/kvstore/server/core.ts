@@ -53,6 +53,8 @@ export class ServerCore {
   /** Of messages that came while paused: what to do then. */
   #paused: (() => void)[] = [];
   #pausing = 0;
+  /** A standby is connected, and is sent the state when nothing is left that came while paused: it would not hear of that. */
+  #standbyWaits = false;
   #attachFailed = false;
   #closed = false;
   /** Of values that did not go, or come, straight from memory to memory. */
@@ -141,7 +143,10 @@ export class ServerCore {
   /** A connection with a client, server or the standby has been made (again): what may have been lost is sent again. */
   peerUp(address: Address): void {
     if (this.#closed || this.#mode === 'standby') return;
-    if (address === this.#options.standby) return this.#whenRunning(() => this.#welcomeStandby(address));
+    if (address === this.#options.standby) {
+      this.#standbyWaits = true;
+      return this.#welcomeStandby();
+    }
     if (roleOf(address) !== Role.server) return;
     this.#whenRunning(() => {
       this.#followers.follow({ again: true });
@@ -156,7 +161,10 @@ export class ServerCore {
    *  workers fail with its error. */
   peerLost(address: Address, error: ShoalError): void {
     if (this.#closed) return;
-    if (address === this.#options.standby) return this.#goOnAlone();
+    if (address === this.#options.standby) {
+      this.#standbyWaits = false;
+      return this.#goOnAlone();
+    }
     // In its place among the messages, for the standby as well.
     if (this.#mode === 'primary') this.receive(this.#lossOf(address, error));
   }
@@ -289,7 +297,10 @@ export class ServerCore {
   }
 
   /** Everything it must know, then everything that is not settled. */
-  #welcomeStandby(standby: Address): void {
+  #welcomeStandby(): void {
+    const { standby } = this.#options;
+    if (!this.#standbyWaits || this.#pausing > 0 || this.#closed || standby === undefined) return;
+    this.#standbyWaits = false;
     this.#goOnAlone();
     const { sessions } = this.#state;
     const regions = [...sessions.values()].flatMap((session) =>
@@ -529,6 +540,7 @@ export class ServerCore {
     const resume = (): void => {
       this.#pausing--;
       while (this.#pausing === 0 && this.#paused.length > 0) this.#paused.shift()!();
+      this.#welcomeStandby();
     };
     until.then(resume, resume);
   }
