@@ -251,6 +251,23 @@ describe.each(planes)('placed frames over $title', ({ name, missing, make }) => 
     }
     await close();
   });
+
+  it('that are sent again, to who may have used the memory for other things since, arrive elsewhere', async () => {
+    const { places, region, router, send, receive, received, close } = await pair();
+    const rkey = places.open(region);
+    send(1, { rkey, offset: 0 });
+    expect((await receive(1)).buffer).toBe(region.buffer);
+    // Before the sender has heard that it came. Whoever had it is another one from now on.
+    router.forget(1n);
+    const now = new Uint8Array(region.buffer).fill(0x77);
+    const [, frame] = (await received()).frames;
+    expect(new Set(frame)).toEqual(new Set([1]));
+    expect(new Set(now)).toEqual(new Set([0x77]));
+    // What is sent for the first time has its place.
+    send(2, { rkey, offset: 0 });
+    expect((await receive(2)).buffer).toBe(region.buffer);
+    await close();
+  });
 });
 
 describe('landing slots', () => {

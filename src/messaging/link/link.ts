@@ -39,6 +39,7 @@ const packetMessages = 1024;
 const creditDelayMs = 2;
 /** Its `then` is a microtask; node's `queueMicrotask` makes an `AsyncResource` each time. */
 const settled = Promise.resolve();
+const noPlaces: readonly undefined[] = [];
 
 export interface LinkOptions {
   /** Random, not 0. */
@@ -273,7 +274,8 @@ export class Link {
     }
   }
 
-  /** What a broken pipe may have lost, with its present number. */
+  /** What a broken pipe may have lost, with its present number. Not to its places: the receiver may have had it, only not said so, and
+   *  may use that memory for other things. */
   #nextAgain(): DataUnit | undefined {
     const unit = this.#session.again();
     if (unit === undefined) return undefined;
@@ -281,7 +283,7 @@ export class Link {
     const first = Buffer.from(unit.parts[0]);
     rebaseSequence(first, this.#session.sent);
     refreshCounters(first, this.#session.counters);
-    return { ...unit, parts: [first, ...unit.parts.slice(1)] };
+    return { ...unit, parts: [first, ...unit.parts.slice(1)], places: noPlaces };
   }
 
   #nextUnit(): DataUnit | undefined {
