@@ -241,6 +241,32 @@ describe('RecvTensor', () => {
     expect(pair.b.channel.counters.rerequests).toBe(21);
   });
 
+  it('forgets no name that a fused request has found already', () => {
+    const pair = fakePair({ limits: { namesMax: 4 } });
+    const values = (stepId: number) => Object.fromEntries(Array.from({ length: 4 }, (_, k) => [`n${k}`, dense([k, stepId])]));
+    expect(exchange(pair, 1, values(1))).toEqual(Object.values(values(1)).map(plain));
+    // The oldest is the first of them, and there is no place for the second.
+    for (const names of [
+      ['n0', 'm'],
+      ['l0', 'm', 'n3'],
+    ]) {
+      const step = pair.a.core.beginStep(names.length);
+      let told: unknown;
+      pair.b.channel.recvFused(names.length, names.map(pair.key), {
+        receive: (slots) => (told = slots.map((slot) => ('value' in slot ? plain(slot.value) : slot.cause.code))),
+        fail: ({ code }) => (told = code),
+      });
+      names.forEach((name, k) => step.send(pair.key(name), dense([k, 7])));
+      pair.settle();
+      expect(told).toEqual(names.map((_, k) => plain(dense([k, 7]))));
+    }
+    let cause: unknown;
+    const tooMany = ['a', 'b', 'c', 'd', 'e'].map(pair.key);
+    pair.b.channel.recvFused(9, tooMany, { receive: () => undefined, fail: ({ code }) => (cause = code) });
+    expect(cause).toBe('usage');
+    expect(exchange(pair, 10, values(10))).toEqual(Object.values(values(10)).map(plain));
+  });
+
   it('loses nothing of others when the sender is lost, and uses nothing again that it may still write to', () => {
     const pair = fakePair();
     exchange(pair, 1, { x: dense([1, 1]) });

@@ -13,6 +13,12 @@ export interface KeySuffix {
   readonly iteration: number;
 }
 
+/** A key, as requests have it. */
+export interface FoundName {
+  readonly name: TensorName;
+  readonly suffix: KeySuffix;
+}
+
 export class TensorName {
   /** The key up to its frame. */
   readonly text: string;
@@ -20,6 +26,8 @@ export class TensorName {
   /** What the tensor was like the last time. */
   metadata: TensorMetadata | undefined;
   isTold = false;
+  /** The last request that asked for it, by number. */
+  request = 0;
 
   constructor(text: string, index: number) {
     this.text = text;
@@ -38,17 +46,30 @@ export class NameTable {
   readonly #outbox: Outbox;
   /** In the order in which they were added. */
   readonly #names = new Map<string, TensorName>();
+  #request = 0;
 
   constructor(options: { readonly namesMax: number; readonly outbox: Outbox }) {
     this.#namesMax = options.namesMax;
     this.#outbox = options.outbox;
   }
 
-  /** @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
-  find(key: string): { readonly name: TensorName; readonly suffix: KeySuffix } {
+  /** For a request of one tensor. @throws ShoalError `protocol` for what is no key, `usage` for one that is too long. */
+  find(key: string): FoundName {
+    this.#request++;
+    return this.#find(key);
+  }
+
+  /** For a request of several: none of their names is forgotten for another's. @throws ShoalError as `find`; `usage` for too many. */
+  findAll(keys: readonly string[]): readonly FoundName[] {
+    this.#request++;
+    return keys.map((key) => this.#find(key));
+  }
+
+  #find(key: string): FoundName {
     const end = key.lastIndexOf(';');
     const text = key.slice(0, end);
     const found = this.#names.get(text);
+    if (found !== undefined) found.request = this.#request;
     if (found !== undefined && key.endsWith(';0:0')) return { name: found, suffix: outsideLoops };
     const { frame, iteration } = parseRendezvousKey(key);
     return { name: found ?? this.#add(text), suffix: { frame, iteration } };
@@ -69,13 +90,20 @@ export class NameTable {
     let index = this.#names.size;
     if (index >= this.#namesMax) {
       // Its number is told anew: requests that came before are resolved already.
-      const [oldest] = this.#names.values();
+      const oldest = this.#oldest();
       this.#names.delete(oldest.text);
       ({ index } = oldest);
     }
     const name = new TensorName(text, index);
+    name.request = this.#request;
     this.#names.set(text, name);
     return name;
+  }
+
+  /** Of those that the present request has not found. */
+  #oldest(): TensorName {
+    for (const name of this.#names.values()) if (name.request !== this.#request) return name;
+    throw new ShoalError('usage', `a fused receive can have at most ${this.#namesMax} names`);
   }
 }
 

@@ -148,8 +148,7 @@ export class TensorReceiver {
     const deadlineMs = this.#deadline();
     const index = this.#takeIndex(1);
     try {
-      for (const key of keys) {
-        const { name, suffix } = this.#names.find(key);
+      for (const { name, suffix } of this.#names.findAll(keys)) {
         const slot = new TensorRequest({ index, stepId, name, suffix, deadlineMs, waiter: undefined });
         slot.start(memory);
         slots.push(slot);
