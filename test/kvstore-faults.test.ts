@@ -136,6 +136,21 @@ describe('a server that is killed', () => {
   });
 });
 
+test('what a worker pushed before it left counts', async () => {
+  await using job = await KVJob.start({ workers: 2, servers: 1 });
+  const stores = await job.stores('dist_sync');
+  await begin(stores);
+  await Promise.all(stores.map(pushOnce));
+  const [early, late] = stores;
+  early.push(
+    keys,
+    counts.map((count) => new Float64Array(count).fill(-1)),
+  );
+  await early.close();
+  await pushOnce(late);
+  await expectSum(late, 4);
+});
+
 test('a standby that is lost does not stop its server', async () => {
   const env = { ...silence, SHOAL_LOG_LEVEL: 'info' };
   await using job = await KVJob.start({ workers: 1, servers: 1, replicas: 2, env });

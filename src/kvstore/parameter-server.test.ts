@@ -11,6 +11,22 @@ describe.each([
   { where: 'by reference', mappable: true },
   { where: 'inline', mappable: false },
 ])('parameter server, values $where', ({ mappable }) => {
+  it('who leaves is written to no more, and what it pushed counts', async () => {
+    const bench = await Bench.of({ topology: { ...sandblaster, serversPerGroup: 1 }, mappable });
+    const large: Parameter = { key: 'large', dtype: 'float32', shape: [4096] };
+    await bench.init([large]);
+    const { cluster } = bench;
+    const both = bench.block(0, new Float32Array(4096).fill(3));
+    bench.begin(0, [{ key: 'large', push: both.ref, out: both.ref }]);
+    await cluster.settle();
+    cluster.servers[0].core.peerLeft(cluster.clients[0].address);
+    const push = bench.push(1, 'large', new Float32Array(4096).fill(4));
+    await cluster.settle();
+    expect(push).toEqual({ done: true, error: undefined });
+    expect(new Set(new Float32Array(both.view.buffer))).toEqual(new Set([3]));
+    expect(new Set(await bench.pulled(1, 'large', 4096))).toEqual(new Set([7]));
+  });
+
   it('begins with the values of worker 0', async () => {
     const bench = await Bench.of({ topology: sandblaster, mappable });
     await bench.init([small, { key: 'big', dtype: 'float32', shape: [700, 1000] }], (k) => k % 1000);

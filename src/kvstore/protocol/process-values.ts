@@ -184,6 +184,12 @@ export class PeerValues implements RemoteValues {
     this.#mapped.delete(region);
   }
 
+  /** Nothing is found there any more; what somebody reads still stays for so long. */
+  retire(): void {
+    for (const { region } of this.#mapped.values()) region.retire();
+    this.#mapped.clear();
+  }
+
   close(): void {
     for (const { region } of this.#mapped.values()) region.close();
     this.#mapped.clear();

@@ -169,6 +169,15 @@ export class ServerCore {
     if (this.#mode === 'primary') this.receive(this.#lossOf(address, error));
   }
 
+  /** A client has closed its connection: what it pushed counts; what it waits for it asks again if it comes back, and its memory may be in
+   *  use for other things by then. */
+  peerLeft(address: Address): void {
+    this.#whenRunning(() => {
+      const session = this.#state.sessions.get(address);
+      if (session !== undefined && !this.#closed) this.#state.transfers.abandon(session);
+    });
+  }
+
   /** A standby that has its primary's state, and can take over. */
   get informed(): boolean {
     return this.#informed;

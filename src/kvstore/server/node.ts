@@ -377,7 +377,9 @@ export class ServerNode {
 
   #forget(address: Address): void {
     this.#heardMs.delete(address);
-    this.#values.get(address)?.close();
+    this.#core?.peerLeft(address);
+    // What it pushed last may not be summed yet.
+    this.#values.get(address)?.retire();
     this.#values.delete(address);
   }
 
