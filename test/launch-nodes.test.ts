@@ -3,7 +3,11 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer, type AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
 import { describe, expect, it } from 'vitest';
+import { systemClock } from '../src/base/clock.ts';
+import { systemRandom } from '../src/base/random.ts';
+import { launch, type Launch } from '../src/launch/launch.ts';
 import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
 import { freePort } from './support/free-port.ts';
 
@@ -164,3 +168,42 @@ describe('shoal run --nnodes', () => {
     await rm(directory, { recursive: true });
   });
 });
+
+/** Node 1's rank fails at once; node 0's takes as long as it may to end. */
+const slowRank = `if (process.env.RANK === '1') process.exit(5); process.on('SIGTERM', () => {}); setInterval(() => {}, 1000);`;
+
+function startHere(node: number, masterPort: number): { run: Launch; said: () => string } {
+  const stderr = new PassThrough();
+  let said = '';
+  stderr.setEncoding('utf8').on('data', (text: string) => (said += text));
+  const run = launch({
+    clock: systemClock,
+    random: systemRandom,
+    command: [process.execPath, '-e', slowRank],
+    directory: process.cwd(),
+    environment: process.env,
+    localSize: 1,
+    nodes: 2,
+    node,
+    masterAddress: '127.0.0.1',
+    masterPort,
+    secret: 'a secret',
+    maxRestarts: 1,
+    graceMs: 50,
+    killAfterMs: 1500,
+    stdout: new PassThrough().resume(),
+    stderr,
+  });
+  return { run, said: () => said };
+}
+
+it('a signal between two generations ends the job on all nodes', async () => {
+  const masterPort = Number(await freePort());
+  const [first, second] = [0, 1].map((node) => startHere(node, masterPort));
+  await expect.poll(second.said, { timeout: 60_000 }).toContain('failed first: it exited with code 5');
+  // It waits for the other node's rank to end, before all are started again.
+  second.run.signal('SIGINT');
+  expect((await second.run.result).exitCode).toBe(130);
+  const { exitCode, failure } = await first.run.result;
+  expect({ exitCode, failure }).toMatchObject({ exitCode: 130, failure: { node: 1, text: 'the launcher received SIGINT', final: true } });
+}, 120_000);

@@ -218,7 +218,8 @@ class Run {
 
   /** Runs all ranks once. Resolves, when nothing of them is left, with what ended them early. */
   async #generation(agreement: NodeAgreement, generation: number): Promise<JobFailure | undefined> {
-    if (this.#interrupted !== undefined) return this.#interruption(this.#interrupted);
+    // The other nodes are about to start it, and would wait for this one's ranks.
+    if (this.#interrupted !== undefined) return agreement.fail(generation, this.#interruption(this.#interrupted));
     const { graceMs = 5000, killAfterMs = 10_000 } = this.#options;
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
