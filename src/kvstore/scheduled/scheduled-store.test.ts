@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
-import { VirtualClock, type Clock } from '../../base/clock.ts';
+import { systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -75,6 +75,29 @@ describe('a scheduled store', () => {
     await Promise.all([late, pulled, soon]);
     expect(outs).toEqual([new Float32Array([1, 2, 3, 4, 5, 6]), new Float32Array([7, 8])]);
     expect(said(calls)).toHaveLength(4);
+    await store.close();
+  });
+
+  it('waits at a barrier for what was called before it, also for what waits for others in the engine', async () => {
+    const engine = new DependencyEngine({ clock: systemClock });
+    const { store, calls } = await held({ engine });
+    await store.init('w', new Float32Array(2));
+    const value = new Float32Array([1, 2]);
+    const events: string[] = [];
+    let computed: (() => void) | undefined;
+    engine.pushAsync((onComplete) => (computed = onComplete), [], [store.variableOf(value)]);
+    void store.pushPull('w', value).then(() => events.push('pushPull'));
+    const barrier = store.barrier().then(() => events.push('barrier'));
+    await turns();
+    computed?.();
+    await turns();
+    // Called later: it does not wait for this one.
+    void store.pushPull('w', new Float32Array(2)).then(() => events.push('later'));
+    await turns();
+    calls[0].end();
+    await barrier;
+    expect(events).toEqual(['pushPull', 'barrier']);
+    calls[1].end();
     await store.close();
   });
 

@@ -99,6 +99,8 @@ export class ScheduledStore implements KVStore {
   readonly #buffer = new PushBuffer(() => this.#flushAll());
   readonly #variables = new WeakMap<object, Variable>();
   readonly #transfers: Transfers;
+  /** Called, and not ended. */
+  readonly #open = new Set<PendingWork>();
   readonly #waiter: WorkWaiter;
   /** Calls are passed on as they are made. */
   readonly #keepsOrder: boolean;
@@ -356,7 +358,9 @@ export class ScheduledStore implements KVStore {
    *  @param more works that end with it. */
   #start(operation: StoreOperation, more: readonly PendingWork[] = [], parts?: readonly KeyPart[]): PendingWork {
     const work = new PendingWork(this.#waiter, `${operation.kind} of '${operation.key}'`);
+    this.#open.add(work);
     const settle = (error?: ShoalError): void => {
+      this.#open.delete(work);
       for (const each of [work, ...more]) each.settle(error);
     };
     try {
@@ -378,8 +382,17 @@ export class ScheduledStore implements KVStore {
   #startRows({ name, kind, priority, reached, calls, onSuccess }: RowOperation): KVWork {
     const work = new PendingWork(this.#waiter, `${kind} of '${name}'`, onSuccess === undefined ? {} : { onSuccess });
     const begin: Communicate = (index, onComplete) => this.#transfers.begin((store) => calls[index].begin(store), onComplete);
-    const settle = (error?: ShoalError): void => work.settle(error);
-    this.#schedule({ name, kind, priority: priority ?? 0, reached, partBytes: calls.map(({ bytes }) => bytes), begin, settle });
+    const settle = (error?: ShoalError): void => {
+      this.#open.delete(work);
+      work.settle(error);
+    };
+    this.#open.add(work);
+    try {
+      this.#schedule({ name, kind, priority: priority ?? 0, reached, partBytes: calls.map(({ bytes }) => bytes), begin, settle });
+    } catch (thrown) {
+      this.#open.delete(work);
+      throw thrown;
+    }
     return work;
   }
 
@@ -442,11 +455,7 @@ export class ScheduledStore implements KVStore {
   /** Everything that was called has ended, well or not. */
   async #settled(): Promise<void> {
     this.#flushAll();
-    await new Promise(setImmediate);
-    while (!this.#transfers.isEmpty || this.core.statusOf(link).queued > 0) {
-      await this.#transfers.settled();
-      await new Promise(setImmediate);
-    }
+    await Promise.allSettled(this.#open);
   }
 
   /** What has arrived, and what follows from it; who looks does not return to the event loop. @returns whether there was anything. */

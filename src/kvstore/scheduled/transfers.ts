@@ -25,10 +25,6 @@ export class Transfers {
     this.#timeoutMs = timeoutMs;
   }
 
-  get isEmpty(): boolean {
-    return this.#underWay.size === 0;
-  }
-
   /** All of these parts. @param onAllComplete when all are, with the first error. */
   start(operation: StoreOperation, views: readonly PartViews[], onAllComplete: (error?: ShoalError) => void): void {
     let left = views.length;
@@ -77,11 +73,6 @@ export class Transfers {
       // Its own error is told to its task; the limit is this call's.
     }
     return true;
-  }
-
-  /** Those that are under way now, well or not. */
-  async settled(): Promise<void> {
-    await Promise.allSettled([...this.#underWay].map(({ work }) => work));
   }
 
   #init({ key, shape }: StoreOperation, { part, values }: PartViews, onComplete: OnComplete): void {
