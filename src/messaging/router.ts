@@ -68,6 +68,8 @@ export class Router extends MessageSocket {
   readonly #pipes = new Map<Pipe, Link | undefined>();
   #end: ShoalError | undefined;
   #closing: Promise<number> | undefined;
+  /** Its connections have been told to end. */
+  #isOver = false;
 
   constructor(context: MessagingContext, options: RouterOptions = noOptions) {
     checkContext('Router', context);
@@ -165,6 +167,7 @@ export class Router extends MessageSocket {
     const undelivered = links.reduce((sum, link) => sum + link.pending, 0);
     const leftMs = Math.max(0, deadlineMs - clock.now());
     const pipes = [...this.#pipes.keys()];
+    this.#isOver = true;
     this.#pipes.clear();
     for (const link of links) link.end(end);
     await Promise.all(pipes.map((pipe) => pipe.close(leftMs)));
@@ -175,6 +178,11 @@ export class Router extends MessageSocket {
   // ── pipes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
   #onPipe(pipe: Pipe): void {
+    if (this.#isOver) {
+      // Whoever comes again at once finds nobody; another router may listen here soon.
+      pipe.close(0).catch(() => undefined);
+      return;
+    }
     this.#pipes.set(pipe, undefined);
     pipe.setHandlers({
       onParts: (parts, pointers, release) => {
