@@ -92,7 +92,7 @@ export class MessagingContext implements AsyncDisposable {
 
   /** The backend of a URL. @throws ShoalError `usage` for an unknown one, `unsupported` when this machine lacks it. */
   async backendOf(url: string): Promise<Backend> {
-    if (this.#closed) throw new ShoalError('closed', 'messaging context is closed');
+    if (this.#closed) throw contextClosed();
     checkKind('url', url, 'string');
     const scheme = /^([a-z]+):\/\//.exec(url)?.[1] ?? '';
     const known = messagingBackends.find(({ schemes }) => schemes.includes(scheme));
@@ -113,10 +113,11 @@ export class MessagingContext implements AsyncDisposable {
       limits,
       ...(places && { places }),
     });
-    // Another call may have been faster.
+    // Another call may have been faster, and `close` too.
     const first = this.#backends.get(known.name);
-    if (first !== undefined) {
+    if (first !== undefined || this.#closed) {
       await backend.close();
+      if (first === undefined) throw contextClosed();
       return first;
     }
     this.#backends.set(known.name, backend);
@@ -141,4 +142,8 @@ export class MessagingContext implements AsyncDisposable {
   [Symbol.asyncDispose](): Promise<void> {
     return this.close();
   }
+}
+
+function contextClosed(): ShoalError {
+  return new ShoalError('closed', 'messaging context is closed');
 }
