@@ -55,8 +55,14 @@ export class ClusterBackend implements StepBackend {
       if (own === undefined) byTask.set(task, [partition]);
       else own.push(partition);
     }
-    const shares = await Promise.all([...byTask].map(([task, own]) => this.#share(task, own)));
-    return new ClusterStep(shares, this.#options);
+    const shares = [...byTask].map(([task, own]) => this.#share(task, own));
+    try {
+      return new ClusterStep(await Promise.all(shares), this.#options);
+    } catch (thrown) {
+      // Tasks that have registered their part, or still do, need not keep it.
+      for (const share of shares) share.then((made) => made.release()).catch(() => undefined);
+      throw thrown;
+    }
   }
 
   async #share(task: string, partitions: readonly Partition[]): Promise<Share> {
