@@ -3,7 +3,8 @@ import { ShoalError } from '../base/errors.ts';
 import { dtypeInfo, viewOf } from '../memory/dtype.ts';
 import { Arbiter } from '../scheduler/arbiter.ts';
 import type { ClientOptions, TransferEntry } from './client/options.ts';
-import { testCodec } from './testing/simulated-cluster.ts';
+import type { SnapshotStore } from '../checkpoint/snapshot.ts';
+import { SimulatedDisk, testCodec } from './testing/simulated-cluster.ts';
 import type { KVTopology } from './protocol/topology.ts';
 import { adding, Bench, downpour, hogwild, sandblaster, small, type Outcome, type Parameter } from './testing/server-bench.ts';
 
@@ -581,4 +582,39 @@ describe('what can go wrong', () => {
     const outcome = bench.push(0, 'w', new Float32Array(4));
     expect(outcome.error!.message).toContain('server 0 has come back with an older state than it had saved');
   });
+});
+
+it('state is written once, and nobody else writes there meanwhile, however often it is asked for', async () => {
+  const disk = new SimulatedDisk();
+  const writing: (() => void)[] = [];
+  let together = 0;
+  // As a folder: another object each time.
+  const storeAt = (): SnapshotStore => ({
+    save: async (snapshot) => {
+      const done = new Promise<void>((resolve) => writing.push(resolve));
+      together = Math.max(together, writing.length);
+      await done;
+      disk.immediate = true;
+      await disk.save(snapshot);
+    },
+    saves: () => disk.saves(),
+    load: (save) => disk.load(save),
+  });
+  const bench = await Bench.of({ topology: { ...sandblaster, serversPerGroup: 1 }, server: { storeAt } });
+  await bench.init([small]);
+  const { cluster } = bench;
+  let saved: ShoalError | 'waits' | undefined = 'waits';
+  cluster.clients[0].core.saveState(0, 'folder', (error) => (saved = error));
+  await cluster.settle();
+  for (let k = 0; k < 2; k++) {
+    // It asks again for what has not been answered.
+    cluster.reconnect(cluster.clients[0], cluster.servers[0]);
+    await cluster.settle();
+  }
+  expect(saved).toBe('waits');
+  while (writing.length > 0) {
+    writing.shift()?.();
+    await cluster.settle();
+  }
+  expect({ saved, together, written: disk.written }).toEqual({ saved: undefined, together: 1, written: 1 });
 });

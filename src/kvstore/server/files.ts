@@ -31,6 +31,8 @@ export class ServerFiles {
   readonly #callbacks: FilesCallbacks;
   /** This server's part of a save, until it is loaded. */
   #prepared: (Save & { readonly batches: number; readonly part: Snapshot }) | undefined;
+  /** One save after the other: two at a time would write one file. */
+  #written: Promise<void> = Promise.resolve();
 
   constructor(state: ServerState, groups: ServerGroups, callbacks: FilesCallbacks) {
     this.#state = state;
@@ -45,10 +47,14 @@ export class ServerFiles {
     const store = this.#storesAt(folder)(this.#state.options.server);
     this.#groups.gather((error) => {
       const snapshot = takeSnapshot(this.#state, { exchanges: false });
-      void this.#answer(session, request, async () => {
+      const written = this.#written.then(async () => {
         if (error !== undefined) throw error;
         // Asked again: twice the same would push out the save before.
         if (!(await store.saves()).includes(save)) await store.save({ ...snapshot, metadata: { ...snapshot.metadata, save } });
+      });
+      this.#written = written.catch(() => undefined);
+      void this.#answer(session, request, async () => {
+        await written;
         return {};
       });
     });
