@@ -55,6 +55,27 @@ describe('gRPC', () => {
     await expect(stranger).rejects.toMatchObject({ code: 'auth' });
   });
 
+  it('gives back what a request has got that was given up before it had all', async () => {
+    const { a, b, close } = await pair();
+    closers.push(close);
+    const [sender, receiver] = [a, b].map((core) => core.beginStep(1));
+    const [x, y] = ['x', 'y'].map((name) => a.key(name, a.self, b.self));
+    const over = new AbortController();
+    let released = 0;
+    sender.send(x, { ...dense([1, 2]), release: () => void released++ });
+    const both = receiver.recvFused([x, y], { signal: over.signal });
+    // The request is there, and has x.
+    await expect.poll(() => a.steps.find(1)?.awaited).toEqual([y]);
+    expect(released).toBe(0);
+    over.abort();
+    await expect(both).rejects.toMatchObject({ code: 'aborted' });
+    await expect.poll(() => released, { timeout: 60_000 }).toBe(1);
+    // As is what was sent and not asked for.
+    sender.send(y, { ...dense([3]), release: () => void released++ });
+    a.endStep(1);
+    expect(released).toBe(2);
+  });
+
   it('refuses answers that are not what was asked for', () => {
     const { messages } = packages;
     const good = messages.encodeOutcomes([{ value: dense([1, 2]) }, { value: undefined }]);

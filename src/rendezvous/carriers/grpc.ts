@@ -117,15 +117,21 @@ export class GrpcWorkerService {
     const outcomes: SlotOutcome[] = [];
     const cancels: Cancel[] = [];
     let pending = keys.length;
+    let isOver = false;
+    const release = (outcome: SlotOutcome | undefined): void => {
+      if (outcome !== undefined && 'value' in outcome) outcome.value?.release?.();
+    };
     const known = (slot: number, outcome: SlotOutcome): void => {
+      if (isOver) return release(outcome);
       outcomes[slot] = outcome;
       if (--pending > 0) return;
+      isOver = true;
       try {
         answer(null, messages.encodeOutcomes(outcomes));
       } catch (error) {
         answer({ code: grpc.status.INTERNAL, details: messageOf(error) });
       }
-      for (const each of outcomes) if ('value' in each) each.value?.release?.();
+      outcomes.forEach(release);
     };
     keys.forEach((key, slot) =>
       cancels.push(
@@ -142,7 +148,11 @@ export class GrpcWorkerService {
       ),
     );
     call.on('cancelled', () => {
+      if (isOver) return;
+      isOver = true;
       for (const cancel of cancels) cancel();
+      // What has come already nobody else can ask for.
+      outcomes.forEach(release);
     });
   }
 }
