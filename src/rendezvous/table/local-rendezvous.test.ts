@@ -35,6 +35,20 @@ describe('a rendezvous', () => {
     expect(meeting.requests).toBe(1);
   });
 
+  it('drops what a request has got that fails as a whole, and what it still gets', async () => {
+    const dropped: string[] = [];
+    const meeting = new LocalRendezvous<string>({ keysMax: 4, onDropped: (value) => dropped.push(value) });
+    const over = new AbortController();
+    meeting.send(key('a'), x);
+    const cancelled = meeting.recvFused([key('a'), key('b')], { signal: over.signal });
+    over.abort();
+    await expect(cancelled).rejects.toMatchObject({ code: 'aborted' });
+    expect(dropped).toEqual([x]);
+    await expect(meeting.recvFused([key('a'), key('c')])).rejects.toMatchObject({ code: 'usage' });
+    meeting.send(key('c'), y);
+    await expect.poll(() => dropped).toEqual([x, y]);
+  });
+
   it('refuses a key that is sent or asked for twice', async () => {
     const meeting = new LocalRendezvous<string>({ keysMax: 4 });
     meeting.send(key('a'), x);

@@ -62,15 +62,20 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
 
   async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]> {
     this.#requests++;
-    return Promise.all(
-      keys.map(async (key, slot) => {
-        try {
-          return await this.#receive(key, options?.signal);
-        } catch (thrown) {
-          throw slotError(slot, keys, ShoalError.from(thrown));
-        }
-      }),
-    );
+    const values = keys.map(async (key, slot) => {
+      try {
+        return await this.#receive(key, options?.signal);
+      } catch (thrown) {
+        throw slotError(slot, keys, ShoalError.from(thrown));
+      }
+    });
+    try {
+      return await Promise.all(values);
+    } catch (thrown) {
+      for (const value of values)
+        value.then((received) => received !== undefined && this.#options.onDropped?.(received)).catch(() => undefined);
+      throw thrown;
+    }
   }
 
   /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
