@@ -59,15 +59,19 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
     const [carrier] = carriers;
     if (carrier === undefined) {
       const sent = await local.recvFused(keys, options);
-      return Promise.all(
-        sent.map(async (value, slot) => {
-          try {
-            return await received(value);
-          } catch (thrown) {
-            throw slotError(slot, keys, ShoalError.from(thrown));
-          }
-        }),
-      );
+      const values = sent.map(async (value, slot) => {
+        try {
+          return await received(value);
+        } catch (thrown) {
+          throw slotError(slot, keys, ShoalError.from(thrown));
+        }
+      });
+      try {
+        return await Promise.all(values);
+      } catch (thrown) {
+        for (const value of values) value.then((read) => read?.release?.()).catch(() => undefined);
+        throw thrown;
+      }
     }
     const outcomes = await this.#wait<readonly SlotOutcome[]>(keys[0], options?.signal, (receive, fail) =>
       carrier.recvFused(stepId, keys, { receive, fail }),
