@@ -47,14 +47,9 @@ export class ServerFiles {
     const store = this.#storesAt(folder)(this.#state.options.server);
     this.#groups.gather((error) => {
       const snapshot = takeSnapshot(this.#state, { exchanges: false });
-      const written = this.#written.then(async () => {
-        if (error !== undefined) throw error;
-        // Asked again: twice the same would push out the save before.
-        if (!(await store.saves()).includes(save)) await store.save({ ...snapshot, metadata: { ...snapshot.metadata, save } });
-      });
-      this.#written = written.catch(() => undefined);
       void this.#answer(session, request, async () => {
-        await written;
+        if (error !== undefined) throw error;
+        await this.#write(store, snapshot, save);
         return {};
       });
     });
@@ -87,6 +82,19 @@ export class ServerFiles {
         (thrown: unknown) => void this.#loaded(session, request, ShoalError.from(thrown)),
       ),
     );
+  }
+
+  #write(store: SnapshotStore, snapshot: Snapshot, save: string): Promise<void> {
+    const written = this.#writeAfter(this.#written, { store, snapshot, save });
+    this.#written = written.catch(() => undefined);
+    return written;
+  }
+
+  async #writeAfter(before: Promise<void>, what: { store: SnapshotStore; snapshot: Snapshot; save: string }): Promise<void> {
+    await before;
+    const { store, snapshot, save } = what;
+    // Asked again: twice the same would push out the save before.
+    if (!(await store.saves()).includes(save)) await store.save({ ...snapshot, metadata: { ...snapshot.metadata, save } });
   }
 
   async #replace(request: number, save: Save): Promise<void> {
