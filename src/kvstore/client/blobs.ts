@@ -35,7 +35,7 @@ export class Blobs {
   readonly #dealers = new Map<number, Promise<Dealer>>();
   readonly #waiting = new Map<string, Waiting>();
   #waitingBytes = 0;
-  #closed = false;
+  readonly #closing = new AbortController();
 
   private constructor(node: NodeContext, workers: { firstWorker: number; localWorkers: number }) {
     this.#node = node;
@@ -102,7 +102,7 @@ export class Blobs {
   }
 
   async close(reason: ShoalError): Promise<void> {
-    this.#closed = true;
+    this.#closing.abort(reason);
     for (const { askers } of this.#waiting.values()) for (const { reject } of askers.splice(0)) reject(reason);
     const dealers = await Promise.allSettled(this.#dealers.values());
     await Promise.all(dealers.map(async (dealer) => (dealer.status === 'fulfilled' ? dealer.value.close() : 0)));
@@ -120,20 +120,28 @@ export class Blobs {
   }
 
   async #dial(first: number): Promise<Dealer> {
-    const url = await this.#node.records.clientUrl(first, { timeoutMs: this.#node.settings.timeoutMs });
-    const dealer = new Dealer(this.#node.messaging, { address: makeAddress({ group: 0, id: this.#firstWorker, role: Role.workerLayer }) });
+    const { signal } = this.#closing;
+    const { messaging, records, settings } = this.#node;
+    let dealer: Dealer | undefined;
+    const giveUp = (): void => void dealer?.close({ timeoutMs: 0 });
+    signal.addEventListener('abort', giveUp);
     try {
+      const url = await records.clientUrl(first, { timeoutMs: settings.timeoutMs, signal });
+      signal.throwIfAborted();
+      dealer = new Dealer(messaging, { address: makeAddress({ group: 0, id: this.#firstWorker, role: Role.workerLayer }) });
       await dealer.connect(url, { timeoutMs: connectMs });
+      return dealer;
     } catch (error) {
-      await dealer.close({ timeoutMs: 0 });
-      throw error;
+      await dealer?.close({ timeoutMs: 0 });
+      throw signal.aborted ? signal.reason : error;
+    } finally {
+      signal.removeEventListener('abort', giveUp);
     }
-    return dealer;
   }
 
   /** Takes what has arrived while there is room; the rest stays where it is and stops its senders. */
   #drain(): void {
-    while (!this.#closed && this.#waitingBytes < waitingBytesMax) {
+    while (!this.#closing.signal.aborted && this.#waitingBytes < waitingBytesMax) {
       const msg = this.#router.tryReceive();
       if (msg === undefined) return;
       const blob = decode(msg);
