@@ -618,3 +618,19 @@ it('state is written once, and nobody else writes there meanwhile, however often
   }
   expect({ saved, together, written: disk.written }).toEqual({ saved: undefined, together: 1, written: 1 });
 });
+
+it('memory that is freed while a server is asked whether it can map it stays mapped nowhere', async () => {
+  const bench = await Bench.of({ topology: { ...sandblaster, workersPerGroup: 1, serversPerGroup: 1 } });
+  const large: Parameter = { key: 'large', dtype: 'float32', shape: [4096] };
+  await bench.init([large]);
+  const { cluster } = bench;
+  const { core, values, address } = cluster.clients[0];
+  const out = values.allocate(4 * 4096);
+  const late = bench.begin(0, [{ key: 'large', out: out.ref }], { timeoutMs: 1000 });
+  cluster.clock.advance(1000);
+  expect(late).toMatchObject({ done: true, error: { code: 'timeout' } });
+  core.forgetRegion(out.ref.region);
+  out.free();
+  await cluster.settle();
+  expect(() => cluster.servers[0].remotes.get(address)?.view({ ...out.ref, bytes: 1 })).toThrow('were not announced');
+});

@@ -441,7 +441,11 @@ export class ClientLink implements Disposable {
       if (epoch !== this.#epoch) return;
       const attached = msg === undefined ? [] : Control.decode(msg.frames[0]).value('attached');
       for (const [k, [region]] of regions.entries()) {
-        this.#regions.set(region, Array.isArray(attached) && attached[k] === true ? 'attached' : 'unattached');
+        const isAttached = Array.isArray(attached) && attached[k] === true;
+        // Freed since.
+        if (!this.#regions.has(region)) {
+          if (isAttached) this.#detach(region);
+        } else this.#regions.set(region, isAttached ? 'attached' : 'unattached');
       }
     };
     this.#sendNow(fixedRequest({ type: KVMessage.announce, frames: [encodeControl({ regions })], finish }));
@@ -449,10 +453,12 @@ export class ClientLink implements Disposable {
 
   /** A region is about to be freed. */
   forgetRegion(region: number): void {
-    if (this.#regions.get(region) === 'attached' && this.#state === 'up') {
-      this.#sendNow(fixedRequest({ type: KVMessage.detach, frames: [encodeControl({ regions: [region] })], finish: () => undefined }));
-    }
+    if (this.#regions.get(region) === 'attached' && this.#state === 'up') this.#detach(region);
     this.#regions.delete(region);
+  }
+
+  #detach(region: number): void {
+    this.#sendNow(fixedRequest({ type: KVMessage.detach, frames: [encodeControl({ regions: [region] })], finish: () => undefined }));
   }
 
   /** Past the queue, over a connection that is up. */
