@@ -169,7 +169,8 @@ export class ClientLink implements Disposable {
     this.#downReason = 'it does not answer';
     this.#epoch++;
     // Until it has heard this one, a server that was started again may lack what it had answered.
-    const last = Math.max(0, ...this.#sent.keys());
+    let last = 0;
+    for (last of this.#sent.keys());
     this.#send(KVMessage.hello, 0, [encodeControl({ ...this.options.greeting(), last })]);
   }
 

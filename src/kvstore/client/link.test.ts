@@ -1,0 +1,46 @@
+import { expect, it } from 'vitest';
+import { ShoalError } from '../../base/errors.ts';
+import type { Msg } from '../../messaging/msg.ts';
+import { Arbiter } from '../../scheduler/arbiter.ts';
+import { clientAddress, serverAddress } from '../protocol/topology.ts';
+import type { OwnValues } from '../protocol/value-space.ts';
+import { Control, encodeControl, packNotice } from '../protocol/wire-control.ts';
+import { KVMessage, makeMessage } from '../protocol/wire.ts';
+import { ClientLink } from './link.ts';
+import { fixedRequest } from './request.ts';
+
+it('greets again whatever it keeps for a server that restarts: 200,000 requests', () => {
+  const [address, server] = [clientAddress(0, 0), serverAddress(0, 0)];
+  const sent: Msg[] = [];
+  const link = new ClientLink({
+    address,
+    server,
+    name: 'server 0',
+    values: undefined as unknown as OwnValues,
+    creditBytes: 1,
+    arbiter: new Arbiter(),
+    replayBytes: 2 ** 30,
+    send: (msg) => sent.push(msg),
+    greeting: () => ({}),
+    onFailed: (error) => expect.unreachable(error.message),
+    onForgotten: (error) => expect.unreachable(error.message),
+    onCommitted: () => undefined,
+    knowledge: { version: 0, refuses: false },
+    leads: true,
+  });
+  link.up();
+  const fields = { term: 1, lineage: 1, durable: 0, log: true, committed: 0, ...packNotice({ version: 0, refuses: false }) };
+  const welcome = { source: server, destination: address, type: KVMessage.welcome, request: 0, epoch: 1 };
+  link.receive(makeMessage(welcome, [encodeControl(fields)]));
+  expect(link.isUp).toBe(true);
+  for (let k = 0; k < 200_000; k++) {
+    link.enqueue(fixedRequest({ type: KVMessage.update, repeats: true, frames: [], finish: () => undefined }));
+    link.pump();
+  }
+  expect(sent).toHaveLength(200_001);
+  link.down(new ShoalError('peer-lost', 'the connection broke'));
+  link.up();
+  const hello = sent.at(-1)!;
+  expect(hello.type).toBe(KVMessage.hello);
+  expect(Control.decode(hello.frames[0]).count('last')).toBe(200_000);
+});
