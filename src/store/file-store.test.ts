@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { link, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -29,6 +29,22 @@ describe('file store', () => {
       const late = await FileStore.open(directory, options);
       expect(await late.add('n', 1)).toBe(6);
       await late.close();
+    } finally {
+      await rm(directory, { recursive: true });
+    }
+  });
+
+  it('does once what a file server is asked twice, because its answer got lost', async () => {
+    const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
+    try {
+      const again = async (...[from, to]: Parameters<typeof link>): Promise<void> => {
+        await link(from, to);
+        await link(from, to);
+      };
+      const [one, other] = await Promise.all([again, link].map((how) => FileStore.open(directory, { ...options, link: how })));
+      for (let k = 0; k < 3; k++) await Promise.all([one.add('n', 1), other.add('n', 1)]);
+      expect([await one.add('n', 0), await other.add('n', 0)]).toEqual([6, 6]);
+      await Promise.all([one.close(), other.close()]);
     } finally {
       await rm(directory, { recursive: true });
     }
