@@ -85,11 +85,6 @@ export class Execution {
     return this.#channels.every((channel) => channel.inFlight === 0 && channel.status === 'done');
   }
 
-  /** No put is in flight: after a failure, the memory may be released. */
-  get quiet(): boolean {
-    return this.#channels.every((channel) => channel.inFlight === 0);
-  }
-
   /** Stops all channels, for an operation that failed. */
   abandon(): void {
     for (const channel of this.#channels) channel.status = 'done';

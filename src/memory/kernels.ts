@@ -11,7 +11,6 @@ import type { CombineOp } from './reduce-op.ts';
 export type ReduceTree = readonly number[];
 
 export interface Kernels {
-  readonly name: 'native' | 'js';
   /** Every target[k] := the reduction of sources[…][k] along `tree`; all targets receive the same bits.
    *  `float16` and `bfloat16` are accumulated in float32 over the whole tree and rounded once (to nearest even).
    *  `divisor`, floats only: the result is divided by it (in float32 for 16-bit floats) before rounding and storing. */

@@ -53,7 +53,6 @@ export class MpiEndpoint {
   #nextId = 1;
   #rank = 0;
   #size = 0;
-  #version = '';
   #opened: { resolve(): void; reject(error: ShoalError): void } | undefined;
   #failure: ShoalError | undefined;
   #closing = false;
@@ -86,11 +85,6 @@ export class MpiEndpoint {
   /** Processes of MPI's world. */
   get size(): number {
     return this.#size;
-  }
-
-  /** `Open MPI v4.1.4, …` */
-  get version(): string {
-    return this.#version;
   }
 
   ref(on: boolean): void {
@@ -172,7 +166,7 @@ export class MpiEndpoint {
           this.#ports.get(b >> 2)?.onOversize(a);
           break;
         case mpiEvents.opened:
-          [this.#rank, this.#size, this.#version] = [a, b, what as string];
+          [this.#rank, this.#size] = [a, b];
           this.#opened?.resolve();
           break;
         default:

@@ -37,7 +37,6 @@ export const updateRules: readonly UpdateRuleInfo[] = [
 ];
 
 export interface ParameterKernels {
-  readonly name: 'native' | 'js';
   /** In place on `value` and `states`; all of one type and length, none overlapping another. Parameters are rounded to it.
    *  @throws ShoalError `usage`. */
   update(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void;

@@ -19,8 +19,6 @@ import { spanText } from './structure.ts';
 export interface InterpretResult {
   readonly ok: boolean;
   readonly problems: readonly string[];
-  /** Random choices made. */
-  readonly actions: number;
 }
 
 /** Runs once in the order that `random` chooses. */
@@ -89,7 +87,6 @@ class Interpreter {
 
   run(): InterpretResult {
     const slow = this.#plan.programs.map(() => this.#random.integer(4) === 0);
-    let actions = 0;
     for (;;) {
       const possible = this.#actions();
       if (possible.length === 0) break;
@@ -97,13 +94,12 @@ class Interpreter {
       // Slow ranks move when nobody else can, and now and then.
       const choice = brisk.length > 0 && this.#random.integer(20) > 0 ? brisk : possible;
       choice[this.#random.integer(choice.length)].act();
-      actions += 1;
     }
     this.#phase.forEach((phase, rank) => {
       if (phase !== 'ended') this.#problems.push(`rank ${rank} never ends`);
     });
     if (this.#problems.length === 0) this.#checkResults();
-    return { ok: this.#problems.length === 0, problems: this.#problems, actions };
+    return { ok: this.#problems.length === 0, problems: this.#problems };
   }
 
   #actions(): { rank: number; act: () => void }[] {

@@ -43,7 +43,6 @@ export interface AccessEnd {
 }
 
 export interface Execution {
-  readonly threads: readonly Thread[];
   readonly accesses: readonly Access[];
   /** What a rank knows when all its channels have ended. */
   readonly knownAtEnd: readonly Int32Array[];
@@ -115,7 +114,6 @@ class SymbolicRun {
     this.#checkSignals(completed);
     const knownAtEnd = this.#plan.programs.map(({ rank }) => this.#knownAtEnd(rank));
     return {
-      threads: this.#threads,
       accesses: this.#accesses.map((access) => ({ ...access, ends: this.#endsOf(access) })),
       knownAtEnd,
       memory: this.#memory,

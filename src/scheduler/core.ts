@@ -442,7 +442,7 @@ export class Core implements TaskListener {
     if (this.#links.size >= this.#linksMax) {
       throw new ShoalError('out-of-memory', `link '${name}' would be one more than linksMax = ${this.#linksMax}`);
     }
-    const link = new Link(name, order, (each) =>
+    const link = new Link(order, (each) =>
       this.#arbiter.open({ creditBytes: () => each.ownCreditBytes ?? this.#creditBytes, onRoom: () => this.#pump(each) }),
     );
     this.#links.set(name, link);

@@ -10,7 +10,6 @@ import { hasArrivedSooner, isSooner, type Task } from './task.ts';
 export type LinkOrder = 'priority' | 'arrival';
 
 export class Link {
-  readonly name: string;
   readonly order: LinkOrder;
   /** Undefined: that of the core. */
   ownCreditBytes: number | undefined;
@@ -20,8 +19,7 @@ export class Link {
   isPumping = false;
   readonly #queue: PriorityQueue<Task>;
 
-  constructor(name: string, order: LinkOrder, open: (link: Link) => CreditAccount) {
-    this.name = name;
+  constructor(order: LinkOrder, open: (link: Link) => CreditAccount) {
     this.account = open(this);
     this.order = order;
     this.#queue = new PriorityQueue(order === 'priority' ? isSooner : hasArrivedSooner);

@@ -69,7 +69,6 @@ export const counterKind = 2;
 
 /** The events of one thread; plain data, for another thread. Entry i of each array belongs to event i. */
 export interface TraceSnapshot {
-  readonly thread: string;
   readonly names: readonly NameInfo[];
   readonly lanes: readonly string[];
   /** When recording began: on the recorder's clock and in wall time, milliseconds. */
@@ -104,7 +103,6 @@ export interface RecorderOptions {
 }
 
 const noEvents: TraceSnapshot = {
-  thread: '',
   names: [],
   lanes: [],
   startMs: 0,
@@ -143,7 +141,6 @@ export function createRecorder(options: RecorderOptions): TraceRecorder {
 class RingRecorder implements TraceRecorder {
   readonly enabled = true;
   readonly #clock: Clock;
-  readonly #thread: string;
   readonly #startMs: number;
   readonly #startWallMs: number;
 
@@ -176,7 +173,6 @@ class RingRecorder implements TraceRecorder {
     const { clock, thread, eventsMax = 65_536, namesMax = 4096, lanesMax = 64, depthMax = 32 } = options;
     assert(eventsMax >= 1 && namesMax >= 1 && lanesMax >= 1 && lanesMax <= 65_536 && depthMax >= 1, () => 'recorder bounds are positive');
     this.#clock = clock;
-    this.#thread = thread;
     this.#startMs = clock.now();
     this.#startWallMs = clock.wallNow();
     this.#namesMax = namesMax;
@@ -254,7 +250,6 @@ class RingRecorder implements TraceRecorder {
     const open = this.#openSpans();
     const count = kept + open.length;
     const snapshot = {
-      thread: this.#thread,
       names: [...this.#names],
       lanes: [...this.#lanes],
       startMs: this.#startMs,

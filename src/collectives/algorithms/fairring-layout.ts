@@ -24,7 +24,6 @@ const largeShards = 2;
 export interface FairringLayout {
   readonly slices: readonly Range[];
   /** Hosts per group: all, or a power of two. */
-  readonly groupSize: number;
   /** Hosts of each group, as indices. */
   readonly groups: readonly (readonly number[])[];
   /** Shards per slot, each with an owner in every group. */
@@ -69,7 +68,7 @@ export function fairringLayout(request: PlanRequest): FairringLayout {
     ...groups.map(({ length }) => stagingPerSlice({ owners, shardMost, partMost, groups: groups.length }, length)),
   );
   const inFlight = clamp(Math.floor(staging / perSlice), 1, Math.min(slices.length, window));
-  return { slices, groupSize, groups, owners, parts, inFlight, shardMost, partMost, scratchCount: hosts === 1 ? 0 : inFlight * perSlice };
+  return { slices, groups, owners, parts, inFlight, shardMost, partMost, scratchCount: hosts === 1 ? 0 : inFlight * perSlice };
 }
 
 /** Elements that a rank of a group of `length` hosts stages of a slice, at most. */

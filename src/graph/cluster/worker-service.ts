@@ -93,7 +93,7 @@ export class WorkerService implements RpcService {
   makeExecutors(partitions: readonly { readonly device: string; readonly graph: Graph }[], interOpParallelism: number): Executor[] {
     return partitions.map(({ device, graph }) => {
       if (!device.startsWith(`${this.#options.task}/`)) throw new ShoalError('usage', `${device} is not a device of ${this.#options.task}`);
-      return new Executor(device, graph, { kernels: this.#options.kernels, interOpParallelism });
+      return new Executor(graph, { kernels: this.#options.kernels, interOpParallelism });
     });
   }
 

@@ -29,15 +29,13 @@ export interface StepContext {
 
 /** A partition, ready for any number of steps at a time. */
 export class Executor {
-  readonly device: string;
   readonly #program: Program;
   readonly #kernels: ReadonlyMap<Node, Kernel>;
   readonly #keys: ReadonlyMap<Node, readonly string[]>;
   readonly #interOpParallelism: number;
 
   /** @throws ShoalError `unsupported` that names every operation without a kernel. */
-  constructor(device: string, graph: Graph, options: { readonly kernels: KernelTable; readonly interOpParallelism: number }) {
-    this.device = device;
+  constructor(graph: Graph, options: { readonly kernels: KernelTable; readonly interOpParallelism: number }) {
     this.#program = createProgram(graph);
     this.#interOpParallelism = options.interOpParallelism;
     const ordinary = graph.nodes.filter(({ control }) => control === 'kernel');

@@ -288,9 +288,7 @@ class LocalBackend implements StepBackend {
 
   async prepare({ partitions }: PartitionedGraph): Promise<PreparedStep> {
     const { clock, interOpParallelism, rendezvousKeysMax: keysMax } = this.#options;
-    const executors = partitions.map(
-      ({ device, graph }) => new Executor(device.name, graph, { kernels: this.#kernels, interOpParallelism }),
-    );
+    const executors = partitions.map(({ graph }) => new Executor(graph, { kernels: this.#kernels, interOpParallelism }));
     const run = (given: PreparedRun): Promise<StepOutcome> =>
       runStep(executors, { ...given, stepId: ++this.#stepId, clock, rendezvous: new LocalRendezvous<Value>({ keysMax }) });
     return { run, release: () => {} };

@@ -89,9 +89,4 @@ export class VariableStore {
     this.#references.set(key, reference);
     return reference;
   }
-
-  /** By device and name, as `device;name`. */
-  get all(): ReadonlyMap<string, Reference> {
-    return this.#references;
-  }
 }

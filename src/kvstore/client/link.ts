@@ -50,8 +50,6 @@ export interface OptimizerKnowledge {
 
 interface Entry {
   readonly request: ClientRequest;
-  /** Of enqueueing: breaks ties. */
-  readonly order: number;
   id: number;
   sent: boolean;
   /** It is in flight, and counts. */
@@ -78,7 +76,6 @@ export class ClientLink implements Disposable {
   #durable = 0;
   #logs = false;
   #downReason = 'it has not been reached yet';
-  #order = 0;
   #nextId = 1;
   readonly #waiting: Entry[] = [];
   /** By number, ascending: sent and not answered, or answered and not durable. */
@@ -473,7 +470,6 @@ export class ClientLink implements Disposable {
   #entry(request: ClientRequest): Entry {
     return {
       request,
-      order: this.#order++,
       id: 0,
       sent: false,
       holdsCredit: false,

@@ -12,7 +12,6 @@ import type { ClientContext } from './transfers.ts';
 import { alignedBytes, encodeRuns, KVMessage, rowNumbersBytes, SourceKind, TargetKind, type Run } from '../protocol/wire.ts';
 
 interface PieceRows {
-  readonly server: number;
   readonly slot: number;
   /** Within the piece. */
   readonly rows: Uint32Array;
@@ -174,7 +173,7 @@ export class ClientRows {
         const server = directory.pieceServer[piece];
         const within = Uint32Array.from(positions, (position) => rows[position] - firstRow);
         const pieces = servers.get(server) ?? [];
-        pieces.push({ server, slot: directory.pieceSlot[piece], rows: within, positions });
+        pieces.push({ slot: directory.pieceSlot[piece], rows: within, positions });
         servers.set(server, pieces);
       }
       firstRow = endRow;

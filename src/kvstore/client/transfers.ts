@@ -30,7 +30,6 @@ export interface ClientContext {
 interface Bundle {
   readonly rounds: readonly LocalRound[];
   readonly blocks: readonly ValueBlock[];
-  readonly operations: readonly ClientOperation[];
   units: number;
   error: ShoalError | undefined;
 }
@@ -120,7 +119,7 @@ export class ClientTransfers {
       plan.add({ parameter, round, push: block.ref, out, encode: this.#encoder(alike ? codec : undefined) });
     }
     const operations = [...new Set(complete.flatMap(({ parts }) => parts.map(({ operation }) => operation)))];
-    const bundle: Bundle = { rounds: complete, blocks, operations, units: 0, error: undefined };
+    const bundle: Bundle = { rounds: complete, blocks, units: 0, error: undefined };
     bundle.units = plan.launch(operations, (error, unit, server, states) => {
       this.#note(unit, server, states);
       bundle.error ??= error;

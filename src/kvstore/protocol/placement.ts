@@ -77,14 +77,6 @@ export class Placer {
     return placed;
   }
 
-  /** Goes on from pieces that another placer has placed. */
-  resume(parameter: Placeable, pieces: readonly Piece[]): void {
-    for (const { server, elements, slab } of pieces) {
-      this.#loads[server] += elements * dtypeInfo(parameter.dtype).bytes;
-      this.#slabs[server] = Math.max(this.#slabs[server], slab + 1);
-    }
-  }
-
   #cut(parameter: Placeable, sliceBytes: number): Piece[] {
     const elements = elementsOf(parameter.shape);
     const elementBytes = dtypeInfo(parameter.dtype).bytes;

@@ -202,11 +202,6 @@ export class ServerCore {
     for (const hello of hellos) this.receive(hello);
   }
 
-  /** Resolves when the present state is durable; at once without snapshots. */
-  checkpoint(): Promise<void> {
-    return this.#checkpoints.save();
-  }
-
   /** Without: another process is this server now. */
   abandon(): void {
     this.#closed = true;

@@ -1,5 +1,5 @@
 /** Blobs that have arrived and those that are waited for, by sender and name, each in order. Bounded both ways. */
-import type { Clock, Timer } from '../../base/clock.ts';
+import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 
@@ -12,7 +12,6 @@ export interface BlobBoxOptions {
 interface Asker {
   readonly worker: number;
   readonly name: string;
-  readonly timer: Timer;
   settle(outcome: TypedArray | ShoalError): void;
 }
 
@@ -51,7 +50,6 @@ export class BlobBox {
       const asker: Asker = {
         worker,
         name,
-        timer,
         settle: (outcome) => {
           timer.cancel();
           if (outcome instanceof ShoalError) reject(outcome);

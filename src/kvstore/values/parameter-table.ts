@@ -48,10 +48,6 @@ export class ParameterTable {
     this.#options = options;
   }
 
-  get optimizer(): OptimizerSpec | undefined {
-    return this.#optimizer?.spec;
-  }
-
   /** @throws ShoalError `usage` when it exists. */
   checkNew(key: string): void {
     if (this.#entries.has(key)) throw new ShoalError('usage', `parameter '${key}' exists already; init names a parameter once`);

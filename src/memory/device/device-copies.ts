@@ -64,11 +64,6 @@ export class DeviceCopies {
     void device.lost.then((info) => this.#end(lostError(info)));
   }
 
-  /** Of a proxy: what `gather` and `scatter` move at once. */
-  get pieceBytes(): number {
-    return this.#pieceBytes;
-  }
-
   /** target := the bytes at `source`. Both are the caller's again when it resolves.
    *  @throws ShoalError `closed` when the device was destroyed, `system` when it was lost, `out-of-memory`, `usage` when it refused. */
   async read({ buffer, byteOffset }: DevicePlace, target: Uint8Array): Promise<void> {

@@ -8,7 +8,6 @@ import { reduceJs, scaleJs } from './js-reduce.ts';
 import { Scratch } from './js-scratch.ts';
 
 export class JsKernels implements Kernels {
-  readonly name = 'js';
   readonly #scratch = new Scratch();
 
   reduce(

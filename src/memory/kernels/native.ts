@@ -6,7 +6,6 @@ import { reduceOpCode, type CombineOp } from '../reduce-op.ts';
 import { checkConvert, checkCopy, checkReduce, checkScale } from './check.ts';
 
 export class NativeKernels implements Kernels {
-  readonly name = 'native';
   readonly #native: Native;
 
   constructor(native: Native) {

@@ -9,7 +9,6 @@ import { updateJs } from './js-updates.ts';
 const halfMost = 65504;
 
 export class JsParameterKernels implements ParameterKernels {
-  readonly name = 'js';
   readonly #scratch = new Scratch();
 
   update(rule: UpdateRule, value: Reals, gradient: Reals, states: readonly Reals[], parameters: Float64Array): void {

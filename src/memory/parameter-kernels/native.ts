@@ -11,7 +11,6 @@ import {
 } from '../parameter-kernels.ts';
 
 export class NativeParameterKernels implements ParameterKernels {
-  readonly name = 'native';
   readonly #loops: NativeParameterLoops;
 
   constructor(loops: NativeParameterLoops) {

@@ -20,10 +20,6 @@ export class RegionBudget {
     this.#available = options.available;
   }
 
-  get usedBytes(): number {
-    return this.#usedBytes;
-  }
-
   /** Counts `bytes` as used, or throws: `usage`, `unsupported` or `out-of-memory` as in RegionAllocator.create. */
   take(bytes: number): void {
     checkRegionBytes(bytes);

@@ -32,11 +32,6 @@ export class Inbox {
     return this.#end !== undefined && this.#arrived.length === 0;
   }
 
-  /** Somebody waits in `receive`. */
-  get awaited(): boolean {
-    return this.#receivers.length > 0 || this.#watchers.size > 0;
-  }
-
   push(link: Link, msg: Msg, bytes: number): void {
     const receiver = this.#receivers.shift();
     if (receiver !== undefined) {

@@ -115,8 +115,6 @@ export interface DataPacket {
   readonly pointers: Uint8Array[];
   /** By part: where the receiver wants it. */
   readonly places: (FramePlace | undefined)[];
-  /** Sum of `messageCost`. */
-  readonly cost: number;
 }
 
 /** At most 2¹⁵ − 1 messages. */
@@ -132,12 +130,8 @@ export function encodeData(messages: readonly Msg[], sequence: number, counters:
   const pointers: Uint8Array[] = [];
   const places: (FramePlace | undefined)[] = [];
   let at = packetPrefixBytes;
-  let cost = 0;
-  for (const msg of messages) {
-    at = writeMessage(msg, first, view, at, { wide, parts, pointers, places });
-    cost += messageCost(msg);
-  }
-  return { parts, pointers, places, cost };
+  for (const msg of messages) at = writeMessage(msg, first, view, at, { wide, parts, pointers, places });
+  return { parts, pointers, places };
 }
 
 /** Writes newer counters into a data packet that is sent again. Its other parts stay. */

@@ -47,12 +47,6 @@ export class WorkerCore {
     for (const peer of this.#peers.values()) if (peer.carrier === carrier) peer.lost = cause;
   }
 
-  /** Undefined: none is known, or it is lost. */
-  peer(device: string): WorkerIdentity | undefined {
-    const peer = this.#peers.get(device);
-    return peer?.lost === undefined ? peer?.identity : undefined;
-  }
-
   /** What a tensor is called that goes from one worker's device to another's. */
   key(name: string, from: WorkerIdentity, to: WorkerIdentity): string {
     // One string for all steps: tables find it by a hash that it has already.

@@ -148,10 +148,6 @@ export class ServerSlots {
     return this.#directory.parameter(this.#directory.slots(this.#server)[slot].parameter);
   }
 
-  firstElement(slot: number): number {
-    return this.#directory.slots(this.#server)[slot].firstElement;
-  }
-
   describe(slot: number): string {
     return this.#directory.describeSlot(this.#server, slot);
   }
