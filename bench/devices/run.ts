@@ -12,6 +12,7 @@ import os from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseBytes } from '../../src/base/settings/quantity.ts';
+import { median } from '../../src/base/numbers.ts';
 import { softwareDriver } from '../../src/memory/device/software-driver.ts';
 import { programArguments } from '../arguments.ts';
 
@@ -54,11 +55,6 @@ export function benchDevices({ bytes, ranks, rounds }: DeviceBenchOptions): { re
   } finally {
     rmSync(folder, { recursive: true });
   }
-}
-
-function median(of: readonly number[]): number {
-  const sorted = [...of].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
 function main(): void {

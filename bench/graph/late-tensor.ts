@@ -8,6 +8,7 @@
 import { writeFileSync } from 'node:fs';
 import { sleep, systemClock } from '../../src/base/clock.ts';
 import { systemRandom } from '../../src/base/random.ts';
+import { median } from '../../src/base/numbers.ts';
 import { TcpFabric } from '../../src/fabric/providers/tcp.ts';
 import type { Session } from '../../src/graph/execute/session.ts';
 import type { FunctionTable } from '../../src/graph/execute/structural-kernels.ts';
@@ -19,7 +20,7 @@ import type { Node } from '../../src/graph/structure/node.ts';
 import type { Value } from '../../src/graph/structure/value.ts';
 import { startLocalCluster } from '../../src/graph/testing/local-cluster.ts';
 import { programArguments } from '../arguments.ts';
-import { machine, median, round } from './machine.ts';
+import { machine, round } from './machine.ts';
 
 const { values } = programArguments(import.meta.url, { options: { rounds: { type: 'string', default: '40' }, out: { type: 'string' } } });
 const [tensors, lateMs, workMs] = [16, 50, 40];

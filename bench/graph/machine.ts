@@ -21,8 +21,10 @@ export function machine(): Machine {
   return { cpu: cpus[0]?.model ?? 'unknown', cpus: cpus.length, node: process.version, startedAt, ...load };
 }
 
-export function median(numbers: readonly number[]): number {
-  return numbers.toSorted((a, b) => a - b)[numbers.length >> 1];
+/** Of this process so far. */
+export function cpuMs(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
 }
 
 export function round(value: number, digits = 4): number {

@@ -10,13 +10,14 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { systemClock, type Clock } from '../../src/base/clock.ts';
 import { seededRandom } from '../../src/base/random.ts';
+import { median } from '../../src/base/numbers.ts';
 import { partitionGraph } from '../../src/graph/partition/partition.ts';
 import { prune } from '../../src/graph/partition/prune.ts';
 import { DeviceSet } from '../../src/graph/placement/devices.ts';
 import { place } from '../../src/graph/placement/place.ts';
 import { randomGraph } from '../../src/graph/testing/random-graph.ts';
 import { programArguments } from '../arguments.ts';
-import { machine, median } from './machine.ts';
+import { cpuMs, machine } from './machine.ts';
 
 export interface PartitionBenchRow {
   readonly nodes: number;
@@ -70,11 +71,6 @@ export function benchPartition(options: {
       proofMs,
     };
   });
-}
-
-function cpuMs(): number {
-  const { user, system } = process.cpuUsage();
-  return (user + system) / 1000;
 }
 
 function main(): void {

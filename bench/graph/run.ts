@@ -11,11 +11,12 @@ import { randomBytes } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { median } from '../../src/base/numbers.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
 import { networkPlace } from '../network/network-place.ts';
 import { localPlace } from '../peers/place.ts';
-import { machine, median, round } from './machine.ts';
+import { machine, round } from './machine.ts';
 
 /** What examples/wide-deep/train.ts writes. */
 interface Result {

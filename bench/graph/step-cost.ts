@@ -7,6 +7,7 @@ import { tensorflowKernels } from 'shoal/graph/tfjs';
 import { generator } from '../../examples/wide-deep/data.ts';
 import type { RankingModel } from '../../examples/ranking/train.ts';
 import { wideDeep } from '../../examples/wide-deep/model.ts';
+import { cpuMs } from './machine.ts';
 
 /** CPU milliseconds. */
 export interface StepCost {
@@ -85,11 +86,6 @@ async function measure(): Promise<void> {
     const [value] = await session.run([], [serverCpu]);
     return { server: (elementsOf(value) as Float64Array)[0], worker: cpuMs() };
   }
-}
-
-function cpuMs(): number {
-  const { user, system } = process.cpuUsage();
-  return (user + system) / 1000;
 }
 
 function medians(costs: readonly StepCost[]): StepCost {

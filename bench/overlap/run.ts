@@ -11,6 +11,7 @@ import os from 'node:os';
 import { dirname } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseBytes } from '../../src/base/settings/quantity.ts';
+import { median } from '../../src/base/numbers.ts';
 import type { BenchReport } from '../../src/bench/report.ts';
 import { fairringLayout } from '../../src/collectives/algorithms/fairring-layout.ts';
 import { grid } from '../../src/plan/topology.ts';
@@ -96,11 +97,6 @@ async function turn(place: Place, name: SeriesName, inFlight: number): Promise<n
 
 function stagingOf(name: SeriesName, inFlight: number): number {
   return stagedBytes * (name === 'operations' ? buckets : inFlight);
-}
-
-function median(of: readonly number[]): number {
-  const sorted = [...of].sort((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
 async function measure(): Promise<OverlapReport> {

@@ -1,5 +1,6 @@
 /** Interleaved rounds, and what becomes of them. Machines change their speed from minute to minute: contestants take turns in
  *  every round, and ratios are taken within a round before their median is. */
+import { median } from '../../src/base/numbers.ts';
 import type { CollectiveName } from '../../src/bench/collective.ts';
 import { referenceName, type Contestant, type Heat, type HeatRow, type Size } from './contestants.ts';
 import type { Place } from './place.ts';
@@ -158,10 +159,4 @@ export function standingOf(contestant: string, rows: readonly HeatRow[], referen
 
 function medianOrNull(values: readonly number[]): number | null {
   return values.length === 0 ? null : median(values);
-}
-
-function median(values: readonly number[]): number {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }

@@ -2,6 +2,7 @@
  *
  *    receiver.ts <host to listen on> <host | network> <scale> <cases> <addresses> */
 import { systemClock } from '../../src/base/clock.ts';
+import { median } from '../../src/base/numbers.ts';
 import type { TensorCounters } from 'shoal/rendezvous';
 import { casesOf, firstStep, start, stepsOf, type Case, type Contestant, type Place } from './workload.ts';
 
@@ -87,8 +88,4 @@ async function prepare(of: Case, index: number, contestant: Contestant) {
 
 function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[values.length >> 1];
 }

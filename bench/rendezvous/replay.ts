@@ -14,6 +14,7 @@ import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { median } from '../../src/base/numbers.ts';
 import { modelTrace } from '../../src/scheduler/model-traces.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
@@ -81,20 +82,20 @@ for (const workers of counts) {
   const samples = await measure(workers);
   const rows = Object.entries(samples).map(([contestant, stepMs]) => {
     const sorted = stepMs.toSorted((a, b) => a - b);
-    const median = middle(stepMs);
-    const imagesPerSecond = (1000 * batch * workers) / median;
+    const medianMs = median(stepMs);
+    const imagesPerSecond = (1000 * batch * workers) / medianMs;
     return {
       workers,
       contestant,
       samples: sorted.length,
-      stepMs: { median: round3(median), min: round3(sorted[0]), max: round3(sorted.at(-1)!) },
+      stepMs: { median: round3(medianMs), min: round3(sorted[0]), max: round3(sorted.at(-1)!) },
       imagesPerSecond: round3(imagesPerSecond),
-      ofComputing: round3(computeMs / median),
+      ofComputing: round3(computeMs / medianMs),
       // Sample by sample: the machine's noise meets all alike.
       timesAsFastAs: Object.fromEntries(
         Object.entries(samples)
           .filter(([other]) => other !== contestant)
-          .map(([other, theirs]) => [other, round3(middle(theirs.map((ms, k) => ms / stepMs[k])))]),
+          .map(([other, theirs]) => [other, round3(median(theirs.map((ms, k) => ms / stepMs[k])))]),
       ),
     };
   });
@@ -125,12 +126,6 @@ const report = {
 };
 console.log(JSON.stringify(report, undefined, 2));
 if (values.out !== undefined) writeFileSync(values.out, `${JSON.stringify(report, undefined, 2)}\n`);
-
-function middle(all: readonly number[]): number {
-  const sorted = all.toSorted((a, b) => a - b);
-  const half = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
 
 function round3(value: number): number {
   return Number(value.toPrecision(3));

@@ -10,6 +10,7 @@ import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
+import { median } from '../../src/base/numbers.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable, type Network } from '../network/network.ts';
 import type { Result } from './receiver.ts';
@@ -96,10 +97,6 @@ function table(all: readonly Result[]): string[] {
       .map((other) => `${median(other.stepMs.map((ms, k) => ms / result.stepMs[k])).toFixed(2)}× ${other.contestant}`);
     return `${result.case.padEnd(16)} ${result.contestant.padEnd(24)} ${median(result.stepMs).toFixed(3).padStart(10)} ms   ${ratios.join(', ')}`;
   });
-}
-
-function median(values_: readonly number[]): number {
-  return values_.toSorted((a, b) => a - b)[values_.length >> 1];
 }
 
 function round3(value: number): number {

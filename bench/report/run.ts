@@ -9,10 +9,11 @@ import { spawnSync } from 'node:child_process';
 import { closeSync, mkdtempSync, openSync, readdirSync, readFileSync, readSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { median } from '../../src/base/numbers.ts';
 import { repositoryRoot } from '../../scripts/repository.ts';
 import { programArguments } from '../arguments.ts';
 import { bytesPerStep, writeSyntheticRun } from './synthetic-run.ts';
-import { machine, median, round } from '../graph/machine.ts';
+import { machine, round } from '../graph/machine.ts';
 
 const { values } = programArguments(import.meta.url, {
   options: {

@@ -8,6 +8,7 @@ import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { fileURLToPath } from 'node:url';
+import { median } from '../../src/base/numbers.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
 import { rankVariables } from '../peers/place.ts';
@@ -46,7 +47,6 @@ const programs = network.hosts.map(({ enter }, rank) => ({
 const stdout = await runTogether(programs, { timeoutMs: 600_000 });
 const line = stdout.split('\n').find((each) => each.startsWith('{"turns"')) ?? '';
 const { turns, ...scheduling } = JSON.parse(line) as { turns: { plainMs: number; scheduledMs: number }[] };
-const median = (list: readonly number[]): number => list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
 const of = (way: 'plainMs' | 'scheduledMs'): { bestMs: number; medianMs: number } => {
   const all = turns.map((turn) => turn[way]);
   return { bestMs: Math.min(...all), medianMs: median(all) };

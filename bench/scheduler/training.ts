@@ -11,6 +11,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import os, { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { median } from '../../src/base/numbers.ts';
 import { readRunFolder } from '../../src/report/read-folder.ts';
 import { wholeTrace } from '../../src/trace/trace-file.ts';
 import { planSchedule } from '../../src/simulate/schedule-planner.ts';
@@ -109,10 +110,6 @@ function programsOf(network: Network, exchange: string, order: Order, more: Read
   if (!served) return ranks;
   const server = { ...place(0), SHOAL_ROLE: 'server', SHOAL_SERVER: '0', SHOAL_HOST_ID: `${network.name}-host-2` };
   return [...ranks, { command: [...network.hosts[2].enter, ...tsx, serverScript], environment: server }];
-}
-
-function median(list: readonly number[]): number {
-  return list.toSorted((a, b) => a - b)[Math.floor(list.length / 2)];
 }
 
 const loadBefore = os.loadavg()[0];

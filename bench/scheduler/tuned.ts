@@ -12,6 +12,7 @@ import { writeFileSync } from 'node:fs';
 import os from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { formatBytes } from '../../src/base/settings/quantity.ts';
+import { median } from '../../src/base/numbers.ts';
 import { modelTrace, type ModelName } from '../../src/scheduler/model-traces.ts';
 import { programArguments } from '../arguments.ts';
 import { createNetwork, networkUnavailable } from '../network/network.ts';
@@ -72,10 +73,6 @@ const programs = network.hosts.map(({ enter }, rank) => ({
 const stdout = await runTogether(programs, { timeoutMs: 2_400_000 });
 const line = stdout.split('\n').find((each) => each.startsWith('{"points"')) ?? '';
 const { points, turns } = JSON.parse(line) as { points: (typeof grid)[number][]; turns: number[][] };
-const median = (list: readonly number[]): number => {
-  const sorted = list.toSorted((a, b) => a - b);
-  return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
-};
 const measured = points.map((point, index) => ({
   ...point,
   bestMs: Math.min(...turns[index]),

@@ -13,6 +13,7 @@ import { cpus, loadavg } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { systemClock } from '../../src/base/clock.ts';
+import { median } from '../../src/base/numbers.ts';
 import { positive } from '../../src/cli/option-values.ts';
 import { programArguments } from '../arguments.ts';
 
@@ -92,10 +93,6 @@ export function rankBytes(ranks: number, folder = repository): number {
     env: { ...process.env, SHOW_MEMORY: '1' },
   });
   return Math.max(...[...stdout.matchAll(/"rssBytes":(\d+)/g)].map(([, bytes]) => Number(bytes)));
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 }
 
 function main(): void {

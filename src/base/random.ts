@@ -67,6 +67,16 @@ export function seededRandom(seed: number): Random {
   };
 }
 
+/** 0…count−1 in some order. */
+export function shuffled(count: number, random: Random): number[] {
+  const order = Array.from({ length: count }, (_, index) => index);
+  for (let left = count - 1; left > 0; left--) {
+    const other = random.integer(left + 1);
+    [order[left], order[other]] = [order[other], order[left]];
+  }
+  return order;
+}
+
 function checkSize(role: string, size: number): number {
   if (Number.isSafeInteger(size) && size >= 0) return size;
   throw new ShoalError('usage', `${role} must be a non-negative integer, not ${describeValue(size)}`);

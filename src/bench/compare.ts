@@ -10,7 +10,7 @@
  *  The mean of a batch, because ranks may settle into waiting in every other call; the median of the batches, because some meet
  *  what else the machine does. */
 import { ShoalError } from '../base/errors.ts';
-import { seededRandom, type Random } from '../base/random.ts';
+import { seededRandom, shuffled } from '../base/random.ts';
 import type { Stopwatch } from '../base/stopwatch.ts';
 import { canServe } from '../collectives/predict.ts';
 import { algorithms } from '../collectives/registry.ts';
@@ -292,14 +292,4 @@ function rowOf(
   const left = hopeless.filter((name) => name !== chosen);
   const scatter = Math.max(apart, 1 / apart);
   return { collective, bytes, timesUs, chosen, hopeless: left, best, autoOverBest: timesUs.auto / timesUs[best], scatter, wrong };
-}
-
-/** 0…count−1 in some order. */
-function shuffled(count: number, random: Random): number[] {
-  const order = Array.from({ length: count }, (_, index) => index);
-  for (let last = count - 1; last > 0; last--) {
-    const other = random.integer(last + 1);
-    [order[last], order[other]] = [order[other], order[last]];
-  }
-  return order;
 }

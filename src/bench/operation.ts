@@ -1,6 +1,7 @@
 /** One collective on buffers of its own: writes its inputs, starts it, and says how much of the result is wrong. How often
  *  and when that happens is not known here. */
 import { ShoalError } from '../base/errors.ts';
+import { sum } from '../base/numbers.ts';
 import type { ProcessGroup, TensorLike, Work } from '../group/call/types.ts';
 import { dtypeInfo, dtypeOfArray, viewOf, type DType, type TypedArray } from '../memory/dtype.ts';
 import { Tensor } from '../memory/tensor.ts';
@@ -175,8 +176,4 @@ function copied(source: Buffer, target: Buffer): TensorLike {
 function fillConstant(data: TypedArray, value: number): void {
   if (data instanceof BigInt64Array || data instanceof BigUint64Array) data.fill(BigInt(value));
   else data.fill(value);
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }

@@ -2,6 +2,7 @@
  *  algorithm needs to know: one rank, and nothing to do. */
 import { isCount } from '../base/files/bytes.ts';
 import { ShoalError } from '../base/errors.ts';
+import { sum } from '../base/numbers.ts';
 import { PlanBuilder } from '../plan/builder.ts';
 import type { Collective, Plan, PlanRequest } from '../plan/ir.ts';
 import type { Algorithm } from './algorithms/algorithm.ts';
@@ -89,8 +90,8 @@ export function completeRequest(request: PlanRequest): PlanRequest {
   if (counted.includes(collective)) {
     complete.counts = request.counts ?? evenly(count, n) ?? fail(`count ${count} does not divide evenly among ${n} ranks; give counts`);
     checkCounts(complete.counts, n, fail);
-    const sum = total(complete.counts);
-    if (sum !== count) fail(`counts [${complete.counts.join(', ')}] sum to ${sum}, not to count ${count}`);
+    const total = sum(complete.counts);
+    if (total !== count) fail(`counts [${complete.counts.join(', ')}] sum to ${total}, not to count ${count}`);
   } else if (request.counts !== undefined) {
     fail('it takes no counts');
   }
@@ -100,8 +101,8 @@ export function completeRequest(request: PlanRequest): PlanRequest {
       request.splits ?? (even ? ranks.map(() => even) : fail(`count ${count} does not divide evenly among ${n}×${n} pairs; give splits`));
     if (complete.splits.length !== n) fail(`splits needs one row for each of ${n} ranks, not ${complete.splits.length}`);
     for (const row of complete.splits) checkCounts(row, n, fail);
-    const sum = total(complete.splits.flat());
-    if (sum !== count) fail(`splits sum to ${sum}, not to count ${count}`);
+    const total = sum(complete.splits.flat());
+    if (total !== count) fail(`splits sum to ${total}, not to count ${count}`);
   } else if (request.splits !== undefined) {
     fail('it takes no splits');
   }
@@ -124,8 +125,4 @@ function checkCounts(counts: readonly number[], n: number, fail: (message: strin
 
 function evenly(count: number, parts: number): number[] | undefined {
   return count % parts === 0 ? Array.from({ length: parts }, () => count / parts) : undefined;
-}
-
-function total(counts: readonly number[]): number {
-  return counts.reduce((sum, each) => sum + each, 0);
 }

@@ -8,6 +8,7 @@
  *
  *  A pure function of what all ranks share. It must not know sockets, nor where rates come from. */
 import { assert } from '../base/assert.ts';
+import { clamp } from '../base/numbers.ts';
 import { costOf, defaultCostModel, type CostModel, type PlanCost } from '../plan/cost.ts';
 import type { Location, Plan, Program } from '../plan/ir.ts';
 import { rankCount, separateHosts } from '../plan/topology.ts';
@@ -63,10 +64,6 @@ export function measuredRates(ranks: number, { tree, all, bytes }: NetworkPathTi
   const hop = Math.max(0, all - messagesToAll * message);
   const round = (value: number): number => Number(value.toPrecision(2));
   return { hop: round(hop), message: round(message), byte: round(Math.max(0, bytes - tree) / timedBytes / hops) };
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value));
 }
 
 /** An operation goes to the comm thread and back. */

@@ -2,6 +2,7 @@
  *
  *  A pure function of what all ranks share, rates included, so that all predict alike. Sizes are looked at to the nearest
  *  power of two: what is predicted for one call serves its neighbours. It must not know where rates come from. */
+import { clamp } from '../base/numbers.ts';
 import { dtypeInfo } from '../memory/dtype.ts';
 import { costOf, defaultCostModel, type CostModel } from '../plan/cost.ts';
 import type { Collective, PlanRequest } from '../plan/ir.ts';
@@ -64,10 +65,6 @@ export function networkLimits(
   const pairBytes = (underWaySeconds + 4 * model.networkLatency) / model.networkByte / pairs;
   const pieceBytes = clamp(Math.floor(pairBytes / windowMost / pieceBytesUnit) * pieceBytesUnit, pieceBytesLeast, pieceBytesMost);
   return { pieceBytes, window: clamp(Math.floor(pairBytes / pieceBytes), windowLeast, windowMost) };
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value));
 }
 
 /** The limits of a request in elements. Nothing is cut where all ranks share a host. */

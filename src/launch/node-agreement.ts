@@ -16,6 +16,7 @@ import { isCount } from '../base/files/bytes.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import { sum } from '../base/numbers.ts';
 import { causeOf, reportEnded } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
 import { generationPrefix } from '../store/open-store.ts';
@@ -84,7 +85,6 @@ export class NodeAgreement {
     this.#options = options;
     this.#store = parts.store;
     this.#server = parts.server;
-    const sum = (sizes: readonly number[]): number => sizes.reduce((total, size) => total + size, 0);
     this.firstRank = sum(parts.sizes.slice(0, options.node));
     this.worldSize = sum(parts.sizes);
     this.masterPort = parts.server?.port ?? options.masterPort;

@@ -1,6 +1,7 @@
 /** What each collective promises, as data: how large a rank's buffers are, and what every element of them is when the
  *  operation has ended. Used by the verifier and by the interpreter; written from the table in ir.ts and from nothing else. */
 import { unreachable } from '../base/assert.ts';
+import { sum } from '../base/numbers.ts';
 import type { BufferName, PlanRequest } from './ir.ts';
 import { segments, type Range } from './partition.ts';
 import { rankCount } from './topology.ts';
@@ -31,7 +32,7 @@ export function bufferCounts(request: PlanRequest, rank: number): BufferCounts {
     case 'reduce-scatter':
       return { data: 0, input: count, output: own };
     case 'all-to-all':
-      return { data: 0, input: total(splits[rank]), output: total(splits.map((row) => row[rank])) };
+      return { data: 0, input: sum(splits[rank]), output: sum(splits.map((row) => row[rank])) };
     case 'barrier':
       return { data: 0, input: 0, output: 0 };
     default:
@@ -89,8 +90,4 @@ export function expectations(request: PlanRequest, rank: number): Expectation[] 
 export function reduces(request: PlanRequest): boolean {
   const { collective } = request;
   return rankCount(request.topology) > 1 && (collective === 'all-reduce' || collective === 'reduce' || collective === 'reduce-scatter');
-}
-
-function total(counts: readonly number[]): number {
-  return counts.reduce((sum, each) => sum + each, 0);
 }

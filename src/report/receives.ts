@@ -1,5 +1,6 @@
 /** What traces say about the steps of graphs: how many requests one takes, how many tensors a request brings, and of each tensor how
  *  long it was waited for at its sender and how long it travelled. */
+import { sum } from '../base/numbers.ts';
 import type { ChromeEvent } from '../trace/chrome.ts';
 import type { ReportReceive, ReportRequests, ReportSteps } from './data/report-data.ts';
 import { groupBy } from './group-by.ts';
@@ -85,8 +86,4 @@ function tensorOf(span: ChromeEvent): string {
 
 function totalOf({ receives, waitUs, heldUs, transferUs }: ReportReceive): number {
   return receives * (waitUs + heldUs + transferUs);
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, each) => total + each, 0);
 }

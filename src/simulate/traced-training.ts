@@ -5,6 +5,7 @@
  *  Spans are those that `shoal/ddp/tfjs` and staged models of `shoal/ddp/jax-js` leave on the main thread; what is between them is
  *  computation. Compilation and the like are in the first steps: of each figure the median counts. */
 import { ShoalError } from '../base/errors.ts';
+import { median } from '../base/numbers.ts';
 import type { LayerTrace } from '../scheduler/model-traces.ts';
 import type { ChromeEvent, ChromeTrace } from '../trace/chrome.ts';
 
@@ -141,8 +142,4 @@ function endOf({ ts, dur = 0 }: ChromeEvent): number {
 
 function addTo(list: number[], index: number, ms: number): void {
   list[index] = (list[index] ?? 0) + ms;
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 }

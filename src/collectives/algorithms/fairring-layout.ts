@@ -8,6 +8,7 @@
  *
  *  Groups are runs of a power of two hosts, the last may be shorter: those are subtrees of the balanced tree over hosts, so sums
  *  have the bits of the canonical association either way. */
+import { clamp } from '../../base/numbers.ts';
 import type { PlanRequest } from '../../plan/ir.ts';
 import { lineCount, pieces, split, type Range } from '../../plan/partition.ts';
 import { shardCountOf, sliceCountOf, stagingCountOf } from './limits.ts';
@@ -97,8 +98,4 @@ function groupsOf(hosts: number, size: number): number[][] {
 
 function largest(ranges: readonly Range[]): number {
   return ranges.reduce((most, { count }) => Math.max(most, count), 0);
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.max(least, Math.min(most, value));
 }

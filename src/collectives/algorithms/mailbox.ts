@@ -11,6 +11,7 @@
  *  has nothing to do at all, on any topology. The flag-with-payload cache lines of small-message MPI collectives
  *  (Graham & Shipman, "MPI support for multi-core architectures", 2008). */
 import { must } from '../../base/assert.ts';
+import { sum } from '../../base/numbers.ts';
 import { at, span, within, type PlanBuilder } from '../../plan/builder.ts';
 import { mailboxCount, type PlanRequest, type Span } from '../../plan/ir.ts';
 import { segments } from '../../plan/partition.ts';
@@ -81,7 +82,7 @@ export const mailbox: Algorithm = {
     'all-to-all': (b) => {
       const splits = must(b.request.splits, () => 'an all-to-all has splits');
       const outgoing = splits.map((row) => segments(row));
-      const inputs = b.ranks.map((rank): Span => ({ buffer: 'input', offset: 0, count: total(splits[rank]) }));
+      const inputs = b.ranks.map((rank): Span => ({ buffer: 'input', offset: 0, count: sum(splits[rank]) }));
       const entered = b.ranks.map((rank) => b.enter(rank, inputs[rank]));
       for (const rank of b.ranks) {
         segments(splits.map((row) => row[rank])).forEach((range, peer) => {
@@ -108,10 +109,6 @@ function wholeOf(b: PlanBuilder, buffer: 'data' | 'input'): Span {
 function largestEntry({ collective, topology, count, counts, splits }: PlanRequest): number {
   const n = rankCount(topology);
   if (collective === 'all-gather' || collective === 'gather') return counts ? Math.max(...counts) : Math.ceil(count / n);
-  if (collective === 'all-to-all') return splits ? Math.max(...splits.map(total)) : Math.ceil(count / n);
+  if (collective === 'all-to-all') return splits ? Math.max(...splits.map(sum)) : Math.ceil(count / n);
   return count;
-}
-
-function total(counts: readonly number[]): number {
-  return counts.reduce((sum, each) => sum + each, 0);
 }

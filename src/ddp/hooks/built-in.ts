@@ -4,6 +4,7 @@ import { seededRandom } from '../../base/random.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import { readSettings } from '../../base/settings/settings.ts';
+import { sum } from '../../base/numbers.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -179,7 +180,6 @@ export class PowerSGDState {
     const shaped = bucket.parts().map(({ shape, gradient }) => ({ gradient, ...this.#matrixOf(shape, gradient.length) }));
     const large = shaped.filter(({ rank }) => rank > 0);
     const whole = shaped.filter(({ rank }) => rank === 0).map(({ gradient }) => gradient);
-    const sum = (counts: readonly number[]): number => counts.reduce((a, b) => a + b, 0);
     const ps = bucket.tensor('float32', sum(large.map(({ rows, rank }) => rows * rank)));
     const qs = bucket.tensor('float32', sum(large.map(({ columns, rank }) => columns * rank)));
     let [atP, atQ] = [0, 0];

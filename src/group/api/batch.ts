@@ -10,6 +10,7 @@
 import { createHash } from 'node:crypto';
 import { ShoalError } from '../../base/errors.ts';
 import { checkKind, describeValue, isPlainObject } from '../../base/settings/options.ts';
+import { sum } from '../../base/numbers.ts';
 import { JoinedWork } from '../../comm/joined-work.ts';
 import type { SettlingWork } from '../../comm/work.ts';
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
@@ -250,8 +251,4 @@ function bytesOf(given: CollectiveData): Uint8Array {
   const value = onHost(given);
   const { buffer, byteOffset, byteLength } = value instanceof Tensor ? value.data : value;
   return new Uint8Array(buffer, byteOffset, byteLength);
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }

@@ -5,6 +5,7 @@
  *
  *  After two rounds, one whose best measurement is worse than the leader's worst is measured no more; where one is left it is settled. */
 import { assert } from '../../base/assert.ts';
+import { median } from '../../base/numbers.ts';
 
 /** Rounds before any candidate is given up. */
 const sureRounds = 2;
@@ -57,10 +58,4 @@ export class Finals {
   #leader(): Candidate {
     return this.#left.reduce((best, each) => (median(each.values) < median(best.values) ? each : best));
   }
-}
-
-function median(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }

@@ -3,7 +3,7 @@
  *
  *  Jones, Schonlau & Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998: expected improvement. */
 import { ShoalError } from '../../base/errors.ts';
-import type { Random } from '../../base/random.ts';
+import { shuffled, type Random } from '../../base/random.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import { GaussianProcess, type Measured } from './gaussian-process.ts';
 
@@ -144,15 +144,6 @@ function normalBelow(z: number): number {
 function latinHypercube(dimensions: number, count: number, random: Random): number[][] {
   const columns = Array.from({ length: dimensions }, () => shuffled(count, random).map((stratum) => (stratum + random.next()) / count));
   return Array.from({ length: count }, (_, index) => columns.map((column) => column[index]));
-}
-
-function shuffled(count: number, random: Random): number[] {
-  const order = Array.from({ length: count }, (_, index) => index);
-  for (let left = count - 1; left > 0; left--) {
-    const other = random.integer(left + 1);
-    [order[left], order[other]] = [order[other], order[left]];
-  }
-  return order;
 }
 
 function gridOf(dimensions: number): number[][] {
