@@ -35,7 +35,7 @@ import { hostIdentity } from '../host-identity.ts';
 import { capabilitiesOf, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
 import { RegionTable } from '../region-table.ts';
 import { Acceptor } from '../stream/acceptor.ts';
-import { candidateText, hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
+import { hostsToListenOn, parseCandidate, type ListenHost } from '../stream/candidates.ts';
 import { authenticated } from '../stream/authenticated.ts';
 import { dial } from '../stream/dial.ts';
 import { FrameType, type FrameHeader } from '../stream/frame.ts';
@@ -131,33 +131,18 @@ export class LibfabricFabric implements Fabric {
       fabric: this.#options,
       purpose,
       counters: this.counters,
-      ...(wire && { wire }),
+      wire,
       describe: ({ remoteAddress, remotePort }) => `libfabric from ${remoteAddress}:${remotePort}`,
       onStream: (stream) => this.#awaitPeer(stream, onConnection),
     });
     this.#acceptor = acceptor;
-    const candidates: string[] = [];
-    try {
-      for (const { host, addresses } of this.#hosts()) {
-        const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
-        for (const address of addresses) candidates.push(`${candidateText('libfabric', address, port)}?${this.#candidateQuery()}`);
-      }
-    } catch (error) {
-      acceptor.close();
-      throw error;
-    }
-    return { provider: this.name, candidates };
+    const addresses = await acceptor.listenOnHosts('libfabric', this.#hosts());
+    return { provider: this.name, candidates: addresses.map((address) => `${address}?${this.#candidateQuery()}`) };
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
-    const { identity, clock, random } = this.#options;
-    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
-    return dial(
-      address.candidates,
-      { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
-      (loser) => loser.abort(),
-    );
+    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
+    return dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
   }
 
   async close(): Promise<void> {
@@ -206,7 +191,7 @@ export class LibfabricFabric implements Fabric {
     return this.#device.facts.provider === 'shm';
   }
 
-  #hosts(): { host: string; addresses: string[] }[] {
+  #hosts(): readonly ListenHost[] {
     const { listenHosts = defaultListenHosts, interfaces } = this.#options;
     if (this.#sharesHost) return [{ host: '127.0.0.1', addresses: ['127.0.0.1'] }];
     const { facts } = this.#device;
@@ -291,7 +276,7 @@ export class LibfabricFabric implements Fabric {
         maxQueuedBytes,
         counters: this.counters,
         inFlight: () => met?.inFlight ?? { operations: 0, bytes: 0 },
-        ...(wire && { wire }),
+        wire,
       },
       (onread) => net.connect({ host, port, onread }),
     );

@@ -97,7 +97,7 @@ export class ShmFabric implements Fabric {
       fabric: this.#options,
       purpose,
       counters: this.counters,
-      ...(wire && { wire }),
+      wire,
       readAhead: this.#readAhead,
       describe: () => 'shm',
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
@@ -109,14 +109,8 @@ export class ShmFabric implements Fabric {
   }
 
   async connect(address: FabricAddress, options: ConnectOptions): Promise<Connection> {
-    const { identity, clock, random } = this.#options;
-    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
-    const connection = await dial(
-      address.candidates,
-      { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
-      (loser) => loser.abort(),
-    );
+    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
+    const connection = await dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
     this.#connections.add(connection);
     connection.postOpen();
     return connection;
@@ -139,16 +133,9 @@ export class ShmFabric implements Fabric {
     if (hostId !== this.#hostId) {
       throw new ShoalError('unsupported', `rank ${peer.rank} is on another host or in another container (${hostId}; here ${this.#hostId})`);
     }
-    const options = {
-      rank: identity.rank,
-      description: 'shm',
-      clock,
-      maxQueuedBytes,
-      counters: this.counters,
-      readAhead: this.#readAhead,
-      ...(wire && { wire }),
-      ...(polling && { polling }),
-    };
+    const { counters } = this;
+    const readAhead = this.#readAhead;
+    const options = { rank: identity.rank, description: 'shm', clock, maxQueuedBytes, counters, readAhead, wire, polling };
     const stream = new FramedSocket(options, (onread) => net.connect({ path: `\0${name}`, onread }));
     const meet = (): Promise<ShmConnection> =>
       new Promise((resolve, reject) => {

@@ -26,7 +26,7 @@ import { flagSet, FrameType, type FrameHeader } from '../stream/frame.ts';
 import { FramedSocket } from '../stream/framed-socket.ts';
 import { emptyCounters, type StreamCounters } from '../stream/stream-counters.ts';
 import type { WireTap } from '../stream/wire-tap.ts';
-import { candidateText, hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
+import { hostsToListenOn, parseCandidate } from '../stream/candidates.ts';
 import { capabilitiesOf, checkSource, connectionClosed, defaultListenHosts, defaultMaxQueuedBytes } from '../limits.ts';
 import { RegionTable } from '../region-table.ts';
 import { StreamConnection } from '../stream/stream-connection.ts';
@@ -79,21 +79,12 @@ export class TcpFabric implements Fabric {
       fabric: this.#options,
       purpose,
       counters: this.counters,
-      ...(wire && { wire }),
+      wire,
       describe: ({ remoteAddress, remotePort }) => `tcp from ${remoteAddress}:${remotePort}`,
       onStream: (stream) => this.#awaitOpen(stream, onConnection),
     });
     this.#acceptor = acceptor;
-    const candidates: string[] = [];
-    try {
-      for (const { host, addresses } of hostsToListenOn(listenHosts, this.#options.interfaces)) {
-        const { port } = (await acceptor.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
-        for (const address of addresses) candidates.push(candidateText('tcp', address, port));
-      }
-    } catch (error) {
-      acceptor.close();
-      throw error;
-    }
+    const candidates = await acceptor.listenOnHosts('tcp', hostsToListenOn(listenHosts, this.#options.interfaces));
     this.sockets.candidates = candidates;
     return { provider: this.name, candidates };
   }
@@ -117,14 +108,8 @@ export class TcpFabric implements Fabric {
   }
 
   #dial(address: FabricAddress, options: ConnectOptions): Promise<FramedSocket> {
-    const { identity, clock, random } = this.#options;
-    if (this.#closed) throw connectionClosed(identity.rank, options.peer.rank);
-    return dial(
-      address.candidates,
-      { ...options, rank: identity.rank, clock, random },
-      (candidate, signal) => this.#attempt(candidate, options.peer, signal),
-      (loser) => loser.abort(),
-    );
+    if (this.#closed) throw connectionClosed(this.#options.identity.rank, options.peer.rank);
+    return dial(address, options, this.#options, (candidate, signal) => this.#attempt(candidate, options.peer, signal));
   }
 
   async #openSocket(address: FabricAddress, options: ConnectOptions & { readonly tag: number }, take: TakeDescriptor): Promise<number> {
@@ -148,15 +133,7 @@ export class TcpFabric implements Fabric {
     const { identity, clock, wire, polling, maxQueuedBytes = defaultMaxQueuedBytes } = this.#options;
     const { host, port } = parseCandidate('tcp', candidate);
     const description = `tcp ${candidate.slice('tcp://'.length)}`;
-    const options = {
-      rank: identity.rank,
-      description,
-      clock,
-      maxQueuedBytes,
-      counters: this.counters,
-      ...(wire && { wire }),
-      ...(polling && { polling }),
-    };
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters: this.counters, wire, polling };
     const stream = new FramedSocket(options, (onread) => net.connect({ host, port, onread }));
     return authenticated(stream, { ...this.#options, purpose, peer }, signal, () => stream);
   }

@@ -6,6 +6,7 @@ import { Strangers, strangersMost } from '../../base/connections/strangers.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
 import { exhaustion } from '../../base/exhaustion.ts';
 import type { FabricOptions } from '../fabric.ts';
+import { candidateText, type ListenHost } from './candidates.ts';
 import { FramedSocket } from './framed-socket.ts';
 import type { StreamCounters } from './stream-counters.ts';
 import type { WireTap } from './wire-tap.ts';
@@ -62,6 +63,21 @@ export class Acceptor {
     return server.address()!;
   }
 
+  /** On all of them, or none. @returns what is offered to peers: `tcp://10.0.0.4:41234`. @throws as `listen`. */
+  async listenOnHosts(scheme: string, hosts: readonly ListenHost[]): Promise<string[]> {
+    const candidates: string[] = [];
+    try {
+      for (const { host, addresses } of hosts) {
+        const { port } = (await this.listen({ host, port: 0, ipv6Only: host === '::' })) as net.AddressInfo;
+        for (const address of addresses) candidates.push(candidateText(scheme, address, port));
+      }
+    } catch (error) {
+      this.close();
+      throw error;
+    }
+    return candidates;
+  }
+
   close(): void {
     for (const server of this.#servers) server.close();
     this.#pending.close();
@@ -71,16 +87,7 @@ export class Acceptor {
     const { fabric, purpose, counters, wire, readAhead, describe, onStream } = this.#options;
     const { identity, secret, clock, random, polling, maxQueuedBytes = defaultMaxQueuedBytes } = fabric;
     const description = describe(accepted);
-    const options = {
-      rank: identity.rank,
-      description,
-      clock,
-      maxQueuedBytes,
-      counters,
-      ...(wire && { wire }),
-      ...(polling && { polling }),
-      ...(readAhead && { readAhead }),
-    };
+    const options = { rank: identity.rank, description, clock, maxQueuedBytes, counters, wire, polling, readAhead };
     const stream = new FramedSocket(options, (onread) => rewrap(accepted, onread));
     this.#pending.enter(stream);
     void stream.ended.then(() => this.#pending.leave(stream));

@@ -6,12 +6,14 @@ import { offeredAddresses } from '../interfaces.ts';
 
 const wildcards: readonly string[] = ['0.0.0.0', '::'];
 
+export interface ListenHost {
+  readonly host: string;
+  readonly addresses: readonly string[];
+}
+
 /** What to bind, and what to offer for it. A wildcard without an address of its family is left out; where there is no
  *  network at all, peers can only be on this host. */
-export function hostsToListenOn(
-  listenHosts: readonly string[],
-  filter: readonly string[] | undefined,
-): { host: string; addresses: string[] }[] {
+export function hostsToListenOn(listenHosts: readonly string[], filter: readonly string[] | undefined): ListenHost[] {
   if (!listenHosts.some((host) => wildcards.includes(host))) return listenHosts.map((host) => ({ host, addresses: [host] }));
   const offered = offeredAddresses(os.networkInterfaces(), filter);
   const hosts = listenHosts.map((host) => {

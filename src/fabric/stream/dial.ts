@@ -2,12 +2,12 @@
  *  answers or the time is over; the first that authenticates is kept and the others are ended. It must not know
  *  sockets. In the spirit of RFC 8305 (Happy Eyeballs), without its delay: candidates are few and hosts near. */
 import { setMaxListeners } from 'node:events';
-import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
+import { setServedTimer, type Timer } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
-import type { Random } from '../../base/random.ts';
 import { retry } from '../../base/connections/retry.ts';
-import type { ConnectOptions } from '../fabric.ts';
+import type { Abortable } from '../abortable.ts';
+import type { ConnectOptions, FabricAddress, FabricOptions } from '../fabric.ts';
 
 const maxParallel = 8;
 /** After one candidate refused the secret, the others have this long to prove that it was merely the wrong door. */
@@ -15,10 +15,8 @@ const graceMs = 1000;
 /** What another attempt cannot change, most telling first. */
 const finalCodes: readonly string[] = ['auth', 'config', 'unsupported', 'protocol'];
 
-export interface DialOptions extends ConnectOptions {
+interface DialOptions extends ConnectOptions, Pick<FabricOptions, 'clock' | 'random'> {
   readonly rank: number;
-  readonly clock: Clock;
-  readonly random: Random;
 }
 
 /** One attempt; must give up, and let go of what it has, when `signal` fires. */
@@ -26,13 +24,14 @@ export type DialAttempt<T> = (candidate: string, signal: AbortSignal) => Promise
 
 /** @throws ShoalError the most telling final error; else `timeout`, listing every candidate with its last reason;
  *          `aborted` when the caller's signal fires. */
-export async function dial<T>(
-  candidates: readonly string[],
-  options: DialOptions,
+export async function dial<T extends Abortable>(
+  { candidates }: FabricAddress,
+  connect: ConnectOptions,
+  { identity: { rank }, clock, random }: FabricOptions,
   attempt: DialAttempt<T>,
-  discard: (value: T) => void,
 ): Promise<T> {
-  const { peer, timeoutMs, rank, clock, random, signal } = options;
+  const { peer, timeoutMs, signal } = connect;
+  const options = { ...connect, rank, clock, random };
   if (candidates.length === 0) throw new ShoalError('usage', `rank ${peer.rank} offers no address`, { rank, peer: peer.rank });
   if (candidates.length === 1) return dialOnly(candidates[0], options, attempt);
   const startMs = clock.now();
@@ -52,7 +51,7 @@ export async function dial<T>(
     const outcome = await retry({ clock, random, signal: stop.signal, isFinal }, (over) => attempt(candidate, over));
     if ('value' in outcome) {
       if (winner === undefined) winner = outcome;
-      else discard(outcome.value); // two succeeded in one turn
+      else outcome.value.abort(); // two succeeded in one turn
       stop.abort();
     } else if (outcome.error !== undefined) {
       const { error, attempts, why } = outcome;

@@ -114,7 +114,7 @@ export class FramedSocket {
     });
     this.#socket = makeSocket({ buffer: () => this.#nextBuffer(), callback: (bytes, buffer) => this.#onRead(bytes, buffer) });
     const { maxQueuedBytes, counters, wire } = options;
-    this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), ...(wire && { wire }) });
+    this.#sender = new FrameSender(this.#socket, { maxQueuedBytes, counters, onCut: () => this.abort(), wire });
     this.#socket.setNoDelay(true);
     this.#socket.setKeepAlive(true, keepAliveMs);
     this.#socket.on('error', (error) => {
