@@ -7,8 +7,6 @@ import type { RegisteredRegion } from './fabric.ts';
 
 export interface RegionTableOptions {
   readonly random: Random;
-  /** How many regions may be registered at once. Default 65,536. */
-  readonly maxRegions?: number;
   /** The provider's text for peers that map the region. Default: empty. */
   readonly handleOf?: (region: Region) => string;
   /** Called after a region was taken out. */
@@ -19,6 +17,9 @@ interface Entry {
   readonly registered: RegisteredRegion;
   readonly view: Buffer;
 }
+
+/** Registered at once. */
+const maxRegions = 65_536;
 
 export class RegionTable {
   readonly #options: RegionTableOptions;
@@ -31,7 +32,7 @@ export class RegionTable {
   /** rkeys are random, never 0, and not reused while the region is registered.
    *  @throws ShoalError `out-of-memory` when the table is full. */
   register(region: Region): RegisteredRegion {
-    const { random, maxRegions = 65_536, handleOf } = this.#options;
+    const { random, handleOf } = this.#options;
     if (this.#entries.size >= maxRegions) {
       throw new ShoalError(
         'out-of-memory',

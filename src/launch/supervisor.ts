@@ -47,8 +47,6 @@ export interface SupervisorOptions {
   readonly route: (localRank: number, stream: Stream) => Route;
   /** Holds a folder per process; undefined: no files. */
   readonly logDir: string | undefined;
-  /** Kept of a failing process's stderr. Default 64 KiB. */
-  readonly tailBytes?: number;
   /** One line about a process. */
   readonly report: (line: string) => void;
   /** A rank has ended, well or not; `ending` as in `describeEnding`. */
@@ -80,6 +78,8 @@ interface Member {
 
 /** Outputs that a process outside the ranks' groups keeps open are given up after this. */
 const drainMs = 2000;
+/** Kept of a failing process's stderr. */
+const tailBytesMax = 65_536;
 
 /** @throws ShoalError `config`. */
 function makeFolder(path: string | undefined): void {
@@ -289,7 +289,7 @@ export class Supervisor {
   }
 
   #outputsOf(spec: ProcessSpec, child: GuardedProcess, restart: number): Record<Stream, RankOutput> {
-    const { prefix, report, tailBytes = 65_536 } = this.#options;
+    const { prefix, report } = this.#options;
     const folder = this.#folder(spec, restart);
     const open = (stream: Stream): RankOutput => {
       const route = spec.localRank === undefined ? { console: true, file: true } : this.#options.route(spec.localRank, stream);
@@ -297,7 +297,7 @@ export class Supervisor {
       return new RankOutput(child[stream]!, {
         console: route.console ? { sink: this.#options[stream], prefix: prefix(spec) } : undefined,
         file,
-        tailBytes: stream === 'stderr' ? tailBytes : 0,
+        tailBytes: stream === 'stderr' ? tailBytesMax : 0,
         onFileError: (error) => report(`${file} cannot be written: ${messageOf(error)}; ${spec.name} goes on without it`),
       });
     };

@@ -9,11 +9,10 @@
  *      host 0 │▒▒▒▓▓▓▓▓▓▓▓░░░░│      ▓ put ▒ reduce ░ wait
  *      host 1 │░░▓▓▓▓▓▓▒▒▒▒▓▓░│ */
 import { fixed, letterWidth, picture, pictureLegend, pictureText } from '../chart/picture.ts';
-import { costOf, type CostModel, type PlanCost } from './cost.ts';
+import { costOf, defaultCostModel, type PlanCost } from './cost.ts';
 import type { Plan, Step } from './ir.ts';
 
 export interface DrawOptions {
-  readonly model?: CostModel;
   /** Ranks that are drawn one by one, at most; of more, hosts are. Default 64. */
   readonly ranksMax?: number;
 }
@@ -38,7 +37,7 @@ const order: readonly Step['kind'][] = ['put', 'signal', 'reduce', 'copy', 'flus
 /** @param elementBytes size of the dtype the plan would run with. */
 export function drawPlan(plan: Plan, elementBytes: number, options: DrawOptions = {}): string {
   const { cost, height, parts } =
-    plan.programs.length > (options.ranksMax ?? 64) ? drawHosts(plan, elementBytes, options.model) : drawRanks(plan, elementBytes, options);
+    plan.programs.length > (options.ranksMax ?? 64) ? drawHosts(plan, elementBytes) : drawRanks(plan, elementBytes);
   const title = `${plan.algorithm} ${plan.request.collective}`;
   return picture(title, { width: area.left + area.width + right, height: height + bottom }, [
     ...heading(plan, cost),
@@ -54,10 +53,10 @@ interface DrawnRows {
   readonly parts: readonly string[];
 }
 
-function drawRanks(plan: Plan, elementBytes: number, { model }: DrawOptions): DrawnRows {
+function drawRanks(plan: Plan, elementBytes: number): DrawnRows {
   const spans: { rank: number; channel: number; step: Step; from: number; to: number }[] = [];
   const messages: { from: number; to: number; left: number; arrived: number }[] = [];
-  const cost = costOf(plan, elementBytes, model, {
+  const cost = costOf(plan, elementBytes, defaultCostModel, {
     onStep: (rank, channel, step, from, to) => {
       if (to > from) spans.push({ rank, channel, step, from, to });
     },
@@ -112,7 +111,7 @@ function rowsOf({ programs, request: { topology } }: Plan, lane: number): { tops
   return { tops, height: y, bands };
 }
 
-function drawHosts(plan: Plan, elementBytes: number, model: CostModel | undefined): DrawnRows {
+function drawHosts(plan: Plan, elementBytes: number): DrawnRows {
   const { hosts } = plan.request.topology;
   const perRow = Math.ceil(hosts.length / rowsMax);
   const rows = Math.ceil(hosts.length / perRow);
@@ -120,10 +119,10 @@ function drawHosts(plan: Plan, elementBytes: number, model: CostModel | undefine
   const channels = new Array<number>(rows).fill(0);
   plan.programs.forEach((program, rank) => (channels[rowOf.get(rank)!] += program.channels.length));
   // The time is known only afterwards, and the spans of all ranks are too many to keep.
-  const total = costOf(plan, elementBytes, model).seconds;
+  const total = costOf(plan, elementBytes).seconds;
   const busy = Array.from({ length: rows }, () => new Map(order.map((kind) => [kind, new Float64Array(moments)])));
   const moment = total / moments;
-  const cost = costOf(plan, elementBytes, model, {
+  const cost = costOf(plan, elementBytes, defaultCostModel, {
     onStep: (rank, _, { kind }, from, to) => {
       const row = busy[rowOf.get(rank)!].get(kind);
       for (let at = Math.floor(from / moment); row !== undefined && at < moments && at * moment < to; at++)

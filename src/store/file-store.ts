@@ -15,15 +15,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate, type ImmediateRequest } from './apply-request.ts';
 import { closedStore, KeyWaits } from './key-waits.ts';
-import {
-  checkAmount,
-  checkKey,
-  checkKeys,
-  checkValue,
-  defaultStoreLimits,
-  defaultStoreTimeoutMs,
-  type StoreLimits,
-} from './store-limits.ts';
+import { checkAmount, checkKey, checkKeys, checkValue, defaultStoreLimits, defaultStoreTimeoutMs } from './store-limits.ts';
 import { StoreTable } from './store-table.ts';
 import { decodeRequest, encodeRequest, type StoreResult } from './store-wire.ts';
 import type { Store, StoreWait } from './store.ts';
@@ -31,16 +23,16 @@ import type { Store, StoreWait } from './store.ts';
 export interface FileStoreOptions {
   readonly clock: Clock;
   readonly random: Random;
-  readonly limits?: Partial<StoreLimits>;
   /** For waits that give none. Default 5 minutes. */
   readonly timeoutMs?: number;
   /** Records in the log, which only grows. Default 1 million. */
   readonly maxRecords?: number;
-  /** Longest pause between looks for new records while somebody waits. Default 20 ms. */
-  readonly pollMs?: number;
   /** Gives a complete file its name. For tests. Default: the system's. */
   readonly link?: typeof link;
 }
+
+/** Between looks for new records while somebody waits. */
+const pauseMostMs = 20;
 
 export class FileStore implements Store {
   readonly #directory: string;
@@ -59,7 +51,7 @@ export class FileStore implements Store {
     this.#directory = directory;
     this.#name = `file store ${directory}`;
     this.#options = options;
-    this.#table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
+    this.#table = new StoreTable(defaultStoreLimits);
     this.#waits = new KeyWaits(this.#table, {
       clock: options.clock,
       name: this.#name,
@@ -156,7 +148,7 @@ export class FileStore implements Store {
       () => {
         const before = this.#next;
         this.#enqueue(() => this.#catchUp()).then(
-          () => this.#poll(this.#next > before ? 1 : Math.min(pauseMs * 2, this.#options.pollMs ?? 20)),
+          () => this.#poll(this.#next > before ? 1 : Math.min(pauseMs * 2, pauseMostMs)),
           (error: unknown) => this.#waits.fail(ShoalError.from(error)),
         );
       },

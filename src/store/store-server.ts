@@ -15,7 +15,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion } from '../base/exhaustion.ts';
 import type { Random } from '../base/random.ts';
 import { applyRequest, isImmediate, resultOf, type ImmediateRequest } from './apply-request.ts';
-import { defaultStoreLimits, type StoreLimits } from './store-limits.ts';
+import { defaultStoreLimits } from './store-limits.ts';
 import { StoreTable, type Watch } from './store-table.ts';
 import { systemNetwork, type StreamNetwork } from '../fabric/stream/stream-network.ts';
 import { decodeRequest, encodeResult, FrameReader, type StoreRequest, type StoreResult } from './store-wire.ts';
@@ -38,15 +38,12 @@ export interface StoreServerOptions {
   readonly host?: string;
   /** Default 0: the system chooses. */
   readonly port?: number;
-  readonly limits?: Partial<StoreLimits>;
   /** Authenticated connections at once. Default 16384. */
   readonly maxClients?: number;
   /** Connections that have not authenticated yet; a newer one pushes the oldest out. Default 64, or as many as there are ranks. */
   readonly maxStrangers?: number;
   /** Default 5000. */
   readonly handshakeMs?: number;
-  /** Results a client does not read, beyond which it is cut off. Default 256 MiB. */
-  readonly maxQueuedBytes?: number;
   /** `no`: the server alone does not keep its process from ending. Default `yes`. */
   readonly keepProcessAlive?: 'yes' | 'no';
   /** An authenticated connection began or ended; `peer` is the number the client gave in the handshake. */
@@ -61,6 +58,8 @@ interface Client {
 }
 
 const pauseAboveBytes = 1024 * 1024;
+/** Results a client does not read, beyond which it is cut off. */
+const cutOffBytes = 256 * 1024 * 1024;
 
 export class StoreServer {
   /** The state itself, for clients in the same process. */
@@ -76,7 +75,7 @@ export class StoreServer {
     this.#options = options;
     const { clock, maxStrangers = strangersMost(options.worldSize), handshakeMs } = options;
     this.#strangers = new Strangers({ clock, most: maxStrangers, timeoutMs: handshakeMs, end: (socket) => socket.destroy() });
-    this.table = new StoreTable({ ...defaultStoreLimits, ...options.limits });
+    this.table = new StoreTable(defaultStoreLimits);
     const { network = systemNetwork } = options;
     this.#server = network.createServer({ noDelay: true, keepAlive: true, keepAliveInitialDelay: 30_000 }, (socket) =>
       this.#accept(socket),
@@ -277,6 +276,6 @@ export class StoreServer {
     socket.cork();
     for (const piece of encodeResult(id, result)) socket.write(piece);
     socket.uncork();
-    if (socket.writableLength > (this.#options.maxQueuedBytes ?? 256 * 1024 * 1024)) socket.destroy();
+    if (socket.writableLength > cutOffBytes) socket.destroy();
   }
 }

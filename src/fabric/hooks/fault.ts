@@ -18,15 +18,12 @@ export interface FaultOptions {
   readonly delayMs?: number | readonly [from: number, to: number];
   /** The connection breaks at this operation (0 = the first), which is lost. Default: never. */
   readonly dropAt?: number;
-  /** Which connections misbehave. Default: all. */
-  readonly affects?: (connection: Connection) => boolean;
   /** Bytes of messages that may wait in the hook. Default 64 MiB. */
   readonly maxQueuedBytes?: number;
 }
 
 export function faultFabric(inner: Fabric, options: FaultOptions): Fabric {
-  const { affects = () => true } = options;
-  return decorateFabric(inner, (connection) => (affects(connection) ? new FaultyConnection(connection, options) : connection));
+  return decorateFabric(inner, (connection) => new FaultyConnection(connection, options));
 }
 
 interface Delayed {

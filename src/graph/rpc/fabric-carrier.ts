@@ -40,8 +40,6 @@ export interface FabricCarrierOptions {
   readonly connectMs?: number;
   /** Largest body. Default 1 GiB less 1 MiB. */
   readonly messageBytesMax?: number;
-  /** Places for tensors that are asked for and have not come. Default 4 GiB. */
-  readonly tensorBytesMax?: number;
   /** Of what else this process sends. Default: nothing else. */
   readonly arbiter?: Arbiter;
 }
@@ -59,10 +57,12 @@ const queueMessages = 4 * callsMax;
 const queueBytes = 2 ** 34;
 /** Of a message beside its body. */
 const slackBytes = 2 ** 20;
+/** Places for tensors that are asked for and have not come. */
+const tensorBytesMax = 2 ** 32;
 /** For last words. */
 const closeMs = 200;
 
-type Surroundings = Required<Omit<FabricCarrierOptions, 'createFabric' | 'tensorBytesMax'>> &
+type Surroundings = Required<Omit<FabricCarrierOptions, 'createFabric'>> &
   ChannelSurroundings & { readonly stats: RpcStats; readonly messaging: MessagingContext };
 
 /** What tasks tell each other of themselves. */
@@ -86,7 +86,7 @@ export class FabricCarrier implements RpcCarrier {
   #closed = false;
 
   constructor(options: FabricCarrierOptions) {
-    const { createFabric, tensorBytesMax = 2 ** 32, ...given } = options;
+    const { createFabric, ...given } = options;
     const around = { reconnectMs: 2000, connectMs: 10_000, messageBytesMax: 2 ** 30 - slackBytes, arbiter: new Arbiter(), ...given };
     const { clock, random, world, rank, reconnectMs, messageBytesMax } = around;
     this.#calls = createFabric();

@@ -28,8 +28,6 @@ export interface GrpcCarrierOptions {
   readonly secret: Uint8Array;
   /** Where to listen, an address that others reach. Nothing is encrypted. Default: this host only. */
   readonly host?: string;
-  /** How long a task may take to answer at first. Default 10,000. */
-  readonly connectMs?: number;
   /** Default the system's. */
   readonly clock?: Clock;
 }
@@ -48,6 +46,8 @@ const definition: grpc.ServiceDefinition<Record<'Call' | 'Attend', grpc.UntypedH
   Attend: { path: '/shoal.Worker/Attend', ...method },
 };
 const channelOptions: grpc.ChannelOptions = { 'grpc.max_receive_message_length': -1, 'grpc.max_send_message_length': -1 };
+/** A task may take so long to answer at first. */
+const connectMs = 10_000;
 const headBytes = 96;
 const answerBytes = 8;
 const Kind = { part: 1, end: 2, error: 3 } as const;
@@ -60,15 +60,13 @@ export class GrpcCarrier implements RpcCarrier {
   readonly #random: Random;
   readonly #proof: string;
   readonly #host: string;
-  readonly #connectMs: number;
   readonly #clock: Clock;
   readonly #links = new Set<GrpcLink>();
   #server: grpc.Server | undefined;
   #closed = false;
 
-  constructor({ random, secret, host = '127.0.0.1', connectMs = 10_000, clock = systemClock }: GrpcCarrierOptions) {
+  constructor({ random, secret, host = '127.0.0.1', clock = systemClock }: GrpcCarrierOptions) {
     this.#random = random;
-    this.#connectMs = connectMs;
     this.#clock = clock;
     this.#host = net.isIP(host) === 6 ? `[${host}]` : host;
     this.#proof = createHmac('sha256', secret).update('shoal graph over gRPC').digest('hex');
@@ -104,8 +102,8 @@ export class GrpcCarrier implements RpcCarrier {
     );
     this.#links.add(link);
     void link.lost.then(() => this.#links.delete(link));
-    const timeout = new ShoalError('timeout', `${task} cannot be reached: no answer from ${address} within ${this.#connectMs} ms`);
-    const timer = this.#clock.setTimer(this.#connectMs, () => link.fail(timeout), { keepAlive: true });
+    const timeout = new ShoalError('timeout', `${task} cannot be reached: no answer from ${address} within ${connectMs} ms`);
+    const timer = this.#clock.setTimer(connectMs, () => link.fail(timeout), { keepAlive: true });
     try {
       await link.open();
     } finally {

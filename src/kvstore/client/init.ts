@@ -6,7 +6,7 @@ import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory
 import { elementsOf, Placer } from '../protocol/placement.ts';
 import { answered, type ClientLink } from './link.ts';
 import type { ClientOperation } from './operation.ts';
-import { unitBytesDefault, type InitEntry, type ClientOptions } from './options.ts';
+import { unitBytes, type InitEntry, type ClientOptions } from './options.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
 import { ClientUnit } from './unit.ts';
 import { encodeControl } from '../protocol/wire-control.ts';
@@ -205,7 +205,7 @@ export class ClientInit {
     finish: (error: ShoalError | undefined, unit: ClientUnit) => void,
   ): { unit: ClientUnit; link: ClientLink }[] {
     const directory = this.#directory;
-    const { values, unitBytes = unitBytesDefault } = this.#options;
+    const { values } = this.#options;
     const units: { unit: ClientUnit; link: ClientLink }[] = [];
     const open: (ClientUnit | undefined)[] = this.#links.map(() => undefined);
     for (const { key, dtype, value } of entries) {

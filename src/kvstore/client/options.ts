@@ -11,8 +11,8 @@ import type { Arbiter } from '../../scheduler/arbiter.ts';
 import type { KVTopology } from '../protocol/topology.ts';
 import type { OwnValues, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 
-/** A slice of a large parameter is mostly larger and goes alone. */
-export const unitBytesDefault: number = 2 ** 20;
+/** Aim for messages of many small parameters; a slice of a large one is mostly larger and goes alone. */
+export const unitBytes: number = 2 ** 20;
 
 /** Below it a frame of its own costs more than two copies. */
 export const frameBytesDefault: number = 256 * 1024;
@@ -44,8 +44,6 @@ export interface ClientOptions {
   readonly counters?: ValueCounters;
   /** Values from it on are frames of their own. Default 256 KiB. */
   readonly frameBytes?: number;
-  /** Aim for messages of many small parameters. Default 1 MiB. */
-  readonly unitBytes?: number;
 }
 
 /** Called once. */

@@ -7,7 +7,7 @@ import { elementsOf } from '../protocol/placement.ts';
 import type { ClientLink } from './link.ts';
 import { sumLocally, type LocalRound, type LocalRounds } from './local-sums.ts';
 import type { ClientOperation } from './operation.ts';
-import { unitBytesDefault, type ClientOptions, type TransferRequest } from './options.ts';
+import { unitBytes, type ClientOptions, type TransferRequest } from './options.ts';
 import { ClientUnit } from './unit.ts';
 import type { ValueBlock, ValueCounters, ValueRef } from '../protocol/value-space.ts';
 import type { RunState } from '../protocol/wire.ts';
@@ -36,7 +36,6 @@ interface Bundle {
 
 export class ClientTransfers {
   readonly #context: ClientContext;
-  readonly #unitBytes: number;
   /** By server and slot: version and settled round that were pulled last. */
   readonly pulledVersion: number[][];
   readonly pulledSettled: number[][];
@@ -45,7 +44,6 @@ export class ClientTransfers {
 
   constructor(context: ClientContext) {
     this.#context = context;
-    this.#unitBytes = context.options.unitBytes ?? unitBytesDefault;
     this.pulledVersion = context.links.map(() => []);
     this.pulledSettled = context.links.map(() => []);
     this.#residuals = context.links.map(() => new Map<number, Float32Array>());
@@ -74,7 +72,7 @@ export class ClientTransfers {
   start(operation: ClientOperation, localWorker: number, { entries, priority }: TransferRequest): void {
     const { local, rounds, options } = this.#context;
     const own = rounds[localWorker];
-    const plan = new Plan(this.#context, this.#unitBytes, priority);
+    const plan = new Plan(this.#context, priority);
     const complete: LocalRound[] = [];
     for (const entry of entries) {
       const { key, push, out, codec } = entry;
@@ -102,7 +100,7 @@ export class ClientTransfers {
         new ShoalError('mismatch', `workers of one process pushed rows and all values of '${mixed.parts[0].key}' in one round`),
       );
     }
-    const plan = new Plan(this.#context, this.#unitBytes, priority);
+    const plan = new Plan(this.#context, priority);
     const blocks: ValueBlock[] = [];
     for (const { parameter, round, parts } of complete) {
       const entries = parts.map(({ entry }) => entry!);
@@ -191,16 +189,14 @@ interface Planned {
 /** Units of one operation, per server. */
 class Plan {
   readonly #context: ClientContext;
-  readonly #unitBytes: number;
   readonly #priority: number;
   readonly #open: (ClientUnit | undefined)[];
   readonly #units: { unit: ClientUnit; server: number }[] = [];
   #finish: (error: ShoalError | undefined, unit: ClientUnit, server: number, states: readonly RunState[]) => void = () => undefined;
   #operations: readonly ClientOperation[] = [];
 
-  constructor(context: ClientContext, unitBytes: number, priority: number) {
+  constructor(context: ClientContext, priority: number) {
     this.#context = context;
-    this.#unitBytes = unitBytes;
     this.#priority = priority;
     this.#open = context.links.map(() => undefined);
   }
@@ -219,7 +215,7 @@ class Plan {
       const slot = directory.pieceSlot[piece];
       const bytes = directory.pieceElements[piece] * elementBytes;
       let unit = this.#open[server];
-      if (unit === undefined || unit.bytes + bytes > this.#unitBytes) unit = this.#openUnit(server);
+      if (unit === undefined || unit.bytes + bytes > unitBytes) unit = this.#openUnit(server);
       const part = encode === undefined || push === undefined ? undefined : { ...push, offset: push.offset + offset, bytes };
       const encoded = part && encode!(server, slot, part);
       unit.add({ slot, slab: directory.pieceSlab[piece], round, bytes, push, out, offset, nonFinite, ...(encoded ? { encoded } : {}) });

@@ -55,8 +55,6 @@ export interface ServerOptions {
   readonly syncMs?: number;
   /** Counts what is copied. Default: its own. */
   readonly counters?: ValueCounters;
-  /** Bytes of gradients held for incomplete rounds, per client. Default 1 GiB. */
-  readonly pendingBytes?: number;
   /** A peer sent what no correct peer sends; nothing has changed. Close its connection. */
   readonly onFault?: (source: Address, error: ShoalError) => void;
   /** Every worker that this server's group serves has left; it may not have heard the answer yet. Called once. */

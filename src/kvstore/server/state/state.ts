@@ -16,7 +16,6 @@ import { serverGroupOf } from '../../protocol/topology.ts';
 import type { ValueCounters } from '../../protocol/value-space.ts';
 import type { OptimizerNotice } from '../../protocol/wire.ts';
 
-const pendingBytesDefault = 2 ** 30;
 const syncMsDefault = 500;
 
 export interface Outbound {
@@ -89,7 +88,6 @@ export class ServerState {
       slots: this.slots,
       applier: this.applier,
       sources: this.sources,
-      pendingBytes: options.pendingBytes ?? pendingBytesDefault,
       shared: topology.workerGroups > 1,
       respond,
       onApplied: (from, to) => {

@@ -14,7 +14,6 @@ export interface TransfersOptions {
   readonly slots: ServerSlots;
   readonly applier: Applier;
   readonly sources: SourceReader;
-  readonly pendingBytes: number;
   /** Several worker groups push to the same parameters: a push without optimiser would undo the others'. */
   readonly shared: boolean;
   readonly respond: (request: ServerRequest) => void;
@@ -22,6 +21,8 @@ export interface TransfersOptions {
   readonly onApplied: (from: number, to: number) => void;
 }
 
+/** Of gradients held for incomplete rounds, per client. */
+const pendingBytesMax = 2 ** 30;
 /** Waits that are described by name. */
 const waitsMax = 3;
 
@@ -177,7 +178,7 @@ export class Transfers {
   /** Why a request cannot be taken at all. */
   #refusal(session: ServerSession, group: GroupRounds<ServerRequest>, { runs, msg }: ServerRequest): ShoalError | undefined {
     if (msg.type === KVMessage.get) return undefined;
-    const { slots, applier, shared, pendingBytes } = this.#options;
+    const { slots, applier, shared } = this.#options;
     for (const { source, firstSlot, slots: count, round } of runs) {
       if (source === SourceKind.none || source === SourceKind.rowNumbers) continue;
       if (shared && applier.optimizer === undefined) {
@@ -188,10 +189,10 @@ export class Transfers {
         const came = session.member.received[slot];
         if (round > came + 1)
           return new ShoalError('aborted', `round ${round} of ${slots.describe(slot)} follows round ${came}: an earlier push failed`);
-        if (round === came + 1 && round > group.settled[slot] + 1 && session.pendingBytes > pendingBytes) {
+        if (round === came + 1 && round > group.settled[slot] + 1 && session.pendingBytes > pendingBytesMax) {
           const ahead = `${describeWorkers(session.member)} is at round ${round} of ${slots.describe(slot)}, others at ${group.settled[slot] + 1}`;
-          return new ShoalError('out-of-memory', `${ahead}; the server holds at most ${pendingBytes} bytes for later`, {
-            bytes: pendingBytes,
+          return new ShoalError('out-of-memory', `${ahead}; the server holds at most ${pendingBytesMax} bytes for later`, {
+            bytes: pendingBytesMax,
           });
         }
       }
