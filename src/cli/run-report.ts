@@ -8,7 +8,7 @@ import { systemClock } from '../base/clock.ts';
 import { systemRandom } from '../base/random.ts';
 import { buildReport } from '../report/build-report.ts';
 import type { ReportData } from '../report/data/report-data.ts';
-import { readRunFolder, runFile } from '../report/read-folder.ts';
+import { isRunFile, readRunFolder } from '../report/read-folder.ts';
 import { WatchServer } from '../report/watch-server.ts';
 import { writeLauncherRecord, writeReport } from '../report/write-report.ts';
 
@@ -36,7 +36,7 @@ export class RunReport {
       throw new ShoalError('usage', `--report-dir ${this.#folder} cannot be made: ${messageOf(thrown)}`, { cause: thrown });
     }
     // Of two runs it would be of neither.
-    const other = readdirSync(this.#folder).find((file) => runFile.test(file));
+    const other = readdirSync(this.#folder).find(isRunFile);
     if (other !== undefined)
       throw new ShoalError('usage', `--report-dir ${this.#folder} has files of another run (${other}); name another folder`);
   }

@@ -28,7 +28,11 @@ export interface LauncherRecord {
 }
 
 /** What a page is made of. */
-export const runFile = /^(trace-rank-\d+(-graph)?|flight-rank-\d+|launcher|summary)\.json$/;
+const runFiles = { trace: rankTraceName, flight: /^flight-rank-\d+\.json$/, summary: /^summary\.json$/, launcher: /^launcher\.json$/ };
+
+export function isRunFile(name: string): boolean {
+  return Object.values(runFiles).some((pattern) => pattern.test(name));
+}
 
 /** Of what is read whole: all but traces. */
 const fileBytesMax = 64 * 1024 * 1024;
@@ -41,10 +45,10 @@ export function readRunFolder(folder: string, running?: LauncherRecord): RunFold
     names.filter((name) => pattern.test(name)).flatMap((name) => orWarning(() => readOne(join(folder, name), name), name, warnings) ?? []);
   const read = <T>(pattern: RegExp, parse: (text: string, origin: string) => T): T[] =>
     readEach(pattern, (path, name) => parse(textOf(path, name), name));
-  const traces = readEach(rankTraceName, openTraceFile);
-  const flights = read(/^flight-rank-\d+\.json$/, parseFlight);
-  const losses = read(/^summary\.json$/, parseLosses).flat();
-  const [launcher = running] = read(/^launcher\.json$/, parseLauncherRecord);
+  const traces = readEach(runFiles.trace, openTraceFile);
+  const flights = read(runFiles.flight, parseFlight);
+  const losses = read(runFiles.summary, parseLosses).flat();
+  const [launcher = running] = read(runFiles.launcher, parseLauncherRecord);
   if (traces.length + flights.length + losses.length > 0 || launcher !== undefined) return { traces, flights, losses, launcher, warnings };
   const found = warnings.length === 0 ? '' : `: ${warnings.join('; ')}`;
   throw new ShoalError(

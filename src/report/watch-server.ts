@@ -15,7 +15,7 @@ import { messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { ReportData } from './data/report-data.ts';
 import { reportPage } from './page.ts';
-import { runFile } from './read-folder.ts';
+import { isRunFile } from './read-folder.ts';
 
 export interface WatchOptions {
   readonly folder: string;
@@ -137,7 +137,7 @@ function isSame(given: string, token: string): boolean {
 
 /** Names, sizes and times of what ranks have written. */
 function stateOf(folder: string): string {
-  const names = readdirSync(folder).filter((name) => runFile.test(name));
+  const names = readdirSync(folder).filter(isRunFile);
   const files = names.map((name) => {
     const stat = statSync(join(folder, name), { throwIfNoEntry: false });
     return `${name} ${stat?.size} ${stat?.mtimeMs}`;
