@@ -6,7 +6,7 @@
  *    effects               a b     in order: b waits for a */
 import type { Clock } from '../../base/clock.ts';
 import { isShoalError, ShoalError } from '../../base/errors.ts';
-import { checkKind } from '../../base/settings/options.ts';
+import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
 import type { Work } from '../../group/call/types.ts';
 import type { KVWork } from '../values/types.ts';
 
@@ -31,7 +31,7 @@ export interface OrderedOperationsOptions {
 interface Pending {
   readonly effect: Generator<readonly Work[], void>;
   readonly ended: (() => void) | undefined;
-  readonly work: OrderedWork;
+  readonly work: PendingWork;
   works: readonly Work[];
   /** The works whose end will be heard of. */
   watched: readonly Work[] | undefined;
@@ -43,9 +43,12 @@ export class OrderedOperations {
   /** Index of the first that has not ended; the array is cut from time to time. */
   #first = 0;
   #proceeding = false;
+  readonly #waiter: WorkWaiter;
 
   constructor(options: OrderedOperationsOptions) {
     this.#options = options;
+    const { clock } = options;
+    this.#waiter = { now: () => clock.now(), drain: () => this.proceed(), pump: (timeoutMs) => this.#pump(timeoutMs) };
   }
 
   /** To be called before communication begins. @throws ShoalError `usage` when there are too many. */
@@ -56,7 +59,8 @@ export class OrderedOperations {
   }
 
   start(operation: Operation): KVWork {
-    const work = new OrderedWork(operation.what, this);
+    // Looks for what has arrived, as the works of its communication do.
+    const work = new PendingWork(this.#waiter, operation.what, { onWait: () => this.proceed() });
     const { effect, ended, works } = operation;
     this.#pending.push({ effect: effect(), ended, work, works, watched: undefined });
     if (this.#pending.length - this.#first === 1) this.proceed();
@@ -74,25 +78,17 @@ export class OrderedOperations {
     }
   }
 
-  waitFor(work: OrderedWork, timeoutMs: number): void {
-    const { clock } = this.#options;
-    const deadlineMs = clock.now() + timeoutMs;
-    while (!work.done) {
-      const { works } = this.#pending[this.#first];
-      for (const each of works) {
-        if (each.done) continue;
-        const leftMs = deadlineMs - clock.now();
-        if (leftMs <= 0)
-          throw new ShoalError('timeout', `${work.what} was not complete after ${timeoutMs} ms; it goes on, wait again or await it`);
-        try {
-          each.waitSync(leftMs);
-        } catch (error) {
-          // A failure of the operation is found again below; everything else is ours to report.
-          if (!each.done) throw error;
-        }
-      }
-      this.proceed();
+  /** Waits for what the first of them waits for. */
+  #pump(timeoutMs: number): boolean {
+    const unfinished = this.#pending[this.#first].works.find(({ done }) => !done);
+    try {
+      unfinished?.waitSync(timeoutMs);
+    } catch (error) {
+      // A failure of the operation is found again below; everything else is ours to report.
+      if (unfinished?.done !== true) throw error;
     }
+    this.proceed();
+    return true;
   }
 
   /** Ends what can be ended, in order. */
@@ -136,58 +132,5 @@ export class OrderedOperations {
     }
     head.ended?.();
     head.work.settle(failure);
-  }
-}
-
-class OrderedWork implements KVWork {
-  readonly what: string;
-  readonly #operations: OrderedOperations;
-  #done = false;
-  #error: ShoalError | undefined;
-  /** Made when asked for: an operation that nobody awaits cannot raise an unhandled rejection. */
-  #promise: Promise<void> | undefined;
-  #resolve: (() => void) | undefined;
-  #reject: ((error: ShoalError) => void) | undefined;
-
-  constructor(what: string, operations: OrderedOperations) {
-    this.what = what;
-    this.#operations = operations;
-  }
-
-  /** Looks for what has arrived, as the works of its communication do. */
-  get done(): boolean {
-    if (!this.#done) this.#operations.proceed();
-    return this.#done;
-  }
-
-  get error(): ShoalError | undefined {
-    return this.done ? this.#error : undefined;
-  }
-
-  settle(error: ShoalError | undefined): void {
-    this.#done = true;
-    this.#error = error;
-    if (error === undefined) this.#resolve?.();
-    else this.#reject?.(error);
-  }
-
-  waitSync(timeoutMs = Infinity): void {
-    checkKind('waitSync: timeoutMs', timeoutMs, 'number');
-    this.#operations.waitFor(this, timeoutMs);
-    if (this.#error !== undefined) throw this.#error;
-  }
-
-  then<A = void, B = never>(
-    onFulfilled?: ((value: void) => A | PromiseLike<A>) | null,
-    onRejected?: ((reason: unknown) => B | PromiseLike<B>) | null,
-  ): Promise<A | B> {
-    this.#promise ??= new Promise<void>((resolve, reject) => {
-      if (!this.#done) {
-        this.#resolve = resolve;
-        this.#reject = reject;
-      } else if (this.#error !== undefined) reject(this.#error);
-      else resolve();
-    });
-    return this.#promise.then(onFulfilled, onRejected);
   }
 }
