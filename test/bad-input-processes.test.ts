@@ -1,9 +1,9 @@
 /** Limits, settings and recordings with real processes: what a user meets when memory, ports or peers are not there. */
-import { mkdtempSync, readdirSync, readFileSync, writeFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it, type TestContext } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
 import { allGone, isRunning, shoal } from './fixtures/launch-harness.ts';
 import { startRanks, type Outcome } from './support/ranks.ts';
@@ -11,8 +11,7 @@ import { filesLeftBy } from './support/shared-memory-files.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
 
 const fixture = 'bad-input';
-const directory = mkdtempSync(join(tmpdir(), 'shoal-bad-input-'));
-afterAll(() => rmSync(directory, { recursive: true }));
+const directory = temporaryFolder('bad-input', afterAll);
 
 interface Report {
   readonly what: string;

@@ -1,23 +1,15 @@
 /** `shoal bench` with real processes: the table, the report, and who starts the ranks. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import type { BenchReport } from '../src/bench/report.ts';
 import { shoal, shoalRun } from './fixtures/launch-harness.ts';
 
 const main = fileURLToPath(new URL('../src/cli/main.ts', import.meta.url));
 const row = /^ +(\d+) +(\d+) +(\S+) +(\S+) +(-?\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(\S+) +(\S+) +(\S+) +(\S+) +(\S+)$/gm;
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-bench-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('bench', afterAll);
 
 it('starts ranks, prints a row per size and writes the report', async () => {
   const file = join(directory, 'report.json');

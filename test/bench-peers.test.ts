@@ -1,10 +1,10 @@
 /** The comparison with peers, in its smallest form, and its parts: it must still run on the day it is needed. */
 import { spawnSync } from 'node:child_process';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest';
+import { afterAll, describe, expect, it, vi } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { runCase, type Comparison } from '../bench/peers/comparison.ts';
 import { contestants, type Contestant, type HeatRow } from '../bench/peers/contestants.ts';
 import { comparisonPage } from '../bench/peers/page.ts';
@@ -14,15 +14,7 @@ import { runTogether } from '../bench/peers/processes.ts';
 // Generous: programs are built and started several times, on machines that may be busy.
 vi.setConfig({ testTimeout: 240_000 });
 
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-peers-test-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('peers-test', afterAll);
 
 describe('bench/peers', () => {
   it('measures Shoal and every peer there is, and all of them compute the same', async () => {

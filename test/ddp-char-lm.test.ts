@@ -1,9 +1,9 @@
 /** The parts of the example that know nothing of other processes: corpus, model, optimiser, generation. */
 import { defaultDevice, init, numpy as np, tree } from '@jax-js/jax';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { Adam } from '../examples/char-lm/adam.ts';
 import { loadCorpus, unigramLoss, windowCount, windows, type Corpus } from '../examples/char-lm/corpus.ts';
 import { generate } from '../examples/char-lm/generate.ts';
@@ -13,7 +13,7 @@ import { DistributedSampler } from '../src/ddp/sampler.ts';
 import type { RankResult } from '../examples/char-lm/summary.ts';
 import { shoal } from './fixtures/launch-harness.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'shoal-corpus-'));
+const folder = temporaryFolder('corpus', afterAll);
 const sentence = 'the quick brown fox jumps over the lazy dog. ';
 
 beforeAll(async () => {
@@ -26,7 +26,6 @@ beforeAll(async () => {
   writeFileSync(join(folder, 'b', 'binary.txt'), `${sentence}\0`.repeat(1000));
   symlinkSync('a.txt', join(folder, 'again.txt'));
 });
-afterAll(() => rmSync(folder, { recursive: true }));
 
 const options = { charactersMax: 1e6, vocabularyMax: 96 };
 const filesOf = (...patterns: string[]): string[] =>

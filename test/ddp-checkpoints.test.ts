@@ -1,18 +1,16 @@
 /** Checkpoints of real processes: whatever kills them, what is left is whole, and a job that starts again, as itself or with other ranks, goes
  *  on where it was. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { sleep, systemClock } from '../src/base/clock.ts';
 import { allGone, shoalRun } from './fixtures/launch-harness.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 import { startRanks } from './support/ranks.ts';
 
 const program = fixtureCommand('ddp-checkpoints').at(-1) as string;
-let folder: string;
-beforeAll(() => void (folder = mkdtempSync(join(tmpdir(), 'shoal-ddp-checkpoints-'))));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('ddp-checkpoints', afterAll);
 
 /** Every item once in each of three epochs. */
 const all = Array.from({ length: 24 }, () => 3);

@@ -1,19 +1,18 @@
 /** The demonstration as a user starts it, small: what it prints, what it leaves, and how it fails. */
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { summarySchema } from '../examples/char-lm/summary.ts';
 import { start, type Ended } from './fixtures/launch-harness.ts';
 
 const example = fileURLToPath(new URL('../examples/char-lm', import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), 'shoal-demo-'));
+const folder = temporaryFolder('demo', afterAll);
 const demo = (...args: string[]): Promise<Ended> =>
   start([process.execPath, '--import', 'tsx', join(example, 'demo.ts'), '--runs', folder, ...args]).ended;
 
 beforeAll(() => writeFileSync(join(folder, 'text.txt'), 'she sells sea shells by the sea shore. '.repeat(1000)));
-afterAll(() => rmSync(folder, { recursive: true }));
 
 test('trains on one process and on two, compares them, and leaves a summary', { timeout: 240_000 }, async () => {
   const { code, stdout, stderr } = await demo('--text', join(folder, '*.txt'), '--steps', '25', '--batch', '8');

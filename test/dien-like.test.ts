@@ -1,20 +1,12 @@
 /** The example with sequences, attention and loops: learns what can be learnt, scores by loops what it scores unrolled, and needs fewer requests
  *  by either kind of fusion. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../examples/ranking/area-under-curve.ts';
 import { generator } from '../examples/dien-like/data.ts';
 import { trainExample, type RankingResult } from './support/ranking-example.ts';
 
-let folder: string;
-
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'dien-like-'));
-});
-
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('dien-like', afterAll);
 
 const small = ['--batch', '64', '--length', '4', '--units', '8', '--hidden', '8'];
 const train = (...flags: readonly string[]): Promise<RankingResult> =>

@@ -1,9 +1,9 @@
 /** Graphs over processes: workers and parameter servers that `shoal run` starts, over the fabric and gRPC; one that is killed. */
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import type { ReportData } from '../src/report/data/report-data.ts';
 import { shoalRun, start } from './fixtures/launch-harness.ts';
 
@@ -38,30 +38,26 @@ describe('a graph over processes', () => {
   });
 
   it('goes on from its checkpoint after a server was killed in the middle of training', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'graph-checkpoint-'));
+    const folder = temporaryFolder('graph-checkpoint');
     const counter = fileURLToPath(new URL('fixtures/graph-checkpoint.ts', import.meta.url));
     const job = (env: Record<string, string>): ReturnType<typeof start> =>
       start([process.execPath, 'dist/cli/main.js', 'run', '--ps', '1', '--workers', '1', counter], {
         env: { CHECKPOINT: join(folder, 'variables'), ...env },
       });
-    try {
-      await using broken = job({});
-      const [[, pid]] = await broken.output(/\/job:ps\/task:0 pid (\d+)/, 1);
-      await broken.output(/has saved 6 steps/, 1);
-      process.kill(Number(pid), 'SIGKILL');
-      const { code, stderr } = await broken.ended;
-      expect(code).not.toBe(0);
-      expect(stderr).toMatch(/\/job:ps\/task:0/);
-      expect(stderr).toContain("code: 'peer-lost'");
-      await using again = job({ STEPS: '3' });
-      const { code: ended, stdout, stderr: said } = await again.ended;
-      expect(ended, said).toBe(0);
-      const from = Number(/goes on from (\d+)/.exec(stdout)?.[1]);
-      expect(from).toBeGreaterThanOrEqual(6);
-      expect(stdout).toContain(`ends with ${from + 3}`);
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
+    await using broken = job({});
+    const [[, pid]] = await broken.output(/\/job:ps\/task:0 pid (\d+)/, 1);
+    await broken.output(/has saved 6 steps/, 1);
+    process.kill(Number(pid), 'SIGKILL');
+    const { code, stderr } = await broken.ended;
+    expect(code).not.toBe(0);
+    expect(stderr).toMatch(/\/job:ps\/task:0/);
+    expect(stderr).toContain("code: 'peer-lost'");
+    await using again = job({ STEPS: '3' });
+    const { code: ended, stdout, stderr: said } = await again.ended;
+    expect(ended, said).toBe(0);
+    const from = Number(/goes on from (\d+)/.exec(stdout)?.[1]);
+    expect(from).toBeGreaterThanOrEqual(6);
+    expect(stdout).toContain(`ends with ${from + 3}`);
   });
 
   it('ends when a task does before it has started', async () => {
@@ -79,67 +75,54 @@ describe('a graph over processes', () => {
     ['fused requests', { FUSE: '1' }, 'FuseRecvTensor', 3],
     ['fusion at run time', { RECV_SOME: '1' }, 'RecvSome', 3],
   ])('leaves in the trace what waited at its sender, what was held, and how many requests that took: %s', async (_, env, method, most) => {
-    const folder = mkdtempSync(join(tmpdir(), 'graph-trace-'));
-    try {
-      const lateMs = 100;
-      const { code, stderr, stdout } = await runWith(
-        { ...env, SLOW_MS: String(lateMs), SHOAL_TRACE: folder },
-        '--ps',
-        '2',
-        '--workers',
-        '2',
-      ).ended;
-      expect(code, stderr).toBe(0);
-      const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
-      const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
-      const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
-      expect(warnings).toEqual([]);
-      // What the sessions say of themselves, the step that initialises among them.
-      expect(steps.map(({ rank, requestsPerStep }) => [String(rank), requestsPerStep.toFixed(2)])).toEqual(
-        counted.sort(([a], [b]) => Number(a) - Number(b)),
-      );
-      const own = requests.filter((each) => each.method === method && each.from.startsWith('/job:ps'));
-      expect(new Set(own.map(({ rank, from }) => `${rank} ${from}`)).size).toBe(4);
-      expect(Math.max(...own.map(({ tensorsMost }) => tensorsMost))).toBe(most);
-      expect(new Set(counters.map(({ name }) => name))).toEqual(new Set(['RPCs per step', 'tensors per request']));
-      const late = receives.filter(({ tensor }) => tensor.includes('late_0'));
-      const besides = receives.filter(({ tensor, from }) => tensor.includes('prompt_') && from === late[0].from);
-      expect([late.length, besides.length]).toEqual([2, 4]);
-      for (const each of late) expect(each).toMatchObject({ receives: 20, bytes: 36 });
-      for (const { waitUs } of late) expect(waitUs).toBeGreaterThan(lateMs * 900);
-      // Only static fusion makes what is there wait for what is not.
-      for (const { heldUs } of besides)
-        if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
-        else expect(heldUs).toBeLessThan(lateMs * 500);
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
+    const folder = temporaryFolder('graph-trace');
+    const lateMs = 100;
+    const { code, stderr, stdout } = await runWith({ ...env, SLOW_MS: String(lateMs), SHOAL_TRACE: folder }, '--ps', '2', '--workers', '2')
+      .ended;
+    expect(code, stderr).toBe(0);
+    const counted = [...stdout.matchAll(/worker\/task:(\d) has ([\d.]+) requests per step/g)].map(([, task, count]) => [task, count]);
+    const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+    const { steps, requests, receives, counters, warnings } = JSON.parse(report.stdout) as ReportData;
+    expect(warnings).toEqual([]);
+    // What the sessions say of themselves, the step that initialises among them.
+    expect(steps.map(({ rank, requestsPerStep }) => [String(rank), requestsPerStep.toFixed(2)])).toEqual(
+      counted.sort(([a], [b]) => Number(a) - Number(b)),
+    );
+    const own = requests.filter((each) => each.method === method && each.from.startsWith('/job:ps'));
+    expect(new Set(own.map(({ rank, from }) => `${rank} ${from}`)).size).toBe(4);
+    expect(Math.max(...own.map(({ tensorsMost }) => tensorsMost))).toBe(most);
+    expect(new Set(counters.map(({ name }) => name))).toEqual(new Set(['RPCs per step', 'tensors per request']));
+    const late = receives.filter(({ tensor }) => tensor.includes('late_0'));
+    const besides = receives.filter(({ tensor, from }) => tensor.includes('prompt_') && from === late[0].from);
+    expect([late.length, besides.length]).toEqual([2, 4]);
+    for (const each of late) expect(each).toMatchObject({ receives: 20, bytes: 36 });
+    for (const { waitUs } of late) expect(waitUs).toBeGreaterThan(lateMs * 900);
+    // Only static fusion makes what is there wait for what is not.
+    for (const { heldUs } of besides)
+      if (method === 'FuseRecvTensor') expect(heldUs).toBeGreaterThan(lateMs * 100);
+      else expect(heldUs).toBeLessThan(lateMs * 500);
   });
 
   it('processes that are in a group as well leave both timelines, as one rank each', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'graph-trace-'));
-    try {
-      const both = fileURLToPath(new URL('fixtures/graph-and-group.ts', import.meta.url));
-      const { code, stderr } = await shoalRun('--ps', '1', '--workers', '1', '--report-dir', folder, both).ended;
-      expect(code, stderr).toBe(0);
-      expect(readdirSync(folder).filter((name) => name.startsWith('trace-'))).toEqual([
-        'trace-rank-0-graph.json',
-        'trace-rank-0.json',
-        'trace-rank-1-graph.json',
-        'trace-rank-1.json',
-      ]);
-      const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
-      const { ranks, rows, steps, operations, warnings } = JSON.parse(report.stdout) as ReportData;
-      expect(warnings).toEqual([]);
-      expect(ranks.map(({ rank }) => rank)).toEqual([0, 1]);
-      expect(steps).toMatchObject([{ rank: 0, steps: 2 }]);
-      expect(operations.reduce((sum, { calls }) => sum + calls, 0)).toBeGreaterThanOrEqual(2);
-      for (const rank of [0, 1]) expect(rows.filter((row) => row.rank === rank).length).toBeGreaterThanOrEqual(2);
-      const merged = await start([process.execPath, 'dist/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
-      expect(JSON.parse(merged.stdout)).toMatchObject({ ranks: 2 });
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
+    const folder = temporaryFolder('graph-trace');
+    const both = fileURLToPath(new URL('fixtures/graph-and-group.ts', import.meta.url));
+    const { code, stderr } = await shoalRun('--ps', '1', '--workers', '1', '--report-dir', folder, both).ended;
+    expect(code, stderr).toBe(0);
+    expect(readdirSync(folder).filter((name) => name.startsWith('trace-'))).toEqual([
+      'trace-rank-0-graph.json',
+      'trace-rank-0.json',
+      'trace-rank-1-graph.json',
+      'trace-rank-1.json',
+    ]);
+    const report = await start([process.execPath, 'dist/cli/main.js', 'report', folder, '--json']).ended;
+    const { ranks, rows, steps, operations, warnings } = JSON.parse(report.stdout) as ReportData;
+    expect(warnings).toEqual([]);
+    expect(ranks.map(({ rank }) => rank)).toEqual([0, 1]);
+    expect(steps).toMatchObject([{ rank: 0, steps: 2 }]);
+    expect(operations.reduce((sum, { calls }) => sum + calls, 0)).toBeGreaterThanOrEqual(2);
+    for (const rank of [0, 1]) expect(rows.filter((row) => row.rank === rank).length).toBeGreaterThanOrEqual(2);
+    const merged = await start([process.execPath, 'dist/cli/main.js', 'trace', 'merge', folder, '--json']).ended;
+    expect(JSON.parse(merged.stdout)).toMatchObject({ ranks: 2 });
   });
 
   it('refuses --ps beside --servers', async () => {

@@ -1,9 +1,9 @@
 /** Process groups of real processes: the conformance checks, and what happens when ranks disagree or die. */
-import { mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import type { ChromeTrace } from '../src/trace/chrome.ts';
 import { expectConformance } from './support/expect-conformance.ts';
@@ -100,7 +100,7 @@ describe('threads and worlds', () => {
 
 describe('a call that one rank aborts', () => {
   it.each(fabricLists)('ends its group on every rank, by name, and no other, fabrics "%s"', async (fabrics) => {
-    const traces = mkdtempSync(join(tmpdir(), 'shoal-aborts-'));
+    const traces = temporaryFolder('aborts');
     await using world = await startRanks({ fixture: 'aborts', n: 3, env: { SHOAL_FABRICS: fabrics, SHOAL_TRACE: traces } });
     for (const { lines, code } of await world.outcomes()) {
       const reports = lines as (Report & { sum?: number })[];
@@ -117,7 +117,6 @@ describe('a call that one rank aborts', () => {
     const { traceEvents } = JSON.parse(readFileSync(join(traces, 'trace-rank-1.json'), 'utf8')) as ChromeTrace;
     const spans = traceEvents.filter(({ name }) => name === 'waiting to abort');
     expect(spans.map(({ ph, cat }) => ({ ph, cat }))).toEqual([1, 2, 3].map(() => ({ ph: 'X', cat: 'user' })));
-    rmSync(traces, { recursive: true });
   });
 });
 

@@ -1,24 +1,15 @@
 /** Process groups on several hosts, played by processes of one machine: the conformance checks over fairring and what is chosen
  *  automatically, a host that dies in the middle of a transfer, a rank that stops reading. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { loadNative, nativeUnavailableReason } from '../src/memory/native.ts';
 import { expectConformance } from './support/expect-conformance.ts';
 import { hostEnvironment } from './support/host-environment.ts';
 import { startRanks, type RankProcess, type RanksOptions } from './support/ranks.ts';
 import { testWorlds } from './support/start-worlds.ts';
 
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-hosts-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('hosts', afterAll);
 
 /** One letter per rank. */
 function onHosts(hosts: string): Pick<RanksOptions, 'n' | 'envOf'> {

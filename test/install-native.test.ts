@@ -1,18 +1,17 @@
 /** The installation of the addon where it cannot succeed: one clear line, never a failure. */
 import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { cpSync, existsSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { unportable } from '../scripts/native-build.mjs';
 import { repositoryRoot } from '../scripts/repository.ts';
 import { nativeBinary, rankProgram } from '../src/memory/native.ts';
 
-const root = mkdtempSync(join(tmpdir(), 'shoal-install-'));
+const root = temporaryFolder('install', afterAll);
 for (const part of ['native', 'scripts', 'package.json']) cpSync(join(repositoryRoot, part), join(root, part), { recursive: true });
 symlinkSync(join(repositoryRoot, 'node_modules'), join(root, 'node_modules'));
-afterAll(() => rmSync(root, { recursive: true }));
 
 function install(env: Record<string, string>): { status: number | null; lines: string[] } {
   const { SHOAL_NATIVE: _, ...inherited } = process.env;

@@ -1,8 +1,6 @@
 /** Collective stores of real processes: all checks of stores. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { kvstoreChecks } from '../src/kvstore/conformance.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { startRanks } from './support/ranks.ts';
@@ -14,17 +12,13 @@ it.each([...(missing === undefined ? [{ n: 2, fabrics: '' }] : []), { n: 3, fabr
   '$n ranks, fabrics "$fabrics"',
   { timeout: 300_000 },
   async ({ n, fabrics }) => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-collective-'));
-    try {
-      await using world = await startRanks({ fixture: 'kvstore-collective', n, env: { SHOAL_FABRICS: fabrics, FOLDER: folder } });
-      for (const { code, lines, stderr } of await world.outcomes()) {
-        expect(stderr).toBe('');
-        const names = kvstoreChecks.filter(({ types }) => types.includes('collective')).map(({ name }) => name);
-        expect(new Set(lines)).toEqual(new Set(['waitSync', 'released', ...names].map((name) => ({ passed: name }))));
-        expect(code).toBe(0);
-      }
-    } finally {
-      await rm(folder, { recursive: true, force: true });
+    const folder = temporaryFolder('collective');
+    await using world = await startRanks({ fixture: 'kvstore-collective', n, env: { SHOAL_FABRICS: fabrics, FOLDER: folder } });
+    for (const { code, lines, stderr } of await world.outcomes()) {
+      expect(stderr).toBe('');
+      const names = kvstoreChecks.filter(({ types }) => types.includes('collective')).map(({ name }) => name);
+      expect(new Set(lines)).toEqual(new Set(['waitSync', 'released', ...names].map((name) => ({ passed: name }))));
+      expect(code).toBe(0);
     }
   },
 );

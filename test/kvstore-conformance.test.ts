@@ -1,9 +1,7 @@
 /** The conformance suite of stores over real server processes: workers in this process, whose clients share its comm thread, sockets
  *  and memory of its own. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { asyncOptimizer, kvstoreChecks } from '../src/kvstore/conformance.ts';
 import type { KVCheck } from '../src/kvstore/testing/kv-check.ts';
 import { stateChecks } from '../src/kvstore/testing/state-checks.ts';
@@ -13,12 +11,8 @@ import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { KVJob } from './support/kv-job.ts';
 
 async function run(stores: readonly KVStore[], check: KVCheck): Promise<void> {
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-conformance-'));
-  try {
-    await Promise.all(stores.map((kv) => check.run(kv, folder)));
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  const folder = temporaryFolder('conformance');
+  await Promise.all(stores.map((kv) => check.run(kv, folder)));
 }
 
 /** Values are carried and computed in other ways without the addon; who answers when, and which state is whose, is not decided there. */

@@ -1,9 +1,8 @@
 /** Several server groups as real processes: what one group's workers push reaches all, and their state is saved and loaded as one,
  *  whichever server is killed. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { KVJob } from './support/kv-job.ts';
 import { LaunchedServers, type LaunchedServersOptions } from './support/launched-servers.ts';
 
@@ -56,35 +55,27 @@ async function runState(
 }
 
 test('state of two server groups is loaded by one, and back; servers are killed while it is saved and loaded', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-groups-'));
+  const folder = temporaryFolder('groups');
   const env = { FOLDER: join(folder, 'state'), SHOAL_KV_SYNC_EVERY: '1000', SHOAL_KV_SYNC_MS: '200', SHOAL_KV_CHECKPOINT_MS: '300' };
-  try {
-    const checkpoints = [...groups, '--checkpoint-dir', join(folder, 'checkpoints')];
-    const killed = await runState({ replicas: 1, flags: checkpoints, env }, async (job) => {
-      for (const [server, moment] of ['saving 1', 'loading 1', 'saving 2', 'loading 2'].entries()) {
-        await job.until(moment, () => job.output.includes(moment));
-        job.killServer(server);
-      }
-    });
-    const byOne = await runState({ replicas: 1, servers: 1, env: { ...env, EXPECTED: killed } });
-    const byTwo = await runState({ replicas: 1, servers: 2, flags: groups, env: { ...env, EXPECTED: byOne } });
-    expect([Number(killed) >= 22, Number(byOne) > Number(killed), Number(byTwo) > Number(byOne)]).toEqual([true, true, true]);
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
+  const checkpoints = [...groups, '--checkpoint-dir', join(folder, 'checkpoints')];
+  const killed = await runState({ replicas: 1, flags: checkpoints, env }, async (job) => {
+    for (const [server, moment] of ['saving 1', 'loading 1', 'saving 2', 'loading 2'].entries()) {
+      await job.until(moment, () => job.output.includes(moment));
+      job.killServer(server);
+    }
+  });
+  const byOne = await runState({ replicas: 1, servers: 1, env: { ...env, EXPECTED: killed } });
+  const byTwo = await runState({ replicas: 1, servers: 2, flags: groups, env: { ...env, EXPECTED: byOne } });
+  expect([Number(killed) >= 22, Number(byOne) > Number(killed), Number(byTwo) > Number(byOne)]).toEqual([true, true, true]);
 });
 
 test('standbys of two server groups take over while state is saved and loaded', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-groups-'));
+  const folder = temporaryFolder('groups');
   const env = { FOLDER: folder, SHOAL_KV_SYNC_EVERY: '1000', SHOAL_KV_SYNC_MS: '200' };
-  try {
-    await runState({ servers: 2, flags: groups, env }, async (job) => {
-      for (const server of job.servers) {
-        await job.stoodBy(server);
-        await job.killPrimary(server);
-      }
-    });
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
+  await runState({ servers: 2, flags: groups, env }, async (job) => {
+    for (const server of job.servers) {
+      await job.stoodBy(server);
+      await job.killPrimary(server);
+    }
+  });
 });

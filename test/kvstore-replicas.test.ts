@@ -1,9 +1,7 @@
 /** Servers with standbys under the launcher, killed, stopped and resumed while workers push: the job goes on, and its workers'
  *  books balance. `test/server-kills.ts` does more of the same. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { runServerKills } from './server-kills.ts';
 import { LaunchedServers } from './support/launched-servers.ts';
 
@@ -48,22 +46,18 @@ test('the last process of a server that is killed ends the job, which says so', 
 }, 300_000);
 
 test('with checkpoints: killed, started again, stopped when it serves again, resumed when it does not', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-replicas-'));
-  try {
-    const flags = ['--checkpoint-dir', folder];
-    await using job = new LaunchedServers({ workers: 2, servers: 1, store, flags, env: { SHOAL_KV_CHECKPOINT_MS: '100' } });
-    const [server] = job.servers;
-    for (let time = 0; time < 2; time++) {
-      await job.stoodBy(server);
-      await job.killPrimary(server);
-      await job.stoodBy(server);
-      await job.freezePrimary(server);
-    }
+  const folder = temporaryFolder('replicas');
+  const flags = ['--checkpoint-dir', folder];
+  await using job = new LaunchedServers({ workers: 2, servers: 1, store, flags, env: { SHOAL_KV_CHECKPOINT_MS: '100' } });
+  const [server] = job.servers;
+  for (let time = 0; time < 2; time++) {
     await job.stoodBy(server);
-    await expectBalance(job, 2);
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
+    await job.killPrimary(server);
+    await job.stoodBy(server);
+    await job.freezePrimary(server);
   }
+  await job.stoodBy(server);
+  await expectBalance(job, 2);
 }, 300_000);
 
 test.each([

@@ -1,8 +1,6 @@
 /** Scheduled stores over real server processes. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { kvstoreChecks } from '../src/kvstore/conformance.ts';
 import { ScheduledKVStore } from '../src/kvstore/scheduled/scheduled-kvstore.ts';
 import { KVJob } from './support/kv-job.ts';
@@ -18,12 +16,8 @@ it('rows of tables in parts', async () => {
   const stores = (await job.stores('dist_sync')).map((store) => new ScheduledKVStore(store, { partitionBytes: 64 }));
   const ofRows = checks.filter(({ name }) => /\brows\b/.test(name));
   expect(ofRows.length).toBeGreaterThan(1);
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-scheduled-'));
-  try {
-    for (const { run } of ofRows) await Promise.all(stores.map((kv) => run(kv, folder)));
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  const folder = temporaryFolder('scheduled');
+  for (const { run } of ofRows) await Promise.all(stores.map((kv) => run(kv, folder)));
 });
 
 describe('two workers and two servers', () => {
@@ -38,12 +32,8 @@ describe('two workers and two servers', () => {
   afterAll(() => job[Symbol.asyncDispose]());
 
   it.each(checks)('$name', async ({ run }) => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-scheduled-'));
-    try {
-      await Promise.all(stores.map((kv) => run(kv, folder)));
-    } finally {
-      await rm(folder, { recursive: true, force: true });
-    }
+    const folder = temporaryFolder('scheduled');
+    await Promise.all(stores.map((kv) => run(kv, folder)));
   });
 
   it('workers that push in other orders do not wait for each other', async () => {

@@ -1,18 +1,16 @@
 /** The examples of the parameter server under the launcher: real worker and server processes, every topology. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, test } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const folder = mkdtempSync(join(tmpdir(), 'shoal-topologies-'));
+const folder = temporaryFolder('topologies', afterAll);
 /** Nobody dies here: who is late or silent is busy. */
 const calm = { SHOAL_SLOW_MS: '600000', SHOAL_KV_SILENCE_MS: '60000', SHOAL_SCHEDULE_PARTITION_BYTES: '3000' };
-
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 interface Result {
   readonly losses: readonly number[];

@@ -1,9 +1,9 @@
 /** The page of a run of 256 ranks, of more spans than a page can hold. What a gigabyte costs is measured by bench/report/run.ts. */
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, mkdtempSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { chromium, type Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { writeSyntheticRun } from '../bench/report/synthetic-run.ts';
 import { buildReport } from '../src/report/build-report.ts';
 import { reportPage } from '../src/report/page.ts';
@@ -15,15 +15,13 @@ const run = { ranks: 256, ranksPerHost: 8, steps: 40 };
 /** Of some 46,000. */
 const limits = { spansMax: 20_000, valuesMax: 1000 };
 
-let folder: string;
+const folder = temporaryFolder('large', afterAll);
 let data: ReportData;
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'shoal-large-'));
   writeSyntheticRun(folder, run);
   data = buildReport('large', readRunFolder(folder), limits);
   writeFileSync(join(folder, 'report.html'), reportPage(data));
 });
-afterAll(() => rmSync(folder, { recursive: true }));
 
 it('tables count every span; what is drawn has a bound, and rows say how busy they were', () => {
   expect(data.ranks).toHaveLength(256);

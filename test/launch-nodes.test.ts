@@ -1,13 +1,13 @@
 /** `shoal run` on several nodes: one launcher per node, here all on one machine, with real processes. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { createServer, type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
 import { launch, type Launch } from '../src/launch/launch.ts';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { absentScript, allGone, rankScript, shoal, storeScript, type Running } from './fixtures/launch-harness.ts';
 import { freePort } from './support/free-port.ts';
 
@@ -158,14 +158,13 @@ describe('shoal run --nnodes', () => {
     const without = await node({ port, node: 0, secret: '' }, rankScript, 'stay').ended;
     expect(without.code).toBe(2);
     expect(without.stderr).toContain('SHOAL_SECRET');
-    const directory = await mkdtemp(join(tmpdir(), 'shoal-launch-'));
+    const directory = temporaryFolder('launch');
     await writeFile(join(directory, 'secret'), 'from a file\n');
     const flags = ['--secret-file', join(directory, 'secret')];
     await using first = node({ port, node: 0, secret: '', flags }, storeScript);
     await using second = node({ port, node: 1, secret: 'from a file' }, storeScript);
     expect((await first.ended).code).toBe(0);
     expect((await second.ended).code).toBe(0);
-    await rm(directory, { recursive: true });
   });
 });
 

@@ -1,19 +1,11 @@
 /** `shoal run` with real processes: what ranks get and what the user sees. */
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { rankScript, shoal, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
 
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-launch-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('launch', afterAll);
 
 describe('shoal run: what ranks get', () => {
   it("start with torchrun's environment and the script's own arguments", async () => {

@@ -1,8 +1,8 @@
 /** `shoal run` with real processes: how ranks are started and ended, by whatever happens, and that nothing is left. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { sleep, systemClock } from '../src/base/clock.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { absentScript, allGone, isRunning, rankScript, shoalRun, start, storeScript } from './fixtures/launch-harness.ts';
@@ -45,13 +45,12 @@ describe('shoal run --json', () => {
     const json = good.stdout.slice(good.stdout.indexOf('{'));
     expect(good.stdout.slice(0, good.stdout.indexOf('{')).match(/hello/g)).toHaveLength(2);
     expect(JSON.parse(json)).toMatchObject({ version: 1, command: ['echo', 'hello'], ranks: 2, exitCode: 0, failure: null });
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-json-'));
+    const folder = temporaryFolder('json');
     const file = join(folder, 'new', 'result.json');
     const bad = await shoalRun('-q', '-n', '2', '--grace', '0', '--no-node', '--json', file, 'sh', '-c', 'exit $((RANK * 3))').ended;
     expect(bad.code).toBe(3);
     const result = JSON.parse(await readFile(file, 'utf8')) as Record<string, unknown>;
     expect(result).toMatchObject({ exitCode: 3, failure: { rank: 1, exitCode: 3, text: expect.any(String) as string } });
-    await rm(folder, { recursive: true });
   });
 });
 

@@ -1,9 +1,9 @@
 /** The demonstration over libfabric: two processes in two network namespaces, with the bits that it has over TCP. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { createNetwork, networkUnavailable, type Network } from '../bench/network/network.ts';
 import { rankVariables } from '../bench/peers/place.ts';
 import { runTogether } from '../bench/peers/processes.ts';
@@ -13,7 +13,7 @@ import { Router } from '../src/messaging/index.ts';
 import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 
 const reason = libfabricUnavailable({ provider: 'tcp;ofi_rxm' }) ?? networkUnavailable();
-const folder = mkdtempSync(join(tmpdir(), 'shoal-libfabric-'));
+const folder = temporaryFolder('libfabric', afterAll);
 const text = join(folder, 'text.txt');
 const example = (path: string): string[] => [
   process.execPath,
@@ -33,7 +33,6 @@ beforeAll(async () => {
 }, 120_000);
 afterAll(() => {
   network?.[Symbol.dispose]();
-  rmSync(folder, { recursive: true });
 });
 
 /** One program per host. */

@@ -1,10 +1,8 @@
 /** The checks of messaging whose parts are processes, by real processes, over everything that joins processes. */
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { mpiUnavailable } from '../src/memory/mpi-endpoint.ts';
 import { checkParts, messagingChecks } from '../src/messaging/testing/role-checks.ts';
@@ -37,7 +35,7 @@ it.for([
   { backend: 'mpi', missing: mpiMissing() },
 ])('a process for each part, over $backend', async ({ backend, missing }, context) => {
   if (missing !== undefined) context.skip(missing);
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-checks-'));
+  const folder = temporaryFolder('checks');
   const failed = new AbortController();
   try {
     const env = { BACKEND: backend, FOLDER: folder };
@@ -51,6 +49,5 @@ it.for([
     expect(lines).toEqual(expected.toSorted());
   } finally {
     failed.abort();
-    await rm(folder, { recursive: true, force: true });
   }
 });

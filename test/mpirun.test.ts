@@ -1,10 +1,10 @@
 /** Open MPI under the messages and under the collectives of real processes, and what is said where it cannot be. */
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it, type TestContext } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { groupChecks } from '../src/group/conformance.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { mpiUnavailable } from '../src/memory/mpi-endpoint.ts';
@@ -91,12 +91,11 @@ describe("process groups with backend 'mpi'", () => {
 
   it('refuse ranks that MPI numbers otherwise', async (context) => {
     needsMpi(context);
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-mpi-'));
+    const folder = temporaryFolder('mpi');
     await using job = underMpirun(2, 'mpi-group', ['permuted', join(folder, 'store')]);
     const lines = linesOf((await job.ended).stdout);
     expect(lines.map(({ code }) => code)).toContain('config');
     expect(String(lines.find(({ code }) => code === 'config')?.message)).toMatch(/rank \d of 2, and rank \d of 2 for MPI/);
-    await rm(folder, { recursive: true });
   });
 });
 
@@ -124,19 +123,18 @@ describe('a machine', () => {
 
   it('without Open MPI is told so, with the next step', async (context) => {
     needsAddon(context);
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-no-mpi-'));
+    const folder = temporaryFolder('no-mpi');
     // Found first, and no library: as good as none.
     for (const name of names) await writeFile(join(folder, name), 'not a library');
     const { why, code, message } = reportWith(folder);
     expect(why).toMatch(/libmpi\.so\.40 cannot be loaded .*install Open MPI/);
     expect([code, message]).toEqual(['unsupported', `mpi:// cannot be used: ${String(why)}`]);
-    await rm(folder, { recursive: true });
   });
 
   it('with MPICH is told that only Open MPI will do', async (context) => {
     needsAddon(context);
     if (spawnSync('g++', ['--version']).status !== 0) context.skip('there is no compiler');
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-mpich-'));
+    const folder = temporaryFolder('mpich');
     const source = String.raw`extern "C" int MPI_Get_library_version(char *v, int *n) {
       const char *text = "MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 2022";
       for (*n = 0; (v[*n] = text[*n]) != 0; ++*n) {}
@@ -147,6 +145,5 @@ describe('a machine', () => {
     const { why, code } = reportWith(folder);
     expect(why).toMatch(/the MPI library is MPICH Version:\s4\.0\.2, and only Open MPI's binary interface is known/);
     expect(code).toBe('unsupported');
-    await rm(folder, { recursive: true });
   });
 });

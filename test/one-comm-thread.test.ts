@@ -1,11 +1,9 @@
 /** Worlds and stores of a process share its comm thread: neither keeps the other waiting, nor falls with it. */
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { ShoalError } from '../src/base/errors.ts';
 import { builtEntry } from '../src/base/packages/package-root.ts';
 import { CommChannel } from '../src/comm/comm-channel.ts';
@@ -92,7 +90,7 @@ describe('in one process', () => {
   });
 
   it('two worlds and two stores: one thread', async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-comm-'));
+    const folder = temporaryFolder('comm');
     await using job = await KVJob.start({ workers: 2, servers: 1 });
     const [groups, stores] = await Promise.all([worldOfTwo(folder), job.stores('dist_sync')]);
     expect(workers()).toBe(1);
@@ -106,11 +104,10 @@ describe('in one process', () => {
     expect([...sums, ...values].map(([value]) => value)).toEqual([3, 3, 3, 3]);
     await Promise.all([groups[0].destroy(), groups[1].destroy(), stores[0].close(), stores[1].close()]);
     expect(workers()).toBe(0);
-    await rm(folder, { recursive: true });
   });
 
   it('all fail when the thread is lost, and what comes next has another', async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-comm-'));
+    const folder = temporaryFolder('comm');
     await using job = await KVJob.start({ workers: 1, servers: 1 });
     const groups = await worldOfTwo(folder);
     const store = await create('dist_async', { environment: job.environment('worker', 0) });
@@ -125,7 +122,6 @@ describe('in one process', () => {
     await next.allReduce(new Float32Array(4));
     await next.destroy();
     expect(workers()).toBe(0);
-    await rm(folder, { recursive: true });
   });
 
   it('other threads hear, too, that the thread is lost', async () => {

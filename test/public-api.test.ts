@@ -1,11 +1,12 @@
 /** Scripts run without a type check: every public function refuses what it does not take, whatever is wrong with it, before anything
  *  is done. Nothing is left out: the tables below must have every function of every subpath of the package, or they do not compile. */
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { defaultDevice, init, numpy as np } from '@jax-js/jax';
 import * as tf from '@tensorflow/tfjs';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import * as jaxJs from '../src/ddp/adapters/jax-js.ts';
 import * as tfjs from '../src/ddp/adapters/tfjs/index.ts';
 import * as ddp from '../src/ddp/index.ts';
@@ -553,7 +554,7 @@ describe('shoal/ddp', () => {
   });
 
   it('checkpoints', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'shoal-public-'));
+    const folder = temporaryFolder('public');
     const checkpoints = new ddp.Checkpoints(alone, folder);
     const calls: CallsOf<ddp.Checkpoints> = {
       save: call(checkpoints.save.bind(checkpoints), fields({}, 'tensors', 'owned', 'state')),
@@ -565,7 +566,6 @@ describe('shoal/ddp', () => {
     await walk('checkpoint', {
       load: call(checkpoint.load.bind(checkpoint), argument({ w: new Float32Array(1) })),
     } satisfies CallsOf<ddp.Checkpoint>);
-    rmSync(folder, { recursive: true });
   });
 
   it('reducers', async () => {

@@ -1,20 +1,16 @@
 /** `shoal run --report` with real processes, and its page in a real browser. */
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { chromium, type Browser } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { rankScript, shoal, shoalRun } from './fixtures/launch-harness.ts';
 
 const executablePath = '/usr/bin/chromium';
 const tenLines = join(import.meta.dirname, '../examples/ten-lines.ts');
 
-let directory: string;
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-report-'));
-});
-afterAll(() => rm(directory, { recursive: true }));
+const directory = temporaryFolder('report', afterAll);
 
 it('a run with --report-dir leaves its page, and says where', async () => {
   const folder = join(directory, 'good');

@@ -1,8 +1,8 @@
 /** `shoal tune --scheduler --predict`: of models, and of the traces that a real run left. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import type { SchedulePlan } from '../src/simulate/schedule-planner.ts';
 import { shoal } from './fixtures/launch-harness.ts';
 
@@ -15,15 +15,7 @@ interface Prediction {
 }
 
 const predict = ['tune', '--scheduler', '--predict'];
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-predict-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('predict', afterAll);
 
 async function predictionOf(...more: string[]): Promise<Prediction> {
   const { code, stdout, stderr } = await shoal([...predict, ...more, '--json']).ended;

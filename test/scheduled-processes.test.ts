@@ -1,9 +1,9 @@
 /** Scheduled groups of real processes: all-reduces run in the comm thread, whatever the main thread does, and a rank that dies ends
  *  what is queued on the others. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import type { ChromeEvent } from '../src/trace/chrome.ts';
 import { parseChromeTrace } from '../src/trace/merge.ts';
@@ -23,25 +23,21 @@ describe.each(fabricLists)('scheduled all-reduces, fabrics "%s"', (fabrics) => {
   });
 
   it('are on the timeline: the queue and the flight of each part, and the credit', async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-schedule-'));
-    try {
-      const env = { SHOAL_FABRICS: fabrics, SHOAL_TRACE: folder, BYTESCHEDULER_TIMELINE: join(folder, 'own.json') };
-      await using world = await startRanks({ fixture: 'scheduled', n: 2, env });
-      for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
-      for (const name of ['trace-rank-0.json', 'trace-rank-1.json', 'own.json']) {
-        const { traceEvents } = parseChromeTrace(await readFile(join(folder, name), 'utf8'), name);
-        const spans = (phase: string): ChromeEvent[] => traceEvents.filter(({ name: each }) => each === `all-reduce ${phase}`);
-        // Four rounds of 1, 5, 1 and 31 parts.
-        expect(spans('QUEUE')).toHaveLength(4 * 38);
-        expect(spans('COMMUNICATION')).toHaveLength(4 * 38);
-        const tensors = new Set(spans('COMMUNICATION').map(({ args }) => String(args?.tensor)));
-        expect([...tensors].toSorted()).toEqual([0, 1, 2, 3].map((layer) => `layer ${layer}`));
-        const credit = traceEvents.filter(({ ph, name: each }) => ph === 'C' && each.startsWith('credit in flight'));
-        expect(Math.max(...credit.map(({ args }) => Number(args?.bytes)))).toBeLessThanOrEqual(2 ** 20);
-        expect(credit.at(-1)?.args).toEqual({ bytes: 0 });
-      }
-    } finally {
-      await rm(folder, { recursive: true });
+    const folder = temporaryFolder('schedule');
+    const env = { SHOAL_FABRICS: fabrics, SHOAL_TRACE: folder, BYTESCHEDULER_TIMELINE: join(folder, 'own.json') };
+    await using world = await startRanks({ fixture: 'scheduled', n: 2, env });
+    for (const { code, stderr } of await world.outcomes()) expect({ code, stderr }).toEqual({ code: 0, stderr: '' });
+    for (const name of ['trace-rank-0.json', 'trace-rank-1.json', 'own.json']) {
+      const { traceEvents } = parseChromeTrace(await readFile(join(folder, name), 'utf8'), name);
+      const spans = (phase: string): ChromeEvent[] => traceEvents.filter(({ name: each }) => each === `all-reduce ${phase}`);
+      // Four rounds of 1, 5, 1 and 31 parts.
+      expect(spans('QUEUE')).toHaveLength(4 * 38);
+      expect(spans('COMMUNICATION')).toHaveLength(4 * 38);
+      const tensors = new Set(spans('COMMUNICATION').map(({ args }) => String(args?.tensor)));
+      expect([...tensors].toSorted()).toEqual([0, 1, 2, 3].map((layer) => `layer ${layer}`));
+      const credit = traceEvents.filter(({ ph, name: each }) => ph === 'C' && each.startsWith('credit in flight'));
+      expect(Math.max(...credit.map(({ args }) => Number(args?.bytes)))).toBeLessThanOrEqual(2 ** 20);
+      expect(credit.at(-1)?.args).toEqual({ bytes: 0 });
     }
   });
 

@@ -1,8 +1,6 @@
 /** Stores between real processes, some of which are killed. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { systemClock } from '../src/base/clock.ts';
 import { systemRandom } from '../src/base/random.ts';
 import { reservePort } from '../src/base/testing/reserved-port.ts';
@@ -18,7 +16,7 @@ function writer(url: string, rank: number, worldSize: number): Running {
 
 describe('stores between processes', () => {
   it('the file store survives writers that are killed at any moment; no sum is given twice', async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'shoal-store-'));
+    const directory = temporaryFolder('store');
     const url = `file://${directory}/store`;
     await using first = writer(url, 0, 3);
     await using second = writer(url, 1, 3);
@@ -41,7 +39,6 @@ describe('stores between processes', () => {
     expect(total).toBeGreaterThanOrEqual(seen.length);
     expect(total).toBeLessThanOrEqual(seen.length + writers.length);
     await store.close();
-    await rm(directory, { recursive: true });
   });
 
   it('the death of the process that serves a TCP store fails pending calls with peer-lost', async () => {

@@ -1,9 +1,9 @@
 /** What traces of real processes say of a call that one rank makes late. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import type { ChromeEvent, ChromeTrace } from '../src/trace/chrome.ts';
 import { startRanks } from './support/ranks.ts';
@@ -11,15 +11,7 @@ import { startRanks } from './support/ranks.ts';
 /** How much later rank 1 calls, at least. */
 const lateMs = 700;
 
-let folder: string;
-
-beforeAll(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'shoal-trace-'));
-});
-
-afterAll(async () => {
-  await rm(folder, { recursive: true });
-});
+const folder = temporaryFolder('trace', afterAll);
 
 it.for([
   { path: 'host path', fabrics: '', count: 4 },

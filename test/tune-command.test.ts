@@ -1,22 +1,14 @@
 /** `shoal tune` and `shoal bench --algorithms` with real processes: what is measured, what is written, that it is used. */
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import type { ComparisonReport } from '../src/cli/bench/run-comparison.ts';
 import { parseTuning } from '../src/collectives/tuning-format.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { shoal } from './fixtures/launch-harness.ts';
 
-let directory: string;
-
-beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-tune-'));
-});
-
-afterAll(async () => {
-  await rm(directory, { recursive: true });
-});
+const directory = temporaryFolder('tune', afterAll);
 
 const small = ['-b', '64', '-e', '4K', '-f', '64', '--budget', '20'];
 

@@ -1,19 +1,18 @@
 /** `shoal run --watch` with real processes: what ranks do is seen while they do it, by who has the token, and by nobody else. */
 import { existsSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { writeFile } from 'node:fs/promises';
 import { request, type OutgoingHttpHeaders } from 'node:http';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { chromium } from 'playwright-core';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { shoalRun, type Running } from './fixtures/launch-harness.ts';
 
 const executablePath = '/usr/bin/chromium';
 
-let directory: string;
+const directory = temporaryFolder('watch', afterAll);
 let script: string;
 beforeAll(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-watch-'));
   script = join(directory, 'train.mjs');
   await writeFile(
     script,
@@ -30,7 +29,6 @@ await group.destroy();
 `,
   );
 });
-afterAll(() => rm(directory, { recursive: true }));
 
 interface Watched {
   readonly run: Running;

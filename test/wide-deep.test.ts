@@ -1,21 +1,15 @@
 /** The wide & deep example: learns what can be learnt; however tensors travel, one step of all workers gives the same bits; and how many
  *  requests that takes. */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { areaUnderCurve } from '../examples/ranking/area-under-curve.ts';
 import { criteo } from '../examples/wide-deep/data.ts';
 import { trainExample, type RankingResult } from './support/ranking-example.ts';
 
-let folder: string;
-
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'wide-deep-'));
-});
-
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('wide-deep', afterAll);
 
 const train = (...flags: readonly string[]): Promise<RankingResult> => trainExample('examples/wide-deep/train.ts', folder, 2, flags);
 

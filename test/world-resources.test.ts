@@ -4,6 +4,7 @@ import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import { nativeUnavailableReason } from '../src/memory/native.ts';
 import { fixtureCommand } from './support/fixtures.ts';
 import { start } from './fixtures/launch-harness.ts';
@@ -179,7 +180,7 @@ describe.skipIf(noThreadLimit !== undefined)(
   `a rank without threads${noThreadLimit === undefined ? '' : ` (skipped: ${noThreadLimit})`}`,
   () => {
     it.each(['start', 'second world'])('%s: all ranks name it', async (moment) => {
-      const directory = await mkdtemp(join(tmpdir(), 'shoal-threads-'));
+      const directory = temporaryFolder('threads');
       await chmod(directory, 0o777);
       const env = { WHAT: 'threads', MOMENT: moment, MEETING: `file://${join(directory, 'meeting')}` };
       await using world = await startRanks({ fixture: 'run-out', n: 3, env, ...(user !== undefined && { user }) });
@@ -189,7 +190,6 @@ describe.skipIf(noThreadLimit !== undefined)(
         expect(heard.message).toMatch(/rank 2 ran out of threads \(limit 1\) while .*ulimit -u/);
         expect(heard.peer).toBe(rank === 2 ? undefined : 2);
       }
-      await rm(directory, { recursive: true });
     });
   },
 );

@@ -1,8 +1,6 @@
 /** The sharded optimiser against the one that is not: equal bits, on any number of ranks, also after a checkpoint of other ranks. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { seededRandom } from '../base/random.ts';
 import type { ProcessGroup } from '../group/call/types.ts';
 import { startRanks } from '../group/testing/in-process-world.ts';
@@ -73,7 +71,7 @@ describe.each(kinds)('ZeroRedundancyOptimizer over $name', ({ make, options }) =
 });
 
 it('goes on from a checkpoint of another number of ranks, to the same bits', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-zero-'));
+  const folder = temporaryFolder('zero');
   const named = (parameters: readonly OptimizerParameter[]): Record<string, Float32Array | Float64Array> =>
     Object.fromEntries(parameters.map(({ name, data }) => [name, data]));
   // Averages over ranks differ with their number, so each has the same gradients.
@@ -98,7 +96,6 @@ it('goes on from a checkpoint of another number of ranks, to the same bits', asy
   const adam = new Adam(straight, { lr: 0.02 });
   for (const k of [1, 2, 3, 4]) adam.step(gradientsOf(k, 0));
   expect(resumed).toEqual(straight);
-  rmSync(folder, { recursive: true });
 });
 
 it('Adam has the values of the paper', () => {

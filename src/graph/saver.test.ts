@@ -1,8 +1,8 @@
 /** Variables in files: there and back on several tasks, also on tasks that were started anew; damaged files, other graphs. */
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { constant } from './ops/array.ts';
 import { assign, scatterAdd, variable } from './ops/state.ts';
 import { Saver } from './saver.ts';
@@ -13,11 +13,7 @@ import type { Node, Output } from './structure/node.ts';
 import { dense } from './testing/kernels.ts';
 import { startLocalCluster } from './testing/local-cluster.ts';
 
-let folder: string;
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'saver-'));
-});
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('saver', afterAll);
 
 function model(rows = 3): { graph: Graph; saver: Saver; init: Node[]; step: Node; variables: Output[] } {
   const g = new GraphBuilder();

@@ -2,6 +2,7 @@ import { link, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { systemClock } from '../base/clock.ts';
 import { systemRandom } from '../base/random.ts';
 import { describeStore } from './conformance.ts';
@@ -19,19 +20,15 @@ describeStore('file', async () => {
 
 describe('file store', () => {
   it('ignores what a killed writer left, keeps no drafts, and lets late clients read everything', async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
-    try {
-      await writeFile(join(directory, 'tmp-00ff'), 'half a rec');
-      const store = await FileStore.open(directory, options);
-      for (let i = 0; i < 5; i++) await store.add('n', 1);
-      await store.close();
-      expect((await readdir(directory)).sort()).toEqual(['0000000000', '0000000001', '0000000002', '0000000003', '0000000004', 'tmp-00ff']);
-      const late = await FileStore.open(directory, options);
-      expect(await late.add('n', 1)).toBe(6);
-      await late.close();
-    } finally {
-      await rm(directory, { recursive: true });
-    }
+    const directory = temporaryFolder('file-store');
+    await writeFile(join(directory, 'tmp-00ff'), 'half a rec');
+    const store = await FileStore.open(directory, options);
+    for (let i = 0; i < 5; i++) await store.add('n', 1);
+    await store.close();
+    expect((await readdir(directory)).sort()).toEqual(['0000000000', '0000000001', '0000000002', '0000000003', '0000000004', 'tmp-00ff']);
+    const late = await FileStore.open(directory, options);
+    expect(await late.add('n', 1)).toBe(6);
+    await late.close();
   });
 
   it('does once what a file server is asked twice, because its answer got lost', async () => {
@@ -51,17 +48,13 @@ describe('file store', () => {
   });
 
   it('refuses records that are none, and a full log', async () => {
-    const directory = await mkdtemp(join(tmpdir(), 'shoal-file-store-'));
-    try {
-      const store = await FileStore.open(directory, { ...options, maxRecords: 1 });
-      await store.set('a', Uint8Array.of(1));
-      await expect(store.set('a', Uint8Array.of(2))).rejects.toMatchObject({ code: 'out-of-memory' });
-      await writeFile(join(directory, '0000000001'), 'no record at all');
-      await expect(store.check(['a'])).rejects.toMatchObject({ code: 'protocol' });
-      await store.close();
-    } finally {
-      await rm(directory, { recursive: true });
-    }
+    const directory = temporaryFolder('file-store');
+    const store = await FileStore.open(directory, { ...options, maxRecords: 1 });
+    await store.set('a', Uint8Array.of(1));
+    await expect(store.set('a', Uint8Array.of(2))).rejects.toMatchObject({ code: 'out-of-memory' });
+    await writeFile(join(directory, '0000000001'), 'no record at all');
+    await expect(store.check(['a'])).rejects.toMatchObject({ code: 'protocol' });
+    await store.close();
   });
 
   it('says why a directory cannot be made', async () => {

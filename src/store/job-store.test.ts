@@ -1,9 +1,8 @@
 /** The store as programs have it. What stores do is checked in conformance.ts. */
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { openStore } from './open-job-store.ts';
 
 const text = (bytes: Uint8Array): string => new TextDecoder().decode(bytes);
@@ -35,14 +34,13 @@ it('has the semantics of c10d, over a table of its own', async () => {
 });
 
 it('opens a folder that processes share', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-store-'));
+  const folder = temporaryFolder('store');
   const url = pathToFileURL(join(folder, 'store')).href;
   const [first, second] = await Promise.all([0, 1].map((rank) => openStore(url, { rank, worldSize: 2 })));
   const waiting = second.get('from 0', { timeoutMs: 120_000 });
   await first.set('from 0', 'hello');
   expect(text(await waiting)).toBe('hello');
   await Promise.all([first.close(), second.close()]);
-  rmSync(folder, { recursive: true });
 });
 
 it('refuses what it does not take', async () => {

@@ -1,8 +1,8 @@
-import { chmod, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { connect, createServer, type AddressInfo } from 'node:net';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { sleep } from '../base/clock.ts';
 import { systemRandom } from '../base/random.ts';
 import { reservePort } from '../base/testing/reserved-port.ts';
@@ -16,14 +16,13 @@ const one = Uint8Array.of(1);
 let directory: string;
 let opened: OpenedStore[] = [];
 
-beforeEach(async () => {
-  directory = await mkdtemp(join(tmpdir(), 'shoal-open-store-'));
+beforeEach(() => {
+  directory = temporaryFolder('open-store');
 });
 
 afterEach(async () => {
   for (const { store } of opened.reverse()) await store.close();
   opened = [];
-  await rm(directory, { recursive: true });
 });
 
 async function open(url: string, options: Partial<OpenStoreOptions>): Promise<OpenedStore> {

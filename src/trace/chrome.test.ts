@@ -1,8 +1,8 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { VirtualClock } from '../base/clock.ts';
 import { chromeTrace, formatChromeTrace, writeChromeTrace, type ChromeEvent, type ChromeTrace, type TraceProcess } from './chrome.ts';
 import { mergeTraceFiles, mergeTraces, parseChromeTrace } from './merge.ts';
@@ -203,9 +203,8 @@ describe('mergeTraces', () => {
 describe('trace files', () => {
   let folder: string;
   beforeEach(() => {
-    folder = mkdtempSync(join(tmpdir(), 'shoal-trace-'));
+    folder = temporaryFolder('trace');
   });
-  afterEach(() => rmSync(folder, { recursive: true }));
 
   it('appear whole, one per rank, and merge into one', () => {
     const target = join(folder, 'deep', 'er');

@@ -1,8 +1,8 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { VirtualClock } from '../base/clock.ts';
 import { FlightRecorder, parseFrames, writeFlightDump, type FlightOperation } from './flight-recorder.ts';
 
@@ -149,17 +149,13 @@ describe('FlightRecorder', () => {
   });
 
   it('writes what it dumps', () => {
-    const folder = mkdtempSync(join(tmpdir(), 'shoal-flight-'));
-    try {
-      const { clock, recorder } = start(2);
-      clock.advance(1_700_000_000_000);
-      recorder.schedule(allReduce(0));
-      const path = writeFlightDump(folder, recorder.dump());
-      expect(path).toBe(join(folder, 'flight-rank-1.json'));
-      expect(JSON.parse(readFileSync(path, 'utf8'))).toEqual(recorder.dump());
-      expect(readFileSync(path, 'utf8')).toContain('"time_created_ns": 1700000000000000000,');
-    } finally {
-      rmSync(folder, { recursive: true });
-    }
+    const folder = temporaryFolder('flight');
+    const { clock, recorder } = start(2);
+    clock.advance(1_700_000_000_000);
+    recorder.schedule(allReduce(0));
+    const path = writeFlightDump(folder, recorder.dump());
+    expect(path).toBe(join(folder, 'flight-rank-1.json'));
+    expect(JSON.parse(readFileSync(path, 'utf8'))).toEqual(recorder.dump());
+    expect(readFileSync(path, 'utf8')).toContain('"time_created_ns": 1700000000000000000,');
   });
 });

@@ -1,17 +1,13 @@
 /** Traces read event by event: the same as read whole, and no less careful. */
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../base/testing/temporary-folder.ts';
 import { formatChromeTrace, type ChromeEvent, type ChromeTrace, type TraceMetadata } from './chrome.ts';
 import { openTraceFile, wholeTrace } from './trace-file.ts';
 
-let folder: string;
-beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'shoal-trace-file-'));
-});
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('trace-file', afterAll);
 
 function traceOf(count: number, process: Partial<TraceMetadata['processes'][number]> = {}): ChromeTrace {
   const origin = { rank: 0, host: 'a', pid: 4, offsetMs: 0, clockStartMs: 0, wallStart: '2026-11-20T12:00:00.000Z', dropped: 0 };

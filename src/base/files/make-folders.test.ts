@@ -1,11 +1,10 @@
-import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
+import { temporaryFolder } from '../testing/temporary-folder.ts';
 import { makeFolders } from './make-folders.ts';
 
-const folder = mkdtempSync(join(tmpdir(), 'shoal-folders-'));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder('folders', afterAll);
 
 it('makes what is missing, and nothing twice', () => {
   const path = join(folder, 'a', 'b', 'c');

@@ -1,20 +1,19 @@
 /** What `shoal graph` says and draws; what it refuses. */
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { placeholder } from '../../graph/ops/array.ts';
 import { add, addN, neg } from '../../graph/ops/math.ts';
 import { GraphBuilder } from '../../graph/structure/builder.ts';
 import { encodeGraph } from '../../graph/wire/graphs.ts';
 import { runGraph, type GraphFlags } from './run-graph.ts';
 
-let folder: string;
+const folder = temporaryFolder('graph', afterAll);
 let file: string;
 const flags: GraphFlags = { target: [], feed: [], policy: 'source-wave', boxes: 300 };
 
 beforeAll(() => {
-  folder = mkdtempSync(join(tmpdir(), 'graph-'));
   file = join(folder, 'model.graph');
   const g = new GraphBuilder();
   const xs = [0, 1, 2].map((k) =>
@@ -24,7 +23,6 @@ beforeAll(() => {
   add(g, total, total, { name: 'twice', device: '/job:worker' });
   writeFileSync(file, encodeGraph(g.finish()));
 });
-afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('shoal graph', () => {
   it('says how many requests fusion saves, and draws both', () => {

@@ -1,11 +1,11 @@
 /** Graphs of TensorFlow: GraphDefs as the published schema encodes them; graph models that TensorFlow.js runs to the same numbers; what cannot
  *  be imported, by name; and bytes that are no graphs. */
 import * as tf from '@tensorflow/tfjs';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import protobuf from 'protobufjs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { Session } from '../execute/session.ts';
@@ -85,14 +85,11 @@ async function valueOf(nodes: readonly NodeJson[], fetch: string, feeds: readonl
   return value as Value;
 }
 
-let folder: string;
+const folder = temporaryFolder('graph-def', afterAll);
 
 beforeAll(async () => {
   await tf.setBackend('cpu');
-  folder = mkdtempSync(join(tmpdir(), 'graph-def-'));
 });
-
-afterAll(() => rmSync(folder, { recursive: true }));
 
 describe('a GraphDef', () => {
   it('runs: inputs, control inputs, slots, devices, colocation, attributes', async () => {

@@ -1,9 +1,9 @@
 /** Scheduled groups that tune their credit and partition, on a clock that says how long a step takes under which point. */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { beforeEach, describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { must } from '../../base/assert.ts';
 import { VirtualClock } from '../../base/clock.ts';
 import { silentLogger } from '../../base/log.ts';
@@ -16,12 +16,8 @@ import { rememberedPoints } from './remembered-points.ts';
 
 let folder: string;
 
-beforeEach(async () => {
-  folder = await mkdtemp(join(tmpdir(), 'shoal-points-'));
-});
-
-afterEach(async () => {
-  await rm(folder, { recursive: true });
+beforeEach(() => {
+  folder = temporaryFolder('points');
 });
 
 const tensors = [300, 700, 40].map((count, index) => ({ name: `layer ${index}`, count }));

@@ -1,7 +1,5 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -15,22 +13,18 @@ const native = loadNative({ enabled: true });
 
 /** Runs the body on every worker of a world of its own. */
 async function onWorkers(n: number, body: (kv: CollectiveStore, folder: string) => Promise<void>): Promise<void> {
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-collective-'));
-  try {
-    await using world = await startRanks(n);
-    await world.each(async (group) => {
-      await using kv = await CollectiveStore.open({
-        group,
-        kernels: createKernels({ native }),
-        parameterKernels: createParameterKernels({ native }),
-        clock,
-        timeoutMs: 60_000,
-      });
-      await body(kv, folder);
+  const folder = temporaryFolder('collective');
+  await using world = await startRanks(n);
+  await world.each(async (group) => {
+    await using kv = await CollectiveStore.open({
+      group,
+      kernels: createKernels({ native }),
+      parameterKernels: createParameterKernels({ native }),
+      clock,
+      timeoutMs: 60_000,
     });
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+    await body(kv, folder);
+  });
 }
 
 const checks = kvstoreChecks.filter(({ types }) => types.includes('collective'));

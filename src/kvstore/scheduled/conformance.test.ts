@@ -1,8 +1,6 @@
 /** The conformance suite of stores, on scheduled stores: one process, and workers that sum by all-reduce. */
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
 import { startRanks } from '../../group/testing/in-process-world.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
@@ -26,12 +24,8 @@ const scheduled = (store: KVStore, check: KVCheck, partitionBytes: number): Sche
   });
 
 async function inFolder(body: (folder: string) => Promise<unknown>): Promise<void> {
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-scheduled-'));
-  try {
-    await body(folder);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  const folder = temporaryFolder('scheduled');
+  await body(folder);
 }
 
 describe.each([

@@ -1,9 +1,9 @@
 /** A store whose pushes and pulls are scheduled does what the store underneath does, in the order that is needed. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, it, vi } from 'vitest';
 import { systemClock, VirtualClock, type Clock } from '../../base/clock.ts';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
@@ -412,29 +412,25 @@ describe('a scheduled store', () => {
   });
 
   it('leaves a timeline: of each worker, and of the first in a file of its own', async () => {
-    const folder = await mkdtemp(join(tmpdir(), 'shoal-timeline-'));
-    try {
-      const environment = { SHOAL_TRACE: folder, BYTESCHEDULER_TIMELINE: join(folder, 'own.json') };
-      const { store, calls } = await held({ environment });
-      await store.init('w', new Float32Array(6));
-      const work = store.pull('w', new Float32Array(6));
+    const folder = temporaryFolder('timeline');
+    const environment = { SHOAL_TRACE: folder, BYTESCHEDULER_TIMELINE: join(folder, 'own.json') };
+    const { store, calls } = await held({ environment });
+    await store.init('w', new Float32Array(6));
+    const work = store.pull('w', new Float32Array(6));
+    await turns();
+    for (let next = 0; next < 3; next++) {
+      calls[next].end();
       await turns();
-      for (let next = 0; next < 3; next++) {
-        calls[next].end();
-        await turns();
-      }
-      await work;
-      await store.close();
-      for (const name of ['trace-worker-0.json', 'own.json']) {
-        const { traceEvents } = parseChromeTrace(await readFile(join(folder, name), 'utf8'), name);
-        const spans = traceEvents.filter(({ ph }) => ph === 'X').map((event) => `${event.name} ${event.args?.part}`);
-        const each = (phase: string, parts = [0, 1, 2]): string[] => parts.map((part) => `${phase} ${part}`);
-        expect(spans.toSorted()).toEqual([...each('init COMMUNICATION'), ...each('pull COMMUNICATION'), ...each('pull QUEUE')]);
-        const counters = traceEvents.filter(({ ph }) => ph === 'C').map((event) => event.name);
-        expect([...new Set(counters)].toSorted()).toEqual(['credit in flight (kvstore)', 'queue depth (kvstore)']);
-      }
-    } finally {
-      await rm(folder, { recursive: true });
+    }
+    await work;
+    await store.close();
+    for (const name of ['trace-worker-0.json', 'own.json']) {
+      const { traceEvents } = parseChromeTrace(await readFile(join(folder, name), 'utf8'), name);
+      const spans = traceEvents.filter(({ ph }) => ph === 'X').map((event) => `${event.name} ${event.args?.part}`);
+      const each = (phase: string, parts = [0, 1, 2]): string[] => parts.map((part) => `${phase} ${part}`);
+      expect(spans.toSorted()).toEqual([...each('init COMMUNICATION'), ...each('pull COMMUNICATION'), ...each('pull QUEUE')]);
+      const counters = traceEvents.filter(({ ph }) => ph === 'C').map((event) => event.name);
+      expect([...new Set(counters)].toSorted()).toEqual(['credit in flight (kvstore)', 'queue depth (kvstore)']);
     }
   });
 

@@ -1,7 +1,5 @@
-import { mkdtemp, rm } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
+import { temporaryFolder } from '../../base/testing/temporary-folder.ts';
 import { VirtualClock } from '../../base/clock.ts';
 import { createKernels } from '../../memory/kernels/create-kernels.ts';
 import { loadNative } from '../../memory/native.ts';
@@ -22,12 +20,8 @@ function newStore(clock = new VirtualClock()): LocalStore {
 }
 
 async function inFolder(body: (folder: string) => Promise<void>): Promise<void> {
-  const folder = await mkdtemp(join(tmpdir(), 'shoal-local-'));
-  try {
-    await body(folder);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  const folder = temporaryFolder('local');
+  await body(folder);
 }
 
 describe('LocalStore', () => {
