@@ -2,10 +2,11 @@
  *  unchanged; what it cannot do is skipped by name with the reason. */
 import type net from 'node:net';
 import fc from 'fast-check';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect } from 'vitest';
 import { Handshake } from '../base/auth.ts';
 import type { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
+import { testsBut, type Skip } from '../base/testing/skips.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import type { Region } from '../memory/region.ts';
 import type { Connection, ConnectionHandlers, Fabric, FabricAddress, FabricOptions, RegisteredRegion } from './fabric.ts';
@@ -23,11 +24,6 @@ export interface FabricWorld {
   /** Sockets that have not authenticated yet. */
   pendingConnections?(fabric: Fabric): number;
   close?(): void;
-}
-
-export interface Skip {
-  readonly test: string;
-  readonly reason: string;
 }
 
 type Event = { message: string } | { immediate: number } | { closed: ShoalError | undefined };
@@ -92,13 +88,7 @@ const MiB = 1024 * 1024;
 const clock = new UnhurriedClock();
 
 export function describeFabric(name: string, makeWorld: () => FabricWorld, options: { skips?: readonly Skip[] } = {}): void {
-  const skips = new Map(options.skips?.map(({ test, reason }) => [test, reason]));
-  const test = (title: string, body: () => Promise<void>): void => {
-    const reason = skips.get(title);
-    skips.delete(title);
-    if (reason === undefined) it(title, body);
-    else it.skip(`${title} (skipped: ${reason})`, () => undefined);
-  };
+  const { test, checkSkips } = testsBut(options.skips);
 
   describe(`fabric conformance: ${name}`, () => {
     const cleanups: (() => unknown)[] = [];
@@ -664,8 +654,6 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
       );
     });
 
-    it('skips name tests that exist', () => {
-      expect([...skips.keys()]).toEqual([]);
-    });
+    checkSkips();
   });
 }

@@ -2,8 +2,9 @@
  *  two processes is in testing/role-checks.ts. What a backend cannot do is skipped by name with the reason. */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect } from 'vitest';
 import { seededRandom } from '../base/random.ts';
+import { testsBut, type Skip } from '../base/testing/skips.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import type { Address } from './address.ts';
 import type { Pipe } from './backend.ts';
@@ -35,11 +36,6 @@ const hostileInputs = Math.max(5000, Number(process.env.FUZZ_INPUTS ?? 0) / 100)
 /** Most of its time is connecting: fabrics that take long for that may skip it. */
 export const hostileTest = `${hostileInputs} hostile packets end no more than their pipes; memory stays bounded`;
 
-export interface Skip {
-  readonly test: string;
-  readonly reason: string;
-}
-
 /** Without what is only waiting to be collected. */
 function bytesHeld(): number {
   setFlagsFromString('--expose-gc');
@@ -49,13 +45,7 @@ function bytesHeld(): number {
 }
 
 export function describeMessaging(name: string, makeWorld: () => MessagingWorld, options: { skips?: readonly Skip[] } = {}): void {
-  const skips = new Map(options.skips?.map(({ test, reason }) => [test, reason]));
-  const test = (title: string, body: () => Promise<void>): void => {
-    const reason = skips.get(title);
-    skips.delete(title);
-    if (reason === undefined) it(title, body, 120_000 + hostileInputs);
-    else it.skip(`${title} (skipped: ${reason})`, () => undefined);
-  };
+  const { test, checkSkips } = testsBut(options.skips, 120_000 + hostileInputs);
 
   describe(`messaging conformance: ${name}`, () => {
     const cleanups: (() => unknown)[] = [];
@@ -306,8 +296,6 @@ export function describeMessaging(name: string, makeWorld: () => MessagingWorld,
       expect((await answer)[3]).toBe(6);
     });
 
-    it('skips name tests that exist', () => {
-      expect([...skips.keys()]).toEqual([]);
-    });
+    checkSkips();
   });
 }

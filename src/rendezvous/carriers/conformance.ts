@@ -1,8 +1,9 @@
 /** What every rendezvous must do: one suite, for the table of one process and for every carrier between two. */
 import fc from 'fast-check';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterEach, describe, expect } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
+import { testsBut, type Skip } from '../../base/testing/skips.ts';
 import { dtypes, viewOf } from '../../memory/dtype.ts';
 import { formatRendezvousKey, parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { PieceSink } from '../protocol/tensor-request.ts';
@@ -44,21 +45,12 @@ function isSame(a: TensorValue | undefined, b: TensorValue | undefined): boolean
   return a.dtype === b.dtype && a.shape.join() === b.shape.join() && x.equals(y);
 }
 
-export interface Skip {
-  readonly test: string;
-  readonly reason: string;
-}
-
 export function describeRendezvous(
   name: string,
   makeWorld: () => Promise<RendezvousWorld>,
   options: { readonly skips?: readonly Skip[] } = {},
 ): void {
-  const test = (title: string, body: () => Promise<void>): void => {
-    const skip = options.skips?.find((each) => each.test === title);
-    if (skip === undefined) it(title, body);
-    else it.skip(`${title} (skipped: ${skip.reason})`, () => undefined);
-  };
+  const { test, checkSkips } = testsBut(options.skips);
   describe(`rendezvous conformance: ${name}`, () => {
     const worlds: RendezvousWorld[] = [];
     afterEach(async () => {
@@ -487,5 +479,7 @@ export function describeRendezvous(
         { numRuns: 150 },
       );
     });
+
+    checkSkips();
   });
 }
