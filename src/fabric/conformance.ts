@@ -2,7 +2,7 @@
  *  unchanged; what it cannot do is skipped by name with the reason. */
 import type net from 'node:net';
 import fc from 'fast-check';
-import { afterEach, describe, expect } from 'vitest';
+import { describe, expect, onTestFinished } from 'vitest';
 import { Handshake } from '../base/auth.ts';
 import type { ShoalError } from '../base/errors.ts';
 import { seededRandom } from '../base/random.ts';
@@ -91,19 +91,14 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
   const { test, checkSkips } = testsBut(options.skips);
 
   describe(`fabric conformance: ${name}`, () => {
-    const cleanups: (() => unknown)[] = [];
     const make = (): FabricWorld => {
       const made = makeWorld();
-      cleanups.push(() => made.close?.());
+      onTestFinished(() => made.close?.());
       return made;
     };
-    afterEach(async () => {
-      for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-    });
-
     const fabricOf = (on: FabricWorld, rank: number, changes: Partial<FabricOptions> = {}): Fabric => {
       const fabric = on.create({ identity: { world, rank }, secret, clock, random: seededRandom(rank + 1), ...changes });
-      cleanups.push(() => fabric.close());
+      onTestFinished(() => fabric.close());
       return fabric;
     };
     const listening = async (fabric: Fabric): Promise<{ address: FabricAddress; next: () => Promise<Connection> }> => {
@@ -517,7 +512,7 @@ export function describeFabric(name: string, makeWorld: () => FabricWorld, optio
         if (k % 3 === 1) socket.write(Buffer.alloc(1 << 20, 'SHOAL\x01\x01\x00', 'latin1'));
         return socket;
       });
-      cleanups.push(() => strangers.forEach((socket) => socket.destroy()));
+      onTestFinished(() => strangers.forEach((socket) => socket.destroy()));
       // Those that spoke are ended by us; the silent ones hold a place each, at most 64.
       await Promise.all(
         strangers

@@ -1,5 +1,5 @@
 import net from 'node:net';
-import { afterEach, describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { seededRandom } from '../base/random.ts';
 import { UnhurriedClock } from '../base/testing/unhurried-clock.ts';
 import { loadNative, nativeUnavailableReason } from '../memory/native.ts';
@@ -25,11 +25,6 @@ function kernel(system: string, granted: readonly string[], segments?: [number, 
 }
 
 describe('congestion control', () => {
-  const cleanups: (() => unknown)[] = [];
-  afterEach(async () => {
-    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-  });
-
   const told: string[] = [];
   const tuned = (native: CongestionNative, wanted: readonly string[] = []): SocketTuning =>
     congestionTuner({ native, wanted, onLoss: (message) => told.push(message) })(3, 'tcp 10.0.0.4:41234');
@@ -88,10 +83,10 @@ describe('congestion control', () => {
     async () => {
       const { congestionControl, socketSegments } = native!;
       const server = net.createServer().listen(0, '127.0.0.1');
-      cleanups.push(() => server.close());
+      onTestFinished(() => void server.close());
       await new Promise((resolve) => server.once('listening', resolve));
       const socket = net.connect((server.address() as net.AddressInfo).port, '127.0.0.1');
-      cleanups.push(() => socket.destroy());
+      onTestFinished(() => void socket.destroy());
       await new Promise((resolve) => socket.once('connect', resolve));
       const { fd } = (socket as unknown as { _handle: { fd: number } })._handle;
       const before = congestionControl(fd, []);
@@ -117,7 +112,7 @@ describe('congestion control', () => {
       const congestionControl = `control-${rank}`;
       const review = (descriptor: number): number => reviewed.push(descriptor > 2 ? rank : -1);
       const fabric = new TcpFabric({ ...options, tuneSocket: () => ({ congestionControl, review }) });
-      cleanups.push(() => fabric.close());
+      onTestFinished(() => fabric.close());
       return fabric;
     };
     const [a, b] = [fabricOf(0), fabricOf(1)];

@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import net from 'node:net';
 import fc from 'fast-check';
-import { afterEach, describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { reservePort } from '../../base/testing/reserved-port.ts';
@@ -65,20 +65,16 @@ const noShm = libfabricUnavailable({ provider: 'shm' });
 const skipped = (reason: string | undefined): string => (reason === undefined ? '' : ` (skipped: ${reason})`);
 
 describe('libfabric', () => {
-  const cleanups: (() => unknown)[] = [];
-  afterEach(async () => {
-    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-  });
   const clock = new UnhurriedClock();
   const fabricOf = (rank: number, changes: Partial<LibfabricOptions> = {}): LibfabricFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1), hostId: 'here' };
     const fabric = new LibfabricFabric({ ...options, ...changes });
-    cleanups.push(() => fabric.close());
+    onTestFinished(() => fabric.close());
     return fabric;
   };
   const regionOf = (bytes: number): Region => {
     const region = createRegionAllocator({ native: loadNative({ enabled: true }) }).create(bytes);
-    cleanups.push(() => region.close());
+    onTestFinished(() => region.close());
     return region;
   };
 
@@ -192,7 +188,7 @@ describe('libfabric', () => {
     const native = loadNative({ enabled: true })!;
     const device = native.ofiOpen('tcp;ofi_rxm', '', ofiAddressFormats.ipv4, 16, 16, 0, true);
     const stranger = new LibfabricEndpoint({ native, device: device.handle, source: '127.0.0.1', receives: 16, transmits: 16 });
-    cleanups.push(() => {
+    onTestFinished(() => {
       stranger.close();
       native.ofiCloseDevice(device.handle);
     });
@@ -220,7 +216,7 @@ describe('libfabric', () => {
     const dead = own.replace(`-${pid}-${start}-`, `-${pid}-${Number(start) + 1}-`);
     expect(namespace).toMatch(/^\d+$/);
     for (const name of [own, dead]) writeFileSync(`/dev/shm/${name}`, 'x');
-    cleanups.push(() => rmSync(`/dev/shm/${own}`, { force: true }));
+    onTestFinished(() => rmSync(`/dev/shm/${own}`, { force: true }));
     sweepSharedMemory();
     expect(existsSync(`/dev/shm/${dead}`)).toBe(false);
     expect(existsSync(`/dev/shm/${own}`)).toBe(true);

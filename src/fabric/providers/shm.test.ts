@@ -1,5 +1,5 @@
 import net from 'node:net';
-import { afterEach, describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom, systemRandom } from '../../base/random.ts';
 import { UnhurriedClock } from '../../base/testing/unhurried-clock.ts';
@@ -35,14 +35,10 @@ function shmWorld(): FabricWorld {
 describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipped: ${reason})`}`, () => {
   describeFabric('shm', shmWorld);
 
-  const cleanups: (() => unknown)[] = [];
-  afterEach(async () => {
-    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-  });
   const fabricOf = (on: FabricWorld, rank: number, changes: Partial<ShmOptions> = {}): ShmFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = on.create({ ...options, ...changes }) as ShmFabric;
-    cleanups.push(() => fabric.close());
+    onTestFinished(() => fabric.close());
     return fabric;
   };
   const peer = { world: 'w', rank: 1 };
@@ -69,7 +65,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
     const make = (rank: number, hides: boolean): ShmFabric => {
       const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: systemRandom };
       const fabric = new ShmFabric({ ...options, regions: hides ? regions : allocator, onRefused: (error) => refused.push(error) });
-      cleanups.push(() => fabric.close());
+      onTestFinished(() => fabric.close());
       return fabric;
     };
     const [a, b] = [make(0, blind === 'dialer'), make(1, blind === 'acceptor')];
@@ -109,7 +105,7 @@ describe.skipIf(reason !== undefined)(`shm${reason === undefined ? '' : ` (skipp
   it('a deregistered region is unmapped at the peer, and one mapped too late is withdrawn without harm', async () => {
     const on = shmWorld();
     const [a, b] = [fabricOf(on, 0), fabricOf(on, 1)];
-    cleanups.push(() => on.close?.());
+    onTestFinished(() => on.close?.());
     const { atA, atB } = await connected(a, b);
     const region = on.region(4096);
     const registered = b.register(region);

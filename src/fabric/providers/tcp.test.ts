@@ -1,5 +1,5 @@
 import net from 'node:net';
-import { afterEach, describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { Handshake } from '../../base/auth.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { seededRandom } from '../../base/random.ts';
@@ -44,14 +44,10 @@ function dialerOf(seed: number): Handshake {
 }
 
 describe('tcp', () => {
-  const cleanups: (() => unknown)[] = [];
-  afterEach(async () => {
-    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-  });
   const fabricOf = (rank: number, changes: Partial<TcpOptions> = {}): TcpFabric => {
     const options = { identity: { world: 'w', rank }, secret: Buffer.from('s'), clock, random: seededRandom(rank + 1) };
     const fabric = new TcpFabric({ ...options, ...changes });
-    cleanups.push(() => fabric.close());
+    onTestFinished(() => fabric.close());
     return fabric;
   };
   const peer = { world: 'w', rank: 1 };
@@ -144,7 +140,7 @@ describe('tcp', () => {
       onward.on('error', () => socket.destroy());
     });
     await new Promise<void>((resolve) => relay.listen(port, '127.0.0.1', resolve));
-    cleanups.push(() => relay.close());
+    onTestFinished(() => void relay.close());
     const inbox = new Inbox(await connecting);
     await inbox.connection.close();
     expect(attempts.length).toBeGreaterThanOrEqual(3);
@@ -206,7 +202,7 @@ describe('tcp', () => {
     /** A member that stops in the middle of a payload. */
     const dialRaw = ({ candidates }: FabricAddress): void => {
       socket = net.connect(Number(candidates[0].split(':').at(-1)), '127.0.0.1');
-      cleanups.push(() => socket.destroy());
+      onTestFinished(() => void socket.destroy());
       const dialer = dialerOf(9);
       socket.write(dialer.start()!);
       socket.on('data', (bytes) => {
