@@ -1,24 +1,13 @@
 /** Servers as real processes, killed with SIGKILL while workers push: every push counts once, whatever happens. */
 import { once } from 'node:events';
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterEach, describe, expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { seededRandom } from '../src/base/random.ts';
+import { temporaryFolder } from '../src/base/testing/temporary-folder.ts';
 import type { KVStore } from '../src/kvstore/values/types.ts';
+import { CountedPushes } from './support/counted-pushes.ts';
 import { KVJob } from './support/kv-job.ts';
-
-const folders: string[] = [];
-
-afterEach(() => {
-  for (const folder of folders.splice(0)) rmSync(folder, { recursive: true, force: true });
-});
-
-function temporary(): string {
-  const folder = mkdtempSync(join(tmpdir(), 'shoal-kvstore-'));
-  folders.push(folder);
-  return folder;
-}
 
 /** What servers write arrives when it arrives. */
 const patience = { timeout: 60_000 };
@@ -26,110 +15,66 @@ const patience = { timeout: 60_000 };
 /** Long for a process that is only busy, short for a test that waits until it has passed. */
 const silence = { SHOAL_KV_SILENCE_MS: '4000' };
 
-const keys = ['small', 'large'];
-const counts = [3, 70_000];
-
-async function begin(stores: readonly KVStore[]): Promise<void> {
-  await Promise.all(
-    stores.map((kv) =>
-      kv.init(
-        keys,
-        counts.map((count) => new Float64Array(count)),
-      ),
-    ),
-  );
-  // Value −= gradient: with gradients of −1 every push adds one, exactly.
-  await stores[0].setOptimizer({ name: 'sgd', learningRate: 1 });
-  await Promise.all(stores.map((kv) => kv.barrier()));
-}
-
-async function pushOnce(kv: KVStore): Promise<void> {
-  const outs = counts.map((count) => new Float64Array(count).fill(-1));
-  await kv.pushPull(keys, outs);
-}
-
-async function expectSum(kv: KVStore, sum: number): Promise<void> {
-  const outs = counts.map((count) => new Float64Array(count));
-  await kv.pull(keys, outs);
-  for (const out of outs) expect(new Set(out)).toEqual(new Set([sum]));
-}
+const pushes = new CountedPushes({ small: 3, large: 70_000 });
 
 describe('a server that is killed', () => {
   test('and started again resumes from its checkpoint and the pushes since: 20 kills, every push counts once', async () => {
     const [workers, kills] = [2, 20];
     const random = seededRandom(11);
-    await using job = await KVJob.start({ workers, servers: 2, checkpointDir: temporary(), env: { SHOAL_KV_CHECKPOINT_MS: '100' } });
+    await using job = await KVJob.start({
+      workers,
+      servers: 2,
+      checkpointDir: temporaryFolder('kvstore'),
+      env: { SHOAL_KV_CHECKPOINT_MS: '100' },
+    });
     const stores = await job.stores('dist_sync');
-    await begin(stores);
-    let pushes = 0;
-    for (let kill = 0; kill < kills; kill++) {
-      const rounds = 1 + random.integer(6);
-      const victim = random.integer(2);
-      const after = random.integer(rounds);
-      for (let round = 0; round < rounds; round++) {
-        const pushed = Promise.all(stores.map(pushOnce));
-        if (round === after) {
-          // Sometimes before the pushes have left, sometimes with them half done.
-          for (let turn = random.integer(4); turn > 0; turn--) await new Promise((resolve) => setImmediate(resolve));
-          await job.kill(victim);
-          job.startServer(victim);
-        }
-        await pushed;
-        pushes++;
-      }
-    }
-    await expectSum(stores[0], pushes * workers);
-    expect((await stores[1].info('large')).version).toBe(pushes);
+    await pushes.begin(stores);
+    const rounds = await pushes.pushThroughKills(job, stores, { random, kills, roundsMax: 6, turnsMax: 4 });
+    await pushes.expectSum(stores[0], rounds * workers);
+    expect((await stores[1].info('large')).version).toBe(rounds);
   });
 
   test('is replaced by its standby, which has everything', async () => {
     const env = { ...silence, SHOAL_LOG_LEVEL: 'info' };
     await using job = await KVJob.start({ workers: 2, servers: 1, replicas: 2, env });
     const stores = await job.stores('dist_sync');
-    await begin(stores);
+    await pushes.begin(stores);
     await expect.poll(() => job.stderr, patience).toContain('stands by');
-    for (let round = 0; round < 5; round++) await Promise.all(stores.map(pushOnce));
-    const pushed = Promise.all(stores.map(pushOnce));
+    for (let round = 0; round < 5; round++) await pushes.push(...stores);
+    const pushed = pushes.push(...stores);
     await job.kill(0);
     await pushed;
-    await Promise.all(stores.map(pushOnce));
-    await expectSum(stores[1], 7 * 2);
+    await pushes.push(...stores);
+    await pushes.expectSum(stores[1], 7 * 2);
     await expect.poll(() => job.stderr, patience).toContain('takes over');
   });
 
   test('says that it cannot save, and that it can again', async () => {
-    const folder = temporary();
+    const folder = temporaryFolder('kvstore');
     // Nothing can be written where a folder is in the way, whoever writes.
     const obstacle = join(folder, 'server-0-0', 'snapshot.part');
     mkdirSync(obstacle, { recursive: true });
     const env = { SHOAL_KV_CHECKPOINT_MS: '50', SHOAL_LOG_LEVEL: 'info' };
     await using job = await KVJob.start({ workers: 1, servers: 1, checkpointDir: folder, env });
     const [kv] = (await job.stores('dist_async')) as [KVStore];
-    await begin([kv]);
-    await pushOnce(kv);
+    await pushes.begin([kv]);
+    await pushes.push(kv);
     await expect
       .poll(() => job.stderr, patience)
       .toMatch(/server 0 of group 0 warn .*cannot save a checkpoint: .*snapshot\.part.*tried again/);
     rmSync(obstacle, { recursive: true });
     await expect.poll(() => job.stderr, patience).toContain('saves checkpoints again');
     expect(job.stderr.match(/cannot save a checkpoint/g)).toHaveLength(1);
-    await pushOnce(kv);
-    await expectSum(kv, 2);
+    await pushes.push(kv);
+    await pushes.expectSum(kv, 2);
   });
 
   test('without checkpoint and standby ends operations with an error that names it', async () => {
     await using job = await KVJob.start({ workers: 1, servers: 1 });
     const [kv] = (await job.stores('dist_async')) as [KVStore];
-    await begin([kv]);
+    await pushes.begin([kv]);
     await job.kill(0);
-    await expect(
-      kv.pushPull(
-        keys,
-        counts.map((count) => new Float64Array(count)),
-        undefined,
-        { timeoutMs: 1500 },
-      ),
-    ).rejects.toMatchObject({
+    await expect(kv.pushPull(pushes.keys, pushes.arrays(0), undefined, { timeoutMs: 1500 })).rejects.toMatchObject({
       code: 'timeout',
       message: expect.stringMatching(/server 0/) as string,
     });
@@ -155,12 +100,12 @@ test('a standby that is lost does not stop its server', async () => {
   const env = { ...silence, SHOAL_LOG_LEVEL: 'info' };
   await using job = await KVJob.start({ workers: 1, servers: 1, replicas: 2, env });
   const [kv] = (await job.stores('dist_async')) as [KVStore];
-  await begin([kv]);
+  await pushes.begin([kv]);
   await expect.poll(() => job.stderr, patience).toContain('stands by');
-  await pushOnce(kv);
+  await pushes.push(kv);
   await job.kill(0, 'standby');
-  for (let round = 0; round < 3; round++) await pushOnce(kv);
-  await expectSum(kv, 4);
+  for (let round = 0; round < 3; round++) await pushes.push(kv);
+  await pushes.expectSum(kv, 4);
   await expect.poll(() => job.stderr, patience).toContain('goes on alone');
 });
 
@@ -168,12 +113,12 @@ test.each([{ checkpoints: 'none' }, { checkpoints: 'some' }])(
   'a store is closed that has nothing to say since it was opened, or saved; checkpoints: $checkpoints',
   async ({ checkpoints }) => {
     const env = { SHOAL_KV_CHECKPOINT_MS: '50', SHOAL_LOG_LEVEL: 'info' };
-    const saved = checkpoints === 'none' ? {} : { checkpointDir: temporary() };
+    const saved = checkpoints === 'none' ? {} : { checkpointDir: temporaryFolder('kvstore') };
     await using job = await KVJob.start({ workers: 2, servers: 2, env, ...saved });
     const stores = await job.stores('dist_sync');
     if (checkpoints === 'some') {
-      await begin(stores);
-      await Promise.all(stores.map(pushOnce));
+      await pushes.begin(stores);
+      await pushes.push(...stores);
       // Nothing changes from now on: all of it is saved, sooner or later.
       await new Promise((resolve) => setTimeout(resolve, 1000));
     }
@@ -188,17 +133,17 @@ test.each([{ replicas: 1 }, { replicas: 2 }] as const)(
   async ({ replicas }) => {
     await using job = await KVJob.start({ workers: 1, servers: 1, replicas, env: { SHOAL_LOG_LEVEL: 'info' } });
     const [kv] = (await job.stores('dist_sync')) as [KVStore];
-    await begin([kv]);
+    await pushes.begin([kv]);
     if (replicas === 2) await expect.poll(() => job.stderr, patience).toContain('stands by');
     const seats = replicas === 2 ? (['server', 'standby'] as const) : (['server'] as const);
     for (const seat of seats) {
       const refused = job.startAnother(0, seat);
-      await pushOnce(kv);
+      await pushes.push(kv);
       expect(await refused).toBe(1);
     }
     expect(job.stderr.match(/server 0 of group 0 is process \d+ at .*this process is one too many/g)).toHaveLength(seats.length);
-    await pushOnce(kv);
-    await expectSum(kv, seats.length + 1);
+    await pushes.push(kv);
+    await pushes.expectSum(kv, seats.length + 1);
   },
   120_000,
 );
