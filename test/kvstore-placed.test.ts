@@ -2,19 +2,14 @@
  *  server's values. Both are in this process, each with sockets and fabric of its own. */
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { systemClock } from '../src/base/clock.ts';
-import { ShoalError } from '../src/base/errors.ts';
 import { systemRandom } from '../src/base/random.ts';
 import type { Environment } from '../src/base/settings/settings.ts';
-import { CommChannel } from '../src/comm/comm-channel.ts';
-import { InlineHost } from '../src/comm/comm-host.ts';
 import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
-import { ClientNode, type WorkerPort } from '../src/kvstore/client/node.ts';
-import type { ClientChannel, ClientCommand } from '../src/kvstore/client/protocol.ts';
 import { openNode, type NodeContext } from '../src/kvstore/job/node-context.ts';
-import { ProcessValues } from '../src/kvstore/protocol/process-values.ts';
 import type { ValueCounters } from '../src/kvstore/protocol/value-space.ts';
 import { ServerNode } from '../src/kvstore/server/node.ts';
-import { DistStore } from '../src/kvstore/stores/dist-store.ts';
+import type { DistStore } from '../src/kvstore/stores/dist-store.ts';
+import { openInlineStore } from '../src/kvstore/testing/inline-store.ts';
 import type { FrameCounters } from '../src/messaging/backends/frame-places.ts';
 import { StoreServer } from '../src/store/store-server.ts';
 
@@ -27,61 +22,6 @@ type Counted = NodeContext & { readonly counters: ValueCounters };
 /** One process of the job, as far as it needs to be one. */
 async function open(environment: Environment): Promise<Counted> {
   return { ...(await openNode(environment)), counters: { bytesCopied: 0 } };
-}
-
-async function connect(environment: Environment, node: Counted): Promise<DistStore> {
-  const channel: ClientChannel = new CommChannel(
-    (handlers) =>
-      new InlineHost((emit) => {
-        let deliver: ((command: ClientCommand) => void) | undefined;
-        const early: ClientCommand[] = [];
-        const port: WorkerPort = {
-          onCommand: (handle) => {
-            deliver = handle;
-            for (const command of early.splice(0)) handle(command);
-          },
-          emit,
-          settle: (work, error, answer) =>
-            emit({
-              type: 'done',
-              work,
-              ...(error && { error: error.toData() }),
-              ...(answer === undefined ? {} : { answer: answer as never }),
-            }),
-          close: () => undefined,
-        };
-        return {
-          start: async () => {
-            try {
-              const client = await ClientNode.start(
-                { environment, async: false, localWorkers: 1 },
-                { onEnded: () => undefined, open: async () => node },
-              );
-              client.attach(0, port);
-            } catch (thrown) {
-              emit({ type: 'failed', error: ShoalError.from(thrown).toData() });
-            }
-          },
-          handle: (command) => (deliver ? deliver(command) : early.push(command)),
-        };
-      }, handlers),
-  );
-  const values = new ProcessValues({
-    allocator: node.allocator,
-    thread: 0,
-    onCreate: (region, share) => channel.post({ type: 'map', region, share }),
-    onDrop: (region) => channel.post({ type: 'unmap', region }),
-  });
-  const { kernels, parameterKernels, settings } = node;
-  return new DistStore({
-    type: 'dist_sync',
-    info: await channel.ready(),
-    channel,
-    values,
-    kernels,
-    parameterKernels,
-    timeoutMs: settings.timeoutMs,
-  });
 }
 
 const noLibfabric = libfabricUnavailable({ provider: 'tcp;ofi_rxm' });
@@ -129,7 +69,8 @@ describe.each(planes)('values over $plane', ({ more, missing }) => {
         return server;
       },
     });
-    kv = await connect(environment('worker'), client);
+    const node = client;
+    kv = await openInlineStore({ ...node, environment: environment('worker'), open: async () => node });
     serving = await starting;
   });
 

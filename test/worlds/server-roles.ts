@@ -1,18 +1,12 @@
 /** Parameter servers and their workers as roles of a world: the real ones, over a network of the world. */
-import { ShoalError } from '../../src/base/errors.ts';
 import { seededRandom } from '../../src/base/random.ts';
 import { readSettings, type Environment } from '../../src/base/settings/settings.ts';
-import { CommChannel } from '../../src/comm/comm-channel.ts';
-import { InlineHost } from '../../src/comm/comm-host.ts';
 import { LoopbackNetwork, type LoopbackFabric } from '../../src/fabric/providers/loopback.ts';
 import { InProcessMemory } from '../../src/group/testing/in-process-memory.ts';
-import { ClientNode, type WorkerPort } from '../../src/kvstore/client/node.ts';
-import type { ClientChannel, ClientCommand, ClientEvent } from '../../src/kvstore/client/protocol.ts';
 import type { NodeContext } from '../../src/kvstore/job/node-context.ts';
 import { ServerRecords } from '../../src/kvstore/job/server-records.ts';
-import { ProcessValues } from '../../src/kvstore/protocol/process-values.ts';
 import { ServerNode } from '../../src/kvstore/server/node.ts';
-import { DistStore } from '../../src/kvstore/stores/dist-store.ts';
+import { openInlineStore } from '../../src/kvstore/testing/inline-store.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { createKernels } from '../../src/memory/kernels/create-kernels.ts';
 import { loadNative } from '../../src/memory/native.ts';
@@ -71,46 +65,10 @@ export class ServerSite {
     }
   }
 
-  async connect(process: VirtualProcess): Promise<KVStore> {
+  connect(process: VirtualProcess): Promise<KVStore> {
     const { environment } = process;
-    const channel: ClientChannel = new CommChannel((handlers) => new InlineHost((emit) => this.#client(process, emit), handlers));
-    const values = new ProcessValues({
-      allocator: this.#allocator(process),
-      thread: 0,
-      onCreate: (region, share) => channel.post({ type: 'map', region, share }),
-      onDrop: (region) => channel.post({ type: 'unmap', region }),
-    });
-    const info = await channel.ready();
-    const { timeoutMs } = readSettings(environment);
-    return new DistStore({ type: 'dist_sync', info, channel, values, kernels, parameterKernels, timeoutMs });
-  }
-
-  /** The guest that a comm thread would have. */
-  #client(process: VirtualProcess, emit: (event: ClientEvent) => void): { start(): Promise<void>; handle(command: ClientCommand): void } {
-    let deliver: ((command: ClientCommand) => void) | undefined;
-    const early: ClientCommand[] = [];
-    const port: WorkerPort = {
-      onCommand: (handle) => {
-        deliver = handle;
-        for (const command of early.splice(0)) handle(command);
-      },
-      emit,
-      settle: (work, error, answer) =>
-        emit({ type: 'done', work, ...(error && { error: error.toData() }), ...(answer === undefined ? {} : { answer: answer as never }) }),
-      close: () => undefined,
-    };
-    return {
-      start: async () => {
-        try {
-          const plan = { environment: process.environment, async: false, localWorkers: 1 };
-          const node = await ClientNode.start(plan, { onEnded: () => undefined, open: () => this.#open(process) });
-          node.attach(0, port);
-        } catch (thrown) {
-          emit({ type: 'failed', error: ShoalError.from(thrown).toData() });
-        }
-      },
-      handle: (command) => (deliver ? deliver(command) : early.push(command)),
-    };
+    const open = (): Promise<NodeContext> => this.#open(process);
+    return openInlineStore({ environment, allocator: this.#allocator(process), kernels, parameterKernels, open });
   }
 
   async #open(process: VirtualProcess): Promise<NodeContext> {
