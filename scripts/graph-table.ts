@@ -1,4 +1,4 @@
-/** What was asked of graphs and what was measured, out of bench/results: for docs/graph.md and docs/performance.md. */
+/** Goals and measurements of graphs, from bench/results: for docs/graph.md and docs/performance.md. */
 import type { ReadResult } from './performance-tables.ts';
 
 interface Report {
@@ -48,7 +48,7 @@ export function graphTable(read: ReadResult): string {
     ...linesOf(read, 'graph-partition', (rows: readonly PartitionRow[]) => [partition(rows)]),
     ...linesOf(read, 'graph-many-workers', (rows: readonly WorkersRow[]) => [manyWorkers(rows)]),
   ];
-  return ['| case | asked | measured | load before, CPUs | `npx tsx bench/measure.ts …` |', '|---|---|---|---|---|', ...lines].join('\n');
+  return ['| case | goal | measured | load before, CPUs | `npx tsx bench/measure.ts …` |', '|---|---|---|---|---|', ...lines].join('\n');
 }
 
 /** @param lines of the rows that the file has. */

@@ -84,9 +84,9 @@ export function peerTable({ sizes, bound }: ComparedCase): string {
 export function overlapTable({ buckets, bytes, stagedBytes, boundUs, points }: OverlapReport): string {
   const one = sizeText(bytes);
   const titles: Readonly<Record<SeriesName, string>> = {
-    operations: `${buckets} × ${one}, so many started at a time`,
-    staging: `${buckets} × ${one}, all started, staging for so many`,
-    slices: `${sizeText(buckets * bytes)} in slices of ${one}, staging for so many`,
+    operations: `${buckets} × ${one}, this many started at a time`,
+    staging: `${buckets} × ${one}, all started, staging for this many`,
+    slices: `${sizeText(buckets * bytes)} in slices of ${one}, staging for this many`,
   };
   const shown = [...new Set(points.map(({ series }) => series))];
   const rows = [...new Set(points.map(({ inFlight }) => inFlight))].map((inFlight) => {
@@ -99,7 +99,7 @@ export function overlapTable({ buckets, bytes, stagedBytes, boundUs, points }: O
     return [String(inFlight), ...cells];
   });
   const bound = boundUs === null ? '' : ` The line rate allows ${milliseconds(boundUs)}, without headers.`;
-  return `${table(['under way', ...shown.map((series) => titles[series])], rows)}\n\nMilliseconds, the median of the rounds, with the least and the most. One of them stages ${sizeText(stagedBytes)} on a rank.${bound}`;
+  return `${table(['in flight', ...shown.map((series) => titles[series])], rows)}\n\nMilliseconds, median of the rounds (smallest–largest). One operation stages ${sizeText(stagedBytes)} on a rank.${bound}`;
 }
 
 function milliseconds(us: number): string {
@@ -171,7 +171,7 @@ function algorithmTable({ rows, worstAutoOverBest }: ComparisonReport): string {
     autoOverBest.toFixed(2),
     scatter.toFixed(2),
   ]);
-  return `${table(head, cells)}\n\nAt worst, the automatic choice takes ${worstAutoOverBest.toFixed(2)} times as long as the best. The last\ncolumn is the scatter: what is chosen, timed twice.`;
+  return `${table(head, cells)}\n\nAt worst, the automatic choice takes ${worstAutoOverBest.toFixed(2)} times as long as the best. The last\ncolumn is the scatter: the chosen algorithm, timed twice.`;
 }
 
 function caseOf(read: ReadResult, name: string): ComparedCase {

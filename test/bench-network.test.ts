@@ -65,7 +65,7 @@ describe.skipIf(reason !== undefined)(`a network of namespaces${reason === undef
       ['slices', 2, 2 * 32 * 1024],
     ]);
     for (const { medianUs } of report.points) expect(medianUs).toBeGreaterThan(0);
-    expect(overlapTable(report)).toContain('| under way | 4 × 64 KiB, all started, staging for so many |');
+    expect(overlapTable(report)).toContain('| in flight | 4 × 64 KiB, all started, staging for this many |');
   });
 
   it('is gone after a failure', async () => {
