@@ -67,9 +67,9 @@ function settingsPage(): string {
 
 <!-- Generated from src/base/settings/settings.ts by \`npm run docs\`; do not edit. -->
 
-Settings are environment variables. An empty variable counts as unset. A value that is not accepted stops the program with
-a \`config\` error that names the variable, the value and what is accepted; a \`SHOAL_*\` variable that nobody reads is
-reported with the nearest name. \`shoal info\` prints every setting in force and where it came from.
+Settings are environment variables. An empty variable counts as unset. An invalid value stops the program with
+a \`config\` error that names the variable, the value and the accepted values; a warning names each unknown \`SHOAL_*\`
+variable, and the nearest known name. \`shoal info\` prints every setting in force and its source.
 
 Sizes are in bytes or with a unit (\`64KiB\`, \`25MiB\`, \`1.5GiB\`; \`K\`, \`M\`, \`G\` mean the same, \`KB\`, \`MB\`, \`GB\` are
 decimal), times in milliseconds or with a unit (\`500ms\`, \`30s\`, \`5min\`, \`1h\`).
