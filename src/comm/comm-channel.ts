@@ -1,5 +1,5 @@
-/** A thread's end of its channel to a guest of the comm thread: numbers work, sends commands, settles work when it is answered, and
- *  waits without the event loop. It must not know what the commands mean. */
+/** A thread's end of its channel to a guest of the comm thread: numbers work, sends commands, settles work on replies, and
+ *  blocks without the event loop. It must not know the meaning of commands. */
 import { systemClock } from '../base/clock.ts';
 import { ShoalError, type ErrorData } from '../base/errors.ts';
 import type { CommHost, CommHostHandlers, TakeBack } from './comm-host.ts';

@@ -1,5 +1,5 @@
-/** Entry of the comm thread: hosts guests, each loaded when it is wanted. One that cannot start is told to whoever wants it and
- *  disturbs no other. */
+/** Entry of the comm thread: loads and hosts guests on demand. If one fails to start, its requester gets the error, and the other guests
+ *  go on. */
 import { pathToFileURL } from 'node:url';
 import { parentPort, workerData } from 'node:worker_threads';
 import { must } from '../base/assert.ts';

@@ -1,4 +1,4 @@
-/** What a channel is to whoever uses a guest of the comm thread: a port to that thread, or the same thread for tests and simulation.
+/** A channel to a guest of the comm thread, as its user sees it: a port to that thread, or the same thread for tests and simulation.
  *
  *      main thread                         comm thread
  *        post(command) ───── port ─────────▶ GuestPort: onCommand

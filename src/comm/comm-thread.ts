@@ -1,10 +1,10 @@
-/** The comm thread of this process, from outside: it starts for its first guest and is ended when its last one has left.
+/** The comm thread of this process, from outside: it starts for its first guest and ends when its last one has left.
  *
  *      group    world ────┐                 ┌ port ─ CommCore
  *                         ├─▶ CommThread ═══╪
  *      kvstore  client ───┘   (one worker)  └ port ─ ClientNode
  *
- *  What is hosted, and by which layer, it must not know: a guest is named by its built file. */
+ *  It must not know its guests or their layers: a guest is named by its built file. */
 import { MessageChannel, Worker, type MessagePort, type WorkerOptions } from 'node:worker_threads';
 import { systemClock, within } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';

@@ -1,5 +1,5 @@
-/** What the comm thread hosts: the contract of a guest, and what its thread gives it. A guest is a built module of a layer above, which
- *  exports `startGuest`; what two of them import is one, so that they can share it. */
+/** The contract of a guest of the comm thread, and the services of that thread. A guest is a built module of a layer above, which
+ *  exports `startGuest`. Guests share the modules that they import. */
 import { readlinkSync } from 'node:fs';
 import { basename } from 'node:path';
 import { receiveMessageOnPort, type MessagePort } from 'node:worker_threads';

@@ -1,12 +1,12 @@
-/** A command on its way to the comm thread that its sender may still take back. Whoever has nothing to do but wait for what it asked of
- *  that thread may do it itself: no message is packed, and no thread is woken. If it does something else, whatever that is, the command
- *  arrives a moment later.
+/** A command to the comm thread that is delivered after a short delay, until which its sender may take it back. A sender that would only
+ *  wait for the result takes it back and runs it itself: no message is packed, and no thread is woken. If the sender does anything else,
+ *  the comm thread gets the command when the delay has passed.
  *
  *      empty ── put, timer is set ──▶ waiting ──┬── taken back ──────────────────────────────▶ empty
  *                                               └── time has come: the other end ── reads ───▶ empty
  *
- *  One command at a time. It says how many were posted before it, by the port that carries the others: the other end has handled these
- *  first, and none that was posted later. It must not know what commands mean. */
+ *  One command at a time. It carries the number of commands posted before it over the port: the comm thread handles exactly these
+ *  first, and later ones after it. It must not know the meaning of commands. */
 import { deserialize, serialize } from 'node:v8';
 import type { Native } from '../memory/native.ts';
 

@@ -1,4 +1,4 @@
-/** What the main thread and the comm thread say to each other about guests. What they say to a guest goes over its own port. */
+/** Messages between the main thread and the comm thread about guests. Messages to a guest go over the guest's own port. */
 import type { PortEnd } from './comm-host.ts';
 
 export interface ThreadData {

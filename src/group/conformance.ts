@@ -1,4 +1,4 @@
-/** What every process group must do, whatever it runs on. Each check is a program that all ranks run at once; it throws
+/** The conformance suite of process groups. Each check is a program that all ranks run at once; it throws
  *  when a result is wrong. The same checks run in one process (unit tests) and in real processes (test/). */
 import assert from 'node:assert/strict';
 import { dtypeInfo, dtypes, type DType } from '../memory/dtype.ts';

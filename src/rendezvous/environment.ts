@@ -1,4 +1,4 @@
-/** What a rendezvous worker takes from the machine: everything it does runs the same in another thread, given another of these. */
+/** The resources that a rendezvous worker takes from the machine. With another set of these it runs the same in another thread. */
 import { systemClock, type Clock } from '../base/clock.ts';
 import { systemRandom, type Random } from '../base/random.ts';
 import { readSettings, type Environment } from '../base/settings/settings.ts';

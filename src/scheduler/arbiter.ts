@@ -1,14 +1,14 @@
-/** One arbiter of a process, for what shares its network or its memory: scheduled groups, and links to parameter servers. Each has an
- *  account: what it has in flight, and what was refused.
+/** One arbiter per process, for traffic that shares its network or its memory: scheduled groups, and links to parameter servers. Each has
+ *  an account: its bytes in flight, and its refused task.
  *
  *      group  ── account ─┐              admitted: the first of an account, always;
  *      group  ── account ─┼─ network     a further one when it is within the account's credit, when all together stay within the
  *      server ── account ─┘              largest of their credits, and when nothing that is sooner waits
  *
- *  So what is in flight is at most the largest credit and one task of each account. Nothing waits for ever, however accounts depend on
+ *  So the bytes in flight are at most the largest credit, plus one task of each account. There is no deadlock, however accounts depend on
  *  each other: the earliest all-reduce that has not ended on all ranks is, on each, the first of its group's account, since ranks start
- *  them in one order; it is admitted everywhere and ends. What was sent to a server ends when that has taken it. Servers do not count
- *  for each other: a slow one delays none of the others. */
+ *  them in one order; it is admitted everywhere and ends. A transfer to a server ends when the server has received it. Servers do not count
+ *  for each other, so a slow one does not delay the others. */
 
 /** What accounts share. `network`: this host's; `memory`: of peers on this host. */
 export type SharedResource = 'network' | 'memory';

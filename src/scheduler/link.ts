@@ -1,4 +1,4 @@
-/** One destination: what waits for it, and its account of what is on its way.
+/** One destination: its queue, and its account of bytes in flight.
  *
  *  Admission is exact: a task starts when its bytes and those in flight are within the credit, or when nothing is in flight. Only the
  *  first task is considered: a smaller one behind it does not pass, or large ones would starve. */

@@ -1,4 +1,4 @@
-/** Models as the scheduler sees them: what each layer's gradient is in bytes, and how long its passes take. Bytes are of float32
+/** Models as the scheduler sees them: the bytes of each layer's gradient, and the times of its passes. Bytes are of float32
  *  parameters, exact; times are shares of a step by multiply-adds, of which a backward pass takes two for each of the forward pass. */
 
 export interface LayerTrace {

@@ -1,18 +1,18 @@
-/** In which order all ranks of a group start their all-reduces, without a leader: tensors become ready at other times on other ranks,
- *  and ranks that started them as they come would wait for each other for ever. A state machine: messages in, messages out.
+/** The order in which all ranks of a group start their all-reduces, agreed on without a leader. Tensors become ready at different times on
+ *  different ranks, and ranks that started them at once could deadlock. A state machine: messages in, messages out.
  *
- *  Each rank *posts* tensors, by key, as they become ready. In a *round* every rank tells all others what it has posted since. The
- *  n-th post of a key is ready everywhere when all ranks have told it; all of them know that from the same rounds on. Each cuts the
- *  same *batch* from what is ready everywhere, by priority, of `batchBytes` or a little more, and appends it to the *order*. What
- *  becomes ready later, and is needed sooner, comes first in the next batch: it overtakes between parts.
+ *  Each rank *posts* tensors, by key, as they become ready. In a *round* every rank sends all others its new posts. The
+ *  n-th post of a key is ready everywhere when all ranks have announced it; all of them know that after the same round. Each cuts the
+ *  same *batch* from the posts that are ready everywhere, by priority, of `batchBytes` or a little more, and appends it to the *order*. A
+ *  tensor that becomes ready later, and is more urgent, comes first in the next batch: it overtakes between parts.
  *
  *      rank 0   posts a ──── posts ──▶ ┐                ┌▶ ready everywhere: a ▶ batch: a0 a1 ▶ starts a0, a1
  *      rank 1   posts a, b ─ posts ──▶ ┼ everyone's, of ┤
  *      rank 2   posts a ──── posts ──▶ ┘ one round      └▶ the same on all ranks
  *
- *  Nothing waits for ever (docs/scheduler.md has the argument): a rank answers a round at once, whatever it is doing; who has news or
- *  knows of more to start, and has less than `lowBytes` to do, begins a round; and the order is one sequence, so that its first
- *  operation that has not ended is one that every rank may start. */
+ *  There is no deadlock (docs/scheduler.md has the argument): a rank answers a round at once; a rank with new posts, or that knows of more to
+ *  start, begins a round when it has less than `lowBytes` left; and the order is one sequence, so that every rank may start its first
+ *  operation that has not ended. */
 import { PriorityQueue } from '../base/priority-queue.ts';
 import { ShoalError } from '../base/errors.ts';
 import { describeValue } from '../base/settings/options.ts';

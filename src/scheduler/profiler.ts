@@ -1,4 +1,4 @@
-/** Draws a core's tasks on the timeline, in ByteScheduler's words:
+/** Draws a core's tasks on the timeline, with ByteScheduler's names:
  *
  *      queue    │ all-reduce QUEUE │                                    from ready until its turn and the credit have come
  *      tasks                       │ all-reduce COMMUNICATION │         from before its start until its end

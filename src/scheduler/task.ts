@@ -1,5 +1,5 @@
-/** One communication operation, whatever does it: a push, a pull, an all-reduce. The scheduler's `Core` decides when it starts; only
- *  the kind of task knows what it does.
+/** One communication operation of any kind: a push, a pull, an all-reduce. The scheduler's `Core` decides when it starts; only
+ *  the kind of task knows how it runs.
  *
  *      post ─▶ partition ─▶ prepare ─▶ notifyReady ─▶ queue ─▶ do ─▶ notifyFinish ─▶ end
  *                              immediate: ───────────▶ immediateDo ─▶ notifyFinish ─▶ end

@@ -1,20 +1,20 @@
 /** One end of a session: ordered delivery, each message exactly once, between two ends that may lose their connection or
  *  restart. A state machine without clock, sockets or formats: its owner carries units and greetings, over connections that
- *  keep order and lose everything when they break, and asks here what to do with them.
+ *  keep order and lose all data in flight when they break, and passes what arrives to this machine.
  *
  *      send ─▶ retained ──────────────── unit ───────────────▶ receive ─▶ arrived ─▶ taken by the application
  *                 ▲ │ received by the peer                         │
  *                 │ └─▶ dropped      ◀──────── counters ───────────┘     received, consumed (opens the window)
  *                 └── sent again, in order, from where a greeting says
  *
- *  A *unit* is what the owner sends at once: some messages with consecutive numbers. Each end has an id that is drawn anew
- *  when its process starts. A greeting says the own id, the peer's id that one knows, and how far one has got:
+ *  A *unit* is a run of messages with consecutive numbers that the owner sends at once. Each end has a random id, new
+ *  when its process starts. A greeting has the own id, the last known id of the peer, and the counters of received messages:
  *
- *      the peer knows this id       goes on: what it has not is sent again, nothing twice
- *      it does not                  it starts from nothing: what is retained is numbered from 0 and sent
- *      its id is new here           what it sends counts from 0; `epoch` changes
+ *      the peer knows this id       goes on: missing messages are sent again, none twice
+ *      it does not                  it starts from nothing: retained messages are numbered from 0 and sent
+ *      its id is new here           its messages count from 0; `epoch` changes
  *
- *  What is received survives a break of the connection, and ends with the process that received it: a message is delivered once
+ *  Received messages survive a break of the connection, and are lost with the process that received them: a message is delivered once
  *  to each process that is the peer.
  *
  *  Sequence numbers with cumulative acknowledgements and windows are TCP's (RFC 9293); resumption by what each side has is

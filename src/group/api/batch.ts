@@ -1,4 +1,4 @@
-/** Several calls as one work. Collectives with small data that differ in nothing but it are packed: one collective on one buffer.
+/** Several calls as one work. Small collectives that differ only in their data are packed: one collective on one buffer.
  *
  *      all-reduce a, b, c    a │ b │ c          one part: a packed buffer is the others' end to end
  *      all-gather  in, out   in0 │ in1          a part per rank: each rank's inputs lie together, and outputs are dealt out again

@@ -1,5 +1,5 @@
-/** The process group as user code sees it: checks arguments and describes calls. Which way a call takes, and what it
- *  does there, is not known here. */
+/** The process group as user code sees it: checks arguments and describes calls. It must not know the path of a call, nor
+ *  how the call runs. */
 import { must } from '../../base/assert.ts';
 import { systemClock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

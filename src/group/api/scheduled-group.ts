@@ -1,5 +1,5 @@
-/** A process group whose all-reduces are scheduled: they go, by priority and in parts, through a group of their own, in an order that
- *  all ranks agree on. Everything else is done by the group that it was made of. It must not know how they are ordered. */
+/** A process group with scheduled all-reduces: they run by priority and in parts, in a separate group, in an order that
+ *  all ranks agree on. All other calls go to the parent group. It must not know how the order is made. */
 import { totalmem } from 'node:os';
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,5 +1,5 @@
-/** Groups made of ranks of a group: all its ranks say what they want, and each concludes the same from what all have said, which
- *  groups there will be and under which number.
+/** Subgroups of a group: its ranks exchange their requests, and each derives the same new groups and group numbers from
+ *  all requests.
  *
  *      split      colour, key, used numbers of each rank ─ all-gather ─▶ one group per colour
  *      newGroup   the ranks, checked and compared; used numbers ─ all-gather ─▶ one group

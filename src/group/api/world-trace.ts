@@ -1,5 +1,5 @@
-/** The timeline of a rank, of both its threads: written when it leaves the world or, by a script that fails, when its process ends; and
- *  meanwhile, where somebody watches. */
+/** The timeline of both threads of a rank: written when the rank leaves the world, or at the end of the process if the script fails;
+ *  and repeatedly while the rank runs, for `--watch`. */
 import { hostname } from 'node:os';
 import { systemClock } from '../../base/clock.ts';
 import { writeChromeTrace, type TraceRates } from '../../trace/chrome.ts';

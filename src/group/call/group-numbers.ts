@@ -1,5 +1,5 @@
-/** Numbers of the groups of a world, as one rank knows them. A new group takes the smallest number that none of those who make it
- *  uses; it is used until all its ranks have left, so that nothing said of one group can be taken for the next one's.
+/** Numbers of the groups of a world, as one rank knows them. A new group takes the smallest number that is free on all its ranks. The
+ *  number stays in use until all of them have left, so that no message of one group can be taken for the next one's.
  *
  *      each rank   how many groups it has made, which numbers it uses ─ exchanged ─▶ on all: a serial for names, a number */
 import { worldGroupId } from './group-spec.ts';

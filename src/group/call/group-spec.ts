@@ -1,4 +1,4 @@
-/** What a group is: its number, its name, and its ranks. The same on all of them, but for who this rank is. */
+/** The number, name and ranks of a group. The same on all of them, except for the own rank. */
 import type { Settings } from '../../base/settings/settings.ts';
 import { spaceOf, type TuningSpec } from '../../scheduler/tuner/tuner.ts';
 import type { Topology } from '../../plan/topology.ts';

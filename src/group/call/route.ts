@@ -1,11 +1,11 @@
-/** Which path a call of a group takes. Every rank finds the same, because all that is looked at is the same on all of them: the call
- *  as its contract has it, what the group's ranks have agreed on, and the plan that follows from both.
+/** The path of a call. Every rank finds the same one, because all inputs are the same on all ranks: the call's contract, the facts that
+ *  the group's ranks have agreed on, and the plan that follows from both.
  *
  *      all ranks share memory      plan runs whole, and is small or has code for private arrays ──▶ host fast path
- *      ranks on several hosts      small, and all that ranks give each other they send ───────────▶ network fast path
- *      everything else, and what ranks still have to agree on ────────────────────────────────────▶ engine
+ *      ranks on several hosts      small, and the plan only sends, without loads from peers ──────▶ network fast path
+ *      all other calls, and calls on which ranks must first agree ────────────────────────────────▶ engine
  *
- *  It must not know where a buffer lies, nor what was called before. */
+ *  It must not know where a buffer lies, nor earlier calls. */
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { CollectiveCall } from './contract.ts';
 import type { HostPathPlans, Planner, PreparedPlan } from './planner.ts';

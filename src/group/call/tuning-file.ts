@@ -1,4 +1,4 @@
-/** Reads the file that `shoal tune` writes. What is in it is known by collectives/tuning-format.ts. */
+/** Reads the file that `shoal tune` writes. collectives/tuning-format.ts knows its format. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { messageOf, ShoalError } from '../../base/errors.ts';

@@ -3,11 +3,11 @@
  *      piece 0    device ─▶ staging │ collective │ staging ─▶ device
  *      piece 1                      │ device ─▶ … │ collective  │ …
  *
- *  Staging is shared memory, of which there are a few slots. Pieces go through a group of their own with the same ranks, the *piece group*, in
- *  the same order on all of them, so that other calls of the group neither wait for the event loop nor overtake anything. A call is
- *  announced in the group itself, by a barrier that is named after it: ranks that call something else find out as they do of any call.
+ *  Staging is a few slots of shared memory. Pieces go through a separate group with the same ranks, the *piece group*, in
+ *  the same order on all of them, so that other calls of the group neither wait for the event loop nor overtake. A call is
+ *  announced in the group itself, by a barrier with the call's name: different calls on other ranks are a mismatch as usual.
  *
- *  What fails here fails the group on all its ranks: others wait for this rank's pieces. */
+ *  A failure here fails the group on all its ranks, because others wait for this rank's pieces. */
 import { BoundedPool } from '../../memory/device/bounded-pool.ts';
 import { within, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';

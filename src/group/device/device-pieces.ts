@@ -1,5 +1,5 @@
-/** How a collective on tensors of a device is cut: into collectives of its own kind, each on staging of at most so many elements. What
- *  all ranks must agree on follows from what the contract fixes; only where a rank reads and writes is its own.
+/** Cuts a collective on device tensors into collectives of its own kind, each on staging of a bounded size. The cut follows from the
+ *  contract, so it is the same on all ranks; only the places that a rank reads and writes are its own.
  *
  *      all-reduce, broadcast, reduce       0123│4567│89               consecutive elements
  *      all-gather, gather                  each rank's part is cut, and the k-th pieces of all ranks are gathered

@@ -1,7 +1,7 @@
-/** What one rank knows of its own calls on a group: the latest of them in full, the others by what its control block still
- *  says. The main thread makes calls of the host path and of the network path by itself; they are known only from the block's log.
+/** One rank's record of its own calls on a group: the latest in full, the others from the log in its control block. That log is the only
+ *  record of calls on the host path and the network path, which the main thread makes by itself.
  *
- *  It must not know operations, other ranks, or why somebody asks. */
+ *  It must not know operations, other ranks, or the reason for a question. */
 import type { ControlBlock } from '../../collectives/control-block.ts';
 import { decodeContract, describeCall, describeContract, type CollectiveCall } from '../call/contract.ts';
 import type { Report } from './diagnosis.ts';

@@ -1,10 +1,10 @@
-/** How calls of a group are called on the timeline. Each is two spans:
+/** The names of a group's calls on the timeline. Each call is two spans:
  *
  *      <group> waits   │ all-reduce wait │ sequence, waitedFor: who came last
  *      <group>                           │ all-reduce fairring │ sequence      from when all ranks have called
  *
- *  What is the same every time such a call is made from the same place belongs to the span's name. A call that ends on the
- *  calling thread is one span there. It must not know when anything happens. */
+ *  The span's name has all details that are constant for a call site. A call that ends on the
+ *  calling thread is one span there. It must not know times. */
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
 import type { NameId, TraceRecorder } from '../../trace/recorder.ts';
 import type { CollectiveCall } from '../call/contract.ts';

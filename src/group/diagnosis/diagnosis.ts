@@ -1,7 +1,7 @@
 /** A diagnosis: before a group fails for a mismatch or a timeout, its ranks exchange what each of them called, so that
  *  every rank's error names all of them. Bounded: ranks that do not answer in time are named as silent.
  *
- *  Whom a timeout names, the most certain first:
+ *  A timeout names these ranks, the most certain first:
  *
  *      left the group ─▶ says that it had not called, fewest calls first ─▶ did not answer ─▶ had not called, as an earlier call
  *      has not ended ─▶ called too late */

@@ -1,5 +1,5 @@
-/** The conversation before a group fails with a mismatch or a timeout: whoever notices says what it called, everybody who
- *  hears of it answers, and when all have spoken or time is up each rank makes the same error of it.
+/** The exchange of reports before a group fails with a mismatch or a timeout: the rank that notices sends a report of its call, every other
+ *  rank replies with its own, and when all reports are in, or time is up, each rank makes the same error from them.
  *
  *      begin ─▶ own report, told to all ─▶ reports of the others ─▶ conclude (all are in, or `answerMs` passed)
  *

@@ -1,4 +1,4 @@
-/** What a rank's memory is while it runs, as curves in its trace: sampled now and then, and only while there is one. */
+/** A rank's memory as curves in its trace: sampled at intervals, and only while tracing is on. */
 import type { Clock, Timer } from '../../base/clock.ts';
 import type { NameId, TraceRecorder } from '../../trace/recorder.ts';
 

@@ -1,5 +1,5 @@
-/** What the comm thread remembers and draws of its operations: the flight recorder (always on, for the question after a
- *  failure) and the trace (when asked for). */
+/** The comm thread's records of its operations: the flight recorder (always on, for the diagnosis of a failure) and the
+ *  trace (on request). */
 import type { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { FlightRecorder, RecordId } from '../../trace/flight-recorder.ts';

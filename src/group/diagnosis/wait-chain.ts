@@ -1,8 +1,8 @@
-/** Who is to blame that a rank waits in vain: those it waits for are asked whom they wait for themselves, and so on.
+/** Finds the rank to blame for a wait that timed out: it asks the awaited rank which rank it waits for itself, and so on.
  *
  *      rank 0 waits for 1 ─▶ whom? ─▶ rank 1: for 2, in recv ─▶ whom? ─▶ rank 2: for nobody, or no answer     rank 2 is named
  *
- *  Bounded: every rank is asked once, and what has not answered in time is silent. It must not know what ranks wait in. */
+ *  Bounded: every rank is asked once, and one that does not answer in time counts as silent. It must not know the calls in which ranks wait. */
 import { setServedTimer, type Clock, type Timer } from '../../base/clock.ts';
 import { answerMs } from './inquiry.ts';
 import type { ControlMessage } from '../links/control-message.ts';

@@ -2,8 +2,8 @@
  *
  *      submitted ──── slowMs ────▶ onSlow, once ──── timeoutMs ────▶ onTimeout
  *
- *  The timer is set for the earliest moment something falls due, and looked at again only then: a call that finishes in time
- *  costs a comparison. It must not know what the calls are or whom they wait for. */
+ *  The timer is set for the earliest deadline, and checked only then: a call that finishes in time
+ *  costs a comparison. It must not know the calls, nor the ranks for which they wait. */
 import type { Clock, Timer } from '../../base/clock.ts';
 
 /** Timers may fire a fraction of a millisecond early. */

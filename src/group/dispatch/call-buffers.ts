@@ -1,5 +1,5 @@
-/** From what the user passes to what communication can reach: tensors of this world as they are; anything else as it is while
- *  the call runs on this thread and its plan lets only the owner touch it, and otherwise by way of a staging block, with one
+/** Makes a call's arguments reachable for communication. Tensors of this world are used in place. Other arrays are used in place while
+ *  the call runs on this thread and its plan lets only their owner access them; otherwise through a staging block, with one
  *  copy in and, for results, one copy out. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type NativeFloat16Array, type TypedArray } from '../../memory/dtype.ts';

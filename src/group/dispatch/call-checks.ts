@@ -1,4 +1,4 @@
-/** A call's arguments, checked, as what is to be done: nothing is started here, so that several calls can be checked before the first
+/** Checks a call's arguments and describes the call. Nothing is started here, so that several calls can be checked before the first
  *  of them begins. All throw `usage` or `unsupported`. */
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions } from '../../base/settings/options.ts';

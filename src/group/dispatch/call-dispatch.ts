@@ -1,10 +1,10 @@
-/** Calls of a group on their way from the main thread, and their places among the group's calls.
+/** Dispatches the main thread's calls to their paths, and numbers them among the group's calls.
  *
- *      the same collective on the same data as before ─▶ as it was bound then         nothing is prepared
+ *      the same collective on the same data as before ─▶ its earlier binding          nothing is prepared
  *      collective ─▶ route ─▶ the group's fast path, or the engine
  *      message ────────────▶ the engine
  *
- *  Arguments have been checked before; what a call does is not known here. */
+ *  Arguments have been checked before. It must not know how a call runs. */
 import { CallSites } from '../../base/call-site.ts';
 import { isExhaustion } from '../../base/exhaustion.ts';
 import { isPlainObject, noOptions } from '../../base/settings/options.ts';

@@ -1,8 +1,8 @@
-/** What a fast path is to the calls of a group: they run whole on the thread that calls, or begin there. One implementation per
+/** The interface of a fast path: calls run whole on the calling thread, or begin there. One implementation per
  *  path: host-path-caller.ts, network-path-caller.ts.
  *
  *      bind ─▶ run ─▶ all came in time ─▶ completed work
- *                └─▶ late: the engine takes over where the run has come to ─▶ work; later calls queue behind it there */
+ *                └─▶ late: the engine continues the run ─▶ work; later calls queue behind it there */
 import type { CallSite } from '../../base/call-site.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CollectiveCall } from '../call/contract.ts';

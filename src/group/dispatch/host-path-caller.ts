@@ -4,10 +4,10 @@
  *
  *      call ─▶ host path.start ──── done ──▶ completed work                        0.2–1 µs for small operations
  *                   └─ waiting ─▶ comm thread: host path.resume … ─▶ work        a later call queues behind it there
- *      large call on shared buffers ─▶ comm thread, a moment later; taken back by whoever has nothing to do but wait for it
+ *      large call on shared buffers ─▶ comm thread, after a delay; this thread takes it back if the script only waits for it
  *
- *  What is not waited for makes progress whatever this thread does next, and whatever it did before.
- *  Private arrays are used where they are, and only copied to memory that the comm thread reaches when it must take over. */
+ *  A call without a wait makes progress whatever this thread does next, and whatever it did before.
+ *  Private arrays are used in place; if the comm thread must take over, they are first copied to memory that it reaches. */
 import { CallSites, type CallSite } from '../../base/call-site.ts';
 import { ControlBlock } from '../../collectives/control-block.ts';
 import type { Region } from '../../memory/region.ts';

@@ -1,4 +1,4 @@
-/** The work of a send or receive: a receive knows in the end who sent. */
+/** The work of a send or receive; a finished receive has its source. */
 import { PendingWork, type WorkHooks, type WorkWaiter } from '../../comm/work.ts';
 import type { ReceiveWork } from '../call/types.ts';
 

@@ -1,5 +1,5 @@
-/** The network path as the main thread sees it: small collectives of ranks on several hosts, announced, awaited and ended by the calling
- *  thread. Which calls take it follows from what all ranks agree on; on which thread it ends is a local matter.
+/** The network path as the main thread sees it: small collectives between hosts, announced, awaited and ended by the calling
+ *  thread. All ranks choose it by the same facts; the thread on which a call ends is a local matter.
  *
  *      call ─▶ begin ─▶ all there within the spin time ──▶ completed work
  *                   └─▶ comm thread, which goes on whatever this thread does next ─▶ work      later calls queue behind it */

@@ -3,7 +3,7 @@
  *      live ── release ────────▶ released: refused everywhere      ─ no use left ─▶ the next tensor's
  *       └──── its group ends ──▶ left: memory like any other array ─ no use left ─▶ never another's; goes when nothing refers to it
  *
- *  A use is an operation that has not ended, of whichever group. What a failed operation has touched is given to nobody: other
+ *  A use is an operation of any group that has not ended. Memory that a failed operation has touched is never reused, because other
  *  ranks may still write to it. It must not know operations or groups. */
 import type { Region, RegionShare } from '../../memory/region.ts';
 

@@ -1,10 +1,9 @@
-/** Whether to poll before sleeping. Polling saves the other side's bell and our waking up, some 50 µs, when what is awaited comes at
- *  once; when it does not, it takes a CPU from whoever is to send it. So a thread polls as long as most of its recent waits would have
- *  been over within the time it may poll; others go to sleep at once. Only
- *  between hosts: there waits may be as long as messages take, while ranks of one host that all have a CPU are never far away.
- *  Pure: told what the time is.
+/** Whether to poll before sleeping. For short waits, polling saves the other side's doorbell and this thread's wake-up, some 50 µs; for long
+ *  ones it takes a CPU from the sender. So a thread polls if most of its recent waits were shorter than its polling time, and sleeps at
+ *  once otherwise. Only between hosts, where a wait may take as long as a message; ranks of one host with a CPU each are never far apart.
+ *  Pure: time is an argument.
  *
- *      wait ──▶ poll, at most `most` ──▶ sleep ──▶ over        how long the wait was tells whether polling would have paid
+ *      wait ──▶ poll, at most `most` ──▶ sleep ──▶ over        the length of the wait tells whether polling would have paid
  *
  *  Source: adaptive mutexes (Solaris, POSIX threads), which spin while the owner is running. */
 

@@ -1,4 +1,4 @@
-/** What the main thread and the comm thread say to each other. Plain data only: it is cloned between threads. */
+/** Commands and events between the main thread and the comm thread. Plain data only: it is cloned between threads. */
 import type { ErrorData } from '../../base/errors.ts';
 import type { Environment, Settings } from '../../base/settings/settings.ts';
 import type { GuestEvent } from '../../comm/comm-channel.ts';

@@ -1,10 +1,10 @@
-/** One group on one rank, in the comm thread: its life, the calls it takes, the pump that moves them, what arrives for it.
+/** One group on one rank, in the comm thread: its start and end, its calls, the pump that advances them, its incoming messages.
  *  Collectives begin in the order they were submitted, run concurrently, and finish in any order.
  *
- *      members.ts           the others: links, control blocks, who has left
+ *      members.ts           the other ranks: links, control blocks, ranks that have left
  *      operation-queue.ts   calls of this thread
- *      host-path-queue.ts, group-network-path.ts   what the main thread began and left to this one
- *      watchdog.ts          what is slow or too late      inquiry.ts, call-history.ts   what to say of it, and of a mismatch
+ *      host-path-queue.ts, group-network-path.ts   calls that the main thread handed over
+ *      watchdog.ts          slow and late calls      inquiry.ts, call-history.ts   the report about them, and about a mismatch
  *
  *  It must not know algorithms, sockets or user objects. Contract check: DESIGN §7. Sleeping flag: Dekker's store-then-load. */
 import { must } from '../../base/assert.ts';

@@ -1,10 +1,10 @@
-/** The network path of a group in the comm thread, from the group's opening to its end. Every group has one of these; where its ranks
- *  do not agree on a network path, nothing is ever in it.
+/** The network path of a group in the comm thread, from the group's opening to its end. Every group has one of these; it stays empty if
+ *  the ranks do not agree on a network path.
  *
  *      the group opens ─▶ ranks agree (network-path-opening.ts) ─▶ none
  *                                     └─▶ memory, wire, queue (network-path-queue.ts) ─▶ share: the main thread's wire (open-network-path.ts)
  *
- *  It must not know how a group opens, nor what follows from anything it tells. */
+ *  It must not know how a group opens, nor how its events are used. */
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,9 +1,9 @@
-/** Operations of the host path that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+/** Operations of the host path that the main thread handed over to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ adopt (peers' memory as this thread maps it) ─▶ resume … ─▶ done
  *                   is not to wait     ─▶ queue ─▶ start … ─▶ done
  *
- *  It must not know the operations that go through the comm thread from the start, nor what becomes of a disagreement. */
+ *  It must not know the operations that start in the comm thread, nor how a disagreement is handled. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { CallQueue } from '../call/call-queue.ts';
 import type { CollectiveCall } from '../call/contract.ts';

@@ -1,4 +1,4 @@
-/** The members of a group as one rank sees them: their links, their control blocks, and who has left.
+/** The members of a group as one rank sees them: their links, their control blocks, and their departures.
  *
  *      this rank        its own block, in a region that is announced to all
  *      rank of the host its block, mapped: what it stores is seen at once; it is woken by a doorbell when it sleeps
@@ -6,7 +6,7 @@
  *
  *      slots of a block   │ 0 … slotCount − 1: calls through comm threads │ then: calls of the host paths │
  *
- *  It must not know operations, nor what follows from anything it is asked. */
+ *  It must not know operations, nor the purpose of a query. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { beginPublishedOffset, ControlBlock, controlBlockBytes, type ControlBlockShape } from '../../collectives/control-block.ts';

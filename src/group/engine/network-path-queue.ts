@@ -1,8 +1,8 @@
-/** Operations of the network path that the main thread left to the comm thread, in the order of their calls. Only the head runs.
+/** Operations of the network path that the main thread handed over to the comm thread, in the order of their calls. Only the head runs.
  *
  *      main thread: waited long enough ─▶ queue ─▶ begin, if that is still to be done ─▶ advance … ─▶ done
  *
- *  While there are any, the sockets are watched by the event loop. It must not know what becomes of a disagreement. */
+ *  While the queue is not empty, the event loop watches the sockets. It must not know how a disagreement is handled. */
 import { ShoalError } from '../../base/errors.ts';
 import type { BufferName } from '../../plan/ir.ts';
 import type { CallQueue } from '../call/call-queue.ts';

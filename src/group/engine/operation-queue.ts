@@ -3,8 +3,9 @@
  *      add ─▶ waiting ── slot free on every rank ─▶ in flight: announced ─▶ contracts agree ─▶ running ─▶ done
  *
  *  A slot of the control block is free again when every rank has finished the operation slotCount before; each rank counts
- *  what it has finished without a gap. Staging is taken with the announcement, which tells the others where it lies: as many are in
- *  flight as the budget holds (staging-budget.ts). It must not know the host path's operations, nor what becomes of a disagreement. */
+ *  the operations that it has finished without a gap. Staging is allocated with the announcement, which carries its address: as many
+ *  operations are in flight as the budget holds (staging-budget.ts). It must not know the host path's operations, nor how a disagreement
+ *  is handled. */
 import { assert, must } from '../../base/assert.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import { hasReached, serialOf } from '../../base/serial.ts';

@@ -1,5 +1,5 @@
-/** An all-to-all of which each rank knows its own part only, in the comm thread: two operations in the place of the call. What is
- *  called later stays behind both, so that the order of calls is the same on all ranks, whoever waits for what.
+/** An all-to-all with splits, of which each rank knows only its own, in the comm thread: two operations in the place of the call. Later
+ *  calls stay behind both, so that the order of calls is the same on all ranks.
  *
  *      all-gather of all parts ─▶ table ─▶ the all-to-all has its plan, and goes on
  *                                   └────▶ parts contradict each other: it ends with `mismatch`, on every rank

@@ -1,7 +1,7 @@
-/** How much staging the operations of a group hold on one rank, and whether one more fits.
+/** The staging that a group's operations hold on one rank, and whether one more operation fits.
  *
- *  Each rank decides by itself, in the order of the calls, and one operation always fits: the oldest one that some rank has not
- *  finished is in flight on all ranks that have not, whatever the others hold. So no ranks wait for each other.
+ *  Each rank decides by itself, in the order of the calls, and one operation always fits. So the oldest operation that some rank has not
+ *  finished is in flight on all ranks that have not finished it, and no deadlock is possible.
  *  It must not know operations or memory. */
 import { assert } from '../../base/assert.ts';
 

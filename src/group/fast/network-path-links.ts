@@ -3,7 +3,7 @@
  *
  *      group-open of all: each says where it can be reached, or that it cannot ─▶ the lower rank dials ─▶ network-path-ready of all
  *
- *  It must not know what travels on them. */
+ *  It must not know the messages on them. */
 import { must } from '../../base/assert.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { SocketSource, TakeDescriptor } from '../../fabric/fabric.ts';

@@ -4,10 +4,10 @@
  *        │ someone cannot ─▶ no network path
  *        └─▶ sockets between each two ranks (network-path-links.ts) ─▶ network-path-ready of all ─▶ network path, or none
  *
- *  With it goes what the kernel knows of the sockets' round trips. Where they are short, all ranks then time the network path
- *  (network-path-probe.ts) ─▶ network-path-timed of all ─▶ rates. All ranks take the medians of what all said.
+ *  network-path-ready carries the kernel's round-trip times of the sockets. If they are short, all ranks then time the network path
+ *  (network-path-probe.ts) ─▶ network-path-timed of all ─▶ rates. All ranks take the medians of all results.
  *
- *  It must not know what travels on the sockets. */
+ *  It must not know the messages on the sockets. */
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { assumedRates, measuredRates, type NetworkPathRates, type NetworkPathTimings } from '../../collectives/network-path.ts';

@@ -1,10 +1,10 @@
-/** Times the sockets of a network path before it is used, on all ranks at once, as they will be used: by threads that look all the time.
+/** Times the sockets of a network path before it is used, on all ranks at once, by polling threads as in later use.
  *
  *      tree      up a binomial tree to rank 0, and down again, without bytes and with some      few messages, one after another
  *      to all    rank r ─▶ all, wait for all                                                    many messages at once
  *
- *  Rounds of the one and of the other take turns, so that what else the machines do meets all alike; nobody can be a round ahead.
- *  Afterwards nothing is left on the sockets. It works on memory of its own. It must not know what rates are good for. */
+ *  The two kinds of rounds alternate, so that other load on the machines affects both equally; no rank can be a round ahead.
+ *  Afterwards the sockets are empty. It works on its own memory. It must not know the use of the rates. */
 import { sleep, type Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { ControlBlock, controlBlockBytes } from '../../collectives/control-block.ts';

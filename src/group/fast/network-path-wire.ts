@@ -1,4 +1,4 @@
-/** The sockets of a network path, and the memory behind them: where announcements of the other ranks arrive.
+/** The sockets of a network path, and the memory in which announcements of the other ranks arrive.
  *
  *      region of one rank and group, mapped by both its threads
  *      │ mirrors: two slots of every other rank │ scratch, twice │ what is half received and half sent on each socket │

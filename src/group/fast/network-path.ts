@@ -1,18 +1,19 @@
-/** The network path: small collectives between hosts, on whichever thread calls. What a rank contributes travels with its announcement,
- *  over sockets that the calling thread itself writes and reads.
+/** The network path: small collectives between hosts, run by either thread. A rank's contribution travels with its announcement,
+ *  over sockets that the running thread itself writes and reads.
  *
  *      begin ─▶ entry · puts into scratch · announce to all     advance ─▶ all there? ─▶ compare ─▶ the other steps ─▶ done
  *                                                                │ not in time: go on later, on this thread or the other
  *
- *  Where the plan spreads word of every rank to every rank, announcements travel along with its messages, before the first one to
- *  each peer, and nobody waits for more: who goes on has compared what it has heard, so that its next message vouches for it.
+ *  If the plan spreads data from every rank to every rank, announcements travel with its messages, before the first one to
+ *  each peer, and no rank waits for the rest: a rank compares all announcements that it has received before it goes on, so that its next
+ *  message vouches for them.
  *
  *      begin ─▶ puts into scratch     advance ─▶ compare ─▶ steps ─▶ wait for a peer ─▶ compare ─▶ steps … ─▶ done
  *                                                             │ not in time: announce to the others, too; go on later
  *
  *  Operations of a network path are strictly one after another, so two slots, used in turn, are enough: a rank announces operation
- *  k + 2 only after it has heard of k + 1 from all, who hence have finished k. It must not know threads, their queues or users'
- *  objects. */
+ *  k + 2 only after it has received the announcements of k + 1 from all ranks, which have then finished k. It must not know threads, their
+ *  queues or users' objects. */
 import { assert, must } from '../../base/assert.ts';
 import { serialOf } from '../../base/serial.ts';
 import { beginContractOffset, beginPublishedOffset, contractBytes, type ControlBlock } from '../../collectives/control-block.ts';

@@ -3,7 +3,7 @@
  *
  *      host 0 ─▶ host 1 ─▶ host 2 ─▶ … ─▶ host 0        medians over hosts, the same on all ranks
  *
- *  It must not know the store or what rates are good for. */
+ *  It must not know the store or the use of the rates. */
 import type { Clock } from '../../base/clock.ts';
 import type { Kernels } from '../../memory/kernels.ts';
 import { defaultCostModel, type CostModel } from '../../plan/cost.ts';

@@ -1,10 +1,10 @@
-/** Times a link: how long a message takes, what each one costs, what a byte costs. The other side answers and lends memory.
+/** Times a link: the latency of a message, the cost per message, the cost per byte. The other side replies and lends memory.
  *
  *      probe ──▶ answer                              a round trip; the shortest of several
- *      write × burst, probe ──▶ answer               what small writes add: the cost of one
- *      write × pieces, probe ──▶ answer              what their bytes add: the cost of a byte
+ *      write × burst, probe ──▶ answer               the extra time of small writes: the cost of one
+ *      write × pieces, probe ──▶ answer              the extra time of their bytes: the cost of a byte
  *
- *  Writes and messages of a link keep their order, so an answer says that the writes before have landed. */
+ *  Writes and messages of a link keep their order, so a reply proves that the writes before it have landed. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Region } from '../../memory/region.ts';

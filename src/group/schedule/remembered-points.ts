@@ -1,5 +1,5 @@
-/** Points that tuning has found, a file for each model, world and network, so that the next run goes on with them. A file that cannot
- *  be read counts as none: what is lost is the time to tune again. */
+/** Points that tuning has found, a file for each model, world and network, for the next run. A file that cannot
+ *  be read counts as none, and costs only the time to tune again. */
 import { readFileSync } from 'node:fs';
 import { homedir } from 'node:os';
 import { join } from 'node:path';

@@ -2,8 +2,8 @@
  *
  *      post ─▶ parts ─▶ told to all ranks ─▶ order (order-agreement.ts) ─▶ link of the core ── credit ─▶ engine of the group
  *
- *  The group is the schedule's own: its calls are numbered here, in the order that all ranks agree on. What fails the group ends
- *  everything that was posted, and a rank that cannot start what the others start fails the group. */
+ *  The schedule owns the group, and numbers its calls in the order that all ranks agree on. A failure of the group ends
+ *  all posts. A rank that cannot start an operation that the others start fails the group. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';

@@ -1,5 +1,5 @@
-/** The scheduled groups of a world, and the core that they share, with a link for each group. What the process sends besides, the
- *  core's arbiter knows. It must not know how a group orders its calls. */
+/** The scheduled groups of a world, and the core that they share, with a link for each group. The core's arbiter also counts the
+ *  process's other traffic. It must not know how a group orders its calls. */
 import { hostname } from 'node:os';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,5 +1,5 @@
-/** The main thread's end of a world: what the comm side tells of its groups and of other ranks' memory, and what is told to it.
- *  One per world. It must not know what collectives mean. */
+/** The main thread's end of a world: sends commands to the comm side, and receives its events about groups and about other ranks' memory.
+ *  One per world. It must not know the meaning of collectives. */
 import type { ShoalError } from '../../base/errors.ts';
 import { CommChannel, type Unnumbered } from '../../comm/comm-channel.ts';
 import type { TraceSnapshot } from '../../trace/recorder.ts';

@@ -1,9 +1,9 @@
-/** The store of a world, of which the comm thread has the client: its calls as commands.
+/** The store of a world for the main thread: calls become commands to the comm thread, which has the store's client.
  *
  *      program ── set, get, … ──▶ CommStore ═══ command ═══▶ StoreDesk ──▶ the part of the world's store that is for programs
  *                                           ◀══ answer ═════
  *
- *  Operations apply in the order of calls: commands keep it. It must not know what is stored. */
+ *  Operations apply in the order of calls, because commands keep it. It must not know the stored data. */
 import { PrefixStore } from '../../store/prefix-store.ts';
 import type { Store, StoreWait } from '../../store/store.ts';
 import type { CommClient } from './comm-client.ts';

@@ -1,13 +1,13 @@
 /** Bootstrap: the ranks of a world find each other through the store, agree that they belong together, connect, and
- *  learn who can load and store whose memory.
+ *  learn which ranks can load and store each other's memory.
  *
  *      rank r   info/r ──▶ store ──▶ info/0…n−1    checked: size, version, settings that must agree
  *               dials every lower rank (shm where the host may be the same, else tcp), accepts every higher one
  *               links/r ──▶ store ──▶ links/0…n−1  → topology: ranks that all map each other form a host
  *               rates/r ──▶ store ──▶ rates of some hosts → the cost model, by which algorithms are chosen between hosts
  *
- *  All of it has one limit of time. It ends early when the store says that a rank has ended or given up (`joinTogether`). Whoever gives
- *  up says whom it waited for; a rank that waits for ranks which themselves wait for another one names that one:
+ *  One time limit covers all of it. It ends early when the store says that a rank has ended or given up (`joinTogether`). A rank that gives
+ *  up names the ranks that it waited for; if these wait for another rank themselves, it names that one:
  *
  *      rank 0, half its time over, has no link to rank 2   waits/0 ──▶ store      rank 1: all have links but 0 and 2; 0 waits for 2 */
 import { setMaxListeners } from 'node:events';

@@ -1,12 +1,12 @@
-/** Ranks that end or give up, and because of whom.
+/** Ranks that end or give up, and the ranks that caused it.
  *
- *  Until all have joined: whoever sees a rank's process end writes it to the store, and so does a rank that gives up, with its
- *  reason, before it lets go of its links. The first word counts: those that still wait fail at once, and repeat it.
+ *  Until all have joined: a process that sees a rank's process end writes that to the store, and so does a rank that gives up, with its
+ *  reason, before it closes its links. The first report counts: ranks that still wait fail at once, and repeat it.
  *
  *      launcher ── rank 2 exited ──▶ not `connected/2`? ─┐
  *      rank 0 ── waited for rank 2 in vain ──────────────┴▶ `ended` ──▶ every rank that waits, naming rank 2
  *
- *  A rank that fails because of another one says so before it ends, which may be seen earlier than the end of the other one:
+ *  A rank that fails because of another one reports that before it ends, because its own end may be seen before that of the other one:
  *
  *      rank 0 ── lost rank 2 ──▶ `cause/0` ──▶ launcher: not rank 0 has failed first */
 import { ShoalError, type ErrorData } from '../../base/errors.ts';

@@ -1,9 +1,9 @@
-/** What a rank says because it may end next, and that its end must not overtake: a peer that is just writing to it would find the
- *  connection broken, and read no more. Each is answered, and whoever may end waits for the answers.
+/** Messages that a rank sends before it may end, and that its end must not overtake: a peer that is just writing to it would find the
+ *  connection broken, and read no more. Peers acknowledge each, and the rank waits for the acknowledgements.
  *
  *      rank 2 ── abort, id ──▶ rank 0      rank 2 ◀── heard, id ── rank 0      then rank 2's own call fails
  *
- *  It must not know what is said. */
+ *  It must not know the content of the messages. */
 import { setServedTimer, type Clock } from '../../base/clock.ts';
 import type { PeerLink } from '../links/peer-link.ts';
 import { encodeControl, type ControlMessage } from '../links/control-message.ts';

@@ -3,7 +3,7 @@
  *      fabrics ──▶ links ──▶ onMessage ──▶ group engines, point-to-point
  *      store ─── who is where (bootstrap.ts)
  *
- *  It routes and owns; what operations do is the business of the groups. Nothing here is shared between two worlds. */
+ *  It routes and owns; the groups run the operations. Two worlds share nothing here. */
 import { must } from '../../base/assert.ts';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError, type ErrorData } from '../../base/errors.ts';

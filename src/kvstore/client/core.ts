@@ -1,5 +1,5 @@
-/** The side of the workers: one per process, it aggregates its local workers, cuts and packs, orders by priority, and
- *  repeats what servers may have lost. A state machine; it must not know sockets or threads. */
+/** The workers' side of the protocol, one per process: it aggregates its local workers, cuts and packs, orders by priority, and
+ *  repeats requests that servers may have lost. A state machine; it must not know sockets or threads. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Reals } from '../../memory/parameter-kernels.ts';

@@ -1,5 +1,5 @@
-/** How parameters come to be. Worker 0's client places a batch and tells every server: declare, first values, commit. All
- *  others ask until the batch can be used, and compare it with what their own workers declared. */
+/** The creation of parameters. Worker 0's client places a batch and tells every server: declare, first values, commit. All
+ *  other clients ask until the batch is usable, and compare it with the declarations of their own workers. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo } from '../../memory/dtype.ts';
 import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory } from '../protocol/parameter-directory.ts';

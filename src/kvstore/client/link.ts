@@ -1,11 +1,11 @@
-/** A client's side of the connection with one server: what waits, what is on its way, what must be kept for a server that
- *  restarts, and what is said again after the connection was lost.
+/** A client's state for one server: waiting requests, requests in flight, requests kept for a server that
+ *  restarts, and the repetition of requests after the connection was lost.
  *
  *    enqueue ─▶ waiting ─by priority, within credit─▶ sent ─accepted (credit returns)─▶ answered ─durable─▶ dropped
  *                                                       └──────── connection lost: sent again, in order ────────┘
  *
- *  Credit bounds what a server has not taken, and so how long an urgent request waits behind others. It returns when the
- *  request is taken, not when it is answered: an answer may need other workers, who may be waiting for ours. */
+ *  Credit bounds the bytes that a server has not accepted, and so the time that an urgent request waits behind others. It returns when the
+ *  request is accepted, not when it is answered: a reply may need other workers, which may wait for ours. */
 import { ShoalError } from '../../base/errors.ts';
 import { must } from '../../base/assert.ts';
 import type { Address } from '../../messaging/address.ts';

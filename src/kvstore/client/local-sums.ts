@@ -1,4 +1,4 @@
-/** Sums what the workers of one process push, so that one update leaves the process, however many workers it has. A round
+/** Sums the pushes of a process's workers, so that one update leaves the process for any number of workers. A round
  *  of a parameter leaves when the last local worker has pushed it. */
 import type { DType } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';

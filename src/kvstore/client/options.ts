@@ -1,4 +1,4 @@
-/** What a client core is given, and what its callers ask of it. */
+/** The options of a client core, and the requests of its callers. */
 import type { Clock } from '../../base/clock.ts';
 import type { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';

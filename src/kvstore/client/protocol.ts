@@ -1,4 +1,4 @@
-/** What a worker's thread and the client of its process say to each other. Plain data only: it is cloned between
+/** Messages between a worker's thread and the client of its process. Plain data only: it is cloned between
  *  threads; values themselves lie in regions that both map. */
 import type { Environment } from '../../base/settings/settings.ts';
 import type { CommChannel, GuestEvent } from '../../comm/comm-channel.ts';

@@ -1,5 +1,5 @@
-/** What a client asks of one server: anything with an answer. A request is kept until it is answered and, when it changes
- *  something that the server may forget, until the server has it in a durable snapshot. */
+/** A client's request to one server: any message with a reply. A request is kept until it is answered and, if it changes
+ *  state that the server may lose, until the server has it in a durable snapshot. */
 import type { ShoalError } from '../../base/errors.ts';
 import type { Msg } from '../../messaging/msg.ts';
 

@@ -1,4 +1,4 @@
-/** State that all servers save and load together, in two steps: what one of them cannot load, none does.
+/** State that all servers save and load together, in two steps: if one cannot load it, none does.
  *
  *      list  ▶ server 0     saves in the folder, the latest first
  *      prepare ▶ all        the save is whole, and of the same parameters       else the one before it

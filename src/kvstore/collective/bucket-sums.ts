@@ -1,4 +1,4 @@
-/** Sums of buckets over the workers of a group, plain or of compressed gradients. What becomes of a sum is not known here. */
+/** Sums of buckets over the workers of a group, plain or of compressed gradients. It must not know the use of a sum. */
 import type { CallOptions, ProcessGroup, TensorLike, Work } from '../../group/call/types.ts';
 import { dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../memory/kernels.ts';

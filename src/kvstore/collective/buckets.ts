@@ -1,4 +1,4 @@
-/** Which parameters of a call travel together. Pure, and a function of what all workers know of the parameters: the same
+/** The parameters of a call that travel together. A pure function of facts that all workers share: the same
  *  buckets everywhere.
  *
  *    small   packed, in the order of the keys, one bucket after the other per dtype

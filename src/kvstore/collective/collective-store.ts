@@ -5,9 +5,9 @@
  *    pushPull   large values: all-reduced in the output itself                    no staging
  *    pull       own copy ─▶ outputs                                               no communication
  *
- *  What worker 0 alone says (`setOptimizer`, `loadState`) reaches the others at the next `barrier`; a push before that
- *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a group of their own,
- *  whose order of calls they do not share with pushes. Priorities cannot reorder anything and are not used. */
+ *  Worker 0's `setOptimizer` and `loadState` reach the others at the next `barrier`; a push before that
+ *  barrier fails everywhere with `mismatch`. Barriers and rows take several steps each, so they have a separate group,
+ *  with its own order of calls. Priorities have no effect here. */
 import { createHash } from 'node:crypto';
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

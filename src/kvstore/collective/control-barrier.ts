@@ -1,6 +1,6 @@
-/** A barrier of a collective store that also carries what worker 0 alone has said: an optimiser, or a state that it has loaded.
+/** A barrier of a collective store that also carries worker 0's announcement: an optimiser, or a state that it has loaded.
  *
- *    all-reduce  bytes of the announcement, 0 for none      nobody gets past it before everyone is there
+ *    all-reduce  bytes of the announcement, 0 for none      the barrier itself
  *    broadcast   the announcement, JSON                     only when there is one
  *    broadcast   the tensors of a state, some at a time     only with a state */
 import { ShoalError } from '../../base/errors.ts';

@@ -4,8 +4,8 @@
  *            │ kind │ dtype  │ name bytes │ elements, f64 │ name, UTF-8 … │
  *            │ u8   │ u8     │ u16 LE     │ LE            │ up to 500     │      512 bytes, always
  *
- *  A receiver takes the next blob of a sender while somebody waits for one of that sender, whatever its name; those that
- *  nobody asked for are kept. */
+ *  A receiver takes a sender's next blob, of any name, while a caller waits for one of that sender; blobs that no caller waits for are
+ *  kept. */
 import { isCount } from '../../base/files/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { ProcessGroup } from '../../group/call/types.ts';

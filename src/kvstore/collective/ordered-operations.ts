@@ -1,5 +1,5 @@
-/** Operations that take effect in the order of their calls, whatever order their communication ends in: values and the state
- *  of optimisers must change alike on every worker. It must not know what operations do.
+/** Operations that take effect in the order of their calls, although their communication may end in another: values and the state
+ *  of optimisers must change alike on every worker. It must not know the effects.
  *
  *    communication  ━━━━━━━ a      ends when it ends
  *                   ━━━ b

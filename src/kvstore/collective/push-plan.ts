@@ -1,4 +1,4 @@
-/** What a push of certain values, and a pull into certain places, consists of. */
+/** The steps of a push of given values, and of a pull into given outputs. */
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Tensor } from '../../memory/tensor.ts';
 import type { HeldValues } from '../values/held-values.ts';

@@ -1,4 +1,4 @@
-/** Gradient compression with error feedback: what an encoding loses is added to the next gradient of the same parameter.
+/** Gradient compression with error feedback: the encoding error is added to the next gradient of the same parameter.
  *  One file each, listed in registry.ts.
  *  Source: MXNet "Gradient Compression"; Seide et al., "1-bit stochastic gradient descent", Interspeech 2014. */
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';

@@ -1,4 +1,4 @@
-/** Half precision: two bytes per element, little-endian float16. What rounding loses goes into the
+/** Half precision: two bytes per element, little-endian float16. The rounding error goes into the
  *  next gradient; beyond ±65504 a gradient is sent in parts. NaN and infinity are sent as they are. */
 import { ShoalError } from '../../base/errors.ts';
 import type { ParameterKernels } from '../../memory/parameter-kernels.ts';

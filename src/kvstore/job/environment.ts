@@ -1,4 +1,4 @@
-/** What a launcher says about a process's part in a parameter-server job. `shoal run --workers --servers` sets:
+/** A process's role in a parameter-server job, from its launcher's variables. `shoal run --workers --servers` sets:
  *
  *      SHOAL_ROLE             worker │ server │ standby
  *      SHOAL_WORKERS          processes with workers in the job          SHOAL_WORKER_GROUPS   groups of them

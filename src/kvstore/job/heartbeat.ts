@@ -1,5 +1,5 @@
-/** Signs of life between processes that are connected but silent: sockets over ZeroMQ do not tell when a peer dies. A
- *  heartbeat is a message without frames; whoever receives one that asks sends one that answers. */
+/** Heartbeats between connected, silent processes: ZeroMQ sockets do not report the death of a peer. A
+ *  heartbeat is a message without frames; its receiver replies to a heartbeat request. */
 import type { Clock } from '../../base/clock.ts';
 import { MessageType, Msg } from '../../messaging/msg.ts';
 import type { Address } from '../../messaging/address.ts';

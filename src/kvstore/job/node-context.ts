@@ -1,4 +1,4 @@
-/** What a process of a parameter-server job needs to talk to the others: the job's store, its secret, sockets, memory. */
+/** The environment of a process in a parameter-server job: the job's store, its secret, sockets, memory. */
 import { networkInterfaces } from 'node:os';
 import { must } from '../../base/assert.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';

@@ -1,6 +1,6 @@
-/** The connection to one server, whoever is that server: found through the job's records, made again when it breaks or when
- *  another process has become the server. What is sent while there is none is lost; the protocol above repeats it. What is sent
- *  while it is being made waits for it: the other end is there first, and may ask over a connection of its own.
+/** The connection to one server, found through the job's records, and made again when it breaks or when
+ *  another process becomes the server. Messages sent without a connection are lost; the protocol above repeats them. Messages sent
+ *  during connecting wait, because the other end is ready first, and may send requests over its own connection.
  *
  *      look up record ─▶ connect ─▶ up ─▶ messages … ─▶ silence, error or another record ─▶ down ─┐
  *            ▲                                                                                    │

@@ -1,4 +1,4 @@
-/** Whether somebody who is said to be a server is there: who would take its place asks first. */
+/** Probes a process that the records name as a server, before another process takes its place. */
 import { sleep } from '../../base/clock.ts';
 import { idMax, makeAddress, type Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';

@@ -1,8 +1,8 @@
-/** A process that is, or was, a server, as others of its host see it: whether it is gone, and how it is made to be.
+/** A present or former server process, as other processes of its host see it: whether it has ended, and ending it.
  *
- *  A server writes new values where workers have them. One that has been stopped in the midst of that may go on whenever it is
- *  resumed, and no message can call it back: when another process is the server, the one before must be gone before anything
- *  else happens in that memory. Whoever shares memory with it sees the same process numbers, and can end it. */
+ *  A server writes new values into the workers' memory. If it is stopped while it writes, it may go on when it is
+ *  resumed, and no message can prevent that: when another process becomes the server, the former one must have ended before any
+ *  further use of that memory. Processes that share memory with it see the same process numbers, and can end it. */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { sleep, type Clock } from '../../base/clock.ts';
 import { messageOf, ShoalError } from '../../base/errors.ts';

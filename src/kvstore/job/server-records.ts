@@ -1,4 +1,4 @@
-/** Where the servers of a job are, in the job's store, and what the workers agreed on, which the servers wait for.
+/** Records in the job's store: the processes of each server, and the topology that the workers agreed on, for which servers wait.
  *
  *      kv/topology                          groups and their sizes                     written once
  *      kv/server/<group>/<server>           { term, primary, standby }                 the view: who is in force
@@ -6,14 +6,14 @@
  *      kv/server/<group>/<server>/doubled   empty                                    a standby has been in the view; written once
  *      kv/client/<first worker>               URL of a process that takes blobs
  *
- *  The view is changed by comparing and swapping only, so that of several who want to, one succeeds and the others learn of
- *  it. Its rules, which make a state that was answered for outlive every process but the last:
+ *  The view changes by compare-and-swap only, so that one of several processes succeeds and the others learn of
+ *  it. With these rules an acknowledged state survives the loss of all processes but the last:
  *
  *      primary    takes the standby into the view when that has the whole state, and out of it before it answers without it
  *      standby    becomes the primary of the next term only when it is in the view
  *      others     become the primary, with what a checkpoint has, only when primary and standby of the view are lost
  *
- *  Every message between servers bears its sender's term; whoever has heard of a later one ignores it.
+ *  Every message between servers bears its sender's term; a receiver that knows a later term ignores it.
  *  Source: views and their acknowledgement as in viewstamped replication, Oki and Liskov, PODC 1988. */
 import * as z from 'zod/mini';
 import { ShoalError } from '../../base/errors.ts';

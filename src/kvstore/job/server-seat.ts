@@ -1,4 +1,4 @@
-/** Who one server of a job is, and this process's part in it. The rules stand in server-records.ts.
+/** The processes behind one server of a job, and this process's role among them. server-records.ts has the rules.
  *
  *                        nobody is, or nobody answers                    primary and standby of the view are lost
  *      start ─▶ server ─────────────────────────────▶ primary ◀────────────────────────────────────┐

@@ -1,4 +1,4 @@
-/** Who there is: worker groups, server groups, and who talks to whom. Pure.
+/** Worker groups, server groups, and the connections between them. Pure.
  *
  *    AllReduce / Sandblaster   1 worker group    1 server group     all workers, one version at a time
  *    Downpour                  n worker groups   1 server group     groups do not wait for each other

@@ -1,5 +1,5 @@
-/** What clients and servers say to each other: bytes to messages and back. Every byte from outside is checked here or, where
- *  the check needs to know slots and memory, by whoever uses it. Messages travel as `Msg`; this page is about their frames.
+/** Encoding of messages between clients and servers. Every byte from outside is checked here or, if
+ *  the check needs slots and memory, by the receiver's core. Messages travel as `Msg`; this comment describes their frames.
  *  Little-endian. `f64` are whole numbers below 2⁵³.
  *
  *  `target` of every message between client and server is (number of the request, epoch of the connection): answers repeat

@@ -1,5 +1,5 @@
-/** Operations on one parameter reach the store underneath in the order of their calls, whatever their priorities: a pull has at least the
- *  pushes that were called before it. Only their starts are in order; they overlap as the store allows. It must not know tasks. */
+/** Operations on one parameter reach the store underneath in the order of their calls, at any priorities: a pull contains at least the
+ *  pushes before it. Only their starts are ordered; they overlap as the store allows. It must not know tasks. */
 
 export class CallOrder {
   readonly #last = new Map<string, Turn>();

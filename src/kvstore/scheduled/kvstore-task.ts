@@ -1,9 +1,9 @@
-/** One operation of a store as a task of the scheduler, with proxies in the dependency engine: what uses its values through the engine
- *  keeps its order, and the operation itself starts when the core says so.
+/** One operation of a store as a task of the scheduler, with proxies in the dependency engine: functions that use its values through the
+ *  engine keep their order, and the operation itself starts when the core says so.
  *
- *      real     the engine's variable of a value, as everybody names it
- *      avatar   another variable of the same memory, which only the task knows
- *      barrier  of a push-and-pull: a third one, so that its start does not wait for what its communication uses
+ *      real     the public variable of a value
+ *      avatar   a second variable of the same memory, private to the task
+ *      barrier  of a push-and-pull: a third one, so that its start does not wait for the variables of its communication
  *
  *      whole task                                         in parts: the same for each part, between two barriers of all
  *

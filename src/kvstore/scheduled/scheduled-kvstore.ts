@@ -1,4 +1,4 @@
-/** ByteScheduler's `ScheduledKVStore`: wraps any store. What its calls do not take is refused before anything is done. */
+/** ByteScheduler's `ScheduledKVStore`: wraps any store. Invalid arguments are refused before any effect. */
 import { ShoalError } from '../../base/errors.ts';
 import { checkOptions, describeValue, noOptions, optionTable } from '../../base/settings/options.ts';
 import type { DependencyEngine } from '../../engine/engine.ts';

@@ -1,15 +1,15 @@
 /** A store over another one, with pushes and pulls that are scheduled. Parameters are cut into parts when they are initialised,
- *  a push waits for the pull that belongs to it, and both go as one task; what is needed sooner starts first, within a credit.
+ *  a push waits for its pull, and both go as one task; more urgent tasks start first, within a credit.
  *
  *      push(k) ─▶ buffered ─┐
  *      pull(k) ─────────────┴▶ push_pull ─▶ core: parts, priority, credit ─▶ pushPull of the store underneath
  *
- *  A push without a pull is sent when the turn of the event loop ends, or when somebody waits for it. Operations on one parameter keep the
- *  order of their calls; priorities are between parameters.
+ *  A push without a pull is sent at the end of the event loop's turn, or when the caller waits for it. Operations on one parameter keep the
+ *  order of their calls; priorities order different parameters.
  *
- *  Nothing waits for ever: an operation holds credit only where its end needs no other worker. Of `dist_sync` stores it does, so there
- *  the credit is that of the store's own links, which return it when a server has taken a request; calls of `collective` stores must be
- *  made in the same order by all workers, and are passed on in the order in which they were made. */
+ *  There is no deadlock: an operation holds credit only if its end needs no other worker. In `dist_sync` stores it does, so there
+ *  the store's own links have the credit, which returns when a server has received a request. All workers must make calls of `collective`
+ *  stores in the same order, so these are passed on unchanged. */
 import { hostname, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { systemClock, type Clock } from '../../base/clock.ts';

@@ -1,4 +1,4 @@
-/** An operation of a scheduled store: what is done, with which values, and where each part of its parameter lies in them. */
+/** An operation of a scheduled store: its kind, its values, and the position of each part in them. */
 import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Value } from '../values/types.ts';
 import { elementsOf } from '../values/values-argument.ts';

@@ -1,4 +1,4 @@
-/** What a scheduled store has under way in the store underneath: operations on parts. It must not know when they are to start. */
+/** A scheduled store's operations on parts in the store underneath. It must not know when they start. */
 import { ShoalError } from '../../base/errors.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import type { OnComplete } from '../../engine/operation.ts';

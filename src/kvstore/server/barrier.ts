@@ -1,5 +1,5 @@
 /** Barriers of all workers of a job. Server 0 of each server group counts its workers; server 0 of group 0 counts groups.
- *  Everything is a highest number, so that whoever forgets is told again and nobody is released twice. */
+ *  All messages carry the highest number so far, so that repeating them is harmless and no worker is released twice. */
 import type { Address } from '../../messaging/address.ts';
 import { describeWorkers } from './state/rounds.ts';
 import type { ServerSession } from './state/client-session.ts';

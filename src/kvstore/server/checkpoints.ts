@@ -1,4 +1,4 @@
-/** Snapshots of a server: when they are taken, who is told that they are durable, and who that they are not. One at a time. */
+/** Snapshots of a server: their times, and the notices to clients that they are durable, or failed. One at a time. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import type { Timer } from '../../base/clock.ts';
 import { durableRequests, takeSnapshot } from './snapshot.ts';

@@ -1,8 +1,8 @@
 /** One server of the parameter server, as a state machine: messages in, messages out. It must not know sockets, threads or
- *  processes; who calls it calls one method at a time. This file decides who is heard, and when; state/state.ts is what
- *  there is to know, state/transfers.ts and server/control.ts are what is done.
+ *  processes; its owner calls one method at a time. This file decides which messages are handled, and when; state/state.ts is
+ *  the state, state/transfers.ts and server/control.ts act on it.
  *
- *    receive ─▶ standby there? ─▶ forward, wait for its word ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
+ *    receive ─▶ standby there? ─▶ forward, wait for its acknowledgement ─▶ paused? wait ─▶ epoch right? ─▶ act ─▶ send */
 import { must } from '../../base/assert.ts';
 import { isCount } from '../../base/files/bytes.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,5 +1,5 @@
 /** First values and optimiser of server groups other than 0: worker 0 talks to group 0 only, and server s of every other
- *  group asks server s of group 0. What a follower says it has is the acknowledgement of what it was told. */
+ *  group asks server s of group 0. A follower acknowledges by naming the state that it has. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';

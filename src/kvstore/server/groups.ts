@@ -1,12 +1,12 @@
 /** State of several server groups as one. Worker 0 talks to group 0 only; server s of group 0 speaks for the servers s of all.
  *
- *      save   group 0 ── gather ───▶ others       they exchange what their workers pushed
- *                     ◀── gathered ──             and say how many updates that is
+ *      save   group 0 ── gather ───▶ others       they exchange their workers' pushes
+ *                     ◀── gathered ──             and report the number of updates
  *             group 0 has, or asks the master for, a value with so many: it is saved
  *      load   group 0 ── assign ───▶ others       values, optimiser and versions, as they were in the files
  *                     ◀── assigned ──             they are in place, and durable where servers save checkpoints
  *
- *  Both are asked again when the other side may have forgotten: whoever has done what is asked says so at once. */
+ *  Both requests are repeated when the other side may have lost them; a server that has done its part replies at once. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Address } from '../../messaging/address.ts';
 import type { Msg } from '../../messaging/msg.ts';

@@ -1,13 +1,13 @@
-/** A process that is a server, or the standby of one: sockets around a server core, and who is in force.
+/** A process that is a server, or the standby of one: sockets around a server core, and its fencing.
  *
  *      clients, other servers ── dealers ──▶ router ─▶ core ─┬▶ router ──▶ clients, other servers
  *                                                          ├▶ link to the standby          (primary)
  *                                                          └▶ links to the master groups   (several server groups)
  *
- *  Fencing. The job's store decides who is in force (server-seat.ts): a standby that has lost its primary, and a primary that has
- *  lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
- *  answers nobody, because answers wait for the standby. A process that has lost its place ends as soon as it learns of it,
- *  or is ended by those whose memory it shares. */
+ *  Fencing. The job's store decides which process is the primary (server-seat.ts): a standby that has lost its primary, and a primary that
+ *  has lost its standby, both compare and swap the server's view; only one of them succeeds, the other ends. Until then a primary
+ *  sends no replies, because replies wait for the standby. A process that has lost its place ends as soon as it learns of it,
+ *  or the processes with which it shares memory end it. */
 import { join } from 'node:path';
 import { must } from '../../base/assert.ts';
 import { sleep } from '../../base/clock.ts';

@@ -1,12 +1,12 @@
 /** A primary and its standby. The standby is the same state machine, fed with the same messages in the same order, and
- *  silent. The primary hands every message over first and acts on it when the standby has acted on it:
+ *  silent. The primary forwards every message first, and acts on it after the standby:
  *
  *    client ──▶ primary ──forward 7──▶ standby          nothing the primary ever said can be unknown to the standby,
  *             primary ◀─forwarded 7─ standby          and gradients in the client's memory are read by the standby
  *    client ◀── primary                                 before the primary writes new values over them
  *
- *  A standby that comes later gets the state first, then what is not settled yet: a *stream*, named by the term of its primary
- *  and the number at which it begins. A standby follows the latest stream it has heard of and forgets all before it. */
+ *  A later standby gets the state first, then the messages that are not settled yet: a *stream*, named by the term of its primary
+ *  and the number at which it begins. A standby follows the latest stream and drops all earlier ones. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypes, dtypeInfo } from '../../memory/dtype.ts';
 import { Msg } from '../../messaging/msg.ts';

@@ -5,7 +5,7 @@
  *    first/…, base/…, included/<group>/…, sent    exchanges between server groups (group-sync.ts)
  *    version, steps, settled/<worker group>     by slot
  *
- *  What has been pushed but is not settled is not in it: clients repeat it. */
+ *  It excludes pushes that are not settled: clients repeat them. */
 import { ShoalError } from '../../base/errors.ts';
 import type { DType } from '../../memory/dtype.ts';
 import type { Address } from '../../messaging/address.ts';

@@ -1,5 +1,5 @@
-/** A store on one process without servers: what a training script runs on before it is distributed, and what the other kinds
- *  are compared with. Every operation is complete when its call returns. */
+/** A store in one process without servers: for a training script before it is distributed, and as the reference for the other
+ *  kinds. Every operation is complete when its call returns. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { silentLogger, type Logger } from '../../base/log.ts';

@@ -1,6 +1,6 @@
 /** The staging of one operation: values that are not tensors of the store are copied into its memory, and results back. It
- *  gives everything back at the end, with one exception: when an operation ended without an answer, a server may still
- *  write where its result was to go. Such memory is not used again. */
+ *  frees all of it at the end, with one exception: when an operation ended without a reply, a server may still
+ *  write its result. Such memory is never reused. */
 import type { ErrorCode, ShoalError } from '../../base/errors.ts';
 import type { ValueBlock, ValueRef } from '../protocol/value-space.ts';
 import { HeldValues } from '../values/held-values.ts';

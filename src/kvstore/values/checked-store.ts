@@ -1,5 +1,5 @@
-/** A store that refuses what its calls do not take, before they are made: the same for every kind of store. Which parameters there
- *  are, and what fits them, is the store's own to say. */
+/** Checks the arguments of calls before any store sees them: the same for every kind of store. The store itself checks them against its
+ *  parameters. */
 import { ShoalError } from '../../base/errors.ts';
 import {
   checkFields,

@@ -1,5 +1,5 @@
-/** Memory where results of an operation are to go: until it has ended, nobody else gets what the caller gives back. Only the thread
- *  of the caller writes there. */
+/** Output memory of an operation: if the caller releases it before the operation has ended, it is not reused until then. Only the caller's
+ *  thread writes there. */
 import type { Region } from '../../memory/region.ts';
 import { Tensor } from '../../memory/tensor.ts';
 import type { Value } from './types.ts';

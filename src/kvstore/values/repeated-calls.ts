@@ -1,6 +1,5 @@
-/** Calls that are made again with the same keys and tensors, as a training makes them at every step, and what was prepared for
- *  each. A list is the caller's and may hold other tensors the next time, so lists are compared by what is in them; a tensor is
- *  the same memory for ever, while an array may shrink or lose its memory. */
+/** A cache of prepared calls, for calls with the same keys and tensors, as in every step of a training. Lists are compared by content,
+ *  because the caller may change them; a tensor always has the same memory, while an array may shrink or lose its memory. */
 import { Tensor } from '../../memory/tensor.ts';
 import type { Key, Value, Values } from './types.ts';
 

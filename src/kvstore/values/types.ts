@@ -1,5 +1,5 @@
-/** The public interface of the parameter server, in the vocabulary of MXNet's KVStore. What is behind a store, one thread
- *  or many processes, is chosen by its type; the calls are the same.
+/** The public interface of the parameter server, in the vocabulary of MXNet's KVStore. The type of a store selects its implementation, one
+ *  thread or many processes; the calls are the same.
  *
  *    local        this process alone
  *    collective   no servers: push-pull is an all-reduce of the process group

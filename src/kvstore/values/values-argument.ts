@@ -1,4 +1,4 @@
-/** What callers may pass for keys and values, in one shape: one key or several; a value per key, or a list of values per key
+/** Normalises keys and values as callers pass them: one key or several; a value per key, or a list of values per key
  *  (one per device), which are summed. The same for every kind of store. Pure. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, dtypeOfArray, type DType, type TypedArray } from '../../memory/dtype.ts';

@@ -1,5 +1,5 @@
-/** What the stores of all kinds have alike: they are open until they are closed, some calls are worker 0's, and blobs go from
- *  worker to worker. How values change is each kind's own. */
+/** The part that all kinds of stores share: opening and closing, calls of worker 0 only, and blobs from
+ *  worker to worker. Each kind changes values in its own way. */
 import { ShoalError } from '../../base/errors.ts';
 import type { TypedArray } from '../../memory/dtype.ts';
 import type { Blob, Key, KVWork, TransferOptions, Values } from './types.ts';

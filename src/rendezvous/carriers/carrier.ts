@@ -1,4 +1,4 @@
-/** What brings tensors from one other worker: over a fabric, or over gRPC. One conformance suite runs on all (conformance.ts). */
+/** The transport of tensors from one other worker: a fabric, or gRPC. One conformance suite runs on all (conformance.ts). */
 import type { Cancel, Waiter } from '../table/rendezvous.ts';
 import type { FusedWaiter } from '../protocol/tensor-receiver.ts';
 import type { PieceSink } from '../protocol/tensor-request.ts';

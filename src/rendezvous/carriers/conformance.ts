@@ -1,4 +1,4 @@
-/** What every rendezvous must do: one suite, for the table of one process and for every carrier between two. */
+/** The conformance suite of rendezvous: for the table of one process and for every carrier between two. */
 import fc from 'fast-check';
 import { afterEach, describe, expect } from 'vitest';
 import { ShoalError } from '../../base/errors.ts';

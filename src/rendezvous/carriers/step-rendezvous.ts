@@ -1,4 +1,4 @@
-/** The rendezvous of one step of a worker: what is sent waits in the worker's own table; what is received comes from there, or over the
+/** The rendezvous of one step of a worker: sent tensors wait in the worker's own table; received tensors come from there, or over the
  *  carrier to the worker that has the sending device. */
 import { ShoalError } from '../../base/errors.ts';
 import { cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';

@@ -1,5 +1,5 @@
-/** RecvTensor over one connection of a fabric, both ways: the two state machines, what they share, and the connection. It belongs to
- *  whatever thread made the fabric. */
+/** RecvTensor over one connection of a fabric, both ways: the two state machines, their shared state, and the connection. It belongs to
+ *  the thread that made the fabric. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { Connection } from '../../fabric/fabric.ts';

@@ -1,4 +1,4 @@
-/** The devices that tensors of a worker are on: copies out of their memory and into it, and who must know when one is lost. */
+/** The devices of a worker's tensors: copies out of their memory and into it, and notice of their loss. */
 import type { ShoalError } from '../../base/errors.ts';
 import { DeviceCopies } from '../../memory/device/device-copies.ts';
 import type { DeviceTensor } from '../../memory/device/device-tensor.ts';

@@ -1,10 +1,10 @@
-/** Memory for tensors whose owners cannot say when they stop using them: a value takes its place with it for good, and the garbage
- *  collector frees it. Nothing is copied, nothing is used again, and no view of a value is ever written over.
+/** Memory for tensors whose last use is unknown: a value keeps its memory for good, and the garbage
+ *  collector frees it. Memory is never copied, reused or overwritten.
  *
  *     small tensors   one behind the other in an arena of 256 KiB: one registration for many
- *     large ones      a region of their own: whoever keeps one keeps nothing else
+ *     large ones      a region each: a reference to one keeps no other memory alive
  *
- *  A region is registered for as long as peers may write to it: until the last tensor that was asked for has come. One per connection. */
+ *  A region is registered for as long as peers may write to it: until its last requested tensor has arrived. One per connection. */
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';

@@ -1,5 +1,5 @@
-/** What one end of a connection has moved; always on. In the steady state each tensor is one request and one write, and nothing is
- *  copied: tests read it here. */
+/** Counters of one end of a connection; always on. In the steady state each tensor is one request and one write, without a
+ *  copy: tests check that here. */
 export interface TensorCounters {
   /** Control messages, with records or only to give credits back. */
   messagesSent: number;

@@ -1,5 +1,5 @@
-/** What a receiver knows of the tensors that it asks one sender for: the number that stands for the name on the wire, and the metadata it
- *  had last. The oldest is forgotten when there are too many: its next request costs what a first one costs. */
+/** A receiver's cache of one sender's tensors: the number of each name on the wire, and the tensor's last metadata. Beyond a bound the
+ *  oldest entry is forgotten, and its next request costs as much as a first one. */
 import { ShoalError } from '../../base/errors.ts';
 import { parseRendezvousKey } from '../table/rendezvous-key.ts';
 import type { TensorMetadata } from '../value/tensor-metadata.ts';

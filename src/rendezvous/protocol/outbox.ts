@@ -1,15 +1,15 @@
-/** What one end of a connection has to send: records, gathered into messages, and writes. All that is posted in one turn leaves together:
+/** The outgoing records and writes of one end of a connection. Records are gathered into messages. All posts of one turn leave together:
  *
  *     1. writes without immediates     slots of fused requests; small tensors that one `Done` record announces together
  *     2. messages                      as many as there are credits for; without credits everything waits, in order
- *     3. writes with immediates        they must not come before what a record says about them
+ *     3. writes with immediates        they must not arrive before the records about them
  *
- *  Bytes on their way are within a credit, which the connection's account with the arbiter of the process keeps; what waits goes in the order
- *  in which it was asked for, in parts, so that what becomes ready late overtakes what was asked for after it.
+ *  The connection's account with the process's arbiter bounds the bytes in flight. Waiting tensors leave in the order of their requests, in
+ *  parts, so that a tensor that becomes ready late overtakes tensors that were requested after it.
  *
- *  Where a write carries its immediate for nothing (`tcp`), each has its own; where announcing costs a message of its own (`shm`), small
- *  tensors that are ready in the same turn are announced together. Where several sources can be one write (`gather`), small tensors whose
- *  places lie one behind the other are. */
+ *  If an immediate costs nothing (`tcp`), each write has its own; if it costs a message (`shm`), small
+ *  tensors that are ready in the same turn are announced together. If several sources can be one write (`gather`), small tensors with
+ *  adjacent destinations are one. */
 import { ShoalError } from '../../base/errors.ts';
 import { Fifo } from '../../base/fifo.ts';
 import type { CreditAccount } from '../../scheduler/arbiter.ts';

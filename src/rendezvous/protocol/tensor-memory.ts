@@ -1,11 +1,11 @@
-/** Memory that peers write tensors into, registered once and used again: registering for each request would cost round trips where
- *  peers map what they write to. Large buffers are regions of their own; small ones share slabs.
+/** Memory that peers write tensors into, registered once and reused: with fabrics whose peers map the memory, registering for each request
+ *  would cost round trips. Large buffers are separate regions; small ones share slabs.
  *
  *     size classes   64 B, 80, 96, 112, 128, 160 …          four per doubling: at most a fifth of a buffer is unused
  *     slabs          4 MiB, for classes up to 256 KiB        one descriptor for many buffers
  *
- *  One per connection: no other peer can write there, and when the connection ends nothing of it is used again, so that a write which is
- *  still landing does no harm. While it lasts, whoever holds a buffer frees it when the peer has answered, not before. */
+ *  One per connection: no other peer can write there, and when the connection ends its memory is never reused, so that a late write
+ *  does no harm. Before that, the holder of a buffer frees it when the peer has replied, not earlier. */
 import { ShoalError } from '../../base/errors.ts';
 import type { RegisteredRegion } from '../../fabric/fabric.ts';
 import type { Region } from '../../memory/region.ts';

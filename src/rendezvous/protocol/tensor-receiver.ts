@@ -1,8 +1,8 @@
-/** The receiver's end of RecvTensor: keeps what is known of each tensor's metadata, has a place ready before it asks, and learns by the
- *  immediate that the tensor is there. A state machine: calls, records and immediates in; records and calls of waiters out.
+/** The receiver's end of RecvTensor: caches each tensor's metadata, allocates the destination before it sends the request, and learns by the
+ *  immediate that the tensor has arrived. A state machine: calls, records and immediates in; records and calls of waiters out.
  *
- *  A request that nobody waits for any more is cancelled, and its buffer stays in quarantine until the sender has said that it will not
- *  write to it: only then may it be another tensor's. */
+ *  When the waiter of a request gives up, the request is cancelled, and its buffer stays in quarantine until the sender confirms that it
+ *  will not write to it: only then may the buffer be reused. */
 import { assert } from '../../base/assert.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
 import { errorCodes, ShoalError, type ErrorCode } from '../../base/errors.ts';

@@ -1,4 +1,4 @@
-/** What a tensor is called between the node that sends it and the node that receives it, within one step. TensorFlow's form:
+/** The key of a tensor between its sending and its receiving node, within one step. TensorFlow's form:
  *
  *      sendDevice;incarnation;recvDevice;name;frame:iteration
  *

@@ -1,4 +1,4 @@
-/** Where a Send meets its receive, in one step: the interface that a step sees, wherever the other end is. The local table and the
+/** The interface in which a Send meets its receive, in one step, whether the other end is local or remote. The local table and the
  *  rendezvous with other workers both keep this contract, and one suite checks them (conformance.ts).
  *
  *  - A key is sent once and received once in a step, in either order. A receive that was cancelled before its key was sent may

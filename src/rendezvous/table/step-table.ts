@@ -1,5 +1,5 @@
-/** The steps of one worker: a local rendezvous for each that has begun. Requests of other workers may come first; they are parked until
- *  the step begins, up to a bound. Steps that have ended are remembered, up to a bound, so that what comes late fails at once. */
+/** The steps of one worker: a local rendezvous for each that has begun. Requests of other workers may precede a step; they are parked until
+ *  it begins, up to a bound. Ended steps are remembered, up to a bound, so that late requests fail at once. */
 import { ShoalError } from '../../base/errors.ts';
 import { LocalRendezvous, type DropOptions } from './local-rendezvous.ts';
 import type { Cancel, Incarnations, Waiter } from './rendezvous.ts';

@@ -1,5 +1,5 @@
-/** A tensor whose elements host code cannot reach, such as those in a device's memory: pieces of it are read into host memory when somebody
- *  asks for it. It must not know what devices are. */
+/** A tensor whose elements host code cannot reach, such as one in a device's memory: on a request, its pieces are read into host memory.
+ *  It must not know devices. */
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { viewOf, type DType } from '../../memory/dtype.ts';
 import type { TensorValue } from './tensor-value.ts';

@@ -1,5 +1,5 @@
-/** What must be known of a tensor before there can be a place for it: dtype, shape, bytes. Whether it is dead is not part of it: a
- *  branch that is taken every other step must not cost a round trip each time. Metadata never change: a tensor with others has others. */
+/** The facts that a receiver needs to allocate a tensor: dtype, shape, bytes. The dead flag is not part of them: a
+ *  branch that is taken every other step must not cost a round trip each time. Metadata objects never change. */
 import { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, viewOf } from '../../memory/dtype.ts';
 import { countOf } from '../../memory/tensor.ts';

@@ -1,5 +1,5 @@
-/** What travels between workers: dense tensors as they lie in memory, and strings, which are serialised. Tensors of Shoal are such
- *  values as they are. Ownership goes with the value: who takes it last calls `release`. */
+/** The values that travel between workers: dense tensors as they lie in memory, and strings, which are serialised. Shoal's tensors are
+ *  such values. Ownership goes with the value: its last owner calls `release`. */
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';

@@ -1,9 +1,9 @@
-/** The best candidates of a search, measured again in turn, since one measurement does not tell close ones apart, and what a machine did
- *  meanwhile is part of it. Each round measures all that are left; who begins it is another one each time.
+/** The best candidates of a search, measured again in turn, since a single measurement includes other load on the machine and cannot
+ *  separate close ones. Each round measures all remaining candidates, and starts with a different one.
  *
  *      round 1   a b c d      round 2   b c d a      … ─▶ the smallest median
  *
- *  After two rounds, one whose best measurement is worse than the leader's worst is measured no more; where one is left it is settled. */
+ *  After two rounds, a candidate whose best measurement is worse than the leader's worst is dropped; a single remaining one wins. */
 import { assert } from '../../base/assert.ts';
 import { median } from '../../base/numbers.ts';
 

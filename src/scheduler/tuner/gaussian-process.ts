@@ -1,5 +1,5 @@
-/** A Gaussian process: what a function is likely to be, everywhere, after a few noisy measurements. Matérn kernel with ν = 5/2, whose
- *  length scale and noise are those under which the measurements are likeliest.
+/** A Gaussian process: an estimate of a function, everywhere, from a few noisy measurements. Matérn kernel with ν = 5/2, with the
+ *  length scale and noise of maximum likelihood.
  *
  *  Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, algorithm 2.1 and equation 4.17. */
 

@@ -1,4 +1,4 @@
-/** Which point holds at which step, the same on all ranks: what a rank has been told, applied from the step on that was named. */
+/** The point of each step, the same on all ranks: a rank applies each change from the step that the change names. */
 import { ShoalError } from '../../base/errors.ts';
 import type { PointChange } from './tuner.ts';
 

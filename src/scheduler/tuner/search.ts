@@ -1,5 +1,5 @@
-/** Finds where a function is smallest, with few and noisy measurements: some points that cover the space, then those of which most is
- *  to be expected. Nothing is known here of what is measured.
+/** Finds the minimum of a function with few and noisy measurements: first points that cover the space, then points of the largest
+ *  expected improvement. It must not know the measured quantity.
  *
  *  Jones, Schonlau & Welch, "Efficient Global Optimization of Expensive Black-Box Functions", 1998: expected improvement. */
 import { ShoalError } from '../../base/errors.ts';

@@ -1,10 +1,10 @@
-/** Tuning on one rank: counts steps by the tensors that are scheduled, and says under which point each is cut. One rank leads: it
- *  measures and decides, the others are told.
+/** Tuning on one rank: counts steps by scheduled tensors, and gives each tensor the point of its step. One rank measures and
+ *  decides, and tells the others.
  *
  *      rank 0   begin('w') ─▶ count ─▶ tuner: time of steps ─▶ change for step 110 ── told to all ──▶ schedule of points
  *      rank 1   begin('w') ─▶ count ────────────────────────────────────────────────────────────────▶ schedule of points
  *
- *  The n-th call of a tensor is of step n, on every rank and in whatever order they call: so all cut it alike. A step begins with the
+ *  The n-th call of a tensor belongs to step n, on every rank and in any order of calls: so all ranks cut it alike. A step begins with the
  *  first tensor that is called once more than all were before. */
 import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';

@@ -1,6 +1,6 @@
-/** Chooses credit and partition while a program trains: measures the time of its steps at one point after the other, then stays at the
- *  best and watches whether it still is. It is told when steps end and says what to apply, and at which step; carrying that to the
- *  other ranks, and applying it, is its owner's.
+/** Chooses credit and partition during training: measures the step time at one point after the other, then stays at the
+ *  best one and watches it. Input: the ends of steps; output: points, and the steps at which they apply. Its owner carries these to the
+ *  other ranks, and applies them.
  *
  *      tuning: 14 points of 100 steps ─▶ the best 4 again, in turn ─▶ converged ── steps take longer, or shorter, for good ─▶ tuning
  *

@@ -1,5 +1,5 @@
-/** How a settled round changes values: gradients are summed in canonical order, the optimiser is applied to the sum, and
- *  the new values go to everyone who waits. Without optimiser all of it is one pass of one kernel: each source is read
+/** A settled round's effect on values: gradients are summed in canonical order, the optimiser is applied to the sum, and
+ *  the new values go to all waiting clients. Without optimiser all of it is one pass of one kernel: each source is read
  *  once, the server's copy and every worker's output are written once. */
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';

@@ -1,4 +1,4 @@
-/** What a server knows of one client, over all connections with it, and the client's requests. */
+/** A server's record of one client, over all its connections, and the client's requests. */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';

@@ -1,17 +1,17 @@
-/** How server groups that each hold a copy stay together (distributed Hogwild). Of every server's slots one group's copy is
- *  the master. Another group sends what it has contributed so far, the master answers with its values.
+/** Synchronises the copies of server groups (distributed Hogwild). For every slot, one group's copy is
+ *  the master. Another group sends the sum of its contributions so far, the master replies with its values.
  *
  *    requester   value = base + own                own: the sum of the changes its workers made
  *       │   own ──────────────▶  master   value += own − included;  included := own
  *       │   ◀────────────────── value M
  *    base := M − own as sent;  value := base + own      (changes made meanwhile stay in `own`)
  *
- *  A group sends a slot after `syncEvery` updates of its own, and whatever it has not sent when `syncMs` have passed. A master
- *  tells the groups whose copy is older than its own (a notice), which then ask: twice `syncMs` after the last update all groups
- *  have the sum of all updates, however many pushed.
+ *  A group sends a slot after `syncEvery` updates of its own, and fewer when `syncMs` have passed. A master
+ *  notifies the groups with an older copy, which then ask: twice `syncMs` after the last update all groups
+ *  have the sum of all updates.
  *
- *  What is loaded begins a new *generation*: its values are everybody's base, and nobody has contributed anything. What is said
- *  of another generation does not count.
+ *  Loading a state begins a new *generation*: its values are the base of all groups, without contributions. Messages
+ *  of another generation are ignored.
  *
  *  SINGA sends differences since the last exchange and forgets changes made while one is in flight. Totals cannot be lost
  *  or counted twice: a request that is repeated, that belongs to a server which died, or that is overtaken by a restart

@@ -1,4 +1,4 @@
-/** What a server core is given. It has no sockets, threads or clock of its own. */
+/** The options of a server core, which has no sockets, threads or clock of its own. */
 import type { Clock } from '../../../base/clock.ts';
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Kernels } from '../../../memory/kernels.ts';

@@ -1,10 +1,10 @@
 /** Rounds of one worker group at one server. A client's n-th push of a slot belongs to the slot's round n; a round is settled
- *  when every worker of the group is in it, then all its gradients are summed, in the order of the workers whatever the
- *  order of arrival, and applied. What a round has not got yet is never guessed: all sources are held until it is settled.
+ *  when every worker of the group is in it, then all its gradients are summed, in the order of the workers, not of
+ *  arrival, and applied. All sources are held until the round is settled.
  *
  *    slot 7     settled 4 │ round 5: client 0 ✓  client 2 ✗ │ round 6: client 0 ✓ (early)
  *
- *  Exactly once: of every client and slot it is known which round came last. `Request` is what a contribution came with. */
+ *  Exactly once: the last round of every client and slot is known. `Request` is the request of a contribution. */
 import type { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 

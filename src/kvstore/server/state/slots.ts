@@ -1,4 +1,4 @@
-/** The memory of a server: slabs of values and of optimiser state, and what is known of each slot. */
+/** The memory of a server: slabs of values and of optimiser state, and the record of each slot. */
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
 import type { DeclaredParameter, ParameterDirectory } from '../../protocol/parameter-directory.ts';

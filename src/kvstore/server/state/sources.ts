@@ -1,5 +1,5 @@
-/** Where the values of a transfer are, and where its answers go, at the server: in the client's memory or in messages.
- *  Everything is checked against slots and memory before any of it is used. */
+/** The sources and targets of a transfer at the server: in the client's memory or in messages.
+ *  All of them are checked against slots and memory before any is used. */
 import { ShoalError } from '../../../base/errors.ts';
 import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { Address } from '../../../messaging/address.ts';

@@ -1,4 +1,4 @@
-/** Everything a server knows, and what changes it together. Its parts do the work; server/core.ts decides who is heard. */
+/** The whole state of a server, and changes that span its parts. server/core.ts decides which messages are handled. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';

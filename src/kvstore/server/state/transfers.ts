@@ -1,5 +1,5 @@
-/** Puts, updates and gets at a server: what arrives is checked whole before anything changes; pushes go to their rounds;
- *  complete rounds are applied; whoever waited gets values. Nothing is polled. */
+/** Puts, updates and gets at a server: a message is checked whole before it has any effect; pushes go to their rounds;
+ *  complete rounds are applied; waiting clients get values. Nothing is polled. */
 import { ShoalError } from '../../../base/errors.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { Applier } from './apply.ts';
