@@ -84,16 +84,13 @@ describe('a server that is killed', () => {
 test('what a worker pushed before it left counts', async () => {
   await using job = await KVJob.start({ workers: 2, servers: 1 });
   const stores = await job.stores('dist_sync');
-  await begin(stores);
-  await Promise.all(stores.map(pushOnce));
+  await pushes.begin(stores);
+  await pushes.push(...stores);
   const [early, late] = stores;
-  early.push(
-    keys,
-    counts.map((count) => new Float64Array(count).fill(-1)),
-  );
+  early.push(pushes.keys, pushes.arrays(-1));
   await early.close();
-  await pushOnce(late);
-  await expectSum(late, 4);
+  await pushes.push(late);
+  await pushes.expectSum(late, 4);
 });
 
 test('a standby that is lost does not stop its server', async () => {
