@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterEach, describe, expect, it } from 'vitest';
+import { locksOfKilled } from './support/locks-of-killed.ts';
 import { libfabricUnavailable } from '../src/fabric/providers/libfabric-devices.ts';
 import { shmUnavailable } from '../src/fabric/providers/shm.ts';
 import { systemEnvironment } from '../src/rendezvous/environment.ts';
@@ -45,7 +46,9 @@ describe('rendezvous between processes', () => {
   const places: readonly (readonly [carrier: string, reason: string | undefined, provider?: string])[] = [
     ['tcp', undefined],
     ['shm', shmUnavailable()],
-    ...['tcp;ofi_rxm', 'shm'].map((provider) => ['libfabric', libfabricUnavailable({ provider }), provider] as const),
+    ...['tcp;ofi_rxm', 'shm'].map(
+      (provider) => ['libfabric', libfabricUnavailable({ provider }) ?? locksOfKilled(provider), provider] as const,
+    ),
   ];
   for (const [carrier, reason, provider = ''] of places) {
     const env = { SHOAL_LIBFABRIC_PROVIDER: provider };
