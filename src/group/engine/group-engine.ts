@@ -481,8 +481,8 @@ export class GroupEngine implements OperationHost {
     const doing = this.#pending.at(0);
     const during = doing ? `during ${describeCall(doing.call, doing.sequence)}` : 'between collectives';
     const lost = `rank ${global} was lost ${during} of group '${this.spec.name}'`;
-    // Because of another rank, in a group that this one may not be in.
-    const because = failure?.peer !== undefined && failure.peer !== this.#world.rank ? failure : undefined;
+    // Because of another rank, in a group that this one may not be in; or because of this one, which then is its own reason.
+    const because = failure?.peer === undefined ? undefined : failure;
     const why = because ? `it had failed: ${because.message}` : (error?.message ?? "it closed its connection; see that rank's own output");
     this.fail(
       new ShoalError('peer-lost', `${lost}: ${why}`, {
