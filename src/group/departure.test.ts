@@ -227,6 +227,29 @@ it('a rank that ends because of another one is not taken for the reason in a gro
   await expect(call).rejects.toThrow(/^rank 1 was lost between collectives of group 'world\/.*': it had failed: rank 2 was lost /);
 });
 
+it('a rank because of which another one ends names itself, not that one', async () => {
+  const clock = new VirtualClock();
+  const ofRank2: Connection[] = [];
+  const wrap = (fabric: Fabric, rank: number): Fabric =>
+    decorateFabric(fabric, (connection) => {
+      if (rank === 2) ofRank2.push(connection);
+      return connection;
+    });
+  const { groups } = await startRanks(3, { clock, wrap });
+  const [, pair] = await Promise.all(groups.map((group) => group.newGroup([1, 2])));
+  const barriers = [0, 2].map((rank) => Promise.resolve(groups[rank].barrier({ timeoutMs: 1000 })).catch((thrown: unknown) => thrown));
+  for (let second = 0; second < 20; second++) {
+    clock.advance(1000);
+    await delivered();
+  }
+  for (const failed of await Promise.all(barriers)) expect(failed).toMatchObject({ code: 'timeout', peer: 1 });
+  ofRank2.forEach(abortConnection);
+  await delivered();
+  const call = Promise.resolve(pair?.barrier());
+  await expect(call).rejects.toMatchObject({ code: 'peer-lost', peer: 1 });
+  await expect(call).rejects.toThrow(/^rank 2 was lost between collectives of group 'world\/.*': it had failed: .*timed out/);
+});
+
 describe('a rank that ends while its group opens', () => {
   /** Rank 0 cannot reach the memory of rank 1 from now on, as if that had been given back. */
   async function openingWithoutMemory(clock: VirtualClock): Promise<{ groups: readonly ProcessGroup[]; ofRank1: Connection[] }> {
