@@ -1,7 +1,7 @@
 /** The comm side of a process: joins the world, then carries out commands of the facades. Runs in the comm thread or, for
  *  tests and simulation, inline. Everything it needs from the machine comes as an argument. */
 import { must } from '../../base/assert.ts';
-import { within, type Clock } from '../../base/clock.ts';
+import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import { exhaustion, isExhaustion, type CheckDescriptors } from '../../base/exhaustion.ts';
 import type { Logger } from '../../base/log.ts';
@@ -19,7 +19,7 @@ import type { Arbiter } from '../../scheduler/arbiter.ts';
 import { bootstrap, JoinLimit, joinTogether, type Joined } from '../world/bootstrap.ts';
 import { measureClockOffset } from '../world/clock-offset.ts';
 import type { Command, CommEvent, SharedBuffer, WorldPlan } from '../engine/comm-protocol.ts';
-import { noteCause, withdrawCause } from '../world/ended-ranks.ts';
+import { noteCause } from '../world/ended-ranks.ts';
 import type { GroupEngine } from '../engine/group-engine.ts';
 import { worldGroupId, worldSpec, type GroupSpec } from '../call/group-spec.ts';
 import type { BoundBuffer, Buffers, Complete } from '../engine/operation.ts';
@@ -70,9 +70,6 @@ export interface Meeting {
   readonly fabrics: readonly Fabric[];
 }
 
-/** A store that has just been asked answers at once, or not at all. */
-const withdrawMs = 500;
-
 export class CommCore {
   readonly #plan: WorldPlan;
   readonly #environment: CommEnvironment;
@@ -119,9 +116,7 @@ export class CommCore {
       });
     } catch (thrown) {
       const error = exhaustion(`rank ${rank}`, thrown, 'joining', { rank }) ?? ShoalError.from(thrown);
-      // The group may have taken for the reason who has given up waiting for this rank.
-      if (this.#store && error.peer === undefined) await within(clock, withdrawMs, withdrawCause(this.#store, rank), () => undefined);
-      else this.#tellCause(error);
+      this.#tellCause(error);
       // Ranks that have joined already hear of it by the group.
       this.#world?.group(worldGroupId)?.fail(error);
       this.#emit({ type: 'failed', error: error.toData() });

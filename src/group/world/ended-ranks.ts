@@ -77,11 +77,6 @@ export async function noteCause(store: Store, rank: number, { peer }: ShoalError
   }
 }
 
-/** The rank has not failed because of another one, whatever was noted before. Resolves once the store knows. */
-export async function withdrawCause(store: Store, rank: number): Promise<void> {
-  await store.delete(causeKey(rank)).catch(() => undefined);
-}
-
 /** The rank because of which a rank has failed; undefined when none is known before `signal`. */
 export async function causeOf(store: Store, rank: number, signal: AbortSignal): Promise<number | undefined> {
   const value = await store.get(causeKey(rank), { timeoutMs: 0x7fffffff, signal }).catch(() => undefined);
