@@ -40,8 +40,8 @@ const waitingWorker = `
     const blob = kv.receiveBlob(0, 'nothing');
     parentPort.postMessage('waits');
     await blob.catch(({ code }) => parentPort.postMessage(code));
-    // What was posted is not lost.
-    setTimeout(() => process.exit(), 100);
+    // The other thread is to be waiting for its end by then.
+    parentPort.once('message', () => process.exit());
   });`;
 
 describe('in one process', () => {
@@ -139,6 +139,7 @@ describe('in one process', () => {
     const guest = await fatalGuest();
     guest.start({ type: 'ask', what: 'exit' }, 'its end');
     expect(await once(thread, 'message')).toEqual(['system']);
+    thread.postMessage('heard');
     await once(thread, 'exit');
     await expect(store.barrier()).rejects.toMatchObject({ code: 'system' });
     await store.close().catch(() => undefined);
