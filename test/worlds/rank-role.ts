@@ -1,8 +1,7 @@
 /** The script of a rank in a world: joins, does what the plan says, checks what it gets, leaves. */
 import { isShoalError } from '../../src/base/errors.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
-import type { ProcessGroup } from '../../src/group/call/types.ts';
-import { callOf } from '../../src/group/testing/random-program.ts';
+import { callOf, sendAround } from '../../src/group/testing/random-program.ts';
 import type { KVStore } from '../../src/kvstore/values/types.ts';
 import { wrong, type Ending } from './ending.ts';
 import { ServerRounds } from './server-rounds.ts';
@@ -67,7 +66,7 @@ async function begin({ group, rounds, plan }: Open, action: Action, index: numbe
       return undefined;
     }
     case 'ring':
-      await ring(group, action.count, index);
+      await sendAround(group, action.count, index);
       return undefined;
     case 'store':
       await useStore(group, index);
@@ -77,16 +76,6 @@ async function begin({ group, rounds, plan }: Open, action: Action, index: numbe
     case 'servers':
       return rounds?.call(action, index);
   }
-}
-
-async function ring(group: ProcessGroup, count: number, index: number): Promise<void> {
-  const { rank, size } = group;
-  const [right, left] = [(rank + 1) % size, (rank + size - 1) % size];
-  const received = new Float32Array(count);
-  const sent = group.send(new Float32Array(count).fill(rank + index), right);
-  await group.recv(received, left);
-  await sent;
-  if (received.some((value) => value !== left + index)) wrong(group, index, `received ${received[0]} of rank ${left}`);
 }
 
 async function useStore({ rank, size, store }: CommGroup, index: number): Promise<void> {

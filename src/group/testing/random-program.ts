@@ -4,13 +4,16 @@ import type { CommGroup } from '../api/process-group.ts';
 import type { TensorLike, Work } from '../call/types.ts';
 
 /** A collective that all ranks call. */
-export interface Step {
+export interface Collective {
   readonly kind: 'all-reduce' | 'broadcast' | 'all-gather' | 'reduce-scatter' | 'barrier';
   readonly count: number;
   readonly op: ReduceOp;
   readonly root: number;
   /** By rank: a plain array, not a tensor of the group. */
   readonly plain: readonly boolean[];
+}
+
+export interface Step extends Collective {
   /** By rank: turns of the event loop before the call. */
   readonly late: readonly number[];
   /** By rank: the call's end is waited for before the next one. */
@@ -43,12 +46,12 @@ export interface PreparedCall {
 }
 
 /** What a rank calls in this step, the `index`th of its program. @throws ShoalError when the group has failed. */
-export function callOf(group: CommGroup, step: Step, index: number): Call {
+export function callOf(group: CommGroup, step: Collective, index: number): Call {
   const { begin, check } = prepareCall(group, step, index);
   return { work: begin(), check };
 }
 
-export function prepareCall(group: CommGroup, step: Step, index: number): PreparedCall {
+export function prepareCall(group: CommGroup, step: Collective, index: number): PreparedCall {
   const { rank, size } = group;
   const { kind, count, op, root } = step;
   const array = (length: number): { value: TensorLike; data: Float32Array } => {
@@ -106,4 +109,16 @@ export function prepareCall(group: CommGroup, step: Step, index: number): Prepar
     default:
       return { begin: () => group.barrier(), check: () => {} };
   }
+}
+
+/** Every rank sends so many numbers to its right, and receives as many. @throws Error where those of its left are wrong. */
+export async function sendAround(group: CommGroup, count: number, index: number): Promise<void> {
+  const { rank, size } = group;
+  const [right, left] = [(rank + 1) % size, (rank + size - 1) % size];
+  const received = new Float32Array(count);
+  const sent = group.send(new Float32Array(count).fill(rank + index), right);
+  await group.recv(received, left);
+  await sent;
+  if (received.some((value) => value !== left + index))
+    throw new Error(`rank ${rank}, call ${index}: received ${received[0]} of rank ${left}`);
 }
