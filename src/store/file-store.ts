@@ -178,13 +178,12 @@ export class FileStore implements Store {
       try {
         await (this.#options.link ?? link)(draft, this.#record(this.#next));
       } catch (error) {
-        if (codeOf(error) === 'EEXIST') {
-          // A server of NFS that was asked again, because its answer got lost, finds what it has made itself.
-          if ((await stat(draft)).nlink < 2) continue;
-        } else
+        if (codeOf(error) !== 'EEXIST')
           throw new ShoalError('system', `${this.#name} cannot be written: ${messageOf(error)}; it needs a file system with hard links`, {
             cause: error,
           });
+        // A server of NFS that was asked again, because its answer got lost, finds what it has made itself.
+        if ((await stat(draft)).nlink < 2) continue;
       }
       this.#next++;
       const result = applyRequest(this.#table, request);

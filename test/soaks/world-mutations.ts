@@ -14,11 +14,13 @@ const { values: given } = parseArgs({ options: { seeds: text, only: text, result
 
 interface Found {
   readonly defect: string;
+  readonly outcome: string;
   /** Of the first world that goes wrong; undefined: none does. */
   readonly seed: number | undefined;
   readonly problem: string | undefined;
 }
 
+const seeds = given.seeds ?? '1000';
 const chosen = [...mendedDefects.entries()].filter(([index]) => given.only === undefined || Number(given.only) === index);
 const found = chosen.map(([index, defect]) => find(defect, index));
 for (const { defect, seed, problem } of found)
@@ -37,9 +39,11 @@ function find(defect: MendedDefect, index: number): Found {
       return spawnSync(process.execPath, args, { cwd: folder, encoding: 'utf8' }).stdout;
     };
     const known = defect.seed === undefined ? '' : run('--from', String(defect.seed), '--seeds', '1');
-    const said = known.startsWith('seed') ? known : run('--seeds', given.seeds ?? '1000', '--among', String(index));
+    const said = known.startsWith('seed') ? known : run('--seeds', seeds, '--among', String(index));
     const [, seed, problem] = /^seed (\d+): (.*)$/m.exec(said) ?? [];
-    return { defect: defect.name, seed: seed === undefined ? undefined : Number(seed), problem: problem?.slice(0, 300) };
+    const among = defect.among === undefined ? 'worlds' : 'worlds in which it could show';
+    const outcome = seed === undefined ? `not found in ${seeds} ${among}` : 'found';
+    return { defect: defect.name, outcome, seed: seed === undefined ? undefined : Number(seed), problem: problem?.slice(0, 300) };
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }

@@ -23,12 +23,14 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/thread/comm-core.ts',
     mended: 'if (engine?.failure === undefined) refuse();',
     broken: 'if (engine !== null) refuse();',
+    seed: 488,
   },
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
     file: 'src/group/engine/group-engine.ts',
     mended: 'await this.#world.lastWords.heard();\n    this.#endAll(error);',
     broken: 'this.#endAll(error);',
+    seed: 17,
   },
   {
     name: 'a rank that timed out and has gone is blamed by those that are about to come to the same conclusion',
@@ -41,36 +43,42 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/launch/node-agreement.ts',
     mended: 'if (rank === undefined) return last;',
     broken: 'if (rank !== -1) return last;',
+    seed: 59,
   },
   {
     name: 'ranks wait in vain for one that ended before it joined',
     file: 'src/launch/node-agreement.ts',
     mended: 'await reportEnded(this.#ranksPart(generation), rank, ending);',
     broken: 'void ending;',
+    seed: 3,
   },
   {
     name: 'ranks that were started again meet the keys of their predecessors',
     file: 'src/store/open-store.ts',
     mended: 'generationPrefix(spec.generation)',
     broken: 'generationPrefix(0)',
+    seed: 3,
   },
   {
     name: 'whoever gives up joining is not told apart from those that give up because of it',
     file: 'src/group/world/ended-ranks.ts',
     mended: "const consequence = error.code === 'timeout' || error.code === 'peer-lost';",
     broken: 'const consequence = false;',
+    seed: 28,
   },
   {
     name: 'requests that a lost connection took with it are not sent again',
     file: 'src/kvstore/client/link.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
+    seed: 1118,
   },
   {
     name: 'a process that was stopped takes its peers for silent',
     file: 'src/kvstore/job/heartbeat.ts',
     mended: 'Math.min(nowMs - this.#tickMs, 2 * heartbeatMs)',
     broken: 'nowMs - this.#tickMs',
+    seed: 834,
   },
   {
     name: 'a standby that has not the whole state takes over with what it has',
@@ -84,12 +92,14 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/engine/members.ts',
     mended: 'return calls !== undefined && calls <= sequence;',
     broken: 'return calls !== undefined && calls < -sequence;',
+    seed: 121,
   },
   {
     name: 'a rank that ends because of another one is taken for the reason in groups of which that one is no member',
     file: 'src/group/world/world.ts',
     mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
+    seed: 933,
   },
   {
     name: 'a rank that left after its call is waited for',
@@ -102,12 +112,14 @@ export const mendedDefects: readonly MendedDefect[] = [
       const leaves = last?.on === 'group' && last.kind === 'broadcast' && actions.length <= 4 && differs === undefined;
       return leaves && faults.some((fault) => fault.kind === 'stop' && fault.forMs > 8000);
     },
+    seed: 70145,
   },
   {
     name: 'a rank that waits for the data of one that is stopped waits for nobody',
     file: 'src/group/engine/group-engine.ts',
     mended: 'const ranks = late.length > 0 ? late :',
     broken: 'const ranks = late.length >= 0 ? late :',
+    seed: 1329,
   },
   {
     name: 'workers begin while a server has no standby yet, and lose their state with it',
@@ -115,6 +127,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
     among: losesServer,
+    seed: 1505,
   },
   {
     name: 'a send that a lost connection breaks off ends before the others have heard why',
@@ -144,6 +157,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/store/store-server.ts',
     mended: "this.#send(client, target, { kind: 'missing', keys });",
     broken: 'void keys;',
+    seed: 2,
   },
   {
     name: 'a thread whose group suspects a rank is woken without end by what nobody reads',

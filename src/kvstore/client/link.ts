@@ -167,7 +167,7 @@ export class ClientLink implements Disposable {
     this.#epoch++;
     // Until it has heard this one, a server that was started again may lack what it had answered.
     let last = 0;
-    for (last of this.#sent.keys());
+    for (const id of this.#sent.keys()) last = Math.max(last, id);
     this.#send(KVMessage.hello, 0, [encodeControl({ ...this.options.greeting(), last })]);
   }
 

@@ -1,7 +1,7 @@
 /** The rendezvous of one step of a worker: sent tensors wait in the worker's own table; received tensors come from there, or over the
  *  carrier to the worker that has the sending device. */
 import { ShoalError } from '../../base/errors.ts';
-import { cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
+import { allSlots, cancelled, slotError, type LocalRendezvous } from '../table/local-rendezvous.ts';
 import type { Cancel, RecvOptions, Rendezvous } from '../table/rendezvous.ts';
 import { parseRendezvousKey, type RendezvousKey } from '../table/rendezvous-key.ts';
 import { hostValue, isStaged, type SentValue } from '../value/staged-tensor.ts';
@@ -59,19 +59,11 @@ export class StepRendezvous implements Rendezvous<TensorValue, SentValue> {
     const [carrier] = carriers;
     if (carrier === undefined) {
       const sent = await local.recvFused(keys, options);
-      const values = sent.map(async (value, slot) => {
-        try {
-          return await received(value);
-        } catch (thrown) {
-          throw slotError(slot, keys, ShoalError.from(thrown));
-        }
-      });
-      try {
-        return await Promise.all(values);
-      } catch (thrown) {
-        for (const value of values) value.then((read) => read?.release?.()).catch(() => undefined);
-        throw thrown;
-      }
+      return allSlots(
+        keys,
+        (slot) => received(sent[slot]),
+        (value) => value?.release?.(),
+      );
     }
     const outcomes = await this.#wait<readonly SlotOutcome[]>(keys[0], options?.signal, (receive, fail) =>
       carrier.recvFused(stepId, keys, { receive, fail }),

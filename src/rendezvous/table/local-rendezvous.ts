@@ -62,20 +62,11 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
 
   async recvFused(keys: readonly string[], options?: RecvOptions): Promise<readonly (V | undefined)[]> {
     this.#requests++;
-    const values = keys.map(async (key, slot) => {
-      try {
-        return await this.#receive(key, options?.signal);
-      } catch (thrown) {
-        throw slotError(slot, keys, ShoalError.from(thrown));
-      }
-    });
-    try {
-      return await Promise.all(values);
-    } catch (thrown) {
-      for (const value of values)
-        value.then((received) => received !== undefined && this.#options.onDropped?.(received)).catch(() => undefined);
-      throw thrown;
-    }
+    return allSlots(
+      keys,
+      (slot) => this.#receive(keys[slot], options?.signal),
+      (value) => value !== undefined && this.#options.onDropped?.(value),
+    );
   }
 
   /** As `recvAsync`, for callers that make no promise. The waiter may be called before this returns.
@@ -161,6 +152,28 @@ export class LocalRendezvous<V> implements Rendezvous<V> {
 }
 
 const nothingToCancel: Cancel = () => {};
+
+/** The values of a fused receive, by slot. Where one cannot be had, the others are dropped, also those that come later.
+ *  @throws ShoalError that names the slot. */
+export async function allSlots<T>(
+  keys: readonly string[],
+  valueOf: (slot: number) => Promise<T>,
+  drop: (value: T) => unknown,
+): Promise<T[]> {
+  const values = keys.map(async (_, slot) => {
+    try {
+      return await valueOf(slot);
+    } catch (thrown) {
+      throw slotError(slot, keys, ShoalError.from(thrown));
+    }
+  });
+  try {
+    return await Promise.all(values);
+  } catch (thrown) {
+    for (const value of values) value.then(drop).catch(() => undefined);
+    throw thrown;
+  }
+}
 
 /** What went wrong with one slot of a fused receive. */
 export function slotError(slot: number, keys: readonly string[], cause: ShoalError): ShoalError {
