@@ -38,7 +38,9 @@ const label = 'shoal-handshake-1';
 /** By their code on the wire. */
 const refusalCodes: readonly ErrorCode[] = ['auth', 'config', 'aborted'];
 
-/** Launchers name themselves beyond all ranks: node 0 is this number. */
+/** Who has no rank names itself beyond all ranks: server 0 is this number, */
+export const serverNumber = 0x2000_0000;
+/** and the launcher of node 0 this one. */
 export const launcherNumber = 0x4000_0000;
 
 /** Most bytes that one end sends before it is authenticated. */
@@ -56,7 +58,7 @@ export interface HandshakeOptions {
   readonly world: string;
   /** When both ends give one, they must agree. */
   readonly worldSize?: number;
-  /** This end, 0…2³²−2; of a launcher `launcherNumber` and its node. */
+  /** This end; `serverNumber` or `launcherNumber` and its index where it is no rank. */
   readonly rank: number;
   /** Refuse any other rank. Default: any. */
   readonly expectedPeer?: number;
@@ -278,8 +280,8 @@ export class Handshake {
   #fields(peer?: number): { rank?: number; peer?: number; operation: string } {
     const { rank, purpose } = this.#options;
     return {
-      ...(isLauncher(rank) ? {} : { rank }),
-      ...(peer === undefined || isLauncher(peer) ? {} : { peer }),
+      ...(rank < serverNumber && { rank }),
+      ...(peer !== undefined && peer < serverNumber && { peer }),
       operation: `handshake ${purpose}`,
     };
   }
@@ -293,13 +295,10 @@ function hashOf(world: string): Buffer {
   return hashed.hash;
 }
 
-/** Who says it has this number: `rank 3`, `the launcher of node 1`. */
-function partyName(number: number): string {
-  return isLauncher(number) ? `the launcher of node ${number - launcherNumber}` : `rank ${number}`;
-}
-
-function isLauncher(number: number): boolean {
-  return number >= launcherNumber && number < anyRank;
+/** Who has this number: `rank 3`, `server 2`, `the launcher of node 1`. */
+export function partyName(number: number): string {
+  if (number < serverNumber) return `rank ${number}`;
+  return number < launcherNumber ? `server ${number - serverNumber}` : `the launcher of node ${number - launcherNumber}`;
 }
 
 function isRank(value: number): boolean {

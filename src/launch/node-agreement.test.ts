@@ -7,13 +7,27 @@ import { noteCause } from '../group/world/ended-ranks.ts';
 import { generationPrefix } from '../store/open-store.ts';
 import { PrefixStore } from '../store/prefix-store.ts';
 import { StoreClient } from '../store/store-client.ts';
-import { NodeAgreement, type JobFailure } from './node-agreement.ts';
+import { NodeAgreement, type JobFailure, type NodeOptions } from './node-agreement.ts';
 
 const secret = 'a secret';
 /** For ranks that have not failed. */
 const graceMs = 1000;
 const patientMs = 120_000;
 const lateMs = 2000;
+
+const job: NodeOptions = {
+  clock: systemClock,
+  random: systemRandom,
+  job: 'test',
+  secret,
+  node: 0,
+  nodes: 1,
+  localSize: 4,
+  masterAddress: '127.0.0.1',
+  masterPort: 0,
+  joinTimeoutMs: 60_000,
+  signal: new AbortController().signal,
+};
 
 function failureOf(rank: number): JobFailure {
   return { node: 0, host: 'here', rank, exitCode: 10 + rank, text: `exited with code ${10 + rank}`, final: false };
@@ -28,19 +42,7 @@ async function firstCause(
   late: readonly number[] = [],
   well: readonly number[] = [],
 ): Promise<JobFailure> {
-  const agreement = await NodeAgreement.join({
-    clock: systemClock,
-    random: systemRandom,
-    job: 'test',
-    secret,
-    node: 0,
-    nodes: 1,
-    localSize: 4,
-    masterAddress: '127.0.0.1',
-    masterPort: 0,
-    joinTimeoutMs: 60_000,
-    signal: new AbortController().signal,
-  });
+  const agreement = await NodeAgreement.join(job);
   const place = { clock: systemClock, random: systemRandom, host: '127.0.0.1', port: agreement.masterPort };
   const client = await StoreClient.connect({ ...place, secret: new TextEncoder().encode(secret), world: 'test', rank: 0 });
   try {
@@ -49,7 +51,8 @@ async function firstCause(
     const end = (rank: number): Promise<void> => agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
     for (const rank of failed) await end(rank);
     for (const rank of well) await agreement.rankEnded(0, { rank, ending: 'exited with code 0', failure: undefined });
-    const coming = sleep(systemClock, lateMs).then(() => Promise.all(late.map(end)));
+    const coming = sleep(systemClock, late.length > 0 ? lateMs : 0).then(() => Promise.all(late.map(end)));
+    await client.close();
     const cause = await agreement.firstCause(0, failureOf(first), late.length > 0 ? patientMs : graceMs);
     await coming;
     return cause;
@@ -70,6 +73,23 @@ describe('the first failure', () => {
 
   it('is that of a rank whose process takes a while to end after others have lost it', async () => {
     expect(await firstCause(0, [0], [[0, 1]], [1])).toEqual(failureOf(1));
+  });
+
+  it('is that of the rank which another one lost, although its word is on its way for longer than its end', async () => {
+    const agreement = await NodeAgreement.join(job);
+    const place = { clock: systemClock, random: systemRandom, host: '127.0.0.1', port: agreement.masterPort };
+    const client = await StoreClient.connect({ ...place, secret: new TextEncoder().encode(secret), world: 'test', rank: 0 });
+    try {
+      for (const rank of [0, 1]) await agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
+      const cause = agreement.firstCause(0, failureOf(0), graceMs);
+      await sleep(systemClock, lateMs);
+      await noteCause(new PrefixStore(client, generationPrefix(0)), 0, new ShoalError('peer-lost', 'gone', { peer: 1 }));
+      await client.close();
+      expect(await cause).toEqual(failureOf(1));
+    } finally {
+      await client.close();
+      await agreement.leave(1000);
+    }
   });
 
   it('is found behind ranks that waited for each other', async () => {

@@ -5,6 +5,7 @@
  *      launch/node/<k>            sizes of node k                  all wait for all
  *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
  *      launch/<g>/ended/<rank>    how a rank has ended             who looks for the cause of a failure
+ *      launch/away/<rank>         no connection of it is left      who looks for the cause of its failure
  *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
  *      launch/<g>/stopped/<k>     node k has no rank running       all stopped: generation g + 1, or the end
  *      launch/bye/<k>             node k's launcher leaves on purpose
@@ -61,9 +62,9 @@ export interface JobFailure {
 }
 
 const foreverMs = 0x7fffffff;
-/** For what a process has said before it ended: more than one turn of a timer of served time, so that the event loop has looked
- *  in between. */
-const onItsWayMs = 500;
+/** For the end of the connection of a process that has ended, behind what it has said last. More than one turn of a timer of served
+ *  time, so that the event loop has looked in between. */
+const onItsWayMs = 5000;
 
 /** How a rank of this node has ended; `failure` unless it has ended well. */
 interface RankEnd {
@@ -97,7 +98,9 @@ export class NodeAgreement {
     const server = options.node === 0 ? await serve(options) : undefined;
     try {
       const store = server === undefined ? await dial(options) : new HashStore({ clock: options.clock, table: server.table });
-      return new NodeAgreement(options, { store, server, sizes: await exchangeSizes(store, options) });
+      const sizes = await exchangeSizes(store, options);
+      for (let rank = 0; rank < sum(sizes); rank++) server?.table.set(awayKey(rank), new Uint8Array());
+      return new NodeAgreement(options, { store, server, sizes });
     } catch (error) {
       await server?.close();
       throw error;
@@ -148,15 +151,24 @@ export class NodeAgreement {
       const { rank } = last;
       if (rank === undefined) return last;
       followed.set(rank, last);
-      const peer = await withinServed(clock, onItsWayMs, (signal) => causeOf(store, rank, signal));
+      const peer = await withinServed(clock, onItsWayMs, (over) => this.#causeOf(store, rank, over));
       if (peer === undefined) return last;
       const before = followed.get(peer);
       if (before !== undefined) return before;
-      const cause = await withinServed(clock, graceMs, (signal) => this.#rankFailure(generation, peer, signal));
+      const cause = await withinServed(clock, graceMs, ({ signal }) => this.#rankFailure(generation, peer, signal));
       if (cause === 'none') return { ...last, text: `${last.text}, because of rank ${peer}, which ended before it, with code 0` };
       if (cause === undefined) return { ...last, text: `${last.text}, because of rank ${peer}, which had not ended` };
       last = cause;
     }
+  }
+
+  /** Of a rank that has ended: it cannot say more when its last connection ends. */
+  #causeOf(ranks: Store, rank: number, over: AbortController): Promise<number | undefined> {
+    const { signal } = over;
+    const cause = causeOf(ranks, rank, signal);
+    const away = this.#store.wait([awayKey(rank)], { timeoutMs: foreverMs, signal });
+    away.then(() => over.abort()).catch(() => undefined);
+    return cause;
   }
 
   /** `none` when the rank ends well; undefined when it does not end before `signal`. */
@@ -216,10 +228,15 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     ...{ clock, random, network, secret, world: job, host, port: masterPort },
     // All ranks come at once. Nodes may have more than this one.
     maxStrangers: Math.max(64, 2 * nodes * localSize),
-    onConnect: (peer) => connections.set(peer, (connections.get(peer) ?? 0) + 1),
+    onConnect,
     onDisconnect,
   });
   return server;
+
+  function onConnect(peer: number): void {
+    connections.set(peer, (connections.get(peer) ?? 0) + 1);
+    server.table.delete(awayKey(peer));
+  }
 
   /** A launcher that is gone without a word takes its ranks with it. One that was refused because its number is taken is
    *  not the one that holds the number. */
@@ -227,7 +244,9 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     const node = peer - launcherNumber;
     const left = connections.get(peer)! - 1;
     connections.set(peer, left);
-    if (left > 0 || node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
+    if (left > 0) return;
+    server.table.set(awayKey(peer), new Uint8Array());
+    if (node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
     const record = server.table.get(`launch/node/${node}`);
     const lost = record === undefined ? 'an unknown host' : decodeNode(record).host;
     const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
@@ -252,7 +271,6 @@ async function dial(options: NodeOptions): Promise<StoreClient> {
     world: job,
     secret: new TextEncoder().encode(options.secret),
     rank: launcherNumber + node,
-    who: `the launcher of node ${node}`,
     connectTimeoutMs: joinTimeoutMs,
     signal,
   });
@@ -300,19 +318,25 @@ function failedKey(generation: number): string {
   return `launch/${generation}/failed`;
 }
 
+/** Until the rank connects, and from when its last connection ends. */
+function awayKey(rank: number): string {
+  return `launch/away/${rank}`;
+}
+
 /** Its failure; null: it has ended well. */
 function rankEndKey(generation: number, rank: number): string {
   return `launch/${generation}/ended/${rank}`;
 }
 
 /** Gives what is on its way here the time to come. */
-async function withinServed<T>(clock: Clock, delayMs: number, wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
+async function withinServed<T>(clock: Clock, delayMs: number, wait: (over: AbortController) => Promise<T>): Promise<T> {
   const over = new AbortController();
   const timer = setServedTimer(clock, delayMs, () => over.abort());
   try {
-    return await wait(over.signal);
+    return await wait(over);
   } finally {
     timer.cancel();
+    over.abort();
   }
 }
 

@@ -7,6 +7,7 @@
 import { fileURLToPath } from 'node:url';
 import { join } from 'node:path';
 import type { Clock } from '../base/clock.ts';
+import { partyName, serverNumber } from '../base/auth.ts';
 import { ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
 import type { Environment } from '../base/settings/settings.ts';
@@ -132,7 +133,7 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       return { ...alone(options, world, spec), secret };
     case 'address': {
       const server = meeting.hostedElsewhere ? 'elsewhere' : 'rank-0';
-      const opened = await openTcp(meeting, { rank, worldSize, world, secret, server }, options);
+      const opened = await openTcp(meeting, { rank: serverOf(environment) ?? rank, worldSize, world, secret, server }, options);
       // Ranks that were restarted must not meet their predecessors' keys.
       return {
         ...opened,
@@ -145,6 +146,11 @@ async function openFromEnvironment(options: OpenStoreOptions): Promise<OpenedSto
       return { ...(await openMeeting(path, { rank, worldSize, world, port: meeting.port }, options)), spec };
     }
   }
+}
+
+/** A parameter server has no rank. Its launcher says rank 0, which it would be taken for. */
+function serverOf({ SHOAL_ROLE: role, SHOAL_SERVER: server }: Environment): number | undefined {
+  return role === 'server' || role === 'standby' ? serverNumber + Number(server) : undefined;
 }
 
 /** The part of a launcher's store that belongs to one generation of ranks. */
@@ -163,7 +169,7 @@ async function openTcp(address: { host: string; port: number }, seat: Seat, opti
   if (secret.length === 0 && !isLoopback(host) && options.insecure !== 'allow') {
     throw new ShoalError(
       'auth',
-      `rank ${rank}: the job meets at ${host}:${port}, which other hosts can reach, and has no secret; set SHOAL_SECRET to the same random text on every rank, or SHOAL_INSECURE=1`,
+      `${partyName(rank)}: the job meets at ${host}:${port}, which other hosts can reach, and has no secret; set SHOAL_SECRET to the same random text on every rank, or SHOAL_INSECURE=1`,
       { rank },
     );
   }

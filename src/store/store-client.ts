@@ -3,7 +3,7 @@
  *  Deadlines are the client's: it cancels the wait, and the server answers with the keys that are missing.
  *  It must not know what is stored. Wire format: store-wire.ts; handshake: base/auth.ts. */
 import type { Socket } from 'node:net';
-import { Handshake } from '../base/auth.ts';
+import { Handshake, partyName } from '../base/auth.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { messageOf, ShoalError } from '../base/errors.ts';
 import { exhaustion, isExhaustion } from '../base/exhaustion.ts';
@@ -35,10 +35,8 @@ export interface StoreClientOptions {
   readonly world: string;
   /** The server refuses another size than its own. Default: any. */
   readonly worldSize?: number;
-  /** Who this client is, for the server's messages. */
+  /** Who this client is; `serverNumber` or `launcherNumber` and its index where it is no rank. */
   readonly rank: number;
-  /** The same, for people. Default `rank <n>`. */
-  readonly who?: string;
   /** The rank that serves the store: errors name it. Default: no rank does. */
   readonly servedBy?: number | undefined;
   /** For waits that give none. Default 5 minutes. */
@@ -285,7 +283,7 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
     const silent = (): void => fail(new ShoalError('timeout', 'no answer'));
     const timer = setServedTimer(clock, attemptMs, silent);
     const onError = (error: Error): void =>
-      fail(exhaustion(whoIs(options), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)));
+      fail(exhaustion(partyName(options.rank), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)));
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {
       try {
@@ -313,10 +311,6 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
   });
 }
 
-function whoIs({ who, rank }: StoreClientOptions): string {
-  return who ?? `rank ${rank}`;
-}
-
 function nameOf({ host, port }: StoreClientOptions): string {
   return `store at tcp://${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
@@ -327,7 +321,7 @@ function unreachableStore(
 ): ShoalError {
   return new ShoalError(
     'timeout',
-    `${whoIs(options)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempts} attempts); last: ${last?.message ?? 'none'}. ` +
+    `${partyName(options.rank)} could not reach the ${nameOf(options)} in ${Math.round(elapsedMs)} ms (${attempts} attempts); last: ${last?.message ?? 'none'}. ` +
       'Is the process that serves it (the launcher or rank 0) running, and is the address right?',
     { rank: options.rank, peer: options.servedBy, operation: 'store connect', timeoutMs: options.connectTimeoutMs ?? 30_000, cause: last },
   );

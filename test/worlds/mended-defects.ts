@@ -46,6 +46,13 @@ export const mendedDefects: readonly MendedDefect[] = [
     seed: 59,
   },
   {
+    name: 'the launcher does not wait for what a rank that has ended has said last',
+    file: 'src/launch/node-agreement.ts',
+    mended: 'const onItsWayMs = 5000;',
+    broken: 'const onItsWayMs = 500;',
+    seed: 36070,
+  },
+  {
     name: 'ranks wait in vain for one that ended before it joined',
     file: 'src/launch/node-agreement.ts',
     mended: 'await reportEnded(this.#ranksPart(generation), rank, ending);',

@@ -103,8 +103,7 @@ export class VirtualHost {
     const running = this.#processes.get(pid);
     if (running === undefined || running.role.ended) return false;
     if (signal === 'SIGKILL') running.end(null, signal);
-    // A stopped process hears the others when it is resumed.
-    else if (signal !== 0) running.role.turn(() => (running.onTerminate ? running.onTerminate() : running.end(null, signal)));
+    else if (signal !== 0) running.role.interrupt(() => running.terminate(signal));
     return true;
   }
 }
@@ -126,6 +125,13 @@ class Running implements VirtualProcess {
     this.environment = environment;
     this.#launcher = launcher;
     this.child = Object.assign(new EventEmitter(), { pid, stdout: new PassThrough(), stderr: new PassThrough(), kill: () => true });
+  }
+
+  /** Whoever has no handler ends without another turn. */
+  terminate(signal: NodeJS.Signals): void {
+    const { onTerminate } = this;
+    if (onTerminate === undefined) this.end(null, signal);
+    else this.role.turn(onTerminate);
   }
 
   say(text: string): void {

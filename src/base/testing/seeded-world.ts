@@ -21,6 +21,7 @@ export class Role {
   readonly #ends: (() => void)[] = [];
   readonly #timers = new Set<Timer>();
   #held: (() => void)[] = [];
+  #interrupts: (() => void)[] = [];
   #state: 'runs' | 'stopped' | 'ended' = 'runs';
 
   constructor(name: string, world: SeededWorld) {
@@ -51,7 +52,14 @@ export class Role {
   resume(): void {
     if (this.#state !== 'stopped') return;
     this.#state = 'runs';
+    for (const interrupt of this.#interrupts.splice(0)) interrupt();
     for (const callback of this.#held.splice(0)) this.turn(callback);
+  }
+
+  /** What the system does to it, whatever it is doing: at once, or as soon as it is resumed. */
+  interrupt(callback: () => void): void {
+    if (this.#state === 'stopped') this.#interrupts.push(callback);
+    else callback();
   }
 
   /** Nothing of it happens any more. Idempotent. */
@@ -59,6 +67,7 @@ export class Role {
     if (this.#state === 'ended') return;
     this.#state = 'ended';
     this.#held = [];
+    this.#interrupts = [];
     for (const timer of this.#timers) timer.cancel();
     for (const tell of this.#ends.splice(0)) tell();
   }

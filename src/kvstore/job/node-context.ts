@@ -1,6 +1,7 @@
 /** The environment of a process in a parameter-server job: the job's store, its secret, sockets, memory. */
 import { networkInterfaces } from 'node:os';
 import { must } from '../../base/assert.ts';
+import { serverNumber } from '../../base/auth.ts';
 import { systemClock, type Clock } from '../../base/clock.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { systemRandom, type Random } from '../../base/random.ts';
@@ -59,7 +60,7 @@ export async function openNode(environment: Environment, { gate }: { readonly ga
   });
   const native = loadNative({ enabled: settings.native });
   const world = `${opened.world}/kvstore`;
-  const identity = { world, rank: systemRandom.integer(2 ** 31) };
+  const identity = { world, rank: systemRandom.integer(serverNumber) };
   const fabric = createFabric(opened, settings, { identity, native });
   const messaging = new MessagingContext({
     world,
