@@ -1,5 +1,5 @@
 /** Worlds by their seeds: `--seeds 100000`, from `--from 1`, at most `--minutes 60`, in `--jobs 2` processes, counted in `--result file.json`.
- *  `--among 9`: only those in which mended defect 9 could show. One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
+ *  `--shaped 9`: such in which mended defect 9 may well show. One, with its output: `--seed 17`, or `--world '{…}'` as a failure prints it. `--until-wrong`: no more after one that goes wrong, which
  *  does not shrink. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -26,7 +26,7 @@ const { values: given } = parseArgs({
     minutes: text,
     jobs: text,
     result: text,
-    among: text,
+    shaped: text,
     'until-wrong': { type: 'boolean', default: false },
   },
 });
@@ -50,11 +50,10 @@ function nothing(): Total {
 async function runHere(): Promise<void> {
   const from = Number(given.from ?? 1);
   const count = Number(given.seeds ?? 1000);
-  const among = given.among === undefined ? undefined : mendedDefects[Number(given.among)].among;
+  const { shaped } = mendedDefects[Number(given.shaped ?? NaN)] ?? {};
   const total = nothing();
   for (let seed = from; total.worlds < count; seed++) {
-    const plan = worldOf(seed);
-    if (among?.(plan) === false) continue;
+    const plan = shaped ? shaped(worldOf(seed)) : worldOf(seed);
     const { problems, hits, failed, generations, events } = await runWorld(plan);
     total.worlds++;
     total.withFaults += hits > 0 ? 1 : 0;
@@ -64,7 +63,7 @@ async function runHere(): Promise<void> {
     total.events += events;
     if (problems.length === 0) continue;
     total.wrong++;
-    console.log(given['until-wrong'] ? `seed ${seed}: ${problems.join('; ')}` : await describeWrong(seed, problems));
+    console.log(given['until-wrong'] ? `seed ${seed}: ${problems.join('; ')}` : await describeWrong(plan, problems));
     if (given['until-wrong']) break;
   }
   console.log(JSON.stringify(total));

@@ -1,6 +1,6 @@
 /** A world that went wrong, made as small as it goes, and the lines that replay it. */
 import { runWorld } from './world.ts';
-import { smallerWorlds, worldOf, type WorldPlan } from './world-plan.ts';
+import { smallerWorlds, type WorldPlan } from './world-plan.ts';
 
 /** Worlds that are tried on the way to a smaller one, at most. */
 const triesMax = 400;
@@ -24,9 +24,10 @@ export async function shrink(plan: WorldPlan, isWrong: (plan: WorldPlan) => Prom
 
 export const isWrong = async (plan: WorldPlan): Promise<boolean> => (await runWorld(plan)).problems.length > 0;
 
-/** What to say about a seed whose world went wrong. */
-export async function describeWrong(seed: number, problems: readonly string[]): Promise<string> {
-  const smallest = await shrink(worldOf(seed), isWrong);
+/** What to say about a world that went wrong. */
+export async function describeWrong(plan: WorldPlan, problems: readonly string[]): Promise<string> {
+  const { seed } = plan;
+  const smallest = await shrink(plan, isWrong);
   const { problems: those } = await runWorld(smallest);
   return [
     `seed ${seed}: ${problems.join('\n  ')}`,

@@ -1,5 +1,5 @@
 /** Defects that were mended once, put back by small changes of the text: the worlds must find each. */
-import type { WorldPlan } from './world-plan.ts';
+import { parameterCounts, type WorldPlan } from './world-plan.ts';
 
 export interface MendedDefect {
   /** What went wrong. */
@@ -8,14 +8,18 @@ export interface MendedDefect {
   /** Stands in the file exactly once. */
   readonly mended: string;
   readonly broken: string;
-  /** Worlds in which it could show. Default: all. */
-  readonly among?: (plan: WorldPlan) => boolean;
+  /** Turns a world into one in which it may well show. Default: as it is. */
+  readonly shaped?: (plan: WorldPlan) => WorldPlan;
   /** Of the world that has shown it. */
   readonly seed?: number;
 }
 
-const losesServer = ({ replicas, faults }: WorldPlan): boolean =>
-  replicas === 2 && faults.some(({ kind, who }) => kind === 'kill' && /server|standby/.test(who));
+/** Rounds with two servers that have standbys, and nothing else that goes wrong. */
+function withServers(plan: WorldPlan): WorldPlan {
+  const ranks = Math.min(plan.ranks, 4);
+  const actions = parameterCounts.flatMap((count) => [{ on: 'servers', call: 'push-pull', count } as const]);
+  return { ...plan, ranks, servers: 1, replicas: 2, differs: undefined, delayedOneIn: 8, delayMs: 50, actions };
+}
 
 export const mendedDefects: readonly MendedDefect[] = [
   {
@@ -37,6 +41,16 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/engine/group-engine.ts',
     mended: 'if (this.#inquiry.hasHeardOf(rank)) return;',
     broken: '',
+    shaped: (plan) => ({
+      ...plan,
+      servers: 0,
+      replicas: 1,
+      delayedOneIn: 100 + (plan.seed % 100),
+      delayMs: 2500,
+      actions: plan.actions.filter(({ on }) => on === 'group'),
+      differs: { rank: 0, at: 0, how: 'leaves' },
+      faults: [{ kind: 'stop', who: `rank ${plan.seed % plan.ranks}`, after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
+    }),
   },
   {
     name: 'the launcher blames the rank whose end it sees first',
@@ -85,14 +99,27 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/job/heartbeat.ts',
     mended: 'Math.min(nowMs - this.#tickMs, 2 * heartbeatMs)',
     broken: 'nowMs - this.#tickMs',
-    seed: 834,
+    shaped: (plan) => ({
+      ...withServers(plan),
+      faults: [{ kind: 'stop', who: `server 0`, after: 'joined', at: 1 + (plan.seed % 300), forMs: 3000 }],
+    }),
   },
   {
     name: 'a standby that has not the whole state takes over with what it has',
     file: 'src/kvstore/job/server-seat.ts',
     mended: 'if (view?.standby?.incarnation === own.incarnation) return',
     broken: 'if (view !== undefined) return',
-    among: losesServer,
+    // The standby is another one, which has just begun to copy the state, when the server ends.
+    shaped: (plan) => {
+      const { at } = plan.faults[0] ?? { at: 64 };
+      return {
+        ...withServers(plan),
+        faults: [
+          { kind: 'kill', who: 'standby 0', after: 'joined', at },
+          { kind: 'kill', who: 'server 0', after: 'joined', at: at + 1 + (plan.seed % 200) },
+        ],
+      };
+    },
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
@@ -113,12 +140,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/diagnosis/inquiry.ts',
     mended: 'arrived: calls > sequence,',
     broken: 'arrived: false,',
-    // Nobody has anything to do after the call, and some ranks have their part of it without the others.
-    among: ({ actions, differs, faults }) => {
-      const last = actions.at(-1);
-      const leaves = last?.on === 'group' && last.kind === 'broadcast' && actions.length <= 4 && differs === undefined;
-      return leaves && faults.some((fault) => fault.kind === 'stop' && fault.forMs > 8000);
-    },
     seed: 70145,
   },
   {
@@ -133,7 +154,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/client/node.ts',
     mended: 'if (topology.replicas === 2) {',
     broken: 'if (Number(topology.replicas) === 3) {',
-    among: losesServer,
     seed: 1505,
   },
   {
@@ -141,7 +161,15 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/engine/point-to-point.ts',
     mended: "if (error.code === 'peer-lost') group.suspect(error);\n        else this.#end(transfer, error);",
     broken: 'this.#end(transfer, error);',
-    among: ({ actions, faults }) => actions.some(({ on }) => on === 'ring') && faults.some(({ kind }) => kind !== 'stop'),
+    shaped: (plan) => ({
+      ...plan,
+      ranks: Math.max(3, plan.ranks),
+      servers: 0,
+      replicas: 1,
+      differs: undefined,
+      actions: [8192, 1, 20_000, 8196].map((count) => ({ on: 'ring', count })),
+      faults: [{ kind: 'kill', who: `rank ${plan.seed % plan.ranks}`, after: 'joined', at: 1 + (plan.seed % 90) }],
+    }),
   },
   {
     name: 'a rank that ends because of a group that others are not in is the reason for them',
@@ -149,7 +177,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: "this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);",
     broken: 'void others;',
     seed: 22353,
-    among: ({ actions, faults }) => actions.some(({ on }) => on === 'subgroup') && faults.length > 0,
   },
   {
     name: 'a process that was stopped takes the store for silent',
@@ -157,7 +184,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'setServedTimer(clock, cancelGraceMs, ',
     broken: 'clock.setTimer(cancelGraceMs, ',
     seed: 21357,
-    among: ({ actions, faults }) => actions.some(({ on }) => on === 'store') && faults.some(({ kind }) => kind === 'stop'),
   },
   {
     name: 'a wait that its client has given up is never answered',
@@ -172,7 +198,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'else this.#networkPath.rest();',
     broken: '',
     seed: 8935,
-    among: ({ path, faults }) => path === 'network fast path' && faults.length > 0,
   },
   {
     name: 'a rank because of which others end notes one of them as the reason of its own end',
@@ -180,6 +205,5 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'const because = failure?.peer === undefined ? undefined : failure;',
     broken: 'const because = failure?.peer === undefined || failure.peer === this.#world.rank ? undefined : failure;',
     seed: 12532,
-    among: ({ faults }) => faults.some(({ kind, after }) => kind === 'stop' && after === 'start'),
   },
 ];

@@ -46,6 +46,8 @@ interface Outcome {
 interface Generation {
   readonly site: InProcessSite;
   readonly outcomes: Outcome[];
+  /** Others were not started any more. */
+  readonly started: Set<number>;
   /** Ranks that have done everything. */
   readonly done: Set<number>;
   /** Ranks that may be named: killed, stopped, cut off, or called something else. */
@@ -124,6 +126,7 @@ class Run {
     const { role, environment } = process;
     const rank = Number(environment['RANK']);
     const generation = this.#generation(Number(environment['TORCHELASTIC_RESTART_COUNT']));
+    generation.started.add(rank);
     role.onEnd(() => generation.site.crash(rank));
     try {
       await runRank(process, {
@@ -154,6 +157,7 @@ class Run {
     this.#generations[index] ??= {
       site: new InProcessSite(this.#plan.ranks, this.#siteOptions()),
       outcomes: [],
+      started: new Set(),
       done: new Set(),
       harmed: new Set(this.#plan.differs === undefined ? [] : [this.#plan.differs.rank]),
       others: new Set(),
@@ -277,8 +281,8 @@ class Run {
       if (error.code === 'timeout') this.#complain(`rank ${rank} has waited for who has ended: ${error.message}`);
     // A server does not know of a worker that has not come yet. Whoever hears of nothing is ended by the launcher.
     if (this.#plan.servers > 0 || actions.some(({ on }) => on === 'store')) return;
-    for (const { harmed, done, outcomes: ended } of this.#generations)
-      for (let rank = 0; rank < this.#plan.ranks; rank++)
+    for (const { started, harmed, done, outcomes: ended } of this.#generations)
+      for (const rank of started)
         if (!harmed.has(rank) && !done.has(rank) && !ended.some((each) => each.rank === rank))
           this.#complain(`rank ${rank} has not been told that another rank has ended`);
   }
