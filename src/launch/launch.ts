@@ -115,6 +115,8 @@ class Run {
   readonly #node: number;
   readonly #nodes: number;
   #supervisor: Supervisor | undefined;
+  /** The ranks are ended. */
+  #why: string | undefined;
   #interrupted: Interruption | undefined;
   #interruptedMs = 0;
 
@@ -231,6 +233,7 @@ class Run {
         await supervisor.dismissServers({ killAfterMs });
         return undefined;
       }
+      this.#why = describeFailure(failure, this.#node);
       await supervisor.stop({ graceMs: this.#interrupted === undefined ? graceMs : killAfterMs, killAfterMs });
       await supervisor.finish();
       return this.#tell(this.#withError(failure, supervisor), supervisor.failed(failure.rank));
@@ -238,6 +241,7 @@ class Run {
       over.abort();
       await supervisor.finish();
       this.#supervisor = undefined;
+      this.#why = undefined;
     }
   }
 
@@ -286,7 +290,7 @@ class Run {
       logDir: logDir === undefined || generation === 0 ? logDir : join(logDir, `restart-${generation}`),
       report: (line) => this.#event(line),
       onRankEnd: (rank, ending, failed) =>
-        void agreement.rankEnded(generation, { rank, ending, failure: failed && this.#failureOf(failed) }),
+        void agreement.rankEnded(generation, { rank, ending, because: this.#why, failure: failed && this.#failureOf(failed) }),
     });
     return this.#supervisor;
   }

@@ -48,9 +48,10 @@ async function firstCause(
   try {
     const ranks = new PrefixStore(client, generationPrefix(0));
     for (const [rank, peer] of causes) await noteCause(ranks, rank, new ShoalError('peer-lost', 'gone', { peer }));
-    const end = (rank: number): Promise<void> => agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
+    const end = (rank: number): Promise<void> =>
+      agreement.rankEnded(0, { rank, ending: failureOf(rank).text, because: undefined, failure: failureOf(rank) });
     for (const rank of failed) await end(rank);
-    for (const rank of well) await agreement.rankEnded(0, { rank, ending: 'exited with code 0', failure: undefined });
+    for (const rank of well) await agreement.rankEnded(0, { rank, ending: 'exited with code 0', because: undefined, failure: undefined });
     const coming = sleep(systemClock, late.length > 0 ? lateMs : 0).then(() => Promise.all(late.map(end)));
     await client.close();
     const cause = await agreement.firstCause(0, failureOf(first), late.length > 0 ? patientMs : graceMs);
@@ -80,7 +81,8 @@ describe('the first failure', () => {
     const place = { clock: systemClock, random: systemRandom, host: '127.0.0.1', port: agreement.masterPort };
     const client = await StoreClient.connect({ ...place, secret: new TextEncoder().encode(secret), world: 'test', rank: 0 });
     try {
-      for (const rank of [0, 1]) await agreement.rankEnded(0, { rank, ending: failureOf(rank).text, failure: failureOf(rank) });
+      for (const rank of [0, 1])
+        await agreement.rankEnded(0, { rank, ending: failureOf(rank).text, because: undefined, failure: failureOf(rank) });
       const cause = agreement.firstCause(0, failureOf(0), graceMs);
       await sleep(systemClock, lateMs);
       await noteCause(new PrefixStore(client, generationPrefix(0)), 0, new ShoalError('peer-lost', 'gone', { peer: 1 }));

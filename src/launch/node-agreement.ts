@@ -70,6 +70,8 @@ const onItsWayMs = 5000;
 interface RankEnd {
   readonly rank: number;
   readonly ending: string;
+  /** Why it was ended, if it was. */
+  readonly because: string | undefined;
   readonly failure: JobFailure | undefined;
 }
 
@@ -131,10 +133,10 @@ export class NodeAgreement {
   }
 
   /** A rank of this node has ended: those that wait for it to join fail at once. */
-  async rankEnded(generation: number, { rank, ending, failure }: RankEnd): Promise<void> {
+  async rankEnded(generation: number, { rank, ending, because, failure }: RankEnd): Promise<void> {
     try {
       await this.#store.set(rankEndKey(generation, rank), encode(failure ?? null));
-      await reportEnded(this.#ranksPart(generation), rank, ending);
+      await reportEnded(this.#ranksPart(generation), rank, { ending, because });
     } catch {
       // Without the store there is nobody to tell.
     }

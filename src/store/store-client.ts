@@ -283,7 +283,9 @@ function dial(options: StoreClientOptions, stop: AbortSignal): Promise<{ socket:
     const silent = (): void => fail(new ShoalError('timeout', 'no answer'));
     const timer = setServedTimer(clock, attemptMs, silent);
     const onError = (error: Error): void =>
-      fail(exhaustion(partyName(options.rank), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)));
+      fail(
+        exhaustion(partyName(options.rank), error, `connecting to the ${nameOf(options)}`) ?? new ShoalError('peer-lost', messageOf(error)),
+      );
     const onClose = (): void => fail(new ShoalError('peer-lost', 'the connection was closed during the handshake'));
     const onData = (chunk: Buffer): void => {
       try {

@@ -140,7 +140,7 @@ export async function startRanks(options: RanksOptions): Promise<Ranks> {
       ...(options.user === undefined ? {} : { uid: options.user, gid: options.user }),
     });
     const rankProcess = new RankProcess(rank, child);
-    void rankProcess.exited.then(({ code, signal }) => reportEnded(store, rank, describeEnding({ code, signal })));
+    void rankProcess.exited.then(({ code, signal }) => reportEnded(store, rank, { ending: describeEnding({ code, signal }) }));
     return rankProcess;
   });
   return {

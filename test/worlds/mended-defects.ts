@@ -69,8 +69,8 @@ export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'ranks wait in vain for one that ended before it joined',
     file: 'src/launch/node-agreement.ts',
-    mended: 'await reportEnded(this.#ranksPart(generation), rank, ending);',
-    broken: 'void ending;',
+    mended: 'await reportEnded(this.#ranksPart(generation), rank, { ending, because });',
+    broken: 'void [ending, because];',
     seed: 3,
   },
   {
@@ -101,7 +101,8 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: 'nowMs - this.#tickMs',
     shaped: (plan) => ({
       ...withServers(plan),
-      faults: [{ kind: 'stop', who: `server 0`, after: 'joined', at: 1 + (plan.seed % 300), forMs: 3000 }],
+      replicas: 1,
+      faults: [{ kind: 'stop', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 300), forMs: 7000 }],
     }),
   },
   {
@@ -111,12 +112,14 @@ export const mendedDefects: readonly MendedDefect[] = [
     broken: 'if (view !== undefined) return',
     // The standby is another one, which has just begun to copy the state, when the server ends.
     shaped: (plan) => {
-      const { at } = plan.faults[0] ?? { at: 64 };
+      const at = 200 + (plan.seed % 700);
+      const { actions, ...rest } = withServers(plan);
       return {
-        ...withServers(plan),
+        ...rest,
+        actions: [...actions, ...actions, ...actions],
         faults: [
           { kind: 'kill', who: 'standby 0', after: 'joined', at },
-          { kind: 'kill', who: 'server 0', after: 'joined', at: at + 1 + (plan.seed % 200) },
+          { kind: 'kill', who: 'server 0', after: 'joined', at: at + 1 + ((7 * plan.seed) % 300) },
         ],
       };
     },

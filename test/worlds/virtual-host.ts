@@ -41,6 +41,11 @@ export class VirtualHost {
     return [...this.#processes.values()].filter(({ role }) => !role.ended).map(({ name }) => name);
   }
 
+  /** What a launcher has started, and has not ended. */
+  namesOf(launcher: Role): string[] {
+    return [...this.#processes.values()].filter((each) => each.launcher === launcher && !each.role.ended).map(({ name }) => name);
+  }
+
   roleOf(pid: number): Role {
     return must(this.#processes.get(pid), () => `there was a process ${pid}`).role;
   }
@@ -50,8 +55,11 @@ export class VirtualHost {
     return process !== undefined && this.#signal(process.pid, 'SIGKILL');
   }
 
-  /** Of a launcher. */
+  /** Of a launcher, whose processes end with it. */
   guard(launcher: Role): Guard {
+    launcher.onEnd(() => {
+      for (const process of this.#processes.values()) if (process.launcher === launcher) process.end(null, 'SIGKILL');
+    });
     return {
       spawn: (command) => this.#spawn(launcher, command),
       signal: (pid, signal) => this.#signal(pid, signal),
@@ -114,7 +122,7 @@ class Running implements VirtualProcess {
   readonly role: Role;
   readonly environment: Environment;
   readonly child: EventEmitter & { readonly pid: number; readonly stdout: PassThrough; readonly stderr: PassThrough; kill(): boolean };
-  readonly #launcher: Role;
+  readonly launcher: Role;
   onTerminate: (() => void) | undefined;
   fault: unknown;
 
@@ -123,7 +131,7 @@ class Running implements VirtualProcess {
     this.name = name;
     this.role = role;
     this.environment = environment;
-    this.#launcher = launcher;
+    this.launcher = launcher;
     this.child = Object.assign(new EventEmitter(), { pid, stdout: new PassThrough(), stderr: new PassThrough(), kill: () => true });
   }
 
@@ -145,7 +153,7 @@ class Running implements VirtualProcess {
   end(code: number | null, signal: NodeJS.Signals | null): void {
     if (this.role.ended) return;
     this.role.end();
-    this.#launcher.turn(() => {
+    this.launcher.turn(() => {
       this.child.emit('exit', code, signal);
       this.child.stdout.end();
       this.child.stderr.end();

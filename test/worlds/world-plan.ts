@@ -31,7 +31,7 @@ interface Moment {
 export type Fault = Moment & Harm;
 
 type Harm =
-  /** Of whatever is running under that name then: `rank 2`, `server 0`, `standby 0`. */
+  /** Of whatever is running under that name then: `rank 2`, `server 0`, `standby 0`, `launcher 1`. */
   | { readonly kind: 'kill' | 'exit'; readonly who: string }
   | { readonly kind: 'stop'; readonly who: string; readonly forMs: number }
   /** A connection of it between ranks, to the job's store, or between workers and servers. */
@@ -46,6 +46,8 @@ type Harm =
 export interface WorldPlan {
   readonly seed: number;
   readonly ranks: number;
+  /** Each has a launcher; the first of two has the larger half of the ranks. Default 1. */
+  readonly nodes?: 1 | 2;
   readonly path: Path;
   readonly servers: number;
   readonly replicas: 1 | 2;
@@ -79,7 +81,7 @@ export function worldOf(seed: number): WorldPlan {
   ]);
   const length = 1 + random.integer(ranks > 4 ? 6 : 12);
   const faultCount = pick(random, [0, 1, 1, 1, 2, 3]);
-  return {
+  const plan: WorldPlan = {
     seed,
     ranks,
     path: pick(random, paths),
@@ -95,6 +97,19 @@ export function worldOf(seed: number): WorldPlan {
         : undefined,
     faults: times(faultCount, () => faultOf(random, { ranks, servers, replicas })),
   };
+  return random.integer(5) === 0 ? onTwoNodes(plan, random) : plan;
+}
+
+function onTwoNodes(plan: WorldPlan, random: Random): WorldPlan {
+  if (random.integer(3) > 0) return { ...plan, nodes: 2 };
+  const at = Math.floor(2 ** (4 + random.next() * 7));
+  const moment = { at, after: 'start', who: `launcher ${random.integer(2)}` } as const;
+  const harm = pick<Fault>(random, [
+    { kind: 'kill', ...moment },
+    { kind: 'stop', ...moment, forMs: pick(random, [20, 3000, 20_000]) },
+    { kind: 'cut', ...moment, what: 'store', index: random.integer(8) },
+  ]);
+  return { ...plan, nodes: 2, faults: [...plan.faults, harm] };
 }
 
 function actionOf(random: Random, { ranks, servers }: { ranks: number; servers: number }): Action {
@@ -157,6 +172,7 @@ export function* smallerWorlds(plan: WorldPlan): Generator<WorldPlan> {
   if (servers > 0 && !actions.some(({ on }) => on === 'servers')) yield { ...plan, servers: 0, replicas: 1 };
   if (servers > 1) yield { ...plan, servers: 1 };
   if (plan.replicas > 1) yield { ...plan, replicas: 1 };
+  if (plan.nodes === 2) yield { ...plan, nodes: 1, faults: faults.filter(({ who }) => !who.startsWith('launcher')) };
   if (plan.maxRestarts > 0) yield { ...plan, maxRestarts: 0 };
   if (plan.delayedOneIn > 0) yield { ...plan, delayedOneIn: 0, delayMs: 0 };
   if (ranks > 2) yield withRanks(plan, ranks - 1);

@@ -1,12 +1,13 @@
 /** Runs a world: a launcher, the ranks and servers that it starts, their networks, memory and time, in this process. What must hold,
  *  whatever happens, is judged here. */
 import { PassThrough, type Writable } from 'node:stream';
-import { isShoalError, type ShoalError } from '../../src/base/errors.ts';
+import { isShoalError, ShoalError } from '../../src/base/errors.ts';
 import { seededRandom } from '../../src/base/random.ts';
-import { SeededWorld } from '../../src/base/testing/seeded-world.ts';
+import { SeededWorld, type Role } from '../../src/base/testing/seeded-world.ts';
 import type { CommGroup } from '../../src/group/api/process-group.ts';
 import { InProcessSite, type InProcessOptions } from '../../src/group/testing/in-process-world.ts';
 import { launch, type LaunchResult } from '../../src/launch/launch.ts';
+import type { JobFailure } from '../../src/launch/node-agreement.ts';
 import { openStore } from '../../src/store/open-store.ts';
 import { VirtualNetwork } from '../../src/store/testing/virtual-network.ts';
 import { runRank } from './rank-role.ts';
@@ -62,6 +63,9 @@ class Run {
   readonly #streams: VirtualNetwork;
   readonly #host: VirtualHost;
   readonly #servers: ServerSite;
+  readonly #launchers: Role[] = [];
+  /** In the words of errors. */
+  readonly #lost: string[] = [];
   readonly #generations: Generation[] = [];
   readonly #problems: string[] = [];
   #hits = 0;
@@ -81,29 +85,15 @@ class Run {
   }
 
   async run(output: Writable | undefined): Promise<Verdict> {
-    const { maxRestarts, servers } = this.#plan;
-    const launcher = this.#world.role('launcher');
+    const { maxRestarts, nodes = 1 } = this.#plan;
     const said = new PassThrough();
     if (output === undefined) said.resume();
     else said.pipe(output);
-    const { result } = launch({
-      clock: launcher.clock,
-      random: seededRandom(this.#plan.seed + 1),
-      surroundings: { startGuard: () => this.#host.guard(launcher), network: this.#streams.of(launcher) },
-      command: ['rank'],
-      directory: '/',
-      environment: { SHOAL_LOG_LEVEL: 'error', SHOAL_TIMEOUT_MS: String(timeoutMs) },
-      localSize: this.#plan.ranks,
-      maxRestarts,
-      job: 'world',
-      stdout: said,
-      stderr: said,
-      ...(servers > 0 && { servers: { command: ['server'], servers, replicas: this.#plan.replicas } }),
-    });
-    let outcome: LaunchResult | undefined;
+    const results = Array.from({ length: nodes }, (_, node) => this.#launch(node, said));
+    let outcomes: (LaunchResult | undefined)[] = [];
     try {
-      outcome = await this.#world.until(result, generationMs * (maxRestarts + 1));
-      this.#judge(outcome);
+      outcomes = await this.#world.until(Promise.all(results), generationMs * (maxRestarts + 1));
+      this.#judge(outcomes.filter((each) => each !== undefined));
       await this.#judgeEnd();
     } catch (thrown) {
       this.#problems.push(thrown instanceof Error ? `${thrown.message}; running: ${this.#host.running.join(', ')}` : String(thrown));
@@ -112,12 +102,37 @@ class Run {
     const words = this.#generations.map(({ outcomes }) => outcomes.map(({ rank, error }) => `${rank}: ${error.message}`).join('; '));
     return {
       problems: this.#problems,
-      trace: [this.#world.trace, ...words, outcome?.failure?.text ?? ''].join('\n'),
+      trace: [this.#world.trace, ...words, ...outcomes.map((outcome) => outcome?.failure?.text ?? '')].join('\n'),
       events: this.#world.events,
       hits: this.#hits,
       generations: this.#generations.length,
-      failed: outcome?.failure !== undefined,
+      failed: outcomes.some((outcome) => outcome?.failure !== undefined),
     };
+  }
+
+  /** Of one node; undefined when its launcher was killed. */
+  #launch(node: number, said: PassThrough): Promise<LaunchResult | undefined> {
+    const { ranks, nodes = 1, maxRestarts, servers, replicas, seed } = this.#plan;
+    const launcher = this.#world.role(node === 0 ? 'launcher' : `launcher ${node}`);
+    this.#launchers.push(launcher);
+    const firstHalf = Math.ceil(ranks / nodes);
+    const killed = new Promise<undefined>((resolve) => launcher.onEnd(() => resolve(undefined)));
+    const { result } = launch({
+      clock: launcher.clock,
+      random: seededRandom(seed + 1 + node),
+      surroundings: { startGuard: () => this.#host.guard(launcher), network: this.#streams.of(launcher) },
+      command: ['rank'],
+      directory: '/',
+      environment: { SHOAL_LOG_LEVEL: 'error', SHOAL_TIMEOUT_MS: String(timeoutMs) },
+      localSize: node === 0 ? firstHalf : ranks - firstHalf,
+      ...(nodes > 1 && { nodes, node, masterAddress: '127.0.0.1', secret: 'secret' }),
+      maxRestarts,
+      job: 'world',
+      stdout: said,
+      stderr: said,
+      ...(servers > 0 && { servers: { command: ['server'], servers, replicas } }),
+    });
+    return Promise.race([result.catch(notStarted), killed]);
   }
 
   // ── roles ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -160,7 +175,7 @@ class Run {
       started: new Set(),
       done: new Set(),
       harmed: new Set(this.#plan.differs === undefined ? [] : [this.#plan.differs.rank]),
-      others: new Set(),
+      others: new Set(this.#lost),
     };
     return this.#generations[index];
   }
@@ -187,6 +202,10 @@ class Run {
 
   #hit(fault: Fault): void {
     const { who } = fault;
+    if (who.startsWith('launcher')) {
+      this.#hitLauncher(fault, Number(who.slice(9)));
+      return;
+    }
     const process = this.#host.named(who);
     if (process === undefined) return;
     const rank = who.startsWith('rank') ? Number(who.slice(5)) : undefined;
@@ -194,40 +213,62 @@ class Run {
     const index = rank === undefined ? this.#generations.length - 1 : Number(process.environment['TORCHELASTIC_RESTART_COUNT']);
     if (index < 0) return;
     const generation = this.#generation(index);
-    const blame = (): void => {
+    const hit = (): void => {
       this.#hits++;
-      if (rank === undefined) generation.others.add(who.replace('standby', 'server'));
-      else generation.harmed.add(rank);
+      blame(generation, who);
     };
     switch (fault.kind) {
       case 'kill':
-        blame();
+        hit();
         this.#host.kill(who);
         return;
       case 'exit':
-        blame();
+        hit();
         process.exit(3);
         return;
       case 'stop':
-        blame();
-        process.role.stop();
-        this.#world.time.setTimer(fault.forMs, () => process.role.resume());
+        hit();
+        this.#stop(process.role, fault.forMs);
         return;
       case 'cut':
-        if (fault.what === 'store' && this.#streams.cut(process.role, fault.index)) blame();
+        if (fault.what === 'store' && this.#streams.cut(process.role, fault.index)) hit();
         if (fault.what === 'servers' && this.#servers.cut(process.pid, fault.index)) this.#hits++;
         if (fault.what === 'link' && rank !== undefined) {
           const peer = generation.site.cut(rank, fault.index);
           if (peer === undefined) return;
-          blame();
+          hit();
           generation.harmed.add(peer);
         }
     }
   }
 
+  /** Its processes end with it, and node 0's has the store. */
+  #hitLauncher(fault: Fault, node: number): void {
+    const launcher = this.#launchers[node];
+    const generation = this.#generations.at(-1);
+    if (launcher.ended || generation === undefined) return;
+    const peer = fault.kind === 'cut' ? this.#streams.cut(launcher, fault.index) : undefined;
+    if (fault.kind === 'cut' && peer === undefined) return;
+    this.#hits++;
+    this.#lost.push('launcher', 'store');
+    for (const each of this.#lost) generation.others.add(each);
+    if (peer !== undefined) blame(generation, peer.name);
+    if (fault.kind === 'stop') this.#stop(launcher, fault.forMs);
+    if (fault.kind !== 'kill') return;
+    for (const name of this.#host.namesOf(launcher)) blame(generation, name);
+    // Without the store the others do not learn why a rank ends.
+    if (node === 0) for (let rank = 0; rank < this.#plan.ranks; rank++) generation.harmed.add(rank);
+    launcher.end();
+  }
+
+  #stop(role: Role, forMs: number): void {
+    role.stop();
+    this.#world.time.setTimer(forMs, () => role.resume());
+  }
+
   // ── judgement ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-  #judge({ failure }: LaunchResult): void {
+  #judge(results: readonly LaunchResult[]): void {
     for (const [index, generation] of this.#generations.entries()) {
       const { harmed, outcomes } = generation;
       // The store does not know who should have set a key of the script: whoever waited for it has failed by itself.
@@ -251,18 +292,25 @@ class Run {
     this.#judgeReaction();
     const last = this.#generations.at(-1);
     if (last === undefined) return this.#complain('no generation was started');
-    if (failure === undefined) {
-      if (last.outcomes.length > 0) this.#complain(`the job succeeded, although rank ${last.outcomes[0].rank} failed`);
-      return;
+    const texts = new Set(results.map(({ failure }) => failure?.text));
+    if (this.#lost.length === 0 && texts.size > 1) this.#complain(`the launchers disagree: ${[...texts].join('; ')}`);
+    for (const { failure } of results) {
+      if (failure !== undefined) this.#judgeFailure(failure, last);
+      else if (last.outcomes.length > 0) this.#complain(`the job succeeded, although rank ${last.outcomes[0].rank} failed`);
     }
-    const { rank, text } = failure;
+  }
+
+  #judgeFailure({ rank, text }: JobFailure, last: Generation): void {
+    // A launcher that loses the others does not know of further generations.
+    const earlier = this.#lost.length > 0 ? this.#generations.flatMap(({ harmed }) => [...harmed]) : [];
+    const harmed = new Set([...last.harmed, ...earlier]);
     // Of ranks that disagree, each has failed by itself.
     if (this.#plan.differs !== undefined && last.outcomes.length > 0) return;
-    const names = [...[...last.harmed].map((each) => `rank ${each}`), ...last.others];
+    const names = [...[...harmed].map((each) => `rank ${each}`), ...last.others];
     const said = last.outcomes.find((each) => each.rank === rank)?.error.message ?? '';
     // Whom a server misses, the launcher knows from nobody else than the rank that it quotes.
-    const missed = [...last.harmed].some((each) => new RegExp(`\\bworker ${each}\\b`).test(said));
-    const blamed = missed || (rank !== undefined && last.harmed.has(rank)) || names.some((each) => text.includes(each));
+    const missed = [...harmed].some((each) => new RegExp(`\\bworker ${each}\\b`).test(said));
+    const blamed = missed || (rank !== undefined && harmed.has(rank)) || names.some((each) => text.includes(each));
     if (!blamed) this.#complain(`the launcher says that ${rank === undefined ? 'no rank' : `rank ${rank}`} failed first: ${text}`);
   }
 
@@ -312,11 +360,23 @@ class Run {
   }
 }
 
+/** Whoever loses this process may name it: as a rank, or in the words of errors. */
+function blame({ harmed, others }: Generation, name: string): void {
+  if (name.startsWith('rank')) harmed.add(Number(name.slice(5)));
+  else others.add(name.replace('standby', 'server'));
+}
+
+/** A launcher that was lost before it started anything. */
+function notStarted(thrown: unknown): LaunchResult {
+  const { message } = ShoalError.from(thrown);
+  return { exitCode: 1, failure: { node: 1, host: '', exitCode: 1, text: message, final: true } };
+}
+
 /** A process that goes on before anyone gives it up, a session that goes on over another connection, a server that has a standby. */
 function isSurvivable(fault: Fault, { replicas, faults }: WorldPlan): boolean {
   if (fault.kind === 'stop') return true;
   if (fault.kind === 'cut') return fault.what === 'servers';
-  return fault.kind === 'kill' && !fault.who.startsWith('rank') && replicas === 2 && faults.length === 1;
+  return fault.kind === 'kill' && /^(server|standby)/.test(fault.who) && replicas === 2 && faults.length === 1;
 }
 
 function pathOptions(path: Path, ranks: number): InProcessOptions {

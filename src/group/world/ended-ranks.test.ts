@@ -15,8 +15,8 @@ describe('ranks that end before they join', () => {
   it('fail those that wait for them at once, by name', async () => {
     const { clock, store } = createStore();
     const waiting = rankEnded(store, 0, { timeoutMs: waitMs });
-    await reportEnded(store, 2, 'exited with code 0');
-    await reportEnded(store, 1, 'exited with code 1');
+    await reportEnded(store, 2, { ending: 'exited with code 0' });
+    await reportEnded(store, 1, { ending: 'exited with code 1' });
     await expect(waiting).rejects.toMatchObject({ code: 'peer-lost', rank: 0, peer: 2 });
     await expect(waiting).rejects.toThrow('rank 2 exited with code 0 before it joined');
     expect(clock.now()).toBe(0);
@@ -27,7 +27,7 @@ describe('ranks that end before they join', () => {
     const waiting = rankEnded(store, 1, { timeoutMs: waitMs });
     const own = new ShoalError('timeout', 'rank 2 is missing', { rank: 0, peer: 2 });
     expect(await giveUp(store, 0, own)).toBe(own);
-    await reportEnded(store, 0, 'exited with code 9');
+    await reportEnded(store, 0, { ending: 'exited with code 9' });
     const repeated = { code: 'timeout', rank: 1, peer: 2, message: 'rank 0 gave up joining: rank 2 is missing' };
     await expect(waiting).rejects.toMatchObject(repeated);
     expect(await giveUp(store, 1, new ShoalError('timeout', 'rank 0 is missing', { peer: 0 }))).toMatchObject(repeated);
@@ -45,12 +45,12 @@ describe('ranks that end before they join', () => {
     for (const wait of [{ timeoutMs: waitMs }, { timeoutMs: 1 }, { timeoutMs: waitMs, signal: done.signal }])
       void rankEnded(store, 0, wait).catch((error: unknown) => told.push(error));
     await noteJoined(store, 2);
-    await reportEnded(store, 2, 'exited with code 0');
+    await reportEnded(store, 2, { ending: 'exited with code 0' });
     clock.advance(1);
     done.abort();
     await new Promise(setImmediate);
     expect(told).toEqual([]);
-    await reportEnded(store, 1, 'exited with code 0');
+    await reportEnded(store, 1, { ending: 'exited with code 0' });
     await new Promise(setImmediate);
     expect(told).toMatchObject([{ peer: 1 }]);
   });

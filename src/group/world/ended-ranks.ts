@@ -19,17 +19,17 @@ const causeKey = (rank: number): string => `cause/${rank}`;
 const nothing = new Uint8Array(0);
 
 /** A rank that did not join, and what became of it: its process ended, or it gave up. */
-type End = { readonly rank: number } & ({ readonly ending: string } | { readonly error: ErrorData });
+type End = { readonly rank: number } & ({ readonly ending: string; readonly because?: string } | { readonly error: ErrorData });
 
 /** The rank has all its links. */
 export async function noteJoined(store: Store, rank: number): Promise<void> {
   await store.set(connectedKey(rank), nothing);
 }
 
-/** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`. */
-export async function reportEnded(store: Store, rank: number, ending: string): Promise<void> {
+/** The rank's process has ended; has no effect if it had joined. `ending`: `exited with code 0`; `because`: why it was ended. */
+export async function reportEnded(store: Store, rank: number, how: { ending: string; because?: string | undefined }): Promise<void> {
   if (await store.check([connectedKey(rank)])) return;
-  await store.compareSet(endedKey, nothing, encode({ rank, ending }));
+  await store.compareSet(endedKey, nothing, encode({ rank, ...how }));
 }
 
 /** The rank gives up joining. What it is to say: `error`, unless that may be a consequence of what another rank has said before. */
@@ -48,7 +48,8 @@ export async function rankEnded(store: Store, ownRank: number, wait: StoreWait):
 
 function errorOf(end: End, ownRank: number): ShoalError {
   if ('ending' in end) {
-    const message = `rank ${end.rank} ${end.ending} before it joined; see that rank's own output: every rank has to join`;
+    const next = end.because ?? "see that rank's own output: every rank has to join";
+    const message = `rank ${end.rank} ${end.ending} before it joined; ${next}`;
     return new ShoalError('peer-lost', message, { rank: ownRank, peer: end.rank });
   }
   const { code, message, peer, timeoutMs, resource } = end.error;

@@ -47,12 +47,14 @@ export class VirtualNetwork {
     };
   }
 
-  /** Breaks one stream of the role. False when it has none. */
-  cut(role: Role, index: number): boolean {
-    const own = [...this.#open].filter((socket) => socket.role === role);
-    if (own.length === 0) return false;
-    own[index % own.length].break('ECONNRESET');
-    return true;
+  /** Breaks one stream of the role. @returns whose the other end is; undefined when it has none. */
+  cut(role: Role, index: number): Role | undefined {
+    const own = [...this.#open].filter((socket) => socket.role === role && socket.peer !== undefined);
+    if (own.length === 0) return undefined;
+    const chosen = own[index % own.length];
+    const { peer } = chosen;
+    chosen.break('ECONNRESET');
+    return peer;
   }
 
   #listen(server: VirtualServer, port: number): number | undefined {
@@ -149,6 +151,7 @@ class VirtualSocket extends Duplex {
   #wanted = false;
   #delivering = false;
   #other: VirtualSocket | undefined;
+  #lost = false;
   /** Of a write that waits for room. */
   #unsent: { chunk: Uint8Array; done: () => void } | undefined;
 
@@ -161,6 +164,10 @@ class VirtualSocket extends Duplex {
   join(other: VirtualSocket): void {
     this.#other = other;
     this.#flush();
+  }
+
+  get peer(): Role | undefined {
+    return this.#other?.role;
   }
 
   ref(): this {
@@ -178,13 +185,11 @@ class VirtualSocket extends Duplex {
     }
   }
 
-  /** Our process has ended: what the stream had taken arrives. */
+  /** Our end is gone: what the stream had taken arrives. */
   crash(): void {
     const other = this.#other;
     this.#other = undefined;
-    if (other === undefined) return;
-    other.#other = undefined;
-    other.#arrive(null);
+    if (other !== undefined) other.#lose();
   }
 
   override _write(chunk: Uint8Array, _encoding: BufferEncoding, done: () => void): void {
@@ -203,21 +208,29 @@ class VirtualSocket extends Duplex {
   }
 
   override _destroy(error: Error | null, done: (error: Error | null) => void): void {
-    const other = this.#other;
-    this.#other = undefined;
-    if (other !== undefined) {
-      other.#other = undefined;
-      other.#arrive(null);
-    }
+    this.crash();
     done(error);
+  }
+
+  /** The other end is gone: what is written goes nowhere, and what had come is followed by the end. */
+  #lose(): void {
+    this.#other = undefined;
+    this.#lost = true;
+    this.#flush();
+    this.#arrive(null);
   }
 
   #flush(): void {
     const unsent = this.#unsent;
     const other = this.#other;
-    if (unsent === undefined || other === undefined || other.#bytes >= windowBytes) return;
+    const isFull = other === undefined || other.#bytes >= windowBytes;
+    if (unsent === undefined || (isFull && !this.#lost)) return;
     this.#unsent = undefined;
     const { chunk, done } = unsent;
+    if (other === undefined) {
+      done();
+      return;
+    }
     const cut = this.#world.random.integer(chunk.length + 1);
     for (const piece of [chunk.subarray(0, cut), chunk.subarray(cut)]) if (piece.length > 0) other.#arrive(Uint8Array.from(piece));
     done();
