@@ -21,13 +21,26 @@ function withServers(plan: WorldPlan): WorldPlan {
   return { ...plan, ranks, servers: 1, replicas: 2, differs: undefined, delayedOneIn: 8, delayMs: 50, actions };
 }
 
+/** The standby is another one, which may have just begun to copy the state, when the server ends. */
+function losesBoth(plan: WorldPlan): WorldPlan {
+  const at = 200 + (plan.seed % 700);
+  const { actions, ...rest } = withServers(plan);
+  return {
+    ...rest,
+    actions: [...actions, ...actions, ...actions],
+    faults: [
+      { kind: 'kill', who: 'standby 0', after: 'joined', at },
+      { kind: 'kill', who: 'server 0', after: 'joined', at: at + 1 + ((7 * plan.seed) % 300) },
+    ],
+  };
+}
+
 export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'a call that a failed group refuses ends before the others have heard why',
     file: 'src/group/thread/comm-core.ts',
     mended: 'if (engine?.failure === undefined) refuse();',
     broken: 'if (engine !== null) refuse();',
-    seed: 488,
   },
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
@@ -35,22 +48,6 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'await this.#world.lastWords.heard();\n    this.#endAll(error);',
     broken: 'this.#endAll(error);',
     seed: 17,
-  },
-  {
-    name: 'a rank that timed out and has gone is blamed by those that are about to come to the same conclusion',
-    file: 'src/group/engine/group-engine.ts',
-    mended: 'if (this.#inquiry.hasHeardOf(rank)) return;',
-    broken: '',
-    shaped: (plan) => ({
-      ...plan,
-      servers: 0,
-      replicas: 1,
-      delayedOneIn: 100 + (plan.seed % 100),
-      delayMs: 2500,
-      actions: plan.actions.filter(({ on }) => on === 'group'),
-      differs: { rank: 0, at: 0, how: 'leaves' },
-      faults: [{ kind: 'stop', who: `rank ${plan.seed % plan.ranks}`, after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
-    }),
   },
   {
     name: 'the launcher blames the rank whose end it sees first',
@@ -106,23 +103,18 @@ export const mendedDefects: readonly MendedDefect[] = [
     }),
   },
   {
-    name: 'a standby that has not the whole state takes over with what it has',
-    file: 'src/kvstore/job/server-seat.ts',
-    mended: 'if (view?.standby?.incarnation === own.incarnation) return',
-    broken: 'if (view !== undefined) return',
-    // The standby is another one, which has just begun to copy the state, when the server ends.
-    shaped: (plan) => {
-      const at = 200 + (plan.seed % 700);
-      const { actions, ...rest } = withServers(plan);
-      return {
-        ...rest,
-        actions: [...actions, ...actions, ...actions],
-        faults: [
-          { kind: 'kill', who: 'standby 0', after: 'joined', at },
-          { kind: 'kill', who: 'server 0', after: 'joined', at: at + 1 + ((7 * plan.seed) % 300) },
-        ],
-      };
-    },
+    name: 'a server that has taken over without the state is taken for one that has it',
+    file: 'src/kvstore/client/link.ts',
+    mended: 'const forgotten = before !== 0 && lineage !== before;',
+    broken: 'const forgotten = before !== 0 && lineage < 0;',
+    shaped: losesBoth,
+  },
+  {
+    name: 'a server that takes over afresh forgets clients that have greeted it already',
+    file: 'src/kvstore/server/node.ts',
+    mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
+    broken: 'for (const msg of [...this.#early.splice(0)])',
+    shaped: losesBoth,
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',

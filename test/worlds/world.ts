@@ -324,7 +324,7 @@ class Run {
     if (differs === undefined && stoppedMs + 10 * delayMs < timeoutMs && faults.every((fault) => isSurvivable(fault, this.#plan))) {
       for (const { rank, error } of outcomes) this.#complain(`rank ${rank} has not survived it: ${error.code}: ${error.message}`);
     }
-    if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && who.startsWith('rank'))) return;
+    if (delayMs > 50 || !faults.every(({ kind, who }) => (kind === 'kill' || kind === 'exit') && !who.startsWith('launcher'))) return;
     for (const { rank, error } of outcomes)
       if (error.code === 'timeout') this.#complain(`rank ${rank} has waited for who has ended: ${error.message}`);
     // A server does not know of a worker that has not come yet. Whoever hears of nothing is ended by the launcher.

@@ -74,6 +74,8 @@ export class ClientInit {
       this.#declareNext();
     } else {
       this.#waiting.push({ worker, operation, entries });
+      // A server that cannot be reached is not asked.
+      operation.localWait = () => this.#links.find(({ trouble }) => trouble !== undefined)?.trouble;
       for (const [server, request] of this.#asked.entries()) if (request !== undefined) operation.watch(request, this.#links[server]);
       this.progress();
     }

@@ -202,10 +202,11 @@ export class ServerCore {
     for (const hello of hellos) this.receive(hello);
   }
 
-  /** Without: another process is this server now. */
-  abandon(): void {
+  /** Without: another process is this server now, or another core. @returns hellos that nobody has answered. */
+  abandon(): Msg[] {
     this.#closed = true;
     this.#checkpoints.close();
+    return [...this.#hellos.values()];
   }
 
   /** After a last snapshot, when there is a place for it. Idempotent. */

@@ -150,7 +150,8 @@ export class ServerNode {
     const twin = topology.replicas === 2 ? standbyAddress(group, server) : undefined;
     const folderOf = (folder: string, of: number): SnapshotFolder =>
       SnapshotFolder.warning(join(folder, `server-${group}-${of}`), this.#log);
-    this.#core?.abandon();
+    // Clients know of the new primary before this process is ready to be it.
+    const hellos = this.#core?.abandon() ?? [];
     this.#core = undefined;
     const core = await ServerCore.start({
       topology,
@@ -180,7 +181,7 @@ export class ServerNode {
     });
     this.#core = core;
     for (const address of this.#heardMs.keys()) core.peerUp(address);
-    for (const msg of this.#early.splice(0)) core.receive(msg);
+    for (const msg of [...hellos, ...this.#early.splice(0)]) core.receive(msg);
   }
 
   #logCheckpoint(event: CheckpointEvent): void {
