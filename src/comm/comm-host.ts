@@ -8,6 +8,7 @@ import { existsSync } from 'node:fs';
 import { receiveMessageOnPort, type MessagePort, type Transferable } from 'node:worker_threads';
 import type { Clock, Timer } from '../base/clock.ts';
 import { ShoalError } from '../base/errors.ts';
+import { Fifo } from '../base/fifo.ts';
 import type { Postponed, PostponedShare } from './postponed.ts';
 
 export interface CommHost<Command> {
@@ -172,23 +173,35 @@ interface InlineGuest<Command> {
   handle(command: Command): void;
 }
 
+export interface InlineTime {
+  /** Of what is postponed. Default: nothing is. */
+  readonly clock?: Clock | undefined;
+  /** Calls back later: when a command or an event arrives. Default: before anything else that is not on its way yet. */
+  readonly turn?: ((callback: () => void) => void) | undefined;
+}
+
 /** The guest on the calling thread. Nothing can block for it. */
 export class InlineHost<Command, Event> implements CommHost<Command> {
   readonly #clock: Clock | undefined;
+  readonly #send: (command: Command) => void;
   #guest: InlineGuest<Command> | undefined;
   #later: { readonly command: Command; readonly timer: Timer } | undefined;
 
-  /** @param clock of what is postponed. Default: nothing is. */
-  constructor(create: (emit: (event: Event) => void) => InlineGuest<Command>, handlers: CommHostHandlers<Event>, clock?: Clock) {
+  constructor(
+    create: (emit: (event: Event) => void) => InlineGuest<Command>,
+    handlers: CommHostHandlers<Event>,
+    { clock, turn = queueMicrotask }: InlineTime = {},
+  ) {
     this.#clock = clock;
-    // Events are delivered in a later turn, as from a thread: never inside the call that caused them.
-    this.#guest = create((event) => queueMicrotask(() => this.#guest && handlers.onEvent(event)));
+    this.#send = inOrder(turn, (command) => this.#guest?.handle(command));
+    // As from a thread: never inside the call that caused them.
+    this.#guest = create(inOrder(turn, (event) => this.#guest && handlers.onEvent(event)));
     void this.#guest.start();
   }
 
   post(command: Command): void {
     this.#flush();
-    queueMicrotask(() => this.#guest?.handle(command));
+    this.#send(command);
   }
 
   postLater(command: Command, delayNs: number): TakeBack {
@@ -228,4 +241,13 @@ export class InlineHost<Command, Event> implements CommHost<Command> {
     this.#guest = undefined;
     return Promise.resolve();
   }
+}
+
+/** Later, and in their order whatever the order of turns. */
+function inOrder<T>(turn: (callback: () => void) => void, deliver: (item: T) => void): (item: T) => void {
+  const onTheirWay = new Fifo<T>();
+  return (item) => {
+    onTheirWay.push(item);
+    turn(() => deliver(onTheirWay.shift()!));
+  };
 }

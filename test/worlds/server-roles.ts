@@ -68,7 +68,7 @@ export class ServerSite {
   connect(process: VirtualProcess): Promise<KVStore> {
     const { environment } = process;
     const open = (): Promise<NodeContext> => this.#open(process);
-    return openInlineStore({ environment, allocator: this.#allocator(process), kernels, parameterKernels, open });
+    return openInlineStore({ environment, allocator: this.#allocator(process), kernels, parameterKernels, open, turn: process.role.turn });
   }
 
   async #open(process: VirtualProcess): Promise<NodeContext> {

@@ -151,7 +151,7 @@ export class InProcessSite {
   async start(rank: number): Promise<CommGroup> {
     const options = this.#options;
     const settings = this.#settings;
-    const clock = options.role?.(rank).clock ?? this.#clock;
+    const { clock, turn } = options.role?.(rank) ?? { clock: this.#clock, turn: undefined };
     const native = loadNative({ enabled: settings.native });
     // One thread: SharedArrayBuffers serve all ranks.
     const allocator = options.fastPath || options.role ? this.memory.allocator(rank) : createRegionAllocator();
@@ -189,7 +189,7 @@ export class InProcessSite {
       settings,
       callsBefore: options.callsBefore,
     };
-    const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers, clock));
+    const client = new CommClient((handlers) => new InlineHost((emit) => new CommCore(plan, environment, emit), handlers, { clock, turn }));
     const info = await client.ready();
     const memory = new TensorMemory({
       allocator,

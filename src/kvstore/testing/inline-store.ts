@@ -13,10 +13,15 @@ import { DistStore } from '../stores/dist-store.ts';
 export interface InlineStoreOptions extends Pick<NodeContext, 'allocator' | 'kernels' | 'parameterKernels'> {
   readonly environment: Environment;
   readonly open: () => Promise<NodeContext>;
+  /** When what is sent to the client, and by it, arrives. Default: at once. */
+  readonly turn?: (callback: () => void) => void;
 }
 
-export async function openInlineStore({ environment, open, allocator, kernels, parameterKernels }: InlineStoreOptions): Promise<DistStore> {
-  const channel: ClientChannel = new CommChannel((handlers) => new InlineHost((emit) => guest({ environment, open }, emit), handlers));
+export async function openInlineStore(options: InlineStoreOptions): Promise<DistStore> {
+  const { environment, open, turn, allocator, kernels, parameterKernels } = options;
+  const channel: ClientChannel = new CommChannel(
+    (handlers) => new InlineHost((emit) => guest({ environment, open }, emit), handlers, { turn }),
+  );
   const values = new ProcessValues({
     allocator,
     thread: 0,
