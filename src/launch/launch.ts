@@ -115,7 +115,7 @@ class Run {
   readonly #node: number;
   readonly #nodes: number;
   #supervisor: Supervisor | undefined;
-  /** The ranks are ended. */
+  /** Why the ranks are being ended, if they are. */
   #why: string | undefined;
   #interrupted: Interruption | undefined;
   #interruptedMs = 0;
