@@ -94,7 +94,7 @@ export class ClientCore {
       isRefused: (dtype: DType, values: Uint8Array) => this.#isRefused(dtype, values),
       breakDown: (error: ShoalError) => this.#breakDown(error),
     };
-    this.#init = new ClientInit(options, this.#directory, this.#links, this.counters);
+    this.#init = new ClientInit(context);
     this.#transfers = new ClientTransfers(context);
     this.#rows = new ClientRows(context);
     this.#states = new ClientStates({ links: this.#links, clock: options.clock });
@@ -207,7 +207,7 @@ export class ClientCore {
       return done(undefined, { dtype, shape, version, ahead: Math.max(0, pushed - settled), staleness });
     };
     this.#run(`info of '${key}' by worker ${worker}`, finish, undefined, (operation) => {
-      if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
+      directory.require(key);
       for (let piece = directory.firstPiece[index]; piece < directory.firstPiece[index + 1]; piece++) {
         const { [piece]: server } = directory.pieceServer;
         const { [piece]: slot } = directory.pieceSlot;

@@ -6,11 +6,10 @@ import { packBatch, unpackBatch, type DeclaredParameter, type ParameterDirectory
 import { elementsOf, Placer } from '../protocol/placement.ts';
 import { answered, type ClientLink } from './link.ts';
 import type { ClientOperation } from './operation.ts';
-import { unitBytes, type InitEntry, type ClientOptions } from './options.ts';
+import type { ClientOptions, InitEntry } from './options.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
-import { ClientUnit } from './unit.ts';
+import { Plan, type ClientContext } from './transfers.ts';
 import { encodeControl } from '../protocol/wire-control.ts';
-import type { ValueCounters } from '../protocol/value-space.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 const sliceBytesDefault = 4 * 2 ** 20;
@@ -24,12 +23,12 @@ interface Waiting {
 }
 
 export class ClientInit {
+  readonly #context: ClientContext;
   readonly #options: ClientOptions;
   readonly #directory: ParameterDirectory;
   readonly #links: readonly ClientLink[];
   readonly #placer: Placer;
   /** By local worker. */
-  readonly #counters: ValueCounters;
   readonly #initialised: Set<string>[];
   /** Of other workers than 0. */
   readonly #waiting: Waiting[] = [];
@@ -39,8 +38,9 @@ export class ClientInit {
   /** By server: what others than worker 0 wait for. */
   readonly #asked: (ClientRequest | undefined)[];
 
-  constructor(options: ClientOptions, directory: ParameterDirectory, links: readonly ClientLink[], counters: ValueCounters) {
-    this.#counters = counters;
+  constructor(context: ClientContext) {
+    const { options, directory, links } = context;
+    this.#context = context;
     this.#options = options;
     this.#directory = directory;
     this.#links = links;
@@ -189,60 +189,11 @@ export class ClientInit {
         finish(failed);
       });
     };
-    const units = this.#units(entries, (error, unit) => {
-      operation.arrive(error, unit);
-      arrive(error);
-    });
-    for (const { unit, link } of units) {
-      waiting++;
-      operation.attach(unit, link);
-      link.enqueue(unit);
-    }
+    const plan = new Plan(this.#context, { priority: putPriority, type: KVMessage.put });
+    for (const { key, value } of entries) plan.add({ parameter: this.#directory.find(key), round: 0, push: value });
+    waiting += plan.launch([operation], arrive);
     for (const link of this.#links) link.pump();
     arrive(undefined);
-  }
-
-  #units(
-    entries: readonly InitEntry[],
-    finish: (error: ShoalError | undefined, unit: ClientUnit) => void,
-  ): { unit: ClientUnit; link: ClientLink }[] {
-    const directory = this.#directory;
-    const { values } = this.#options;
-    const units: { unit: ClientUnit; link: ClientLink }[] = [];
-    const open: (ClientUnit | undefined)[] = this.#links.map(() => undefined);
-    for (const { key, dtype, value } of entries) {
-      const parameter = directory.find(key);
-      let offset = 0;
-      for (let piece = directory.firstPiece[parameter]; piece < directory.firstPiece[parameter + 1]; piece++) {
-        const server = directory.pieceServer[piece];
-        const bytes = directory.pieceElements[piece] * dtypeInfo(dtype).bytes;
-        let unit = open[server];
-        if (unit === undefined || unit.bytes + bytes > unitBytes) {
-          unit = new ClientUnit({
-            values,
-            priority: putPriority,
-            batches: directory.batches,
-            counters: this.#counters,
-            frameBytes: this.#options.frameBytes,
-            type: KVMessage.put,
-            finish,
-          });
-          open[server] = unit;
-          units.push({ unit, link: this.#links[server] });
-        }
-        unit.add({
-          slot: directory.pieceSlot[piece],
-          slab: directory.pieceSlab[piece],
-          round: 0,
-          bytes,
-          push: value,
-          out: undefined,
-          offset,
-        });
-        offset += bytes;
-      }
-    }
-    return units;
   }
 
   /** The same request to all servers. */

@@ -29,9 +29,7 @@ export class ClientRows {
   /** @throws ShoalError `usage`, `mismatch`, `unsupported`; then nothing has changed. */
   check({ key, rows, values }: RowsRequest, how: { readonly push: boolean }): void {
     const { directory } = this.#context;
-    const index = directory.find(key);
-    if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
-    const { dtype, shape, pieces } = directory.parameter(index);
+    const { dtype, shape, pieces } = directory.parameter(directory.require(key));
     const width = rowElements(shape);
     const count = rowsOf(shape, elementsOf(shape));
     if (pieces.some(({ elements }) => !Number.isInteger(rowsOf(shape, elements)))) {

@@ -53,8 +53,7 @@ export class ClientTransfers {
   check({ entries }: TransferRequest): void {
     const { directory } = this.#context;
     for (const { key, push, out, codec } of entries) {
-      const index = this.#find(key);
-      const { dtype, shape } = directory.parameter(index);
+      const { dtype, shape } = directory.parameter(directory.require(key));
       const bytes = elementsOf(shape) * dtypeInfo(dtype).bytes;
       for (const [what, ref] of [
         ['pushed value', push],
@@ -70,13 +69,13 @@ export class ClientTransfers {
   }
 
   start(operation: ClientOperation, localWorker: number, { entries, priority }: TransferRequest): void {
-    const { local, rounds, options } = this.#context;
+    const { directory, local, rounds, options } = this.#context;
     const own = rounds[localWorker];
-    const plan = new Plan(this.#context, priority);
+    const plan = new Plan(this.#context, { priority });
     const complete: LocalRound[] = [];
     for (const entry of entries) {
       const { key, push, out, codec } = entry;
-      const parameter = this.#find(key);
+      const parameter = directory.require(key);
       if (push !== undefined) own[parameter] = (own[parameter] ?? 0) + 1;
       const round = own[parameter] ?? 0;
       if (push === undefined || options.localWorkers === 1) {
@@ -100,7 +99,7 @@ export class ClientTransfers {
         new ShoalError('mismatch', `workers of one process pushed rows and all values of '${mixed.parts[0].key}' in one round`),
       );
     }
-    const plan = new Plan(this.#context, priority);
+    const plan = new Plan(this.#context, { priority });
     const blocks: ValueBlock[] = [];
     for (const { parameter, round, parts } of complete) {
       const entries = parts.map(({ entry }) => entry!);
@@ -152,12 +151,6 @@ export class ClientTransfers {
     }
   }
 
-  #find(key: string): number {
-    const index = this.#context.directory.find(key);
-    if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
-    return index;
-  }
-
   /** Compresses a piece of a gradient; what is lost is added to the next one. */
   #encoder(codec: GradientCodec | undefined): PieceEncoder | undefined {
     if (codec === undefined) return undefined;
@@ -182,22 +175,28 @@ interface Planned {
   readonly parameter: number;
   readonly round: number;
   readonly push: ValueRef | undefined;
-  readonly out: ValueRef | undefined;
-  readonly encode: PieceEncoder | undefined;
+  readonly out?: ValueRef | undefined;
+  readonly encode?: PieceEncoder | undefined;
+}
+
+interface PlanOptions {
+  readonly priority: number;
+  /** Of a message that is neither a push nor a pull. */
+  readonly type?: number;
 }
 
 /** Units of one operation, per server. */
-class Plan {
+export class Plan {
   readonly #context: ClientContext;
-  readonly #priority: number;
+  readonly #options: PlanOptions;
   readonly #open: (ClientUnit | undefined)[];
   readonly #units: { unit: ClientUnit; server: number }[] = [];
   #finish: (error: ShoalError | undefined, unit: ClientUnit, server: number, states: readonly RunState[]) => void = () => undefined;
   #operations: readonly ClientOperation[] = [];
 
-  constructor(context: ClientContext, priority: number) {
+  constructor(context: ClientContext, options: PlanOptions) {
     this.#context = context;
-    this.#priority = priority;
+    this.#options = options;
     this.#open = context.links.map(() => undefined);
   }
 
@@ -208,7 +207,7 @@ class Plan {
     const end = directory.firstPiece[parameter + 1];
     // What is one piece its server sees whole.
     const cut = end - directory.firstPiece[parameter] > 1;
-    const nonFinite = cut && push !== undefined && isRefused(dtype, options.values.view(push));
+    const nonFinite = cut && push !== undefined && this.#options.type === undefined && isRefused(dtype, options.values.view(push));
     let offset = 0;
     for (let piece = directory.firstPiece[parameter]; piece < end; piece++) {
       const server = directory.pieceServer[piece];
@@ -240,8 +239,8 @@ class Plan {
 
   #openUnit(server: number): ClientUnit {
     const unit = new ClientUnit({
+      ...this.#options,
       values: this.#context.options.values,
-      priority: this.#priority,
       batches: this.#context.directory.batches,
       counters: this.#context.counters,
       frameBytes: this.#context.options.frameBytes,

@@ -62,6 +62,13 @@ export class ParameterDirectory {
     return this.#byKey.get(key) ?? -1;
   }
 
+  /** Index of the parameter. @throws ShoalError `usage` when there is none. */
+  require(key: string): number {
+    const index = this.find(key);
+    if (index < 0) throw new ShoalError('usage', `parameter '${key}' is unknown; call init for it on every worker first`);
+    return index;
+  }
+
   parameter(index: number): DeclaredParameter {
     return this.#parameters[index];
   }
