@@ -2,23 +2,19 @@
  *  order sent, by name. Each process takes blobs at one router and sends through a dealer per destination process.
  *
  *      frame 0   format `ss`: name, dtype       frame 1   elements, little-endian */
-import { ShoalError } from '../../base/errors.ts';
+import type { ShoalError } from '../../base/errors.ts';
 import { dtypeInfo, type DType, type TypedArray } from '../../memory/dtype.ts';
 import { idOf, makeAddress, Role, type Address } from '../../messaging/address.ts';
 import { Dealer } from '../../messaging/dealer.ts';
 import { MessageType, Msg } from '../../messaging/msg.ts';
 import { Router } from '../../messaging/router.ts';
 import type { NodeContext } from '../job/node-context.ts';
+import { BlobBox } from '../values/blob-box.ts';
 import type { BlobData } from './protocol.ts';
 
 /** Blobs that nobody has asked for yet, bytes per process. */
 const waitingBytesMax = 256 * 2 ** 20;
 const connectMs = 30_000;
-
-interface Waiting {
-  readonly arrived: TypedArray[];
-  readonly askers: { resolve(values: TypedArray): void; reject(error: ShoalError): void }[];
-}
 
 interface Arrival {
   readonly from: number;
@@ -33,8 +29,8 @@ export class Blobs {
   readonly #localWorkers: number;
   readonly #router: Router;
   readonly #dealers = new Map<number, Promise<Dealer>>();
-  readonly #waiting = new Map<string, Waiting>();
-  #waitingBytes = 0;
+  /** By worker of this process. */
+  readonly #boxes: readonly BlobBox[];
   readonly #closing = new AbortController();
 
   private constructor(node: NodeContext, workers: { firstWorker: number; localWorkers: number }) {
@@ -42,6 +38,9 @@ export class Blobs {
     this.#firstWorker = workers.firstWorker;
     this.#localWorkers = workers.localWorkers;
     this.#router = new Router(node.messaging);
+    this.#boxes = Array.from({ length: workers.localWorkers }, (_, local) => {
+      return new BlobBox({ clock: node.clock, waitingMax: Infinity, owner: `worker ${workers.firstWorker + local} ` });
+    });
   }
 
   static async open(node: NodeContext, workers: { firstWorker: number; localWorkers: number }): Promise<Blobs> {
@@ -70,40 +69,15 @@ export class Blobs {
   }
 
   receive(from: number, to: number, wanted: { name: string; timeoutMs: number }): Promise<TypedArray> {
-    const { name, timeoutMs } = wanted;
-    const key = keyOf(from, to, name);
-    const waiting = this.#waitingFor(key);
-    const values = waiting.arrived.shift();
-    if (values !== undefined) {
-      this.#waitingBytes -= values.byteLength;
-      this.#forgetIdle(key, waiting);
-      this.#drain();
-      return Promise.resolve(values);
-    }
-    return new Promise((resolve, reject) => {
-      const asker = {
-        resolve: (arrived: TypedArray) => {
-          timer.cancel();
-          resolve(arrived);
-        },
-        reject: (error: ShoalError) => {
-          timer.cancel();
-          reject(error);
-        },
-      };
-      const timer = this.#node.clock.setTimer(timeoutMs, () => {
-        waiting.askers.splice(waiting.askers.indexOf(asker), 1);
-        this.#forgetIdle(key, waiting);
-        const message = `worker ${to} waited ${timeoutMs} ms for blob '${name}' of worker ${from}; does it call sendBlob?`;
-        reject(new ShoalError('timeout', message, { timeoutMs }));
-      });
-      waiting.askers.push(asker);
-    });
+    const before = this.#waitingBytes();
+    const taken = this.#boxes[to - this.#firstWorker].take(from, wanted.name, wanted.timeoutMs);
+    if (this.#waitingBytes() < before) this.#drain();
+    return taken;
   }
 
   async close(reason: ShoalError): Promise<void> {
     this.#closing.abort(reason);
-    for (const { askers } of this.#waiting.values()) for (const { reject } of askers.splice(0)) reject(reason);
+    for (const box of this.#boxes) box.close(reason);
     const dealers = await Promise.allSettled(this.#dealers.values());
     await Promise.all(dealers.map(async (dealer) => (dealer.status === 'fulfilled' ? dealer.value.close() : 0)));
     await this.#router.close();
@@ -141,7 +115,7 @@ export class Blobs {
 
   /** Takes what has arrived while there is room; the rest stays where it is and stops its senders. */
   #drain(): void {
-    while (!this.#closing.signal.aborted && this.#waitingBytes < waitingBytesMax) {
+    while (!this.#closing.signal.aborted && this.#waitingBytes() < waitingBytesMax) {
       const msg = this.#router.tryReceive();
       if (msg === undefined) return;
       const blob = decode(msg);
@@ -150,29 +124,11 @@ export class Blobs {
   }
 
   #arrive({ from, to, name, values }: Arrival): void {
-    const waiting = this.#waitingFor(keyOf(from, to, name));
-    const asker = waiting.askers.shift();
-    if (asker !== undefined) {
-      asker.resolve(values);
-      this.#forgetIdle(keyOf(from, to, name), waiting);
-      return;
-    }
-    this.#waitingBytes += values.byteLength;
-    waiting.arrived.push(values);
+    this.#boxes[to - this.#firstWorker]?.put(from, name, values);
   }
 
-  #waitingFor(key: string): Waiting {
-    let waiting = this.#waiting.get(key);
-    if (waiting === undefined) {
-      waiting = { arrived: [], askers: [] };
-      this.#waiting.set(key, waiting);
-    }
-    return waiting;
-  }
-
-  /** Names may be made per step; none is kept for nothing. */
-  #forgetIdle(key: string, waiting: Waiting): void {
-    if (waiting.arrived.length + waiting.askers.length === 0) this.#waiting.delete(key);
+  #waitingBytes(): number {
+    return this.#boxes.reduce((sum, { bytes }) => sum + bytes, 0);
   }
 }
 
@@ -193,8 +149,4 @@ function decode(msg: Msg): Arrival | undefined {
 
 function workerAddress(worker: number): Address {
   return makeAddress({ group: 0, id: worker, role: Role.workerLayer });
-}
-
-function keyOf(from: number, to: number, name: string): string {
-  return `${from} ${to} ${name}`;
 }

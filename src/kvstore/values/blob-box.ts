@@ -7,18 +7,26 @@ export interface BlobBoxOptions {
   readonly clock: Clock;
   /** Blobs nobody has asked for yet, and askers, each. */
   readonly waitingMax: number;
+  /** Whose blobs these are, for an error: `worker 3 `. Default: the caller's. */
+  readonly owner?: string;
 }
 
-interface Asker {
+type Settle = (outcome: TypedArray | ShoalError) => void;
+
+/** Of one sender and name; one of both lists is empty. */
+interface Waiting {
   readonly worker: number;
-  readonly name: string;
-  settle(outcome: TypedArray | ShoalError): void;
+  readonly arrived: TypedArray[];
+  readonly askers: Settle[];
 }
 
 export class BlobBox {
   readonly #options: BlobBoxOptions;
-  readonly #arrived: { readonly worker: number; readonly name: string; readonly values: TypedArray }[] = [];
-  readonly #askers: Asker[] = [];
+  readonly #waiting = new Map<string, Waiting>();
+  #arrived = 0;
+  #asking = 0;
+  /** Of blobs that nobody has asked for yet. */
+  bytes = 0;
 
   constructor(options: BlobBoxOptions) {
     this.#options = options;
@@ -26,55 +34,79 @@ export class BlobBox {
 
   /** @throws ShoalError `usage` when too many wait. */
   put(worker: number, name: string, values: TypedArray): void {
-    const asker = this.#askers.findIndex((each) => each.worker === worker && each.name === name);
-    if (asker >= 0) {
-      this.#askers.splice(asker, 1)[0].settle(values);
-      return;
-    }
     const { waitingMax } = this.#options;
-    if (this.#arrived.length === waitingMax) throw new ShoalError('usage', `${waitingMax} blobs wait to be received; receive some first`);
-    this.#arrived.push({ worker, name, values });
+    const waiting = this.#waitingFor(worker, name);
+    const [settle] = waiting.askers;
+    if (settle !== undefined) return settle(values);
+    if (this.#arrived === waitingMax) throw new ShoalError('usage', `${waitingMax} blobs wait to be received; receive some first`);
+    this.#waiting.set(keyOf(worker, name), waiting);
+    waiting.arrived.push(values);
+    this.#arrived++;
+    this.bytes += values.byteLength;
+    return undefined;
   }
 
   take(worker: number, name: string, timeoutMs: number): Promise<TypedArray> {
-    const { clock, waitingMax } = this.#options;
-    const at = this.#arrived.findIndex((each) => each.worker === worker && each.name === name);
-    if (at >= 0) return Promise.resolve(this.#arrived.splice(at, 1)[0].values);
-    if (this.#askers.length === waitingMax) return Promise.reject(new ShoalError('usage', `${waitingMax} blobs are waited for already`));
+    const { clock, waitingMax, owner = '' } = this.#options;
+    const waiting = this.#waitingFor(worker, name);
+    const values = waiting.arrived.shift();
+    if (values !== undefined) {
+      this.#arrived--;
+      this.bytes -= values.byteLength;
+      this.#forgetIdle(worker, name, waiting);
+      return Promise.resolve(values);
+    }
+    if (this.#asking === waitingMax) return Promise.reject(new ShoalError('usage', `${waitingMax} blobs are waited for already`));
+    this.#waiting.set(keyOf(worker, name), waiting);
+    this.#asking++;
     return new Promise((resolve, reject) => {
       const timer = clock.setTimer(timeoutMs, () => {
-        this.#askers.splice(this.#askers.indexOf(asker), 1);
-        const message = `waited ${timeoutMs} ms for blob '${name}' of worker ${worker}; does it call sendBlob?`;
-        asker.settle(new ShoalError('timeout', message, { timeoutMs }));
+        const message = `${owner}waited ${timeoutMs} ms for blob '${name}' of worker ${worker}; does it call sendBlob?`;
+        settle(new ShoalError('timeout', message, { timeoutMs }));
       });
-      const asker: Asker = {
-        worker,
-        name,
-        settle: (outcome) => {
-          timer.cancel();
-          if (outcome instanceof ShoalError) reject(outcome);
-          else resolve(outcome);
-        },
+      const settle: Settle = (outcome) => {
+        timer.cancel();
+        waiting.askers.splice(waiting.askers.indexOf(settle), 1);
+        this.#asking--;
+        this.#forgetIdle(worker, name, waiting);
+        if (outcome instanceof ShoalError) reject(outcome);
+        else resolve(outcome);
       };
-      this.#askers.push(asker);
+      waiting.askers.push(settle);
     });
   }
 
   /** Whether somebody waits for a blob of that worker. */
   isWaiting(worker: number): boolean {
-    return this.#askers.some((each) => each.worker === worker);
+    return this.#askersOf(worker).length > 0;
   }
 
   /** Nothing comes from that worker any more. */
   fail(worker: number, error: ShoalError): void {
-    const [own, others] = [true, false].map((is) => this.#askers.filter((each) => (each.worker === worker) === is));
-    this.#askers.splice(0, this.#askers.length, ...others);
-    for (const asker of own) asker.settle(error);
+    for (const settle of this.#askersOf(worker)) settle(error);
   }
 
   /** Nobody will get anything any more. */
   close(error: ShoalError): void {
-    for (const asker of this.#askers.splice(0)) asker.settle(error);
-    this.#arrived.length = 0;
+    for (const settle of this.#askersOf()) settle(error);
+    this.#waiting.clear();
   }
+
+  /** Of one sender, or of all. */
+  #askersOf(worker?: number): Settle[] {
+    return [...this.#waiting.values()].flatMap((waiting) => (worker === undefined || waiting.worker === worker ? waiting.askers : []));
+  }
+
+  #waitingFor(worker: number, name: string): Waiting {
+    return this.#waiting.get(keyOf(worker, name)) ?? { worker, arrived: [], askers: [] };
+  }
+
+  /** Names may be made per step; none is kept for nothing. */
+  #forgetIdle(worker: number, name: string, { arrived, askers }: Waiting): void {
+    if (arrived.length + askers.length === 0) this.#waiting.delete(keyOf(worker, name));
+  }
+}
+
+function keyOf(worker: number, name: string): string {
+  return `${worker} ${name}`;
 }
