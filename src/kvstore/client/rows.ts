@@ -1,9 +1,8 @@
 /** Pushes and pulls of rows. A push goes to every slice of the parameter, also to those that none of its rows lie in: their
  *  rounds advance together. */
 import { ShoalError } from '../../base/errors.ts';
-import { dtypeInfo } from '../../memory/dtype.ts';
 import type { Msg } from '../../messaging/msg.ts';
-import { elementsOf, rowElements, rowsOf } from '../protocol/placement.ts';
+import { elementsOf, rowBytesOf, rowsOf } from '../protocol/placement.ts';
 import { sumRows, type Rows } from '../values/sparse-rows.ts';
 import type { ClientOperation } from './operation.ts';
 import type { RowsRequest } from './options.ts';
@@ -29,8 +28,8 @@ export class ClientRows {
   /** @throws ShoalError `usage`, `mismatch`, `unsupported`; then nothing has changed. */
   check({ key, rows, values }: RowsRequest, how: { readonly push: boolean }): void {
     const { directory } = this.#context;
-    const { dtype, shape, pieces } = directory.parameter(directory.require(key));
-    const width = rowElements(shape);
+    const parameter = directory.parameter(directory.require(key));
+    const { dtype, shape, pieces } = parameter;
     const count = rowsOf(shape, elementsOf(shape));
     if (pieces.some(({ elements }) => !Number.isInteger(rowsOf(shape, elements)))) {
       throw new ShoalError('unsupported', `rows of '${key}' are cut: one is larger than a slice; push and pull it whole`);
@@ -39,7 +38,7 @@ export class ClientRows {
       if (row >= count) throw new ShoalError('usage', `row ${row} of '${key}', which has ${count}`);
       if (how.push && k > 0 && row <= rows[k - 1]) throw new ShoalError('usage', `rows pushed to '${key}' must be distinct and ascend`);
     }
-    const bytes = rows.length * width * dtypeInfo(dtype).bytes;
+    const bytes = rows.length * rowBytesOf(parameter);
     if (values.bytes !== bytes) {
       throw new ShoalError(
         'mismatch',
@@ -62,12 +61,11 @@ export class ClientRows {
     if (whole.parts.some(({ rows }) => rows === undefined)) {
       return breakDown(new ShoalError('mismatch', `workers of one process pushed rows and all values of '${request.key}' in one round`));
     }
-    const { dtype, shape } = directory.parameter(parameter);
-    const rowBytes = rowElements(shape) * dtypeInfo(dtype).bytes;
+    const declared = directory.parameter(parameter);
     const sum = sumRows(
       options.kernels,
-      dtype,
-      rowBytes,
+      declared.dtype,
+      rowBytesOf(declared),
       whole.parts.map(({ rows }) => read(rows!)),
     );
     const operations = whole.parts.map((part) => part.operation);
@@ -78,8 +76,9 @@ export class ClientRows {
   }
 
   #send(operations: readonly ClientOperation[], parameter: number, round: number, priority: number, { rows, values }: Rows): void {
-    const rowBytes = this.#rowBytes(parameter);
-    const { dtype, pieces: cut } = this.#context.directory.parameter(parameter);
+    const declared = this.#context.directory.parameter(parameter);
+    const { dtype, pieces: cut } = declared;
+    const rowBytes = rowBytesOf(declared);
     const nonFinite = cut.length > 1 && this.#context.isRefused(dtype, values);
     for (const [server, pieces] of this.#byServer(parameter, rows, { all: true })) {
       const runs: Run[] = [];
@@ -115,7 +114,7 @@ export class ClientRows {
     const { directory, links, options, rounds } = this.#context;
     const parameter = directory.find(key);
     const round = rounds[localWorker][parameter] ?? 0;
-    const rowBytes = this.#rowBytes(parameter);
+    const rowBytes = rowBytesOf(directory.parameter(parameter));
     operation.expect();
     for (const [server, pieces] of this.#byServer(parameter, rows, { all: false })) {
       const frames = pieces.map((piece) => rowFrame(piece.rows, 0));
@@ -146,11 +145,6 @@ export class ClientRows {
       }
       at = alignedBytes(at);
     }
-  }
-
-  #rowBytes(parameter: number): number {
-    const { dtype, shape } = this.#context.directory.parameter(parameter);
-    return rowElements(shape) * dtypeInfo(dtype).bytes;
   }
 
   /** Rows by server and piece; with `all`, also pieces without rows. */

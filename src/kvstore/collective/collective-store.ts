@@ -29,10 +29,12 @@ import { GroupBlobs } from './group-blobs.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { OrderedOperations } from './ordered-operations.ts';
-import { gatherRows, ParameterTable } from '../values/parameter-table.ts';
+import { rowBytesOf } from '../protocol/placement.ts';
+import { elements } from '../protocol/value-space.ts';
+import { ParameterTable } from '../values/parameter-table.ts';
 import type { PlannedPush, PushPlan } from './push-plan.ts';
 import { RepeatedCalls, type TransferCall } from '../values/repeated-calls.ts';
-import { sumRows, type PushedRows } from '../values/row-sums.ts';
+import { gatherRows, sumRows } from '../values/sparse-rows.ts';
 import { StagingTensors } from './staging-tensors.ts';
 import type {
   Blob,
@@ -49,6 +51,7 @@ import type {
 } from '../values/types.ts';
 import { HeldValues } from '../values/held-values.ts';
 import {
+  bytesOf,
   checkNotReleased,
   copyOf,
   elementsOf,
@@ -190,14 +193,16 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const effect = function* (this: CollectiveStore): Effect {
       try {
         const parts = yield* this.#gatherRows(parameter, own, { name: what, timeoutMs });
-        const sum = sumRows(this.#options.kernels, parameter.dtype, countOf(parameter.shape.slice(1)), parts);
-        if (this.#table.refusedAt(sum.values) >= 0) {
+        const whole = parts.map((part) => ({ rows: part.rows, values: bytesOf(part.values) }));
+        const sum = sumRows(this.#options.kernels, parameter.dtype, rowBytesOf(parameter), whole);
+        const sums = elements(parameter.dtype, sum.values);
+        if (this.#table.refusedAt(sums) >= 0) {
           throw refusal(
             parameter.key,
             parts.map(({ values }) => this.#table.refusedAt(values) >= 0),
           );
         }
-        this.#table.updateRows(parameter.key, sum.rows, sum.values);
+        this.#table.updateRows(parameter.key, sum.rows, sums);
       } finally {
         this.#unfinished.delete(keys);
       }
@@ -210,9 +215,8 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const target = fittingRows(parameter, out, rows.length);
-    const width = countOf(parameter.shape.slice(1));
     return this.#locally(`rowSparsePull of '${parameter.key}'`, [out], () => {
-      target.set(gatherRows(this.#table.get(parameter.key).data, rows, width) as never);
+      bytesOf(target).set(gatherRows(bytesOf(this.#table.get(parameter.key).data), rows, rowBytesOf(parameter)));
     });
   }
 
@@ -438,6 +442,14 @@ export class CollectiveStore extends WorkerStore implements KVStore {
     const unannounced = this.#control.pending ? ', before the barrier that announces what worker 0 has set' : '';
     return `${what}, ${ofKeys}${codec}${unannounced}`;
   }
+}
+
+/** Of one worker. */
+interface PushedRows {
+  /** Distinct and ascending. */
+  readonly rows: Uint32Array;
+  /** rows × width elements. */
+  readonly values: TypedArray;
 }
 
 interface ReducedBucket extends Omit<BucketSum, 'work'> {

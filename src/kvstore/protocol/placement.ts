@@ -139,6 +139,10 @@ export function rowElements(shape: readonly number[]): number {
   return shape.length < 2 ? 1 : elementsOf(shape.slice(1));
 }
 
+export function rowBytesOf({ dtype, shape }: Placeable): number {
+  return rowElements(shape) * dtypeInfo(dtype).bytes;
+}
+
 /** Rows that so many elements of a parameter are; not whole when one is cut. Rows without elements lie in one piece. */
 export function rowsOf(shape: readonly number[], elements: number): number {
   const width = rowElements(shape);

@@ -12,10 +12,11 @@ import { countOf, Tensor } from '../../memory/tensor.ts';
 import type { CompressionSpec, GradientCodec } from '../compression/codec.ts';
 import { createCodec } from '../compression/registry.ts';
 import { SnapshotFolder } from '../../checkpoint/snapshot-folder.ts';
+import { rowBytesOf } from '../protocol/placement.ts';
 import { BlobBox } from '../values/blob-box.ts';
 import { emptyLike, Residuals, sumDevices } from '../values/device-values.ts';
 import type { OptimizerSpec } from '../optimizers/optimizer.ts';
-import { gatherRows, ParameterTable, type Parameter } from '../values/parameter-table.ts';
+import { ParameterTable, type Parameter } from '../values/parameter-table.ts';
 import type {
   Blob,
   Key,
@@ -28,7 +29,9 @@ import type {
   Value,
   Values,
 } from '../values/types.ts';
+import { gatherRows } from '../values/sparse-rows.ts';
 import {
+  bytesOf,
   copyOf,
   elementsOf,
   firstValues,
@@ -140,7 +143,7 @@ export class LocalStore extends WorkerStore implements KVStore {
     const parameter = this.#table.get(nameOf(key));
     const rows = rowIdsOf(parameter, rowIds, { ascending: false });
     const target = fittingRows(parameter, out, rows.length);
-    target.set(gatherRows(parameter.data, rows, countOf(parameter.shape.slice(1))) as never);
+    bytesOf(target).set(gatherRows(bytesOf(parameter.data), rows, rowBytesOf(parameter)));
     return new CompletedWork();
   }
 

@@ -11,7 +11,10 @@ import type { Snapshot, SnapshotTensor } from '../../checkpoint/snapshot.ts';
 import { copyElements } from './device-values.ts';
 import type { Optimizer, OptimizerSpec } from '../optimizers/optimizer.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
+import { rowBytesOf } from '../protocol/placement.ts';
+import { elements } from '../protocol/value-space.ts';
 import { checkSame } from './same-parameters.ts';
+import { gatherRows, scatterRows } from './sparse-rows.ts';
 import type { Updater } from './types.ts';
 import { bytesOf, type NamedParameter } from './values-argument.ts';
 
@@ -102,20 +105,21 @@ export class ParameterTable {
   /** As `update`, of some rows. @param rows distinct */
   updateRows(key: string, rows: Uint32Array, pushed: TypedArray): void {
     const entry = this.#entry(key);
-    const width = countOf(entry.shape.slice(1));
+    const rowBytes = rowBytesOf(entry);
     // Brought together, so that the update is one call.
-    const value = gatherRows(entry.data, rows, width);
+    const gathered = (array: TypedArray): TypedArray => elements(entry.dtype, gatherRows(bytesOf(array), rows, rowBytes));
+    const value = gathered(entry.data);
     const states: TypedArray[] = [];
     this.#apply(entry, {
       value,
       pushed,
       states: () => {
-        states.push(...this.#statesOf(entry).map((state) => gatherRows(state, rows, width)));
+        states.push(...this.#statesOf(entry).map(gathered));
         return states;
       },
     });
-    scatterRows(entry.data, value, rows, width);
-    for (const [k, state] of states.entries()) scatterRows(entry.states[k], state, rows, width);
+    scatterRows(bytesOf(entry.data), bytesOf(value), rows, rowBytes);
+    for (const [k, state] of states.entries()) scatterRows(bytesOf(entry.states[k]), bytesOf(state), rows, rowBytes);
     entry.version++;
   }
 
@@ -163,11 +167,11 @@ export class ParameterTable {
       const [version, steps] = countsOf(key, progress.get(key));
       const states = (optimizer?.states ?? []).flatMap((state) => {
         const found = tensors.get(`${statePrefix}${state}/${key}`);
-        if (found !== undefined && found.dtype === dtype && found.data.length === data.length) return elements(found);
+        if (found !== undefined && found.dtype === dtype && found.data.length === data.length) return copyOf(found);
         if (found === undefined && steps === 0) return [];
         throw foreign(`the state '${state}' of parameter '${key}' is missing or of another size`);
       });
-      entries.push({ key, dtype, shape, count: countOf(shape), data: elements({ dtype, shape, data }), states, version, steps });
+      entries.push({ key, dtype, shape, count: countOf(shape), data: copyOf({ dtype, shape, data }), states, version, steps });
     }
     if (this.#entries.size > 0) checkSame(this.#entries, new Map(entries.map((entry) => [entry.key, entry])));
     return { optimizer, entries };
@@ -218,20 +222,9 @@ function zeros({ dtype, count }: NamedParameter): TypedArray {
 }
 
 /** The elements in memory of their own. */
-function elements({ dtype, data }: SnapshotTensor): TypedArray {
+function copyOf({ dtype, data }: SnapshotTensor): TypedArray {
   const own = new Uint8Array(data);
   return viewOf(dtype, own.buffer, 0, own.byteLength / dtypeInfo(dtype).bytes);
-}
-
-/** The rows side by side. */
-export function gatherRows(source: TypedArray, rows: Uint32Array, width: number): TypedArray {
-  const target = new (source.constructor as new (count: number) => TypedArray)(rows.length * width);
-  for (let k = 0; k < rows.length; k++) target.set(source.subarray(rows[k] * width, (rows[k] + 1) * width) as never, k * width);
-  return target;
-}
-
-function scatterRows(target: TypedArray, source: TypedArray, rows: Uint32Array, width: number): void {
-  for (let k = 0; k < rows.length; k++) target.set(source.subarray(k * width, (k + 1) * width) as never, rows[k] * width);
 }
 
 function callUpdater(updater: Updater, key: string, pushed: TypedArray, stored: TypedArray): void {

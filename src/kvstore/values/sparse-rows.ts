@@ -21,14 +21,18 @@ export function sumRows(kernels: Kernels, dtype: DType, rowBytes: number, parts:
   const values = new Uint8Array(new ArrayBuffer(Math.ceil((rows.length * rowBytes) / 8) * 8)).subarray(0, rows.length * rowBytes);
   const seen = new Uint8Array(rows.length);
   for (const part of parts) {
-    for (const [k, row] of part.rows.entries()) {
-      const at = place.get(row)!;
-      const target = values.subarray(at * rowBytes, (at + 1) * rowBytes);
-      const source = part.values.subarray(k * rowBytes, (k + 1) * rowBytes);
-      if (seen[at] === 0) target.set(source);
-      else kernels.reduce(dtype, 'sum', [target], [target, source], pair);
+    const places = Uint32Array.from(part.rows, (row) => place.get(row)!);
+    const again: number[] = [];
+    for (const [k, at] of places.entries()) {
+      if (seen[at] === 1) again.push(k);
+      else values.set(part.values.subarray(k * rowBytes, (k + 1) * rowBytes), at * rowBytes);
       seen[at] = 1;
     }
+    // Rows that are there already are brought together, so that adding is one call.
+    const known = Uint32Array.from(again, (k) => places[k]);
+    const sum = gatherRows(values, known, rowBytes);
+    kernels.reduce(dtype, 'sum', [sum], [sum, gatherRows(part.values, Uint32Array.from(again), rowBytes)], pair);
+    scatterRows(values, sum, known, rowBytes);
   }
   return { rows, values };
 }

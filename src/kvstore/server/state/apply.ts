@@ -2,11 +2,11 @@
  *  the new values go to all waiting clients. Without optimiser all of it is one pass of one kernel: each source is read
  *  once, the server's copy and every worker's output are written once. */
 import { ShoalError } from '../../../base/errors.ts';
-import { dtypeInfo, type DType } from '../../../memory/dtype.ts';
+import type { DType } from '../../../memory/dtype.ts';
 import { balancedTree, type Kernels } from '../../../memory/kernels.ts';
 import type { ParameterKernels, Reals } from '../../../memory/parameter-kernels.ts';
 import type { Optimizer } from '../../optimizers/optimizer.ts';
-import { rowElements } from '../../protocol/placement.ts';
+import { rowBytesOf } from '../../protocol/placement.ts';
 import { describeWorkers, type Contribution } from './rounds.ts';
 import type { ServerRequest } from './client-session.ts';
 import type { ServerSlots } from './slots.ts';
@@ -136,8 +136,7 @@ export class Applier {
 
   /** Rows of one slot. Only they, and the optimiser's state of them, change. */
   #applyRows(slot: number, dtype: DType, contributions: readonly Contribution<ServerRequest>[]): void {
-    const width = rowElements(this.#slots.parameterOf(slot).shape);
-    const rowBytes = width * dtypeInfo(dtype).bytes;
+    const rowBytes = rowBytesOf(this.#slots.parameterOf(slot));
     const { rows, values: sum } = sumRows(
       this.#kernels,
       dtype,

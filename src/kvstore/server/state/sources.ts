@@ -5,7 +5,7 @@ import { dtypeInfo } from '../../../memory/dtype.ts';
 import type { Address } from '../../../messaging/address.ts';
 import type { Msg } from '../../../messaging/msg.ts';
 import type { GradientCodec } from '../../compression/codec.ts';
-import { rowElements, rowsOf } from '../../protocol/placement.ts';
+import { rowBytesOf, rowsOf } from '../../protocol/placement.ts';
 import type { ServerSession } from './client-session.ts';
 import { aligned, type ServerSlots } from './slots.ts';
 import type { RemoteValues } from '../../protocol/value-space.ts';
@@ -102,8 +102,7 @@ export class SourceReader {
   }
 
   #rowBytes({ firstSlot }: Run): number {
-    const { shape, dtype } = this.#slots.parameterOf(firstSlot);
-    return rowElements(shape) * dtypeInfo(dtype).bytes;
+    return rowBytesOf(this.#slots.parameterOf(firstSlot));
   }
 
   #targetBytes(run: Run): number {
