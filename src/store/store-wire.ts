@@ -42,6 +42,9 @@ export type StoreResult =
   | { readonly kind: 'error'; readonly code: ErrorCode; readonly message: string }
   | { readonly kind: 'list'; readonly values: readonly Uint8Array[] };
 
+type FieldType = 'key' | 'keys' | 'value' | 'values' | 'integer' | 'uint32' | 'flag' | 'code' | 'text';
+type Fields = Readonly<Record<string, FieldType>>;
+
 export interface Decoded<T> {
   readonly id: number;
   readonly message: T;
@@ -51,19 +54,32 @@ export const wireVersion = 1;
 /** Bytes before the body. */
 export const frameHeaderBytes = 10;
 
-const requestKinds: readonly StoreRequest['op'][] = [
-  'set',
-  'get',
-  'add',
-  'wait',
-  'compareSet',
-  'delete',
-  'check',
-  'count',
-  'cancel',
-  'multiGet',
-];
-const resultKinds: readonly StoreResult['kind'][] = ['done', 'bytes', 'integer', 'flag', 'missing', 'error', 'list'];
+/** The fields of each message, in their order. A kind's number is its place, from 1. */
+const requests = {
+  set: { key: 'key', value: 'value' },
+  get: { key: 'key' },
+  add: { key: 'key', amount: 'integer' },
+  wait: { keys: 'keys' },
+  compareSet: { key: 'key', expected: 'value', desired: 'value' },
+  delete: { key: 'key' },
+  check: { keys: 'keys' },
+  count: {},
+  cancel: { target: 'uint32' },
+  multiGet: { keys: 'keys' },
+} as const satisfies Record<StoreRequest['op'], Fields>;
+
+/** From `firstResult`. */
+const results = {
+  done: {},
+  bytes: { bytes: 'value' },
+  integer: { integer: 'integer' },
+  flag: { flag: 'flag' },
+  missing: { keys: 'keys' },
+  error: { code: 'code', message: 'text' },
+  list: { values: 'values' },
+} as const satisfies Record<StoreResult['kind'], Fields>;
+
+const firstRequest = 1;
 const firstResult = 128;
 const errorCodes: readonly ErrorCode[] = ['usage', 'out-of-memory', 'closed', 'protocol', 'system'];
 
@@ -75,35 +91,27 @@ export function maxFrameBytes(limits: StoreLimits): number {
 
 /** The whole frame in pieces; values are not copied: they must not change before the pieces are sent. */
 export function encodeRequest(id: number, request: StoreRequest): Uint8Array[] {
-  return encodeFrame(requestKinds.indexOf(request.op) + 1, id, requestBody(request));
+  const { op, ...fields } = request;
+  return encodeFrame(firstRequest + Object.keys(requests).indexOf(op), id, bodyOf(requests[op], fields));
 }
 
 /** As `encodeRequest`. */
 export function encodeResult(id: number, result: StoreResult): Uint8Array[] {
-  return encodeFrame(resultKinds.indexOf(result.kind) + firstResult, id, resultBody(result));
+  const { kind, ...fields } = result;
+  return encodeFrame(firstResult + Object.keys(results).indexOf(kind), id, bodyOf(results[kind], fields));
 }
 
 /** `frame` is everything after the length field. Values are views of it.
  *  @throws ShoalError `protocol`. */
 export function decodeRequest(frame: Uint8Array, limits: StoreLimits): Decoded<StoreRequest> {
-  const reader = new FieldReader(frame);
-  const { kind, id } = reader.header();
-  const op = requestKinds[kind - 1];
-  if (op === undefined) throw wireError(`unknown request kind ${kind}`);
-  const message = readRequest(op, reader, limits);
-  reader.end();
-  return { id, message };
+  const { id, name, fields } = decodeFrame(frame, { of: requests, first: firstRequest, what: 'request', limits });
+  return { id, message: { op: name, ...fields } as StoreRequest };
 }
 
 /** As `decodeRequest`. */
 export function decodeResult(frame: Uint8Array, limits: StoreLimits): Decoded<StoreResult> {
-  const reader = new FieldReader(frame);
-  const { kind, id } = reader.header();
-  const name = resultKinds[kind - firstResult];
-  if (name === undefined) throw wireError(`unknown result kind ${kind}`);
-  const message = readResult(name, reader, limits);
-  reader.end();
-  return { id, message };
+  const { id, name, fields } = decodeFrame(frame, { of: results, first: firstResult, what: 'result', limits });
+  return { id, message: { kind: name, ...fields } as StoreResult };
 }
 
 /** Cuts a byte stream into frames; holds at most one incomplete frame, whose length was checked first. */
@@ -150,88 +158,44 @@ function encodeFrame(kind: number, id: number, body: readonly Uint8Array[]): Uin
   return [header, ...body];
 }
 
-function requestBody(request: StoreRequest): Uint8Array[] {
-  switch (request.op) {
-    case 'set':
-      return [keyField(request.key), ...valueField(request.value)];
-    case 'get':
-    case 'delete':
-      return [keyField(request.key)];
-    case 'add':
-      return [keyField(request.key), integerField(request.amount)];
-    case 'wait':
-    case 'multiGet':
-    case 'check':
-      return [keysField(request.keys)];
-    case 'compareSet':
-      return [keyField(request.key), ...valueField(request.expected), ...valueField(request.desired)];
-    case 'count':
-      return [];
-    case 'cancel':
-      return [uint32Field(request.target)];
-  }
+/** A message has the fields that its table names. */
+function bodyOf(types: Fields, fields: object): Uint8Array[] {
+  return Object.entries(types).flatMap(([name, type]) => fieldOf(type, (fields as Record<string, unknown>)[name]));
 }
 
-function resultBody(result: StoreResult): Uint8Array[] {
-  switch (result.kind) {
-    case 'done':
-      return [];
-    case 'bytes':
-      return valueField(result.bytes);
+function fieldOf(type: FieldType, value: unknown): Uint8Array[] {
+  switch (type) {
+    case 'key':
+    case 'code':
+      return [keyField(value as string)];
+    case 'text':
+      return [keyField((value as string).slice(0, 4096))];
+    case 'keys':
+      return [keysField(value as readonly string[])];
+    case 'value':
+      return valueField(value as Uint8Array);
+    case 'values':
+      return [uint32Field((value as readonly Uint8Array[]).length), ...(value as readonly Uint8Array[]).flatMap(valueField)];
     case 'integer':
-      return [integerField(result.integer)];
+      return [integerField(value as number)];
+    case 'uint32':
+      return [uint32Field(value as number)];
     case 'flag':
-      return [Uint8Array.of(result.flag ? 1 : 0)];
-    case 'missing':
-      return [keysField(result.keys)];
-    case 'error':
-      return [keyField(result.code), keyField(result.message.slice(0, 4096))];
-    case 'list':
-      return [uint32Field(result.values.length), ...result.values.flatMap(valueField)];
+      return [Uint8Array.of(value === true ? 1 : 0)];
   }
 }
 
-function readRequest(op: StoreRequest['op'], reader: FieldReader, limits: StoreLimits): StoreRequest {
-  switch (op) {
-    case 'set':
-      return { op, key: reader.key(), value: reader.value() };
-    case 'get':
-    case 'delete':
-      return { op, key: reader.key() };
-    case 'add':
-      return { op, key: reader.key(), amount: reader.integer() };
-    case 'wait':
-    case 'multiGet':
-    case 'check':
-      return { op, keys: reader.keys(limits) };
-    case 'compareSet':
-      return { op, key: reader.key(), expected: reader.value(), desired: reader.value() };
-    case 'count':
-      return { op };
-    case 'cancel':
-      return { op, target: reader.uint32() };
-  }
-}
-
-function readResult(kind: StoreResult['kind'], reader: FieldReader, limits: StoreLimits): StoreResult {
-  switch (kind) {
-    case 'done':
-      return { kind };
-    case 'bytes':
-      return { kind, bytes: reader.value() };
-    case 'integer':
-      return { kind, integer: reader.integer() };
-    case 'flag':
-      return { kind, flag: reader.flag() };
-    case 'missing':
-      return { kind, keys: reader.keys(limits) };
-    case 'error': {
-      const code = reader.key() as ErrorCode;
-      return { kind, code: errorCodes.includes(code) ? code : 'protocol', message: reader.key() };
-    }
-    case 'list':
-      return { kind, values: reader.values(limits) };
-  }
+function decodeFrame(
+  frame: Uint8Array,
+  { of, first, what, limits }: { of: Readonly<Record<string, Fields>>; first: number; what: string; limits: StoreLimits },
+): { id: number; name: string; fields: Record<string, unknown> } {
+  const reader = new FieldReader(frame, limits);
+  const { kind, id } = reader.header();
+  const [name, types] = Object.entries(of)[kind - first] ?? [];
+  if (name === undefined || types === undefined) throw wireError(`unknown ${what} kind ${kind}`);
+  const fields = Object.fromEntries(Object.entries(types).map(([field, type]) => [field, reader[type]()]));
+  reader.end();
+  return { id, name, fields };
 }
 
 function keyField(key: string): Uint8Array {
@@ -262,10 +226,12 @@ function integerField(value: number): Uint8Array {
 
 class FieldReader {
   readonly #bytes: Buffer;
+  readonly #limits: StoreLimits;
   #at = 0;
 
-  constructor(frame: Uint8Array) {
+  constructor(frame: Uint8Array, limits: StoreLimits) {
     this.#bytes = viewOf(frame);
+    this.#limits = limits;
   }
 
   header(): { kind: number; id: number } {
@@ -294,21 +260,30 @@ class FieldReader {
     return this.#take(this.#take(2).readUInt16LE(0)).toString('utf8');
   }
 
+  text(): string {
+    return this.key();
+  }
+
+  code(): ErrorCode {
+    const code = this.key() as ErrorCode;
+    return errorCodes.includes(code) ? code : 'protocol';
+  }
+
   value(): Uint8Array {
     return this.#take(this.uint32());
   }
 
-  keys(limits: StoreLimits): string[] {
-    return this.#list(limits, () => this.key());
+  keys(): string[] {
+    return this.#list(() => this.key());
   }
 
-  values(limits: StoreLimits): Uint8Array[] {
-    return this.#list(limits, () => this.value());
+  values(): Uint8Array[] {
+    return this.#list(() => this.value());
   }
 
-  #list<T>(limits: StoreLimits, read: () => T): T[] {
+  #list<T>(read: () => T): T[] {
     const count = this.uint32();
-    if (count > limits.maxKeysPerCall) throw wireError(`${count} keys in one message`);
+    if (count > this.#limits.maxKeysPerCall) throw wireError(`${count} keys in one message`);
     const list: T[] = [];
     for (let i = 0; i < count; i++) list.push(read());
     return list;
