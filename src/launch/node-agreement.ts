@@ -13,10 +13,10 @@
  *  The ranks of a generation have a part of the store to themselves; there it tells them of one that has ended too early. */
 import { hostname } from 'node:os';
 import { launcherNumber } from '../base/auth.ts';
-import { isCount } from '../base/files/bytes.ts';
 import { setServedTimer, type Clock } from '../base/clock.ts';
 import { isShoalError, messageOf, ShoalError } from '../base/errors.ts';
 import type { Random } from '../base/random.ts';
+import { flag, integer, object, optional, text, type Shape, type ValueOf } from '../base/schema.ts';
 import { sum } from '../base/numbers.ts';
 import { causeOf, reportEnded } from '../group/world/ended-ranks.ts';
 import { HashStore } from '../store/hash-store.ts';
@@ -60,6 +60,18 @@ export interface JobFailure {
   /** No restart helps: a launcher is gone, or the user ended the job. */
   readonly final: boolean;
 }
+
+const count = integer({ min: 0 });
+const failureShape: Shape<JobFailure> = object({
+  node: count,
+  host: text(),
+  rank: optional(count),
+  exitCode: count,
+  text: text(),
+  error: optional(text()),
+  final: flag(),
+});
+const nodeShape = object({ host: text(), pid: count, localSize: count, nodes: count });
 
 const foreverMs = 0x7fffffff;
 /** For the end of the connection of a process that has ended, behind what it has said last. More than one turn of a timer of served
@@ -113,7 +125,7 @@ export class NodeAgreement {
   async failure(generation: number, signal: AbortSignal): Promise<JobFailure> {
     for (;;) {
       try {
-        return decodeFailure(await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
+        return decode(failureShape, await this.#store.get(failedKey(generation), { timeoutMs: foreverMs, signal }));
       } catch (error) {
         if (signal.aborted) return new Promise(() => undefined);
         if (isShoalError(error) && error.code === 'timeout') continue;
@@ -125,7 +137,7 @@ export class NodeAgreement {
   /** Publishes a failure; returns the one that came first. */
   async fail(generation: number, failure: JobFailure): Promise<JobFailure> {
     try {
-      return decodeFailure(await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
+      return decode(failureShape, await this.#store.compareSet(failedKey(generation), new Uint8Array(), encode(failure)));
     } catch {
       // Without the store there is nobody to tell; what happened here stays what happened.
       return failure;
@@ -177,7 +189,7 @@ export class NodeAgreement {
   async #rankFailure(generation: number, rank: number, signal: AbortSignal): Promise<JobFailure | 'none' | undefined> {
     try {
       const end = await this.#store.get(rankEndKey(generation, rank), { timeoutMs: foreverMs, signal });
-      return isNull(end) ? 'none' : decodeFailure(end);
+      return isNull(end) ? 'none' : decode(failureShape, end);
     } catch {
       return undefined;
     }
@@ -250,12 +262,12 @@ async function serve(options: NodeOptions): Promise<StoreServer> {
     server.table.set(awayKey(peer), new Uint8Array());
     if (node < 0 || server.table.get(`launch/bye/${node}`) !== undefined) return;
     const record = server.table.get(`launch/node/${node}`);
-    const lost = record === undefined ? 'an unknown host' : decodeNode(record).host;
+    const lost = record === undefined ? 'an unknown host' : decode(nodeShape, record).host;
     const failure: JobFailure = { node, host: lost, exitCode: 1, text: 'its launcher was lost', final: true };
     for (let generation = 0; ; generation++) {
       // The first generation that has not failed is the one that runs.
       const before = server.table.get(failedKey(generation));
-      if (before !== undefined && !decodeFailure(before).final) continue;
+      if (before !== undefined && !decode(failureShape, before).final) continue;
       server.table.compareSet(failedKey(generation), new Uint8Array(), encode(failure));
       return;
     }
@@ -278,20 +290,13 @@ async function dial(options: NodeOptions): Promise<StoreClient> {
   });
 }
 
-interface NodeRecord {
-  readonly host: string;
-  readonly pid: number;
-  readonly localSize: number;
-  readonly nodes: number;
-}
-
 /** Ranks per node, in order of nodes. */
 async function exchangeSizes(store: Store, options: NodeOptions): Promise<number[]> {
   const { node, nodes, localSize, joinTimeoutMs, signal } = options;
-  const own = encode({ host: hostname(), pid: process.pid, localSize, nodes } satisfies NodeRecord);
+  const own = encode({ host: hostname(), pid: process.pid, localSize, nodes } satisfies ValueOf<typeof nodeShape>);
   const taken = await store.compareSet(`launch/node/${node}`, new Uint8Array(), own);
   if (Buffer.compare(taken, own) !== 0) {
-    const { host, pid } = decodeNode(taken);
+    const { host, pid } = decode(nodeShape, taken);
     throw new ShoalError('config', `node rank ${node} is taken by host ${host} (pid ${pid}); give each launcher its own --node-rank`);
   }
   const keys = keysOf('launch/node', nodes);
@@ -310,7 +315,7 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
       },
     );
   }
-  const records = await Promise.all(keys.map(async (key) => decodeNode(await store.get(key))));
+  const records = await Promise.all(keys.map(async (key) => decode(nodeShape, await store.get(key))));
   const odd = records.findIndex((record) => record.nodes !== nodes);
   if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd].nodes} on node ${odd}`);
   return records.map((record) => record.localSize);
@@ -355,31 +360,10 @@ function isNull(bytes: Uint8Array): boolean {
 }
 
 /** @throws ShoalError `protocol` on what no launcher of this version writes. */
-function decodeFailure(bytes: Uint8Array): JobFailure {
-  const { node, host, rank, exitCode, text, error, final } = decodeObject(bytes);
-  const blamed = rank === undefined || isCount(rank);
-  const told = error === undefined || typeof error === 'string';
-  const names = typeof host === 'string' && typeof text === 'string' && typeof final === 'boolean';
-  if (isCount(node) && names && blamed && told && isCount(exitCode))
-    return { node, host, ...(rank === undefined ? {} : { rank }), exitCode, text, ...(error === undefined ? {} : { error }), final };
-  throw notOurs();
-}
-
-/** As `decodeFailure`. */
-function decodeNode(bytes: Uint8Array): NodeRecord {
-  const { host, pid, localSize, nodes } = decodeObject(bytes);
-  if (typeof host === 'string' && isCount(pid) && isCount(localSize) && isCount(nodes)) return { host, pid, localSize, nodes };
-  throw notOurs();
-}
-
-function decodeObject(bytes: Uint8Array): Record<string, unknown> {
-  const value: unknown = JSON.parse(new TextDecoder().decode(bytes));
-  if (typeof value === 'object' && value !== null) return { ...value };
-  throw notOurs();
-}
-
-function notOurs(): ShoalError {
-  return new ShoalError(
+function decode<T>(shape: Shape<T>, bytes: Uint8Array): T {
+  const read = shape.read(JSON.parse(new TextDecoder().decode(bytes)));
+  if (read !== undefined) return read.value;
+  throw new ShoalError(
     'protocol',
     'a launcher of this job has left a record that is not understood here; run the same Shoal on every node',
   );
