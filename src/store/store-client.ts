@@ -121,13 +121,14 @@ export class StoreClient implements Store {
 
   async multiGet(keys: readonly string[], options?: StoreWait): Promise<Uint8Array[]> {
     checkKeys(keys, this.#limits);
-    return valuesOf(await this.#wait({ op: 'multiGet', keys: [...keys] }, keys, options));
+    const { values } = expected('list', await this.#wait({ op: 'multiGet', keys: [...keys] }, keys, options));
+    return values.map((value) => new Uint8Array(value));
   }
 
   async add(key: string, amount: number): Promise<number> {
     checkKey(key, this.#limits);
     checkAmount(key, amount);
-    return integerOf(await this.#call({ op: 'add', key, amount }));
+    return expected('integer', await this.#call({ op: 'add', key, amount })).integer;
   }
 
   async wait(keys: readonly string[], options?: StoreWait): Promise<void> {
@@ -144,16 +145,16 @@ export class StoreClient implements Store {
 
   async delete(key: string): Promise<boolean> {
     checkKey(key, this.#limits);
-    return flagOf(await this.#call({ op: 'delete', key }));
+    return expected('flag', await this.#call({ op: 'delete', key })).flag;
   }
 
   async check(keys: readonly string[]): Promise<boolean> {
     checkKeys(keys, this.#limits);
-    return flagOf(await this.#call({ op: 'check', keys }));
+    return expected('flag', await this.#call({ op: 'check', keys })).flag;
   }
 
   async count(): Promise<number> {
-    return integerOf(await this.#call({ op: 'count' }));
+    return expected('integer', await this.#call({ op: 'count' })).integer;
   }
 
   async close(): Promise<void> {
@@ -329,27 +330,13 @@ function unreachableStore(
   );
 }
 
-function unexpected(result: StoreResult): ShoalError {
-  return new ShoalError('protocol', `the store answered '${result.kind}' to another kind of request`);
+/** @throws ShoalError `protocol` for a result of another kind. */
+function expected<K extends StoreResult['kind']>(kind: K, result: StoreResult): Extract<StoreResult, { kind: K }> {
+  if (result.kind !== kind) throw new ShoalError('protocol', `the store answered '${result.kind}' to another kind of request`);
+  return result as Extract<StoreResult, { kind: K }>;
 }
 
 function bytesOf(result: StoreResult): Uint8Array {
-  if (result.kind !== 'bytes') throw unexpected(result);
   // A copy of its own: the view would keep a whole socket buffer alive.
-  return new Uint8Array(result.bytes);
-}
-
-function valuesOf(result: StoreResult): Uint8Array[] {
-  if (result.kind !== 'list') throw unexpected(result);
-  return result.values.map((value) => new Uint8Array(value));
-}
-
-function integerOf(result: StoreResult): number {
-  if (result.kind !== 'integer') throw unexpected(result);
-  return result.integer;
-}
-
-function flagOf(result: StoreResult): boolean {
-  if (result.kind !== 'flag') throw unexpected(result);
-  return result.flag;
+  return new Uint8Array(expected('bytes', result).bytes);
 }
