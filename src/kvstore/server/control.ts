@@ -8,20 +8,13 @@ import type { ServerBarrier } from './barrier.ts';
 import type { ServerCheckpoints } from './checkpoints.ts';
 import type { ServerFollowers } from './followers.ts';
 import type { ServerSession } from './state/client-session.ts';
-import { ServerFiles } from './files.ts';
+import { ServerFiles, type FilesCallbacks } from './files.ts';
 import type { ServerGroups } from './groups.ts';
 import type { ServerState } from './state/state.ts';
-import { Control, packError, packNotice, type ControlFields } from '../protocol/wire-control.ts';
+import { Control, packError, packNotice } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
-export interface ControlCallbacks {
-  readonly reply: (session: ServerSession, request: number, fields: ControlFields) => void;
-  /** Nothing else is heard until the promise is settled. */
-  readonly pause: (until: Promise<void>) => void;
-  /** A standby: what it answers reaches nobody. */
-  readonly isSilent: () => boolean;
-  /** Resolves when the present state survives this process, where servers save checkpoints. @throws ShoalError `system`. */
-  readonly durable: () => Promise<void>;
+export interface ControlCallbacks extends FilesCallbacks {
   /** Memory cannot be mapped here. */
   readonly onUnattached: () => void;
   /** Requests that waited for a batch or an optimiser can be heard. */

@@ -26,7 +26,7 @@ import { openNode, type NodeContext } from '../job/node-context.ts';
 import { createOptimizer } from '../optimizers/registry.ts';
 import { PeerValues } from '../protocol/process-values.ts';
 import { ServerCore } from './core.ts';
-import { ServerLink } from '../job/server-link.ts';
+import { ServerLink, type ServerLinkOptions } from '../job/server-link.ts';
 import type { CheckpointEvent } from './state/options.ts';
 import type { ServerRecord } from '../job/server-records.ts';
 import { ServerSeat } from '../job/server-seat.ts';
@@ -202,42 +202,29 @@ export class ServerNode {
   }
 
   #linkToGroup(group: number): void {
-    const { serverGroup, server } = this.#place;
-    const to = serverAddress(group, server);
-    this.#links.set(
-      to,
-      new ServerLink({
-        node: this.#node,
-        group,
-        server,
-        own: serverAddress(serverGroup, server),
-        to,
-        onMessage: (msg) => this.#core?.receive(msg),
-        onUp: () => this.#core?.peerUp(to),
-        // It comes back.
-        onDown: () => undefined,
-      }),
-    );
+    const to = serverAddress(group, this.#place.server);
+    // It comes back.
+    this.#link({ group, to, onUp: () => this.#core?.peerUp(to), onDown: () => undefined });
   }
 
   #linkToStandby(incarnation: number): void {
     const { serverGroup: group, server } = this.#place;
     const to = standbyAddress(group, server);
-    this.#links.set(
+    this.#link({
+      group,
       to,
-      new ServerLink({
-        node: this.#node,
-        group,
-        server,
-        seat: 'standby',
-        own: serverAddress(group, server),
-        to,
-        except: incarnation,
-        onMessage: (msg) => this.#core?.receive(msg),
-        onUp: (record) => this.#next(() => this.#onStandbyUp(record, to)),
-        onDown: (error) => this.#next(() => this.#onStandbyDown(error, to)),
-      }),
-    );
+      seat: 'standby',
+      except: incarnation,
+      onUp: (record) => this.#next(() => this.#onStandbyUp(record, to)),
+      onDown: (error) => this.#next(() => this.#onStandbyDown(error, to)),
+    });
+  }
+
+  #link(options: Omit<ServerLinkOptions, 'node' | 'server' | 'own' | 'onMessage'>): void {
+    const { serverGroup, server } = this.#place;
+    const own = serverAddress(serverGroup, server);
+    const link = new ServerLink({ ...options, node: this.#node, server, own, onMessage: (msg) => this.#core?.receive(msg) });
+    this.#links.set(options.to, link);
   }
 
   #next(turn: () => Promise<void> | void): void {
