@@ -18,7 +18,6 @@ import { must } from '../../base/assert.ts';
 import { noOptions } from '../../base/settings/options.ts';
 import { readSettings, type Environment, type Settings } from '../../base/settings/settings.ts';
 import { DependencyEngine } from '../../engine/engine.ts';
-import type { OnComplete } from '../../engine/operation.ts';
 import type { Variable } from '../../engine/variable.ts';
 import { JoinedWork } from '../../comm/joined-work.ts';
 import { PendingWork, type WorkWaiter } from '../../comm/work.ts';
@@ -54,7 +53,7 @@ import { PartitionedKeys, type KeyPart } from './partitioned-keys.ts';
 import { PushBuffer } from './push-buffer.ts';
 import { runsOf, totalBytes, viewsOf, type PartViews, type StoreOperation } from './store-operation.ts';
 import { StoreScheduling } from './store-scheduling.ts';
-import { Transfers } from './transfers.ts';
+import { Transfers, whenAll } from './transfers.ts';
 
 /** How pushes and pulls are cut and ordered. */
 export interface ScheduledKVStoreOptions {
@@ -404,7 +403,8 @@ export class ScheduledStore implements KVStore {
       settle(error);
     };
     if (this.#keepsOrder) {
-      startAll(partBytes.length, begin, onEnd);
+      const onComplete = whenAll(partBytes.length, onEnd);
+      for (const index of partBytes.keys()) begin(index, onComplete);
       return;
     }
     let turn: Turn | undefined;
@@ -516,17 +516,6 @@ interface RowOperation extends Pick<ScheduledOperation, 'name' | 'kind' | 'reach
   readonly priority: number | undefined;
   readonly calls: readonly RowCall[];
   readonly onSuccess?: (() => void) | undefined;
-}
-
-/** @param onEnd when all have ended, with the first error. */
-function startAll(parts: number, begin: Communicate, onEnd: (error?: ShoalError) => void): void {
-  let left = parts;
-  let failure: ShoalError | undefined;
-  const onComplete: OnComplete = (error) => {
-    if (error !== undefined) failure ??= ShoalError.from(error);
-    if (--left === 0) onEnd(failure);
-  };
-  for (let index = 0; index < parts; index++) begin(index, onComplete);
 }
 
 /** SHOAL_TRACE: of each worker, beside the traces of ranks. SHOAL_SCHEDULE_TIMELINE: of the first one. */

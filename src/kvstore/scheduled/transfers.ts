@@ -13,6 +13,16 @@ interface Transfer {
 /** Who blocks looks for others in between. */
 const blockMs = 100;
 
+/** For each of so many. @param onEnd when all have ended, with the first error. */
+export function whenAll(count: number, onEnd: (error?: ShoalError) => void): OnComplete {
+  let left = count;
+  let failure: ShoalError | undefined;
+  return (error) => {
+    if (error !== undefined) failure ??= ShoalError.from(error);
+    if (--left === 0) onEnd(failure);
+  };
+}
+
 export class Transfers {
   readonly #store: KVStore;
   /** Of an operation without one of its own. Undefined: the store's. */
@@ -27,16 +37,11 @@ export class Transfers {
 
   /** All of these parts. @param onAllComplete when all are, with the first error. */
   start(operation: StoreOperation, views: readonly PartViews[], onAllComplete: (error?: ShoalError) => void): void {
-    let left = views.length;
-    let failure: ShoalError | undefined;
-    const onComplete: OnComplete = (error) => {
-      if (error !== undefined) failure ??= ShoalError.from(error);
-      if (--left === 0) onAllComplete(failure);
-    };
+    const onComplete = whenAll(views.length, onAllComplete);
     for (const view of views) {
       try {
         if (operation.kind === 'init') this.#init(operation, view, onComplete);
-        else this.#transfer(operation, view, onComplete);
+        else this.#add(this.#beginPart(operation, view), onComplete);
       } catch (thrown) {
         onComplete(thrown);
       }
@@ -79,10 +84,6 @@ export class Transfers {
     // A whole one is as it was given; a tensor has its shape.
     const options = shape === undefined ? noOptions : { shape: part.key === key ? shape : part.shape };
     this.#store.init(part.key, values, options).then(() => onComplete(), onComplete);
-  }
-
-  #transfer(operation: StoreOperation, view: PartViews, onComplete: OnComplete): void {
-    this.#add(this.#beginPart(operation, view), onComplete);
   }
 
   #add(work: KVWork, onComplete: OnComplete): void {
