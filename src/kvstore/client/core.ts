@@ -183,7 +183,11 @@ export class ClientCore {
   setOptimizer(worker: number, spec: OptimizerSpec, done: Done): void {
     // Pushes may follow before the servers have answered.
     this.#knowledge.refuses ||= spec.nonFinite === 'refuse';
-    this.#lead('setOptimizer', worker, done, (operation) => this.#toAll(operation, KVMessage.setOptimizer, { spec }, { repeats: true }));
+    this.#lead('setOptimizer', worker, done, (operation) =>
+      operation.ask(this.#links, { type: KVMessage.setOptimizer, fields: { spec }, repeats: true }, (request, error) =>
+        operation.arrive(error, request),
+      ),
+    );
   }
 
   /** `folder` as the servers see it. */
@@ -295,19 +299,6 @@ export class ClientCore {
     });
   }
 
-  #toAll(operation: ClientOperation, type: number, fields: Record<string, unknown>, { repeats }: { readonly repeats: boolean }): void {
-    for (const link of this.#links) {
-      const request = fixedRequest({
-        type,
-        repeats,
-        frames: [encodeControl(fields)],
-        finish: (error) => operation.arrive(error, request),
-      });
-      operation.attach(request, link);
-      link.enqueue(request);
-    }
-  }
-
   #askBarrier(barrier: number): void {
     const [link] = this.#links;
     const request = fixedRequest({
@@ -332,7 +323,8 @@ export class ClientCore {
 
   #sayLeft(operation: ClientOperation, reason: ShoalError | undefined): void {
     const workers = this.#left.filter(Boolean).length;
-    this.#toAll(operation, KVMessage.leave, { workers, ...(reason ? { reason: packError(reason) } : {}) }, { repeats: false });
+    const fields = { workers, ...(reason ? { reason: packError(reason) } : {}) };
+    operation.ask(this.#links, { type: KVMessage.leave, fields }, (request, error) => operation.arrive(error, request));
   }
 
   #greeting(): Record<string, unknown> {

@@ -205,26 +205,16 @@ export class ClientInit {
   ): { failed: boolean } {
     const state = { failed: false };
     let waiting = this.#links.length;
-    for (const link of this.#links) {
-      const request: ClientRequest = fixedRequest({
-        type,
-        repeats: true,
-        frames: [encodeControl(fields)],
-        finish: (error) => {
-          operation.arrive(undefined, request);
-          waiting--;
-          if (error !== undefined && !state.failed) {
-            state.failed = true;
-            finish(error);
-          } else if (waiting === 0 && !state.failed) {
-            finish(undefined);
-          }
-        },
-      });
-      operation.attach(request, link);
-      link.enqueue(request);
-      link.pump();
-    }
+    operation.ask(this.#links, { type, fields, repeats: true }, (request, error) => {
+      operation.arrive(undefined, request);
+      waiting--;
+      if (error !== undefined && !state.failed) {
+        state.failed = true;
+        finish(error);
+      } else if (waiting === 0 && !state.failed) {
+        finish(undefined);
+      }
+    });
     return state;
   }
 }

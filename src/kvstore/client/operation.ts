@@ -1,10 +1,11 @@
 /** An operation of a worker: some requests to some servers, one result, one deadline. */
 import { ShoalError } from '../../base/errors.ts';
 import type { Clock, Timer } from '../../base/clock.ts';
+import type { Msg } from '../../messaging/msg.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
 import { fixedRequest, type ClientRequest } from './request.ts';
-import { encodeControl } from '../protocol/wire-control.ts';
+import { encodeControl, type ControlFields } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
 
 /** So long before the deadline servers are asked whom they wait for. */
@@ -21,6 +22,14 @@ export interface OperationOptions {
   /** The deadline has passed. Requests that were sent may still change something. */
   readonly onTimeout: (operation: ClientOperation, error: ShoalError) => void;
   readonly onFinished: (operation: ClientOperation) => void;
+}
+
+/** A request of which several servers get the same. */
+export interface Question {
+  readonly type: number;
+  readonly fields: ControlFields;
+  /** A server that restarts from a snapshot must hear it again. Default false. */
+  readonly repeats?: boolean;
 }
 
 export class ClientOperation {
@@ -63,6 +72,25 @@ export class ClientOperation {
   attach(request: ClientRequest, link: ClientLink): void {
     this.#waiting++;
     this.#requests.set(request, link);
+  }
+
+  /** The same question to several servers. @param onAnswer of each; tells `arrive` of the request. */
+  ask(
+    links: readonly ClientLink[],
+    { type, fields, repeats = false }: Question,
+    onAnswer: (request: ClientRequest, error: ShoalError | undefined, msg: Msg | undefined) => void,
+  ): void {
+    for (const link of links) {
+      const request: ClientRequest = fixedRequest({
+        type,
+        repeats,
+        frames: [encodeControl(fields)],
+        finish: (error, msg) => onAnswer(request, error, msg),
+      });
+      this.attach(request, link);
+      link.enqueue(request);
+      link.pump();
+    }
   }
 
   watch(request: ClientRequest, link: ClientLink): void {

@@ -7,17 +7,9 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Clock } from '../../base/clock.ts';
 import type { ClientLink } from './link.ts';
 import { answered } from './link.ts';
-import type { ClientOperation } from './operation.ts';
-import { fixedRequest } from './request.ts';
-import { encodeControl, type Control, type ControlFields } from '../protocol/wire-control.ts';
+import type { ClientOperation, Question } from './operation.ts';
+import type { Control } from '../protocol/wire-control.ts';
 import { KVMessage } from '../protocol/wire.ts';
-
-interface Question {
-  readonly type: number;
-  readonly fields: ControlFields;
-  /** A server that restarts from a snapshot must hear it again. Default false. */
-  readonly repeats?: boolean;
-}
 
 export class ClientStates {
   readonly #links: readonly ClientLink[];
@@ -59,30 +51,20 @@ export class ClientStates {
     });
   }
 
-  /** The same question to several servers. @param finish once: the first error, or the last answer */
+  /** @param finish once all have answered: with the first error, or the last answer */
   #ask(
     operation: ClientOperation,
     links: readonly ClientLink[],
-    { type, fields, repeats = false }: Question,
+    question: Question,
     finish: (error: ShoalError | undefined, answer: Control | undefined) => void,
   ): void {
     let waiting = links.length;
     let failure: ShoalError | undefined;
-    for (const link of links) {
-      const request = fixedRequest({
-        type,
-        repeats,
-        frames: [encodeControl(fields)],
-        finish: (error, msg) => {
-          failure ??= error;
-          waiting--;
-          if (waiting === 0) finish(failure, failure === undefined ? answered(msg) : undefined);
-          operation.arrive(undefined, request);
-        },
-      });
-      operation.attach(request, link);
-      link.enqueue(request);
-      link.pump();
-    }
+    operation.ask(links, question, (request, error, msg) => {
+      failure ??= error;
+      waiting--;
+      if (waiting === 0) finish(failure, failure === undefined ? answered(msg) : undefined);
+      operation.arrive(undefined, request);
+    });
   }
 }
