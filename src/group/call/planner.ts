@@ -167,7 +167,10 @@ export class Planner implements Plans {
     }
     const prepared = this.#build(call, reach);
     this.#prepared.set(key, prepared);
-    if (this.#prepared.size > plansMax) for (const oldest of this.#prepared.keys()) return this.#drop(oldest, prepared);
+    if (this.#prepared.size > plansMax) {
+      const [oldest] = this.#prepared.keys();
+      this.#prepared.delete(oldest);
+    }
     return prepared;
   }
 
@@ -183,11 +186,6 @@ export class Planner implements Plans {
 
   give(prepared: PreparedPlan, execution: Execution): void {
     prepared.free.push(execution);
-  }
-
-  #drop(key: string, prepared: PreparedPlan): PreparedPlan {
-    this.#prepared.delete(key);
-    return prepared;
   }
 
   #build(call: CollectiveCall, reach: Reach): PreparedPlan {

@@ -139,7 +139,10 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
     }
     const bound = hostPath.bind(call, plans, buffers);
     this.#bound.set(key, bound);
-    if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, bound);
+    if (this.#bound.size > boundMax) {
+      const [oldest] = this.#bound.keys();
+      this.#bound.delete(oldest);
+    }
     return bound;
   }
 
@@ -286,11 +289,6 @@ export class HostPathCaller implements FastPath<HostPathOperation> {
       return true;
     }
     return false;
-  }
-
-  #drop(key: string, bound: HostPathOperation): HostPathOperation {
-    this.#bound.delete(key);
-    return bound;
   }
 
   /** A call that has not ended here has waited here; the comm thread draws the rest. */

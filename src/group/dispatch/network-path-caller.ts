@@ -78,7 +78,10 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
     }
     const bound = this.#networkPath.bind(call, route.plan, views);
     this.#bound.set(key, bound);
-    if (this.#bound.size > boundMax) this.#dropOldest();
+    if (this.#bound.size > boundMax) {
+      const [oldest] = this.#bound.keys();
+      this.#bound.delete(oldest);
+    }
     return bound;
   }
 
@@ -129,13 +132,6 @@ export class NetworkPathCaller implements FastPath<NetworkPathOperation> {
         },
       },
     );
-  }
-
-  #dropOldest(): void {
-    for (const oldest of this.#bound.keys()) {
-      this.#bound.delete(oldest);
-      return;
-    }
   }
 
   /** What has not ended here has waited here; the comm thread draws the rest. */

@@ -212,12 +212,10 @@ export class HostPathQueue implements CallQueue<HostPathEntry> {
     if (known?.bound.name === position.code) return known;
     const operation = this.#hostPath.bind(call, plans, buffers, position.code);
     this.#bound.set(key, operation);
-    if (this.#bound.size > boundMax) for (const oldest of this.#bound.keys()) return this.#drop(oldest, operation);
-    return operation;
-  }
-
-  #drop(key: string, operation: HostPathOperation): HostPathOperation {
-    this.#bound.delete(key);
+    if (this.#bound.size > boundMax) {
+      const [oldest] = this.#bound.keys();
+      this.#bound.delete(oldest);
+    }
     return operation;
   }
 
