@@ -20,11 +20,12 @@ import type { GroupSpec } from '../call/group-spec.ts';
 import type { Culprit, Wait } from '../diagnosis/wait-chain.ts';
 import {
   decodeAccept,
+  decodeNumbered,
   decodeOffer,
-  decodeTaken,
   encodeAccept,
+  encodeNumbered,
   encodeOffer,
-  encodeTaken,
+  MessageType,
   transferImmediate,
   type Offer,
 } from '../links/wire.ts';
@@ -193,7 +194,7 @@ export class PointToPoint {
   }
 
   onTaken(link: PeerLink, message: Uint8Array): void {
-    const id = decodeTaken(message);
+    const id = decodeNumbered(message);
     if (this.#inlineIds.delete(id)) {
       this.#inlineOut[link.rank] -= 1;
       this.#offered.delete(id);
@@ -308,7 +309,7 @@ export class PointToPoint {
       link.post(encodeAccept(offer.id, buffer.key, buffer.offset));
       return;
     }
-    link.post(encodeTaken(offer.id));
+    link.post(encodeNumbered(MessageType.Taken, offer.id));
     this.#end(receiver, undefined);
   }
 

@@ -13,7 +13,7 @@ import { LinkProbe } from './link-probe.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
 import { startRanks } from '../testing/in-process-world.ts';
-import { encodeProbe, MessageType } from './wire.ts';
+import { encodeNumbered, MessageType } from './wire.ts';
 
 describe('a world of several hosts', () => {
   it.each([
@@ -88,7 +88,7 @@ describe('a link', () => {
       post: (message: Uint8Array) => {
         if (message[0] === MessageType.Probe) {
           const id = new DataView(message.buffer).getUint32(4, true);
-          later(Math.max(0, freeMs - clock.now()) + 4, () => probe.onMessage(link, encodeProbe(MessageType.Answer, id)));
+          later(Math.max(0, freeMs - clock.now()) + 4, () => probe.onMessage(link, encodeNumbered(MessageType.Answer, id)));
         } else if (new TextDecoder().decode(message).includes('probe-open')) {
           later(4, () => probe.onControl(link, { type: 'probe-opened', key: 1 }));
         }

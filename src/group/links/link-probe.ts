@@ -11,7 +11,7 @@ import type { Region } from '../../memory/region.ts';
 import type { PeerLink } from './peer-link.ts';
 import type { ScratchBlock, ScratchPool } from './scratch-pool.ts';
 import { encodeControl, type ControlMessage } from './control-message.ts';
-import { decodeProbe, encodeProbe, MessageType } from './wire.ts';
+import { decodeNumbered, encodeNumbered, MessageType } from './wire.ts';
 
 /** Of one link, in seconds and seconds per byte. */
 export interface LinkRates {
@@ -66,8 +66,8 @@ export class LinkProbe {
   // ── the other end ───────────────────────────────────────────────────────────────────────────────────────────────
 
   onMessage(link: PeerLink, message: Uint8Array): void {
-    const id = decodeProbe(message);
-    if (message[0] === MessageType.Probe) link.post(encodeProbe(MessageType.Answer, id));
+    const id = decodeNumbered(message);
+    if (message[0] === MessageType.Probe) link.post(encodeNumbered(MessageType.Answer, id));
     else this.#settle(link, id, id);
   }
 
@@ -119,7 +119,7 @@ export class LinkProbe {
       const startMs = clock.now();
       const writes = start();
       const answered = this.#wait(link, this.#nextId);
-      link.post(encodeProbe(MessageType.Probe, this.#nextId++));
+      link.post(encodeNumbered(MessageType.Probe, this.#nextId++));
       const written = Promise.all(writes);
       written.catch(() => undefined);
       const answer = await answered;

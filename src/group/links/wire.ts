@@ -25,7 +25,7 @@ const beginBytesMin = beginHeaderBytes + beginLineBytes;
 export const beginBytesMax = beginHeaderBytes + mailboxOffset + mailboxBytes;
 export const offerHeaderBytes = 40;
 export const acceptBytes = 24;
-export const takenBytes = 8;
+export const numberedBytes = 8;
 
 /** Characters of the name of a scheduled tensor. */
 export const scheduledNameMax = 256;
@@ -150,31 +150,21 @@ export function decodeAccept(message: Uint8Array): { id: number; key: number; of
   return { id: view.getUint32(4, true), key: view.getFloat64(8, true), offset: view.getFloat64(16, true) };
 }
 
-export function encodeTaken(id: number): Uint8Array {
-  const bytes = new Uint8Array(takenBytes);
-  const view = dataViewOf(bytes);
-  view.setUint8(0, MessageType.Taken);
-  view.setUint32(4, id, true);
-  return bytes;
-}
-
-export function decodeTaken(message: Uint8Array): number {
-  checkLength(message, takenBytes);
-  return dataViewOf(message).getUint32(4, true);
-}
-
-/** @param type `Probe` or `Answer`. */
-export function encodeProbe(type: typeof MessageType.Probe | typeof MessageType.Answer, id: number): Uint8Array {
-  const bytes = new Uint8Array(takenBytes);
+/** A message that has nothing but a number. */
+export function encodeNumbered(
+  type: typeof MessageType.Taken | typeof MessageType.Probe | typeof MessageType.Answer,
+  id: number,
+): Uint8Array {
+  const bytes = new Uint8Array(numberedBytes);
   const view = dataViewOf(bytes);
   view.setUint8(0, type);
   view.setUint32(4, id, true);
   return bytes;
 }
 
-/** The number of a probe or an answer. */
-export function decodeProbe(message: Uint8Array): number {
-  checkLength(message, takenBytes);
+/** The number of such a message. */
+export function decodeNumbered(message: Uint8Array): number {
+  checkLength(message, numberedBytes);
   return dataViewOf(message).getUint32(4, true);
 }
 
