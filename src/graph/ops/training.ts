@@ -38,7 +38,7 @@ function dense(name: string, states: readonly string[], attributes: Hyperparamet
     name,
     inputs: [...refs('var', ...states), { name: 'grad', dtype: 'T' }],
     attributes: { ...real, ...attributes },
-    infer: (context) => updated(context, states.length),
+    infer: updated,
     isStateful: true,
   };
 }
@@ -74,7 +74,7 @@ export const applyAdam: Op<
   inputs: [...refs('var', 'm', 'v', 'steps'), { name: 'grad', dtype: 'T' }],
   infer: ({ inputs: [variable, m, v, steps, grad], fail, ...rest }) => {
     if (mergeShapes(steps.shape, []) === undefined) fail(`steps must be a scalar, not ${formatShape(steps.shape)}`);
-    return updated({ inputs: [variable, m, v, grad], fail, ...rest }, 2);
+    return updated({ inputs: [variable, m, v, grad], fail, ...rest });
   },
 });
 
@@ -104,13 +104,12 @@ export const trainingOps: readonly OpDefinition[] = [
   ...[sparseApplyGradientDescent, sparseApplyAdagrad, sparseApplyFtrl],
 ].map(({ definition }) => definition);
 
-function updated({ inputs, fail }: InferContext, states: number): readonly OutputSpec[] {
+function updated({ inputs, fail }: InferContext): readonly OutputSpec[] {
   const [variable] = inputs;
   for (const other of inputs.slice(1)) {
     if (mergeShapes(variable.shape, other.shape) === undefined)
       fail(`${formatShape(other.shape)} beside a variable of ${formatShape(variable.shape)}; all must be of one shape`);
   }
-  if (inputs.length !== states + 2) fail(`takes ${states + 2} inputs`);
   return [{ dtype: variable.dtype, shape: variable.shape, isRef: true }];
 }
 
