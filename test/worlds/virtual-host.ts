@@ -46,6 +46,11 @@ export class VirtualHost {
     return [...this.#processes.values()].filter((each) => each.launcher === launcher && !each.role.ended).map(({ name }) => name);
   }
 
+  /** Whether a launcher has ended a process of that name by SIGTERM. */
+  wasTerminated(name: string): boolean {
+    return [...this.#processes.values()].some((each) => each.name === name && each.signal === 'SIGTERM');
+  }
+
   roleOf(pid: number): Role {
     return must(this.#processes.get(pid), () => `there was a process ${pid}`).role;
   }
@@ -124,6 +129,8 @@ class Running implements VirtualProcess {
   readonly child: EventEmitter & { readonly pid: number; readonly stdout: PassThrough; readonly stderr: PassThrough; kill(): boolean };
   readonly launcher: Role;
   onTerminate: (() => void) | undefined;
+  /** That has ended it. */
+  signal: NodeJS.Signals | null = null;
   fault: unknown;
 
   constructor({ pid, name, role, environment }: Pick<VirtualProcess, 'pid' | 'name' | 'role' | 'environment'>, launcher: Role) {
@@ -152,6 +159,7 @@ class Running implements VirtualProcess {
 
   end(code: number | null, signal: NodeJS.Signals | null): void {
     if (this.role.ended) return;
+    this.signal = signal;
     this.role.end();
     this.launcher.turn(() => {
       this.child.emit('exit', code, signal);

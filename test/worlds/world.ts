@@ -302,11 +302,11 @@ class Run {
 
   #judgeFailure({ rank, text }: JobFailure, last: Generation): void {
     // A launcher that loses the others does not know of further generations.
-    const earlier = this.#lost.length > 0 ? this.#generations.flatMap(({ harmed }) => [...harmed]) : [];
-    const harmed = new Set([...last.harmed, ...earlier]);
+    const known = this.#lost.length > 0 ? this.#generations : [last];
+    const harmed = new Set(known.flatMap((each) => [...each.harmed]));
     // Of ranks that disagree, each has failed by itself.
     if (this.#plan.differs !== undefined && last.outcomes.length > 0) return;
-    const names = [...[...harmed].map((each) => `rank ${each}`), ...last.others];
+    const names = [...[...harmed].map((each) => `rank ${each}`), ...known.flatMap(({ others }) => [...others])];
     const said = last.outcomes.find((each) => each.rank === rank)?.error.message ?? '';
     // Whom a server misses, the launcher knows from nobody else than the rank that it quotes.
     const missed = [...harmed].some((each) => new RegExp(`\\bworker ${each}\\b`).test(said));
@@ -338,6 +338,8 @@ class Run {
   /** It names a rank that really failed, or what else did. */
   #judgeError({ rank, error }: Outcome, { harmed, others, outcomes }: Generation, index: number): void {
     if (harmed.has(rank)) return;
+    // A rank sees that the launcher of another node ends one there, a little before its own launcher ends it.
+    if (this.#plan.nodes === 2 && (harmed.size > 0 || others.size > 0) && this.#host.wasTerminated(`rank ${error.peer}`)) return;
     // A server misses workers, and does not know why they have ended.
     const worker = /\bworker (\d+)\b/.exec(error.message)?.[1];
     if (harmed.size > 0 && outcomes.some((each) => each.rank !== rank && String(each.rank) === worker)) return;

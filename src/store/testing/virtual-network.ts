@@ -39,7 +39,7 @@ export class VirtualNetwork {
       createServer: (_options, onConnection) => {
         const server = new VirtualServer(role, {
           listen: (port) => this.#listen(server, port),
-          close: (port) => void this.#listening.delete(port),
+          close: (port) => this.#unlisten(role, port),
         });
         server.on('connection', onConnection);
         return server as unknown as Server;
@@ -64,6 +64,12 @@ export class VirtualNetwork {
     return chosen;
   }
 
+  /** Who has not been accepted is reset. */
+  #unlisten(role: Role, port: number): void {
+    this.#listening.delete(port);
+    for (const socket of this.#open) if (socket.role === role && !socket.accepted) socket.destroy();
+  }
+
   #connect(near: VirtualSocket, port: number): void {
     if (near.destroyed) return;
     const server = this.#listening.get(port);
@@ -85,7 +91,8 @@ export class VirtualNetwork {
 
   #socket(role: Role): VirtualSocket {
     const socket = new VirtualSocket(role, this.#world);
-    this.#open.add(socket);
+    // What a killed process was about to do does not happen.
+    if (!role.ended) this.#open.add(socket);
     socket.once('close', () => this.#open.delete(socket));
     return socket;
   }
