@@ -1,5 +1,5 @@
 /** Defects that were mended once, put back by small changes of the text: the worlds must find each. */
-import { parameterCounts, type WorldPlan } from './world-plan.ts';
+import { parameterCounts, type Action, type WorldPlan } from './world-plan.ts';
 
 export interface MendedDefect {
   /** What went wrong. */
@@ -14,11 +14,13 @@ export interface MendedDefect {
   readonly seed?: number;
 }
 
+const withoutServers = { servers: 0, replicas: 1, nodes: 1, differs: undefined } as const;
+
 /** Rounds with two servers that have standbys, and nothing else that goes wrong. */
 function withServers(plan: WorldPlan): WorldPlan {
   const ranks = Math.min(plan.ranks, 4);
   const actions = parameterCounts.flatMap((count) => [{ on: 'servers', call: 'push-pull', count } as const]);
-  return { ...plan, ranks, servers: 1, replicas: 2, differs: undefined, delayedOneIn: 8, delayMs: 50, actions };
+  return { ...plan, nodes: 1, ranks, servers: 1, replicas: 2, differs: undefined, delayedOneIn: 8, delayMs: 50, actions };
 }
 
 /** The standby is another one, which may have just begun to copy the state, when the server ends. */
@@ -41,6 +43,15 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/thread/comm-core.ts',
     mended: 'if (engine?.failure === undefined) refuse();',
     broken: 'if (engine !== null) refuse();',
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      delayedOneIn: 4,
+      delayMs: 50,
+      ranks: Math.max(4, plan.ranks),
+      faults: [{ kind: 'kill', who: `rank ${plan.seed % 4}`, after: 'joined', at: 1 + (plan.seed % 150) }],
+    }),
+    seed: 373,
   },
   {
     name: 'whoever ends because of another rank is taken for the reason by those who do not know it yet',
@@ -54,14 +65,21 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/launch/node-agreement.ts',
     mended: 'if (rank === undefined) return last;',
     broken: 'if (rank !== -1) return last;',
-    seed: 59,
+    seed: 61,
   },
   {
     name: 'the launcher does not wait for what a rank that has ended has said last',
     file: 'src/launch/node-agreement.ts',
     mended: 'const onItsWayMs = 5000;',
     broken: 'const onItsWayMs = 500;',
-    seed: 36070,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      delayedOneIn: 100,
+      delayMs: 2500,
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
+    }),
+    seed: 70,
   },
   {
     name: 'ranks wait in vain for one that ended before it joined',
@@ -89,7 +107,11 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/kvstore/client/link.ts',
     mended: 'entry.accepted = false;\n      this.#transmit(entry);',
     broken: 'entry.accepted = false;',
-    seed: 1118,
+    shaped: (plan) => ({
+      ...withServers(plan),
+      faults: [{ kind: 'kill', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 400) }],
+    }),
+    seed: 100,
   },
   {
     name: 'a process that was stopped takes its peers for silent',
@@ -101,6 +123,7 @@ export const mendedDefects: readonly MendedDefect[] = [
       replicas: 1,
       faults: [{ kind: 'stop', who: 'server 0', after: 'joined', at: 1 + (plan.seed % 300), forMs: 7000 }],
     }),
+    seed: 31,
   },
   {
     name: 'a server that has taken over without the state is taken for one that has it',
@@ -108,6 +131,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'const forgotten = before !== 0 && lineage !== before;',
     broken: 'const forgotten = before !== 0 && lineage < 0;',
     shaped: losesBoth,
+    seed: 2,
   },
   {
     name: 'a server that takes over afresh forgets clients that have greeted it already',
@@ -115,6 +139,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: 'for (const msg of [...hellos, ...this.#early.splice(0)])',
     broken: 'for (const msg of [...this.#early.splice(0)])',
     shaped: losesBoth,
+    seed: 49,
   },
   {
     name: 'a rank that leaves without its calls is waited for until the limit of time',
@@ -128,7 +153,7 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/world/world.ts',
     mended: "if (message.type === 'abort' || message.type === 'abort-elsewhere') link.failure = message.error;",
     broken: '',
-    seed: 933,
+    seed: 290,
   },
   {
     name: 'a rank that left after its call is waited for',
@@ -159,26 +184,44 @@ export const mendedDefects: readonly MendedDefect[] = [
     shaped: (plan) => ({
       ...plan,
       ranks: Math.max(3, plan.ranks),
-      servers: 0,
-      replicas: 1,
-      differs: undefined,
+      ...withoutServers,
       actions: [8192, 1, 20_000, 8196].map((count) => ({ on: 'ring', count })),
       faults: [{ kind: 'kill', who: `rank ${plan.seed % plan.ranks}`, after: 'joined', at: 1 + (plan.seed % 90) }],
     }),
+    seed: 291,
   },
   {
     name: 'a rank that ends because of a group that others are not in is the reason for them',
     file: 'src/group/world/world.ts',
     mended: "this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);",
     broken: 'void others;',
-    seed: 22353,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      delayedOneIn: 4,
+      delayMs: 1,
+      ranks: Math.max(4, plan.ranks),
+      actions: plan.actions.flatMap<Action>((action) =>
+        action.on === 'group' ? [{ on: 'subgroup', members: [0, 1], step: { ...action, root: 0 } }, action] : [action],
+      ),
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 60), forMs: 20_000 }],
+    }),
+    seed: 356,
   },
   {
     name: 'a process that was stopped takes the store for silent',
     file: 'src/store/store-client.ts',
     mended: 'setServedTimer(clock, cancelGraceMs, ',
     broken: 'clock.setTimer(cancelGraceMs, ',
-    seed: 21357,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      delayedOneIn: 8,
+      delayMs: 50,
+      actions: Array.from({ length: 12 }, () => ({ on: 'store' })),
+      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 400), forMs: 3000 }],
+    }),
+    seed: 175,
   },
   {
     name: 'a wait that its client has given up is never answered',
@@ -199,6 +242,13 @@ export const mendedDefects: readonly MendedDefect[] = [
     file: 'src/group/engine/group-engine.ts',
     mended: 'const because = failure?.peer === undefined ? undefined : failure;',
     broken: 'const because = failure?.peer === undefined || failure.peer === this.#world.rank ? undefined : failure;',
-    seed: 12532,
+    shaped: (plan) => ({
+      ...plan,
+      ...withoutServers,
+      delayedOneIn: 0,
+      delayMs: 0,
+      faults: [{ kind: 'stop', who: 'rank 0', after: 'start', at: 16 + (plan.seed % 300), forMs: 20_000 }],
+    }),
+    seed: 124,
   },
 ];

@@ -337,6 +337,10 @@ async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks,
   const found = await within<Absent | undefined>(world.clock, storeAnswerMs, missingRanks(store, keys, ranks), () => undefined);
   if (found === undefined) return error;
   const { missing, waiting } = found;
+  if (missing.length === 0) {
+    const late = `the last of ${ranks.length} ranks joined after more than ${limit.timeoutMs} ms, too late for rank ${world.rank}`;
+    return new ShoalError('timeout', `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`, fields);
+  }
   const idle = missing.filter((rank) => !waiting.has(rank));
   const [peer] = idle.length > 0 ? idle : missing;
   const why = [...waiting].map(([rank, others]) => `; rank ${rank} waits for a connection with rank ${others.join(', ')}`).join('');
