@@ -226,6 +226,7 @@ class Run {
     const over = new AbortController();
     const elsewhere = agreement.failure(generation, over.signal);
     const supervisor = await this.#startOrTell(agreement, generation);
+    void agreement.failing(generation, over.signal).then(() => supervisor.noteFailing());
     try {
       const own = this.#outcome(agreement, { supervisor, generation, signal: over.signal });
       const failure = await Promise.race([own.then(({ failure: first }) => first), elsewhere]);
@@ -254,6 +255,7 @@ class Run {
     const failed = await run.supervisor.firstFailure;
     if (this.#interrupted !== undefined) return { failure: await agreement.fail(run.generation, this.#interruption(this.#interrupted)) };
     if (failed !== undefined) {
+      void agreement.noteFailing(run.generation);
       const failure = await agreement.firstCause(run.generation, this.#failureOf(failed), graceMs);
       return { failure: await agreement.fail(run.generation, this.#withError(failure, run.supervisor)) };
     }

@@ -3,7 +3,8 @@
  *  the store in this process.
  *
  *      launch/node/<k>            sizes of node k                  all wait for all
- *      launch/<g>/failed          the first failure wins           all wait for it while their ranks run
+ *      launch/<g>/failing         a process has ended badly        all wait for it while their ranks run
+ *      launch/<g>/failed          the first failure wins           as well
  *      launch/<g>/ended/<rank>    how a rank has ended             who looks for the cause of a failure
  *      launch/away/<rank>         no connection of it is left      who looks for the cause of its failure
  *      launch/<g>/done/<k>        node k's ranks ended well        all done: success
@@ -132,6 +133,17 @@ export class NodeAgreement {
         return this.#lostStore(error);
       }
     }
+  }
+
+  /** Something has failed here, and the others' ranks are to end in the same time as these; its cause is still to be found. */
+  async noteFailing(generation: number): Promise<void> {
+    // Without the store there is nobody to tell.
+    await this.#store.set(failingKey(generation), new Uint8Array()).catch(() => undefined);
+  }
+
+  /** Resolves as soon as something has failed on some node, or at `signal`. */
+  async failing(generation: number, signal: AbortSignal): Promise<void> {
+    await this.#store.wait([failingKey(generation)], { timeoutMs: foreverMs, signal }).catch(() => undefined);
   }
 
   /** Publishes a failure; returns the one that came first. */
@@ -319,6 +331,10 @@ async function exchangeSizes(store: Store, options: NodeOptions): Promise<number
   const odd = records.findIndex((record) => record.nodes !== nodes);
   if (odd >= 0) throw new ShoalError('config', `--nnodes is ${nodes} on node ${node} but ${records[odd].nodes} on node ${odd}`);
   return records.map((record) => record.localSize);
+}
+
+function failingKey(generation: number): string {
+  return `launch/${generation}/failing`;
 }
 
 function failedKey(generation: number): string {

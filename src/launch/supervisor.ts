@@ -102,6 +102,8 @@ export class Supervisor {
   readonly #startMs: number;
   readonly #allEnded: Promise<void>;
   readonly #failures: FailedProcess[] = [];
+  /** When the first process ended badly, here or on another node. */
+  #failingMs: number | undefined;
   /** Outputs of processes that were started again. */
   readonly #earlierOutputs: RankOutput[] = [];
   #stopping = false;
@@ -153,10 +155,16 @@ export class Supervisor {
     await this.#allEnded;
   }
 
+  /** A process has ended badly, perhaps on another node. */
+  noteFailing(): void {
+    this.#failingMs ??= this.#options.clock.now();
+  }
+
   /** Waits for all to end: by themselves until `graceMs` after the first that ended badly, `killAfterMs` after SIGTERM, then SIGKILL. */
   async stop(options: { graceMs: number; killAfterMs: number }): Promise<void> {
     this.#startNoMore();
-    const spentMs = this.#failures.length === 0 ? 0 : this.#options.clock.now() - this.#startMs - this.#failures[0].afterMs;
+    const nowMs = this.#options.clock.now();
+    const spentMs = nowMs - (this.#failingMs ?? nowMs);
     if (await this.#endedWithin(Math.max(0, options.graceMs - spentMs))) return;
     this.#options.report(`${this.#runningNames()} still running after ${options.graceMs} ms: SIGTERM`);
     this.signal('SIGTERM');
@@ -271,6 +279,7 @@ export class Supervisor {
     if (rank !== undefined) this.#options.onRankEnd(rank, how.text, failed);
     if (failed === undefined || this.#hasSubstitute(spec)) return;
     this.#failures.push(failed);
+    this.noteFailing();
     this.#settle(failed);
   }
 

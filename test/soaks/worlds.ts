@@ -14,7 +14,7 @@ import { runWorld } from '../worlds/world.ts';
 import { worldOf, type WorldPlan } from '../worlds/world-plan.ts';
 
 /** A killed role holds on to its world: each process runs so many, and ends. */
-const worldsPerProcess = 250;
+const worldsPerProcess = 500;
 
 const text = { type: 'string' } as const;
 const { values: given } = parseArgs({

@@ -37,6 +37,21 @@ function losesBoth(plan: WorldPlan): WorldPlan {
   };
 }
 
+/** Two ranks have a group of their own beside what all do, and one of them is stopped for longer than others wait. */
+function stopsOneOfTwo(plan: WorldPlan): WorldPlan {
+  return {
+    ...plan,
+    ...withoutServers,
+    delayedOneIn: 4,
+    delayMs: 1,
+    ranks: Math.max(4, plan.ranks),
+    actions: plan.actions.flatMap<Action>((action) =>
+      action.on === 'group' ? [{ on: 'subgroup', members: [0, 1], step: { ...action, root: 0 } }, action] : [action],
+    ),
+    faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 60), forMs: 20_000 }],
+  };
+}
+
 export const mendedDefects: readonly MendedDefect[] = [
   {
     name: 'a call that a failed group refuses ends before the others have heard why',
@@ -80,6 +95,13 @@ export const mendedDefects: readonly MendedDefect[] = [
       faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 90), forMs: 20_000 }],
     }),
     seed: 70,
+  },
+  {
+    name: 'the ranks of other nodes are ended only when the cause of a failure is known',
+    file: 'src/launch/launch.ts',
+    mended: 'void agreement.noteFailing(run.generation);',
+    broken: '',
+    seed: 14528,
   },
   {
     name: 'ranks wait in vain for one that ended before it joined',
@@ -196,16 +218,24 @@ export const mendedDefects: readonly MendedDefect[] = [
     mended: "this.lastWords.tell(others, { type: 'abort-elsewhere', error }, error.peer);",
     broken: 'void others;',
     shaped: (plan) => ({
-      ...plan,
-      ...withoutServers,
-      delayedOneIn: 4,
-      delayMs: 1,
-      ranks: Math.max(4, plan.ranks),
+      ...stopsOneOfTwo(plan),
       actions: plan.actions.flatMap<Action>((action) =>
-        action.on === 'group' ? [{ on: 'subgroup', members: [0, 1], step: { ...action, root: 0 } }, action] : [action],
+        action.on === 'group'
+          ? [
+              { on: 'subgroup', members: [1, 2, 3], step: { ...action, root: 0 } },
+              { on: 'ring', count: 64 },
+            ]
+          : [],
       ),
-      faults: [{ kind: 'stop', who: 'rank 1', after: 'joined', at: 1 + (plan.seed % 60), forMs: 20_000 }],
     }),
+    seed: 1,
+  },
+  {
+    name: 'a rank that waits in a transfer is taken for one that waits for nobody',
+    file: 'src/group/engine/group-engine.ts',
+    mended: 'wait: () => this.#world.wait,',
+    broken: 'wait: () => this.wait,',
+    shaped: stopsOneOfTwo,
     seed: 356,
   },
   {

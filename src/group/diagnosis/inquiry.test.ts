@@ -52,7 +52,7 @@ function createGroup(
         history,
         callsAtLeave: Array.from({ length: size }, (_, each) => left[each]),
         hasAnnounced: (other) => seen.includes(other),
-        waitsBefore: () => waiting.includes(rank),
+        wait: () => (waiting.includes(rank) ? { text: 'another call', ranks: [] } : undefined),
         isOpen: () => member.open,
         tellOthers: (message) => {
           if (silent.includes(rank)) return;
@@ -166,6 +166,9 @@ describe('Inquiry', () => {
     members[0].inquiry.begin('timeout', 0, 1000);
     clock.advance(answerMs);
     for (const rank of [0, 2, 3]) expect(members[rank].errors).toMatchObject([{ code: 'timeout', peer: 11 }]);
+    expect(members[0].errors[0].message).toContain(
+      'rank 2 (world rank 12): had not called it by then; it had called nothing; it waits in another call',
+    );
   });
 
   it('names those first who had left, then those who had called least', () => {

@@ -9,6 +9,7 @@ import type { ShoalError } from '../../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
+import type { Wait } from './wait-chain.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** How long a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
@@ -26,8 +27,8 @@ export interface InquiryOptions {
   readonly callsAtLeave: readonly (number | undefined)[];
   /** The rank's call number `sequence` has been seen here. */
   readonly hasAnnounced: (rank: number, sequence: number) => boolean;
-  /** A call of this rank before that number has not ended. */
-  readonly waitsBefore: (sequence: number) => boolean;
+  /** What keeps this rank from making the call, as far as that is known: another call, a transfer. */
+  readonly wait: () => Wait | undefined;
   /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
   /** Sends to every other rank of the group. */
@@ -98,12 +99,14 @@ export class Inquiry {
 
   /** Tells the others, once, what this rank called. */
   #reportOwn(): void {
-    const { group, history, isOpen, tellOthers, waitsBefore } = this.#options;
+    const { group, history, isOpen, tellOthers, wait } = this.#options;
     const diagnosis = this.#diagnosis;
     if (!diagnosis || diagnosis.has(group.rank) || !isOpen()) return;
     const { code, sequence, timeoutMs } = diagnosis;
     const report = history.report(sequence);
-    const own = { ...report, late: report.arrived && this.#late, waiting: !report.arrived && waitsBefore(sequence) };
+    const other = report.arrived ? undefined : wait();
+    const text = other === undefined ? report.text : `${report.text}; it waits in ${other.text}`;
+    const own = { ...report, text, late: report.arrived && this.#late, waiting: other !== undefined };
     diagnosis.add(group.rank, own);
     tellOthers({ type: 'report', group: group.id, code, sequence, timeoutMs, ...own });
     this.#concludeIfComplete();

@@ -70,6 +70,8 @@ export interface GroupWorld extends NetworkPathWorld {
   /** All ranks of a group share memory; how to map their control blocks. */
   onHostPath(group: number, blocks: readonly RegionShare[]): void;
   recordFailure(group: GroupSpec, error: ShoalError): void;
+  /** What this rank has waited for the longest, in this group or elsewhere. */
+  readonly wait: Wait | undefined;
   /** Finds who is to blame that this rank waits for ranks of the world. */
   findCulprit(ranks: readonly number[], onFound: (culprit: Culprit) => void): void;
 }
@@ -610,7 +612,7 @@ export class GroupEngine implements OperationHost {
       history: this.#history,
       callsAtLeave: this.#members.callsAtLeave,
       hasAnnounced: (rank, sequence) => this.#hasAnnounced(rank, sequence),
-      waitsBefore: (sequence) => this.#pending.some((each) => each.sequence < sequence),
+      wait: () => this.#world.wait,
       isOpen: () => this.#status === 'open',
       tellOthers: (message) => this.#members.tellOthers(message),
       onConcluded: (error) => this.fail(this.#reasonOf(error)),

@@ -339,7 +339,11 @@ async function absence({ world, store, limit }: BootstrapOptions, { keys, ranks,
   const { missing, waiting } = found;
   if (missing.length === 0) {
     const late = `the last of ${ranks.length} ranks joined after more than ${limit.timeoutMs} ms, too late for rank ${world.rank}`;
-    return new ShoalError('timeout', `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`, fields);
+    return new ShoalError(
+      'timeout',
+      `${late}; start them closer together, or give them more time (joinTimeoutMs, SHOAL_TIMEOUT_MS)`,
+      fields,
+    );
   }
   const idle = missing.filter((rank) => !waiting.has(rank));
   const [peer] = idle.length > 0 ? idle : missing;

@@ -168,7 +168,7 @@ export class World {
     this.#waitChains = new WaitChains({
       rank,
       clock,
-      own: () => this.#wait(),
+      own: () => this.wait,
       tell: (peer, message) => this.#links.get(peer)?.post(encodeControl(message)),
     });
     this.pointToPoint = new PointToPoint({ rank, clock, kernels, findCulprit: (ranks, onFound) => this.findCulprit(ranks, onFound) });
@@ -370,7 +370,7 @@ export class World {
   }
 
   /** What has been waited for the longest. */
-  #wait(): Wait | undefined {
+  get wait(): Wait | undefined {
     const waits = [this.pointToPoint.wait, this.schedules.wait, ...[...this.#groups.values()].map((group) => group.wait)];
     return waits.find((wait) => wait !== undefined);
   }
