@@ -52,7 +52,7 @@ function createGroup(
         history,
         callsAtLeave: Array.from({ length: size }, (_, each) => left[each]),
         hasAnnounced: (other) => seen.includes(other),
-        wait: () => (waiting.includes(rank) ? { text: 'another call', ranks: [] } : undefined),
+        wait: () => (waiting.includes(rank) ? { text: 'another call' } : undefined),
         isOpen: () => member.open,
         tellOthers: (message) => {
           if (silent.includes(rank)) return;

@@ -9,7 +9,6 @@ import type { ShoalError } from '../../base/errors.ts';
 import type { CallHistory } from './call-history.ts';
 import { Diagnosis } from './diagnosis.ts';
 import type { GroupSpec } from '../call/group-spec.ts';
-import type { Wait } from './wait-chain.ts';
 import type { ControlMessage } from '../links/control-message.ts';
 
 /** How long a rank that is asked waits for its own call before it says that it had not made it. Of ranks that are merely slow, on a
@@ -28,7 +27,7 @@ export interface InquiryOptions {
   /** The rank's call number `sequence` has been seen here. */
   readonly hasAnnounced: (rank: number, sequence: number) => boolean;
   /** What keeps this rank from making the call, as far as that is known: another call, a transfer. */
-  readonly wait: () => Wait | undefined;
+  readonly wait: () => { readonly text: string } | undefined;
   /** False once the group has ended, or before all its ranks are there: nothing is asked or concluded then. */
   readonly isOpen: () => boolean;
   /** Sends to every other rank of the group. */
