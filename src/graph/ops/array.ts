@@ -2,13 +2,11 @@
 import { checkedBuilder } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition, OutputSpec } from '../structure/definition.ts';
-import { graphDTypes, indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
+import { indexDTypes, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { exactCount, formatShape, mergeShapes, resolveAxis, type Dimension, type Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
-import { checkedOptions, likeFirst, op, splitOptions, type Unary } from './op.ts';
-
-const anyType = { T: { kind: 'type', allowed: graphDTypes } } as const;
+import { anyType, checkedOptions, inputsOf, likeFirst, oneShape, op, splitOptions, type Unary } from './op.ts';
 
 const placeholderDefinition: OpDefinition = {
   name: 'Placeholder',
@@ -153,11 +151,9 @@ export const pack = op<<D extends GraphDType>(g: GraphBuilder, values: readonly 
   name: 'Pack',
   inputs: [{ name: 'values', dtype: 'T', isList: true, least: 1 }],
   attributes: anyType,
-  infer: ({ inputs, fail }) => {
-    let shape: Shape = 'unknown';
-    for (const each of inputs) {
-      shape = mergeShapes(shape, each.shape) ?? fail(`${formatShape(inputs[0].shape)} and ${formatShape(each.shape)} are not one shape`);
-    }
+  infer: (context) => {
+    const { inputs } = context;
+    const shape = oneShape(context);
     return [{ dtype: inputs[0].dtype, shape: shape === 'unknown' ? shape : [inputs.length, ...shape] }];
   },
 });
@@ -212,7 +208,7 @@ export const range = op<
   (g: GraphBuilder, start: Output<'int32'>, limit: Output<'int32'>, delta: Output<'int32'>, options?: NodeOptions) => Output<'int32'>
 >({
   name: 'Range',
-  inputs: ['start', 'limit', 'delta'].map((name) => ({ name, dtype: 'int32' })),
+  inputs: inputsOf({ start: 'int32', limit: 'int32', delta: 'int32' }),
   attributes: {},
   infer: () => [{ dtype: 'int32', shape: [null] }],
 });

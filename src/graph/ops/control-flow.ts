@@ -9,9 +9,7 @@ import type { GraphDType } from '../structure/graph-dtype.ts';
 import type { Node, Output } from '../structure/node.ts';
 import { commonShape } from '../structure/shape.ts';
 import { identity } from './array.ts';
-import { likeFirst, op, type Unary } from './op.ts';
-
-const anyType = { T: { kind: 'type' } } as const;
+import { anyType, inputsOf, likeFirst, op, type Unary } from './op.ts';
 
 type SwitchCall = <D extends GraphDType>(
   g: GraphBuilder,
@@ -23,10 +21,7 @@ type SwitchCall = <D extends GraphDType>(
 /** `data` to output 1 when `pred` is true, to output 0 when it is false; the other is dead. */
 export const switchOn = op<SwitchCall>({
   name: 'Switch',
-  inputs: [
-    { name: 'data', dtype: 'T' },
-    { name: 'pred', dtype: 'bool' },
-  ],
+  inputs: inputsOf({ data: 'T', pred: 'bool' }),
   attributes: anyType,
   infer: (context) => {
     context.ranked(1, 0);

@@ -1,12 +1,9 @@
 /** What symbolic gradients need beyond the operations of models: shapes that are only known when a step runs. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
-import { floatDTypes, indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
+import { indexDTypes, type FloatDType, type GraphDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
-import { op, type Binary, type Unary } from './op.ts';
-
-const anyType = { T: { kind: 'type' } } as const;
-const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+import { anyType, floating, inputsOf, op, type Binary, type Unary } from './op.ts';
 
 type Like = <D extends GraphDType>(
   g: GraphBuilder,
@@ -20,10 +17,7 @@ function likeSecond({ inputs: [value, like] }: InferContext): readonly OutputSpe
 }
 
 function like(name: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
-  const inputs = [
-    { name: 'value', dtype: 'T' },
-    { name: 'like', dtype: 'L' },
-  ];
+  const inputs = inputsOf({ value: 'T', like: 'L' });
   return { name, inputs, attributes: { ...anyType, L: { kind: 'type' }, ...attributes }, infer: likeSecond };
 }
 
@@ -90,11 +84,7 @@ export const concatGrad = op<
 });
 
 function activationGrad(name: string, second: string, attributes: OpDefinition['attributes'] = {}): OpDefinition {
-  const inputs = [
-    { name: 'gradients', dtype: 'T' },
-    { name: second, dtype: 'T' },
-  ];
-  return { name, inputs, attributes: { ...floating, ...attributes }, infer: likeSecond };
+  return { name, inputs: inputsOf({ gradients: 'T', [second]: 'T' }), attributes: { ...floating, ...attributes }, infer: likeSecond };
 }
 
 export const reluGrad = op<Binary<FloatDType>>(activationGrad('ReluGrad', 'features'));

@@ -1,15 +1,11 @@
 /** Arithmetic, comparisons and logic, element by element. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
-import { floatDTypes, graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
+import { graphDTypes, numericDTypes, type FloatDType, type GraphDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
-import { formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
-import { broadcast, likeFirst, op, type Binary, type Unary } from './op.ts';
+import { anyType, broadcast, floating, inputsOf, likeFirst, numeric, oneShape, op, type Binary, type Unary } from './op.ts';
 
-const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
-const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
-const x = { name: 'x', dtype: 'T' };
-const y = { name: 'y', dtype: 'T' };
+const [x, y] = inputsOf({ x: 'T', y: 'T' });
 
 function arithmetic(name: string): OpDefinition {
   return { name, inputs: [x, y], attributes: numeric, infer: (context) => [{ dtype: context.dtype('T'), shape: broadcast(context) }] };
@@ -21,10 +17,7 @@ function comparison(name: string, allowed: readonly GraphDType[]): OpDefinition 
 }
 
 function logical(name: string): OpDefinition {
-  const inputs = [
-    { name: 'x', dtype: 'bool' },
-    { name: 'y', dtype: 'bool' },
-  ];
+  const inputs = inputsOf({ x: 'bool', y: 'bool' });
   return { name, inputs, attributes: {}, infer: (context) => [{ dtype: 'bool', shape: broadcast(context) }] };
 }
 
@@ -103,13 +96,7 @@ export const addN = op<<D extends NumericDType>(g: GraphBuilder, inputs: readonl
   name: 'AddN',
   inputs: [{ name: 'inputs', dtype: 'T', isList: true, least: 1 }],
   attributes: numeric,
-  infer: ({ inputs, dtype, fail }) => {
-    let shape: Shape = 'unknown';
-    for (const each of inputs) {
-      shape = mergeShapes(shape, each.shape) ?? fail(`${formatShape(inputs[0].shape)} and ${formatShape(each.shape)} are not one shape`);
-    }
-    return [{ dtype: dtype('T'), shape }];
-  },
+  infer: (context) => [{ dtype: context.dtype('T'), shape: oneShape(context) }],
 });
 
 /** `condition ? x : y`, element by element. */
@@ -118,7 +105,7 @@ export const select = op<
 >({
   name: 'SelectV2',
   inputs: [{ name: 'condition', dtype: 'bool' }, x, y],
-  attributes: { T: { kind: 'type' } },
+  attributes: anyType,
   infer: (context) => {
     const [condition, left, right] = context.inputs;
     const values = broadcast({ ...context, inputs: [left, right] });

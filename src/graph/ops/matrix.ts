@@ -1,21 +1,18 @@
 /** Products of matrices. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition } from '../structure/definition.ts';
-import { floatDTypes, numericDTypes, type FloatDType, type NumericDType } from '../structure/graph-dtype.ts';
+import type { FloatDType, NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { broadcastShapes, formatShape, type Dimension } from '../structure/shape.ts';
-import { op, type Binary } from './op.ts';
+import { floating, inputsOf, numeric, op, type Binary } from './op.ts';
 
 /** The product of two matrices, `[m, k]` and `[k, n]`; `transpose_a` and `transpose_b` turn them first. @throws ShoalError `usage` when
  *  the inner dimensions differ. */
 export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; readonly transpose_b?: boolean }>>({
   name: 'MatMul',
-  inputs: [
-    { name: 'a', dtype: 'T' },
-    { name: 'b', dtype: 'T' },
-  ],
+  inputs: inputsOf({ a: 'T', b: 'T' }),
   attributes: {
-    T: { kind: 'type', allowed: numericDTypes },
+    ...numeric,
     transpose_a: { kind: 'bool', default: false },
     transpose_b: { kind: 'bool', default: false },
   },
@@ -29,12 +26,9 @@ export const matMul = op<Binary<NumericDType, { readonly transpose_a?: boolean; 
 /** Products of the matrices in the last two axes; the axes before broadcast. */
 export const batchMatMul = op<Binary<NumericDType, { readonly adj_x?: boolean; readonly adj_y?: boolean }>>({
   name: 'BatchMatMulV2',
-  inputs: [
-    { name: 'x', dtype: 'T' },
-    { name: 'y', dtype: 'T' },
-  ],
+  inputs: inputsOf({ x: 'T', y: 'T' }),
   attributes: {
-    T: { kind: 'type', allowed: numericDTypes },
+    ...numeric,
     adj_x: { kind: 'bool', default: false },
     adj_y: { kind: 'bool', default: false },
   },
@@ -53,11 +47,8 @@ export const batchMatMul = op<Binary<NumericDType, { readonly adj_x?: boolean; r
 /** Adds a vector to every row, along the last axis. */
 export const biasAdd = op<<D extends FloatDType>(g: GraphBuilder, value: Output<D>, bias: Output<D>, options?: NodeOptions) => Output<D>>({
   name: 'BiasAdd',
-  inputs: [
-    { name: 'value', dtype: 'T' },
-    { name: 'bias', dtype: 'T' },
-  ],
-  attributes: { T: { kind: 'type', allowed: floatDTypes } },
+  inputs: inputsOf({ value: 'T', bias: 'T' }),
+  attributes: floating,
   infer: ({ inputs: [{ dtype, shape }], ranked, fail }) => {
     const [length] = ranked(1, 1);
     if (shape === 'unknown') return [{ dtype, shape }];

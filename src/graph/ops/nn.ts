@@ -1,12 +1,10 @@
 /** Activations and losses. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
-import { floatDTypes, indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
+import { indexDTypes, type FloatDType, type IndexDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
-import { formatShape, mergeShapes, scalar, type Shape } from '../structure/shape.ts';
-import { likeFirst, op, type Binary, type Unary } from './op.ts';
-
-const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+import { formatShape, scalar, type Shape } from '../structure/shape.ts';
+import { floating, inputsOf, likeFirst, oneShape, op, type Binary, type Unary } from './op.ts';
 
 function activation(name: string): OpDefinition {
   return { name, inputs: [{ name: 'features', dtype: 'T' }], attributes: floating, infer: likeFirst };
@@ -41,10 +39,7 @@ export const l2Loss = op<Unary<FloatDType>>({
 /** −labels·log σ(logits) − (1 − labels)·log(1 − σ(logits)), element by element. */
 export const sigmoidCrossEntropyWithLogits = op<Binary<FloatDType>>({
   name: 'SigmoidCrossEntropyWithLogits',
-  inputs: [
-    { name: 'labels', dtype: 'T' },
-    { name: 'logits', dtype: 'T' },
-  ],
+  inputs: inputsOf({ labels: 'T', logits: 'T' }),
   attributes: floating,
   infer: (context) => [{ dtype: context.dtype('T'), shape: oneShape(context) }],
 });
@@ -54,10 +49,7 @@ export const softmaxCrossEntropyWithLogits = op<
   <D extends FloatDType>(g: GraphBuilder, features: Output<D>, labels: Output<D>, options?: NodeOptions) => readonly [Output<D>, Output<D>]
 >({
   name: 'SoftmaxCrossEntropyWithLogits',
-  inputs: [
-    { name: 'features', dtype: 'T' },
-    { name: 'labels', dtype: 'T' },
-  ],
+  inputs: inputsOf({ features: 'T', labels: 'T' }),
   attributes: floating,
   infer: (context) => lossAndGradient(context, oneShape(context)),
 });
@@ -72,10 +64,7 @@ export const sparseSoftmaxCrossEntropyWithLogits = op<
   ) => readonly [Output<D>, Output<D>]
 >({
   name: 'SparseSoftmaxCrossEntropyWithLogits',
-  inputs: [
-    { name: 'features', dtype: 'T' },
-    { name: 'labels', dtype: 'Tlabels' },
-  ],
+  inputs: inputsOf({ features: 'T', labels: 'Tlabels' }),
   attributes: { ...floating, Tlabels: { kind: 'type', allowed: indexDTypes } },
   infer: (context) => {
     const [rows, classes] = context.ranked(0, 2);
@@ -90,10 +79,6 @@ export const nnOps: readonly OpDefinition[] = [
   ...[relu, sigmoid, tanh, softplus, softmax, logSoftmax, leakyRelu],
   ...[l2Loss, sigmoidCrossEntropyWithLogits, softmaxCrossEntropyWithLogits, sparseSoftmaxCrossEntropyWithLogits],
 ].map(({ definition }) => definition);
-
-function oneShape({ inputs: [a, b], fail }: InferContext): Shape {
-  return mergeShapes(a.shape, b.shape) ?? fail(`${formatShape(a.shape)} and ${formatShape(b.shape)} are not one shape`);
-}
 
 function lossAndGradient({ dtype, fail }: InferContext, shape: Shape): readonly OutputSpec[] {
   if (shape !== 'unknown' && shape.length !== 2) fail(`features must have 2 dimensions, not ${formatShape(shape)}`);

@@ -5,10 +5,10 @@ import { ShoalError } from '../../base/errors.ts';
 import { nearestName } from '../../base/settings/nearest-name.ts';
 import { describeValue, isPlainObject } from '../../base/settings/options.ts';
 import { nodeOptionKeys, type GraphBuilder, type NodeOptions } from '../structure/builder.ts';
-import type { Attribute, InferContext, OpDefinition, OutputSpec } from '../structure/definition.ts';
-import type { GraphDType } from '../structure/graph-dtype.ts';
+import type { Attribute, InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
+import { floatDTypes, numericDTypes, type GraphDType } from '../structure/graph-dtype.ts';
 import { describeNode, type Node, type Output } from '../structure/node.ts';
-import { broadcastShapes, formatShape, type Shape } from '../structure/shape.ts';
+import { broadcastShapes, formatShape, mergeShapes, type Shape } from '../structure/shape.ts';
 
 /** A definition that can be called to add a node. */
 export type Op<Call> = Call & { readonly definition: OpDefinition };
@@ -70,6 +70,17 @@ function resultOf(node: Node): Node | Output | readonly Output[] {
   return node.outputs.length === 1 ? node.outputs[0] : node.outputs;
 }
 
+// ── inputs and types that several families share ────────────────────────────────────────────────────────────────────
+
+export const anyType = { T: { kind: 'type' } } as const;
+export const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
+export const floating = { T: { kind: 'type', allowed: floatDTypes } } as const;
+
+/** By name: a dtype, or the type attribute that says it. */
+export function inputsOf(dtypes: Readonly<Record<string, string>>): InputSpec[] {
+  return Object.entries(dtypes).map(([name, dtype]) => ({ name, dtype }));
+}
+
 // ── shape functions that several families share ─────────────────────────────────────────────────────────────────────
 
 /** One output, like the first input. */
@@ -81,4 +92,13 @@ export function likeFirst({ inputs: [first] }: InferContext): readonly OutputSpe
 export function broadcast({ inputs, fail }: InferContext): Shape {
   const [x, y] = inputs;
   return broadcastShapes(x.shape, y.shape) ?? fail(`shapes ${formatShape(x.shape)} and ${formatShape(y.shape)} do not broadcast`);
+}
+
+/** The shape that all inputs have. */
+export function oneShape({ inputs, fail }: InferContext): Shape {
+  let shape: Shape = 'unknown';
+  for (const each of inputs) {
+    shape = mergeShapes(shape, each.shape) ?? fail(`${formatShape(inputs[0].shape)} and ${formatShape(each.shape)} are not one shape`);
+  }
+  return shape;
 }

@@ -1,10 +1,10 @@
 /** Sums and the like over axes. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { OpDefinition } from '../structure/definition.ts';
-import { indexDTypes, numericDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
+import { indexDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
-import { op, type Unary } from './op.ts';
+import { numeric, op, type Unary } from './op.ts';
 
 interface ReductionAttributes {
   /** Default: all. */
@@ -18,7 +18,7 @@ function reduction(name: string): OpDefinition {
     name,
     inputs: [{ name: 'input', dtype: 'T' }],
     attributes: {
-      T: { kind: 'type', allowed: numericDTypes },
+      ...numeric,
       axis: { kind: 'list(int)', default: [] },
       keep_dims: { kind: 'bool', default: false },
     },
@@ -46,7 +46,7 @@ export const argMax = op<
   name: 'ArgMax',
   inputs: [{ name: 'input', dtype: 'T' }],
   attributes: {
-    T: { kind: 'type', allowed: numericDTypes },
+    ...numeric,
     axis: { kind: 'int', default: 0 },
     output_type: { kind: 'type', default: 'int64', allowed: indexDTypes },
   },

@@ -2,14 +2,13 @@
 import { checkedBuilder, checkOutputs } from '../structure/check-arguments.ts';
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
 import type { InferContext, InputSpec, OpDefinition, OutputSpec } from '../structure/definition.ts';
-import { indexDTypes, numericDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
+import { indexDTypes, type GraphDType, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { formatShape, mergeShapes, type Dimension, type Shape } from '../structure/shape.ts';
-import { op } from './op.ts';
+import { anyType, inputsOf, numeric, op } from './op.ts';
 
 const ref: InputSpec = { name: 'ref', dtype: 'T', isRef: true };
-const numeric = { T: { kind: 'type', allowed: numericDTypes } } as const;
-const indexed = { T: { kind: 'type' }, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
+const indexed = { ...anyType, Tindices: { kind: 'type', allowed: indexDTypes } } as const;
 
 const variableDefinition: OpDefinition = {
   name: 'VariableV2',
@@ -37,7 +36,7 @@ type Assignment<In extends GraphDType> = <D extends In>(
 
 /** Overwrites a variable with a value of its dtype and shape, on the variable's device; gives the variable. The first write makes it
  *  usable. */
-export const assign = op<Assignment<GraphDType>>(assignment('Assign', { T: { kind: 'type' } }));
+export const assign = op<Assignment<GraphDType>>(assignment('Assign', anyType));
 /** variable += value; gives the variable. */
 export const assignAdd = op<Assignment<NumericDType>>(assignment('AssignAdd', numeric));
 /** variable −= value; gives the variable. */
@@ -62,7 +61,7 @@ export const gather = op<Gather>({
 });
 
 function scatter(name: string, attributes: OpDefinition['attributes']): OpDefinition {
-  const inputs = [ref, { name: 'indices', dtype: 'Tindices' }, { name: 'updates', dtype: 'T' }];
+  const inputs = [ref, ...inputsOf({ indices: 'Tindices', updates: 'T' })];
   return { name, inputs, attributes, infer: scattered, isStateful: true, isSparse: true };
 }
 
@@ -83,11 +82,8 @@ export const scatterSub = op<Scatter<NumericDType>>(scatter('ScatterSub', { ...i
 
 const partitionDefinition: OpDefinition = {
   name: 'DynamicPartition',
-  inputs: [
-    { name: 'data', dtype: 'T' },
-    { name: 'partitions', dtype: 'int32' },
-  ],
-  attributes: { T: { kind: 'type' }, num_partitions: { kind: 'int', least: 1 } },
+  inputs: inputsOf({ data: 'T', partitions: 'int32' }),
+  attributes: { ...anyType, num_partitions: { kind: 'int', least: 1 } },
   infer: ({ inputs: [data, partitions], integer, fail }) => {
     const parts = (shape: Shape): OutputSpec[] => Array.from({ length: integer('num_partitions') }, () => ({ dtype: data.dtype, shape }));
     if (data.shape === 'unknown' || partitions.shape === 'unknown') return parts('unknown');
@@ -113,7 +109,7 @@ export function dynamicPartition<D extends GraphDType>(
 const stitchDefinition: OpDefinition = {
   name: 'DynamicStitch',
   inputs: [{ name: 'indices_and_data', dtype: 'any', isList: true, least: 2 }],
-  attributes: { T: { kind: 'type' } },
+  attributes: anyType,
   infer: ({ inputs, dtype, fail }) => {
     const half = inputs.length / 2;
     if (!Number.isInteger(half)) fail('takes as many indices as data');
