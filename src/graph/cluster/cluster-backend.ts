@@ -5,7 +5,6 @@ import type { Clock } from '../../base/clock.ts';
 import { ShoalError } from '../../base/errors.ts';
 import type { PreparedRun, PreparedStep, StepBackend } from '../execute/session.ts';
 import { cancelledStep, type StepOutcome } from '../execute/step.ts';
-import type { Executor } from '../execute/executor.ts';
 import type { Flow } from '../execute/step-machine.ts';
 import type { Partition, PartitionedGraph } from '../partition/partition.ts';
 import type { RpcLink } from '../rpc/rpc.ts';
@@ -75,7 +74,13 @@ export class ClusterBackend implements StepBackend {
       partitions.map(({ device, graph }) => ({ device: device.name, graph })),
       interOpParallelism,
     );
-    return new OwnShare(service, executors);
+    return {
+      task: service.task,
+      run: (stepId, run) => service.runStep(executors, { ...run, stepId, caller: ownCaller }),
+      end: (stepId) => service.endStep(stepId),
+      abort: (stepId, cause) => service.abortStep(stepId, cause),
+      release: () => {},
+    };
   }
 
   async #remoteShare(task: string, partitions: readonly Partition[]): Promise<Share> {
@@ -96,32 +101,6 @@ interface Share {
   end(stepId: number): void;
   abort(stepId: number, cause: ShoalError): void;
   release(): void;
-}
-
-class OwnShare implements Share {
-  readonly task: string;
-  readonly #service: WorkerService;
-  readonly #executors: readonly Executor[];
-
-  constructor(service: WorkerService, executors: readonly Executor[]) {
-    this.task = service.task;
-    this.#service = service;
-    this.#executors = executors;
-  }
-
-  run(stepId: number, run: PreparedRun): Promise<StepOutcome> {
-    return this.#service.runStep(this.#executors, { ...run, stepId, caller: ownCaller });
-  }
-
-  end(stepId: number): void {
-    this.#service.endStep(stepId);
-  }
-
-  abort(stepId: number, cause: ShoalError): void {
-    this.#service.abortStep(stepId, cause);
-  }
-
-  release(): void {}
 }
 
 class RemoteShare implements Share {
