@@ -285,11 +285,10 @@ export class RendezvousWorker {
     const { timeoutMs, copies } = this.#options;
     const { clock, regions } = this.#environment;
     return new Promise((resolve, reject) => {
-      const memory: TensorMemory = new TensorMemory({
+      const memory = new TensorMemory({
         create: (bytes) => regions.create(bytes),
         register: (region) => fabric.register(region),
         budget: this.#budget,
-        onDeregister: (rkey) => channel.forget(rkey),
       });
       const channel: TensorChannel = new TensorChannel({
         connection,

@@ -31,15 +31,10 @@ export function openChannel(
   { fabric, clock, counters, budget, arbiter }: ChannelSurroundings,
   end: Pick<TensorChannelOptions, 'self' | 'take' | 'onAnswered' | 'onHello' | 'onClose'>,
 ): TensorChannel {
-  const memory: ArenaMemory = new ArenaMemory({
-    register: (region) => fabric.register(region),
-    budget,
-    onDeregister: (rkey) => channel.forget(rkey),
-  });
-  const channel: TensorChannel = new TensorChannel({
+  return new TensorChannel({
     ...end,
     connection,
-    memory,
+    memory: new ArenaMemory({ register: (region) => fabric.register(region), budget }),
     clock,
     counters,
     arbiter,
@@ -51,5 +46,4 @@ export function openChannel(
     announcesApart: fabric.capabilities.loadStore || connection.gather !== undefined,
     limits: { requestsMax, regionsMax },
   });
-  return channel;
 }

@@ -125,6 +125,7 @@ export class TensorChannel implements TensorCarrier {
       copies,
       stage: (bytes) => this.#stage(bytes),
     });
+    memory.onDeregister = (rkey) => this.#receiver.forget(rkey);
     connection.setHandlers({
       onMessage: (message) => this.#onMessage(message),
       onImmediate: (immediate) => this.#receiver.onImmediate(immediate),
@@ -162,11 +163,6 @@ export class TensorChannel implements TensorCarrier {
 
   endStep(stepId: number): void {
     this.#receiver.endStep(stepId);
-  }
-
-  /** The peer may forget a region. */
-  forget(rkey: number): void {
-    this.#receiver.forget(rkey);
   }
 
   async close(): Promise<void> {

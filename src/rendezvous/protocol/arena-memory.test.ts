@@ -11,12 +11,9 @@ function memoryOf(bytesMax: number) {
   const budget = { bytesMax, bytes: 0 };
   const gone: number[] = [];
   const register = regions.register.bind(regions);
-  return {
-    memory: new ArenaMemory({ register, budget, arenaBytes: 4096, onDeregister: (rkey) => gone.push(rkey) }),
-    regions,
-    budget,
-    gone,
-  };
+  const memory = new ArenaMemory({ register, budget, arenaBytes: 4096 });
+  memory.onDeregister = (rkey) => gone.push(rkey);
+  return { memory, regions, budget, gone };
 }
 
 describe('memory that values keep', () => {

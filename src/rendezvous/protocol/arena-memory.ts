@@ -17,8 +17,6 @@ export interface ArenaMemoryOptions {
   readonly budget: MemoryBudget;
   /** Shared by tensors of up to a sixteenth of it. Default 256 KiB. */
   readonly arenaBytes?: number;
-  /** Told of regions that peers may forget. */
-  readonly onDeregister?: (rkey: number) => void;
 }
 
 interface Arena {
@@ -35,6 +33,7 @@ const arenaShare = 16;
 const alignment = 64;
 
 export class ArenaMemory implements ReceiveMemory {
+  onDeregister: ReceiveMemory['onDeregister'];
   readonly #options: ArenaMemoryOptions;
   readonly #arenaBytes: number;
   /** Regions that peers may write to. */
@@ -117,6 +116,6 @@ export class ArenaMemory implements ReceiveMemory {
   #giveUp({ registered }: Arena): void {
     this.#arenas.delete(registered.rkey);
     registered.deregister();
-    this.#options.onDeregister?.(registered.rkey);
+    this.onDeregister?.(registered.rkey);
   }
 }

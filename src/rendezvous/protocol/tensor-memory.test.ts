@@ -11,11 +11,9 @@ function memoryOf(bytesMax: number) {
   const budget = { bytesMax, bytes: 0 };
   const gone: number[] = [];
   const register = regions.register.bind(regions);
-  return {
-    memory: new TensorMemory({ create: threadRegion, register, budget, slabBytes: 4096, onDeregister: (rkey) => gone.push(rkey) }),
-    budget,
-    gone,
-  };
+  const memory = new TensorMemory({ create: threadRegion, register, budget, slabBytes: 4096 });
+  memory.onDeregister = (rkey) => gone.push(rkey);
+  return { memory, budget, gone };
 }
 
 describe('memory for tensors', () => {

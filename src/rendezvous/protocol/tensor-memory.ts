@@ -23,12 +23,12 @@ export interface TensorMemoryOptions {
   readonly budget: MemoryBudget;
   /** Shared by buffers of up to a sixteenth of it. Default 4 MiB. */
   readonly slabBytes?: number;
-  /** Told of regions that peers may forget. */
-  readonly onDeregister?: (rkey: number) => void;
 }
 
 /** Where tensors arrive: pooled (TensorMemory), or handed over for good (ArenaMemory). */
 export interface ReceiveMemory {
+  /** Told of regions that the peer may forget. */
+  onDeregister: ((rkey: number) => void) | undefined;
   /** @throws ShoalError `out-of-memory`. */
   allocate(bytes: number): ReceiveBuffer;
   /** No peer will write to it any more, and no value lies in it. */
@@ -53,6 +53,7 @@ const slabShare = 16;
 const alignment = 64;
 
 export class TensorMemory implements ReceiveMemory {
+  onDeregister: ReceiveMemory['onDeregister'];
   readonly #options: TensorMemoryOptions;
   readonly #slabBytes: number;
   readonly #free = new Map<number, ReceiveBuffer[]>();
@@ -162,7 +163,7 @@ export class TensorMemory implements ReceiveMemory {
     registered.deregister();
     // Views of it may be in use.
     registered.region.retire();
-    this.#options.onDeregister?.(registered.rkey);
+    this.onDeregister?.(registered.rkey);
   }
 }
 

@@ -60,12 +60,7 @@ export async function fabricPair(options: FabricPairOptions): Promise<FabricPair
     const core = new WorkerCore(self, steps);
     const budget = { bytesMax, bytes: 0 };
     const fabric = fabrics[rank];
-    const memory: TensorMemory = new TensorMemory({
-      create: region,
-      register: (each) => fabric.register(each),
-      budget,
-      onDeregister: (rkey) => channel.forget(rkey),
-    });
+    const memory = new TensorMemory({ create: region, register: (each) => fabric.register(each), budget });
     const channel: TensorChannel = new TensorChannel({
       timeoutMs: 120_000,
       ...options,

@@ -37,14 +37,12 @@ export function fakePair(options: Options = {}): FakePair {
   const [a, b] = connections.map((connection, rank): FakeSide => {
     const self = { rank, device: `/job:worker/task:${rank}/device:CPU:0`, incarnation: BigInt(rank + 1) };
     const core = new WorkerCore(self);
-    const budget = { bytesMax, bytes: 0 };
     const due: (() => void)[] = [];
-    const memory: TensorMemory = new TensorMemory({
+    const memory = new TensorMemory({
       create: threadRegion,
       register: (region) => connection.register(region),
-      budget,
+      budget: { bytesMax, bytes: 0 },
       ...(slabBytes !== undefined && { slabBytes }),
-      onDeregister: (rkey) => channel.forget(rkey),
     });
     const channel: TensorChannel = new TensorChannel({
       timeoutMs: 1000,
