@@ -13,7 +13,7 @@ import { readTensor, type TensorMetadata } from '../value/tensor-metadata.ts';
 import type { TensorValue } from '../value/tensor-value.ts';
 import type { ReceiveMemory, ReceiveBuffer } from './tensor-memory.ts';
 import type { TensorName } from './name-table.ts';
-import { MetadataNext } from './records.ts';
+import { TensorPlace } from './tensor-request.ts';
 
 interface StandingRequestOptions {
   readonly index: number;
@@ -30,39 +30,24 @@ interface StandingRequestOptions {
 /** free: read and released, to be renewed. */
 type SlotState = 'asked' | 'came' | 'read' | 'free';
 
-class Slot {
+class Slot extends TensorPlace {
   stepId: number;
   state: SlotState = 'asked';
-  buffer: ReceiveBuffer | undefined;
-  metadata: TensorMetadata | undefined;
   waiter: Waiter<TensorValue> | undefined;
   /** Undefined: a tensor came. */
   end: { readonly cause: ShoalError | undefined } | undefined;
   /** Nobody will read it. */
   isUnwanted = false;
-  readonly #name: TensorName;
 
   constructor(name: TensorName, stepId: number, buffer: ReceiveBuffer | undefined, metadata: TensorMetadata | undefined) {
-    this.#name = name;
+    super(name);
     this.stepId = stepId;
     this.buffer = buffer;
     this.metadata = metadata;
   }
 
-  /** As `TensorRequest.recvTensorMetadata`. */
-  recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
-    const isFitting = metadata.bytes <= (this.buffer?.bytes ?? 0);
-    if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
-      throw new ShoalError(
-        'protocol',
-        `a tensor of ${metadata.bytes} bytes is announced wrongly for a standing request with ${this.buffer?.bytes ?? 0}`,
-      );
-    this.#name.metadata = metadata;
-    this.metadata = metadata;
-    if (next !== MetadataNext.Rerequest) return;
-    if (this.buffer !== undefined) memory.free(this.buffer);
-    this.buffer = undefined;
-    this.buffer = memory.allocate(metadata.bytes);
+  protected override wrongly(bytes: number, placeBytes: number): string {
+    return `a tensor of ${bytes} bytes is announced wrongly for a standing request with ${placeBytes}`;
   }
 }
 
@@ -111,8 +96,7 @@ export class StandingRequest {
 
   onContent(index: number): void {
     const slot = this.slotOf(index);
-    if (slot.metadata === undefined || slot.metadata.bytes > (slot.buffer?.bytes ?? 0))
-      throw new ShoalError('protocol', `request ${index} is said to be answered, but has no place for the tensor`);
+    slot.contentOf(index);
     this.#came(index, slot, undefined);
   }
 

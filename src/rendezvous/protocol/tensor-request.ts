@@ -35,25 +35,58 @@ interface TensorRequestOptions {
   readonly indices?: number;
 }
 
-export class TensorRequest {
+/** Where one tensor is to come, and what is known of it: others may change what is known by its name meanwhile. */
+export abstract class TensorPlace {
+  readonly name: TensorName;
+  metadata: TensorMetadata | undefined;
+  buffer: ReceiveBuffer | undefined;
+
+  constructor(name: TensorName) {
+    this.name = name;
+  }
+
+  /** Why metadata cannot be for this place. */
+  protected abstract wrongly(bytes: number, placeBytes: number): string;
+
+  /** The tensor is another than expected. Its place is made larger where the sender asks for that.
+   *  @throws ShoalError `protocol` when what is said to fit does not, `out-of-memory`. */
+  recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
+    const placeBytes = this.buffer?.bytes ?? 0;
+    const isFitting = metadata.bytes <= placeBytes;
+    if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
+      throw new ShoalError('protocol', this.wrongly(metadata.bytes, placeBytes));
+    this.metadata = metadata;
+    this.name.metadata = metadata;
+    if (next !== MetadataNext.Rerequest) return;
+    // The sender writes to the old place no more.
+    if (this.buffer !== undefined) memory.free(this.buffer);
+    this.buffer = undefined;
+    this.buffer = memory.allocate(metadata.bytes);
+  }
+
+  /** What the tensor is that has come. @throws ShoalError `protocol` when nothing is known of it, or it has no place. */
+  contentOf(index: number): TensorMetadata {
+    if (this.metadata === undefined || this.metadata.bytes > (this.buffer?.bytes ?? 0))
+      throw new ShoalError('protocol', `request ${index} is said to be answered, but has no place for the tensor`);
+    return this.metadata;
+  }
+}
+
+export class TensorRequest extends TensorPlace {
   readonly kind = 'plain';
   readonly index: number;
   readonly stepId: number;
-  readonly name: TensorName;
   readonly deadlineMs: number;
   readonly waiter: Waiter<TensorValue> | undefined;
   /** In a row, from `index`. */
   readonly indices: number;
   readonly #suffix: KeySuffix;
   readonly #sink: PieceSink | undefined;
-  /** Of this request: others may change what is known of the tensor meanwhile. */
-  #metadata: TensorMetadata | undefined;
-  #buffer: ReceiveBuffer | undefined;
 
   constructor({ index, stepId, name, suffix, deadlineMs, waiter, sink, indices = 1 }: TensorRequestOptions) {
+    super(name);
     this.index = index;
     this.stepId = stepId;
-    this.name = name;
     this.deadlineMs = deadlineMs;
     this.waiter = waiter;
     this.indices = indices;
@@ -65,46 +98,23 @@ export class TensorRequest {
     return `${this.name.text};${this.#suffix.frame}:${this.#suffix.iteration}`;
   }
 
-  get buffer(): ReceiveBuffer | undefined {
-    return this.#buffer;
-  }
-
   /** A place for the tensor as it was the last time. @throws ShoalError `out-of-memory`. */
   start(memory: ReceiveMemory): void {
     const metadata = this.name.metadata ?? this.#sink?.expected;
-    this.#metadata = metadata;
-    if (metadata !== undefined && metadata.bytes > 0) this.#buffer = memory.allocate(metadata.bytes);
+    this.metadata = metadata;
+    if (metadata !== undefined && metadata.bytes > 0) this.buffer = memory.allocate(metadata.bytes);
   }
 
   write(writer: RecordWriter): void {
     this.name.writeKey(writer, this.#suffix);
-    writeDestination(writer, this.#buffer);
-    writer.metadata(this.#metadata);
-  }
-
-  /** The tensor is another than expected. Its place is made larger where the sender asks for that.
-   *  @throws ShoalError `protocol` when what is said to fit does not, `out-of-memory`. */
-  recvTensorMetadata(memory: ReceiveMemory, metadata: TensorMetadata, next: number): void {
-    const isFitting = metadata.bytes <= (this.#buffer?.bytes ?? 0);
-    if (isFitting !== (next !== MetadataNext.Rerequest) || (next === MetadataNext.Empty) !== (metadata.bytes === 0))
-      throw new ShoalError(
-        'protocol',
-        `a tensor of ${metadata.bytes} bytes for request ${this.index}, which has a place for ${this.#buffer?.bytes ?? 0}, is announced wrongly`,
-      );
-    this.#metadata = metadata;
-    this.name.metadata = metadata;
-    if (next !== MetadataNext.Rerequest) return;
-    // The sender writes to the old place no more.
-    if (this.#buffer !== undefined) memory.free(this.#buffer);
-    this.#buffer = undefined;
-    this.#buffer = memory.allocate(metadata.bytes);
+    writeDestination(writer, this.buffer);
+    writer.metadata(this.metadata);
   }
 
   /** A piece is in its place. @throws ShoalError `protocol` when there is no such piece. */
   recvPiece(index: number): void {
     const sink = this.#sink;
-    const metadata = this.#metadata;
-    const buffer = this.#buffer;
+    const { metadata, buffer } = this;
     if (sink === undefined || metadata === undefined || buffer === undefined || metadata.bytes > buffer.bytes)
       throw new ShoalError('protocol', `a piece for request ${this.index}, which has no place for it`);
     const at = (((index - this.index) >>> 0) - 1) * sink.pieceBytes;
@@ -115,12 +125,14 @@ export class TensorRequest {
   /** The tensor is in its place. @param copied counts the bytes of a copy to other memory; undefined: there is none.
    *  @throws ShoalError `protocol` when nothing is known of it. */
   recvTensorContent(memory: ReceiveMemory, copied: TensorCounters | undefined): TensorValue {
-    const metadata = this.#metadata;
-    const buffer = this.#buffer;
-    this.#buffer = undefined;
-    if (metadata === undefined || metadata.bytes > (buffer?.bytes ?? 0))
-      throw new ShoalError('protocol', `request ${this.index} is said to be answered, but has no place for the tensor`);
+    const { buffer } = this;
+    const metadata = this.contentOf(this.index);
+    this.buffer = undefined;
     return receivedValue(memory, metadata, buffer, copied);
+  }
+
+  protected override wrongly(bytes: number, placeBytes: number): string {
+    return `a tensor of ${bytes} bytes for request ${this.index}, which has a place for ${placeBytes}, is announced wrongly`;
   }
 }
 
