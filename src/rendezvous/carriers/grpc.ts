@@ -48,12 +48,15 @@ export interface GrpcOptions extends GrpcPackages {
   readonly secret: Uint8Array;
 }
 
+type ServiceOptions = GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<SentValue> };
+type CarrierOptions = GrpcOptions & { readonly clock: Clock; readonly timeoutMs: number };
+
 /** Answers other workers. */
 export class GrpcWorkerService {
-  readonly #options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<SentValue> };
+  readonly #options: ServiceOptions;
   readonly #server: Grpc.Server;
 
-  constructor(options: GrpcOptions & { readonly self: WorkerIdentity; readonly steps: StepTable<SentValue> }) {
+  constructor(options: ServiceOptions) {
     this.#options = options;
     const { grpc, messages, self } = options;
     this.#server = new grpc.Server(channelOptions);
@@ -163,12 +166,12 @@ type Answer = Grpc.sendUnaryData<Buffer>;
 /** Asks one other worker. */
 export class GrpcCarrier implements TensorCarrier {
   readonly description: string;
-  readonly #options: GrpcOptions & { readonly clock: Clock; readonly timeoutMs: number };
+  readonly #options: CarrierOptions;
   readonly #client: Grpc.Client;
   readonly #metadata: Grpc.Metadata;
   #closed = false;
 
-  private constructor(address: string, options: GrpcOptions & { readonly clock: Clock; readonly timeoutMs: number }) {
+  private constructor(address: string, options: CarrierOptions) {
     const { grpc, world, secret } = options;
     this.#options = options;
     this.description = `grpc ${address}`;
@@ -178,10 +181,7 @@ export class GrpcCarrier implements TensorCarrier {
   }
 
   /** @throws ShoalError `auth`, `timeout` or `peer-lost`. */
-  static async connect(
-    address: string,
-    options: GrpcOptions & { readonly clock: Clock; readonly timeoutMs: number },
-  ): Promise<{ carrier: GrpcCarrier; peer: WorkerIdentity }> {
+  static async connect(address: string, options: CarrierOptions): Promise<{ carrier: GrpcCarrier; peer: WorkerIdentity }> {
     const carrier = new GrpcCarrier(address, options);
     try {
       const status = await new Promise<WorkerStatus>((resolve, reject) => {

@@ -15,7 +15,7 @@ import { spanOf } from '../value/tensor-value.ts';
 import type { TensorCounters } from './counters.ts';
 import { cutWrite, type Outbox, type PendingWrite } from './outbox.ts';
 import { PieceWriter, type Staging } from './piece-writer.ts';
-import type { RecordReader } from './record-codec.ts';
+import type { RecordReader, RecordWriter } from './record-codec.ts';
 import {
   errorBytesMax,
   MetadataNext,
@@ -94,7 +94,7 @@ interface ToldSlot {
   readonly status: number;
   readonly next?: number;
   readonly metadata?: TensorMetadata;
-  readonly cause?: ShoalError;
+  readonly cause?: ShoalError | undefined;
 }
 
 interface StandingResponse {
@@ -394,25 +394,15 @@ export class TensorSender {
   }
 
   #onDead(response: TensorResponse): void {
-    if (response.fused !== undefined) {
-      const { group, slot } = response.fused;
-      group.told.push({ slot, status: SlotStatus.Dead });
-      this.#slotKnown(group);
-      return this.#slotDone(group);
-    }
+    if (response.fused !== undefined) return this.#slotEnded(response.fused, SlotStatus.Dead);
     this.#options.outbox.record(RecordType.Dead).u32(response.request);
     this.#answered(response);
   }
 
   #onFailed(response: TensorResponse, cause: ShoalError): void {
     response.cancel = nothingToCancel;
-    if (response.fused !== undefined) {
-      const { group, slot } = response.fused;
-      group.told.push({ slot, status: SlotStatus.Error, cause });
-      this.#slotKnown(group);
-      return this.#slotDone(group);
-    }
-    this.#tellError(response, cause);
+    if (response.fused === undefined) this.#tellError(response, cause);
+    else this.#slotEnded(response.fused, SlotStatus.Error, cause);
   }
 
   /** What the receiver may know of already could not be read. */
@@ -428,8 +418,7 @@ export class TensorSender {
   #tellError(response: TensorResponse, cause: ShoalError): void {
     const writer = this.#options.outbox.record(RecordType.Error);
     writer.u32(response.request);
-    writer.u8(errorCodes.indexOf(cause.code));
-    writer.text(shortened(cause.message));
+    writeError(writer, cause);
     this.#answered(response);
   }
 
@@ -479,6 +468,13 @@ export class TensorSender {
     else this.#slotDone(response.fused.group);
   }
 
+  /** Without a tensor. */
+  #slotEnded({ group, slot }: NonNullable<TensorResponse['fused']>, status: number, cause?: ShoalError): void {
+    group.told.push({ slot, status, cause });
+    this.#slotKnown(group);
+    this.#slotDone(group);
+  }
+
   #slotKnown(group: FusedResponse): void {
     if (--group.pending === 0) this.#tellFused(group);
   }
@@ -500,10 +496,7 @@ export class TensorSender {
       if (metadata !== undefined) {
         writer.u8(next!);
         writer.metadata(metadata);
-      } else if (cause !== undefined) {
-        writer.u8(errorCodes.indexOf(cause.code));
-        writer.text(shortened(cause.message));
-      }
+      } else if (cause !== undefined) writeError(writer, cause);
     }
   }
 
@@ -554,9 +547,8 @@ function endsOf(key: string): string {
 
 const nothingToCancel: Cancel = () => {};
 
-function shortened(message: string): string {
-  return Buffer.from(message)
-    .subarray(0, errorBytesMax)
-    .toString('utf8')
-    .replace(/\uFFFD+$/, '');
+function writeError(writer: RecordWriter, { code, message }: ShoalError): void {
+  const shortened = Buffer.from(message).subarray(0, errorBytesMax).toString('utf8');
+  writer.u8(errorCodes.indexOf(code));
+  writer.text(shortened.replace(/\uFFFD+$/, ''));
 }
