@@ -152,13 +152,8 @@ export class Session {
   async run<const F extends readonly Fetch[]>(feeds: Feeds, fetches: F, options: RunOptions = {}): Promise<Fetched<F>> {
     checkOptions('run', options, runOptionKeys);
     const fed = feeds.map(([target, value]) => this.#checkFeed(target, value));
-    const wanted = fetches.map((fetch) => this.#fetch(fetch));
-    const outputs = wanted.filter((each) => each instanceof Output);
-    const prepared = await this.#prepare(
-      fed,
-      outputs,
-      wanted.filter((each) => each instanceof Node),
-    );
+    const { wanted, outputs, targets } = this.#wanted(fetches);
+    const prepared = await this.#prepare(fed, outputs, targets);
     const { results } = await this.#step(
       prepared,
       feeds.map(([, value]) => value),
@@ -174,14 +169,9 @@ export class Session {
 
   /** The partitions that such a step runs, to look at. */
   partitions(feeds: readonly (Output | string)[], fetches: readonly Fetch[]): PartitionedGraph {
-    const wanted = fetches.map((fetch) => this.#fetch(fetch));
+    const { outputs, targets } = this.#wanted(fetches);
     const fed = feeds.map((feed) => this.#output(feed));
-    const isOutput = (each: Output | Node): each is Output => each instanceof Output;
-    return this.#partition(
-      fed,
-      wanted.filter(isOutput),
-      wanted.filter((each) => each instanceof Node),
-    );
+    return this.#partition(fed, outputs, targets);
   }
 
   /** Ends the steps in flight with `closed`; there will be no more. */
@@ -258,6 +248,12 @@ export class Session {
     if (typeof given === 'string') return this.#graph.output(given);
     if (given instanceof Output && this.#graph.has(given.node)) return given;
     throw new ShoalError('usage', `run: ${describeValue(given)} is not an output of this session's graph`);
+  }
+
+  #wanted(fetches: readonly Fetch[]): { wanted: readonly (Output | Node)[]; outputs: readonly Output[]; targets: readonly Node[] } {
+    const wanted = fetches.map((fetch) => this.#fetch(fetch));
+    const outputs = wanted.filter((each) => each instanceof Output);
+    return { wanted, outputs, targets: wanted.filter((each) => each instanceof Node) };
   }
 
   #fetch(given: Fetch): Output | Node {

@@ -48,14 +48,14 @@ const replace: Combine = (table, at, update, from, width) => {
 const dynamicPartition: Kernel = ({ node, inputs: [data, partitions] }) => {
   const count = node.outputs.length;
   const numbers = rowNumbers(partitions, count);
-  const width = countOf(data.shape.slice(partitions.shape.length));
+  const rest = data.shape.slice(partitions.shape.length);
+  const width = countOf(rest);
   const source = elementsOf(data);
   const sizes = new Int32Array(count);
   for (const part of numbers) sizes[part]++;
   const parts = Array.from(sizes, (size) => emptyElements(data.dtype, size * width));
   sizes.fill(0);
   for (let k = 0; k < numbers.length; k++) copyRow(parts[numbers[k]], sizes[numbers[k]]++, source, k, width);
-  const rest = data.shape.slice(partitions.shape.length);
   return parts.map((part, k) => elementsValue(data.dtype, [sizes[k], ...rest], part));
 };
 
@@ -107,8 +107,7 @@ const concatGrad: Kernel = ({ node, inputs: [value, ...inputs] }) => {
 
 /** A table's elements, to be changed in place. */
 export function changed(reference: Reference): ElementsValue {
-  const table = reference.change((value: Value) => elementsValue(value.dtype, value.shape, elementsOf(value).slice()));
-  return table;
+  return reference.change((value: Value) => elementsValue(value.dtype, value.shape, elementsOf(value).slice()));
 }
 
 function copyRow(target: TypedArray, to: number, source: TypedArray, from: number, width: number): void {

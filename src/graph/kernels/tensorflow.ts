@@ -7,7 +7,7 @@ import { ShoalError } from '../../base/errors.ts';
 import type { Kernel, KernelTable } from '../execute/kernel.ts';
 import type { Node } from '../structure/node.ts';
 import { formatValue, type Value } from '../structure/value.ts';
-import { countOf, elementsOf, elementsValue, emptyElements } from '../structure/elements.ts';
+import { elementsAs, elementsOf, elementsValue } from '../structure/elements.ts';
 
 type Tensor = tfjs.Tensor;
 type TensorFlow = typeof tfjs;
@@ -48,13 +48,7 @@ function tensorOf(tf: TensorFlow, value: Value): Tensor {
 }
 
 function valueOf(tensor: Tensor, dtype: string): Value {
-  const data = tensor.dataSync();
-  const { shape } = tensor;
-  const elements = emptyElements(dtype, countOf(shape));
-  if (elements instanceof BigInt64Array || elements instanceof BigUint64Array)
-    for (let k = 0; k < data.length; k++) elements[k] = BigInt(data[k]);
-  else elements.set(data);
-  return elementsValue(dtype, [...shape], elements);
+  return elementsValue(dtype, [...tensor.shape], elementsAs(dtype, tensor.dataSync()));
 }
 
 const integer = (node: Node, name: string): number => node.attributes[name] as number;

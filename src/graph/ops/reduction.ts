@@ -1,6 +1,6 @@
 /** Sums and the like over axes. */
 import type { GraphBuilder, NodeOptions } from '../structure/builder.ts';
-import type { OpDefinition } from '../structure/definition.ts';
+import type { Fail, OpDefinition } from '../structure/definition.ts';
 import { indexDTypes, type IndexDType, type NumericDType } from '../structure/graph-dtype.ts';
 import type { Output } from '../structure/node.ts';
 import { formatShape, resolveAxis, type Shape } from '../structure/shape.ts';
@@ -57,7 +57,7 @@ export const argMax = op<
 
 export const reductionOps: readonly OpDefinition[] = [sum, mean, max, min, prod, argMax].map(({ definition }) => definition);
 
-function reduced(shape: Shape, axes: readonly number[], keepDims: boolean, fail: (why: string) => never): Shape {
+function reduced(shape: Shape, axes: readonly number[], keepDims: boolean, fail: Fail): Shape {
   if (shape === 'unknown') return axes.length === 0 && !keepDims ? [] : shape;
   const gone = new Set(axes.map((axis) => resolveAxis(axis, shape.length) ?? fail(`axis ${axis} is outside ${formatShape(shape)}`)));
   const isGone = (axis: number): boolean => axes.length === 0 || gone.has(axis);

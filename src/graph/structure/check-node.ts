@@ -7,6 +7,7 @@ import type {
   AttributeKind,
   Attributes,
   AttributeSpec,
+  Fail,
   InferContext,
   InputSpec,
   OpDefinition,
@@ -40,8 +41,6 @@ export function checkNode(
   }
   return { attributes, outputs: definition.infer(inferContext(inputs, attributes, fail)) };
 }
-
-type Fail = (why: string) => never;
 
 function completeAttributes(
   { attributes: specs }: OpDefinition,

@@ -78,6 +78,9 @@ export interface AttributeSpec {
   readonly least?: number;
 }
 
+/** Ends with a ShoalError that says of what. */
+export type Fail = (why: string) => never;
+
 /** What a shape function sees. */
 export interface InferContext {
   readonly inputs: readonly OutputSpec[];

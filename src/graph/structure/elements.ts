@@ -40,8 +40,13 @@ export function elementsOf(value: Value): TypedArray {
   if (list.length !== count) throw new ShoalError('usage', `${formatValue(value)} must have ${count} elements, not ${list.length}`);
   const own = dtypeInfo(value.dtype as DType).view(new ArrayBuffer(0), 0, 0);
   if (ArrayBuffer.isView(raw) && raw.constructor === own.constructor) return raw as TypedArray;
-  const copy = emptyElements(value.dtype, count);
-  if (copy instanceof BigInt64Array || copy instanceof BigUint64Array) for (let k = 0; k < count; k++) copy[k] = BigInt(list[k]);
+  return elementsAs(value.dtype, list);
+}
+
+/** Elements of this dtype. */
+export function elementsAs(dtype: string, list: ArrayLike<number>): TypedArray {
+  const copy = emptyElements(dtype, list.length);
+  if (copy instanceof BigInt64Array || copy instanceof BigUint64Array) for (let k = 0; k < list.length; k++) copy[k] = BigInt(list[k]);
   else copy.set(list);
   return copy;
 }

@@ -2,6 +2,7 @@
  *  tensor_shape.proto. Fields that are not here (functions, variants, complex numbers) are skipped when bytes are read. */
 import type protobuf from 'protobufjs';
 import { messageOf, ShoalError } from '../../base/errors.ts';
+import type { Fail } from '../structure/definition.ts';
 import type { GraphDType } from '../structure/graph-dtype.ts';
 
 /** 64-bit integers come as an object whose text is the number. */
@@ -121,7 +122,7 @@ const references = 100;
 const dtypesByNumber = new Map(types.map(([name, number, dtype]) => [number, { name, dtype }]));
 
 /** @throws what `fail` throws, for a number that is none and for dtypes that are not here. */
-export function dtypeOf(number: number, fail: (why: string) => never): GraphDType {
+export function dtypeOf(number: number, fail: Fail): GraphDType {
   const found = dtypesByNumber.get(number > references ? number - references : number);
   if (found === undefined) return fail(`${number} is no dtype`);
   return found.dtype ?? fail(`${found.name} is not supported`);

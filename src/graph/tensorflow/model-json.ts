@@ -3,6 +3,7 @@ import { readFile } from 'node:fs/promises';
 import { dirname, isAbsolute, join } from 'node:path';
 import { messageOf, ShoalError } from '../../base/errors.ts';
 import { describeValue, isPlainObject } from '../../base/settings/options.ts';
+import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsOf, elementsValue } from '../structure/elements.ts';
 import type { Graph } from '../structure/graph.ts';
 import { elementBytes, isGraphDType } from '../structure/graph-dtype.ts';
@@ -34,8 +35,6 @@ export async function importModelJson(path: string): Promise<Graph> {
   };
   return graphOfProto(path, graphFromJson(await loadGraphDef(), modelTopology), valueOf);
 }
-
-type Fail = (why: string) => never;
 
 function parsed(text: string, bad: Fail): Record<string, unknown> {
   let model: unknown;

@@ -1,12 +1,11 @@
 /** TensorProto, and weights beside a `model.json`, as values. */
 import { dtypeInfo, type DType } from '../../memory/dtype.ts';
+import type { Fail } from '../structure/definition.ts';
 import { countOf, elementsValue, emptyElements } from '../structure/elements.ts';
 import { elementBytes, type GraphDType } from '../structure/graph-dtype.ts';
 import type { Dimension, Shape } from '../structure/shape.ts';
 import type { Value } from '../structure/value.ts';
 import { dtypeOf, type Int64, type ShapeProto, type TensorProto } from './graph-def.ts';
-
-type Fail = (why: string) => never;
 
 export function shapeOfProto(proto: ShapeProto | null, fail: Fail): Shape {
   if (proto === null || proto.unknownRank) return proto === null ? [] : 'unknown';

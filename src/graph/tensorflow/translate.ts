@@ -2,7 +2,7 @@
 import { ShoalError } from '../../base/errors.ts';
 import { describeValue } from '../../base/settings/options.ts';
 import { operations } from '../ops/registry.ts';
-import type { Attribute, AttributeKind, OpDefinition } from '../structure/definition.ts';
+import type { Attribute, AttributeKind, Fail, OpDefinition } from '../structure/definition.ts';
 import { elementsOf } from '../structure/elements.ts';
 import type { NodeData } from '../structure/node-data.ts';
 import { describeNode } from '../structure/node.ts';
@@ -10,8 +10,6 @@ import { isValue, type Value } from '../structure/value.ts';
 import { dtypeOf, type AttrProto, type GraphProto, type Int64, type NodeProto } from './graph-def.ts';
 import { Budget, shapeOfProto, textOf, valueOfProto } from './tensor.ts';
 import { fusedMatMul, fusedSteps, ignoredAttributes, translations, type ConstantKind, type Translation } from './translations.ts';
-
-type Fail = (why: string) => never;
 
 /** The value of a Const, when it is beside the graph. */
 export type ValueSource = (node: NodeProto, fail: Fail) => Value | undefined;
